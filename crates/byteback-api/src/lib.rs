@@ -1,0 +1,1 @@
+//! Request, response and event types of the HTTP API.

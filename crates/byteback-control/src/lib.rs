@@ -1,0 +1,1 @@
+//! The protocol between a mounted tree's daemon and the commands.

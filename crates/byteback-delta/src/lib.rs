@@ -1,0 +1,1 @@
+//! The delta: its map, wire format, composition and application.

@@ -1,0 +1,1 @@
+//! Byte ranges, sets of them, and maps from them: the extent tree.

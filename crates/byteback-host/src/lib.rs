@@ -1,0 +1,1 @@
+//! The outside world through small interfaces, real and simulated.

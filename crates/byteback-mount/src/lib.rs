@@ -1,0 +1,1 @@
+//! POSIX behaviour over a backing directory, with every modification through one gate.

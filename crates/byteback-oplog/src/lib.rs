@@ -1,0 +1,1 @@
+//! The operation log: layers, epochs, marks, write intents, recovery.

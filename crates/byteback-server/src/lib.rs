@@ -1,0 +1,1 @@
+//! The HTTP server over a store: routes, authentication, limits.

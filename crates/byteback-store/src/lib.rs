@@ -1,0 +1,1 @@
+//! Versions as layers of extents over immutable segments.

@@ -1,0 +1,1 @@
+//! The client engine: backup, transfer, restore, verification.
