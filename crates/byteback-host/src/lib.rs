@@ -1,1 +1,17 @@
 //! The outside world through small interfaces, real and simulated.
+//!
+//! Everything that a deciding crate needs from the machine enters through a trait of this crate:
+//! durable files ([`durable`]), time ([`clock`]), randomness ([`random`]). Each has a real
+//! implementation and a simulated one ([`sim`]) that is stricter than any real machine: it loses,
+//! tears and reorders whatever was not synced, and crashes at any sync point, reproducibly from a seed.
+//! [`tree`] is the access to a directory tree of the machine (a tracked folder) by file descriptors;
+//! it has no simulated twin, because its users are tested on real file systems.
+//!
+//! This crate knows nothing of our domain: no extents, no epochs, no backups.
+
+pub mod clock;
+pub mod durable;
+mod error;
+pub mod random;
+
+pub use error::{HostError, errno_of};

@@ -1,0 +1,79 @@
+//! One owner per state directory.
+//!
+//! The lock is `flock` on the file `lock` inside the directory: the kernel drops it when the last descriptor
+//! closes, hence a killed owner leaves nothing to clean up, and a restarted machine has no stale lock. The
+//! file holds the owner's process id in decimal, only to name it in messages; it is never removed, because
+//! removing it while another process waits for it would give two owners of two different files.
+//!
+//! Open-file-description locks survive `fork`: a child that keeps the descriptor keeps the lock. The
+//! descriptor is close-on-exec, so only a child that neither execs nor exits can do that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::Errno;
+
+use crate::error::context;
+
+/// The name of the lock file in its directory.
+pub(crate) const LOCK_NAME: &str = "lock";
+
+/// The exclusive ownership of a directory, given up when dropped.
+#[derive(Debug)]
+pub struct DirLock {
+    // Held for its descriptor: closing it releases the lock.
+    _file: File,
+}
+
+/// The directory belongs to somebody else.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{directory:?} is in use by {}; stop it first, or use another directory",
+    .holder_pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+)]
+pub struct DirInUse {
+    /// The directory, as the caller named it.
+    pub directory: String,
+    /// The owner's process id, if it could be read.
+    pub holder_pid: Option<u32>,
+}
+
+impl DirLock {
+    pub(super) fn take(dir: &OwnedFd, label: &str) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file =
+            openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR).map_err(|e| context("lock", label, e.into()))?;
+        let file = File::from(file);
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    let in_use = DirInUse {
+                        directory: label.to_owned(),
+                        holder_pid: holder(&file),
+                    };
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, in_use));
+                }
+                Err(e) => return Err(context("lock", label, e.into())),
+            }
+        }
+        let pid = format!("{}\n", std::process::id());
+        // First the number, then the cut: a reader in between sees the new number and digits of the old
+        // only after the line end, where it does not look.
+        file.write_all_at(pid.as_bytes(), 0)
+            .and_then(|()| file.set_len(pid.len() as u64))
+            .map_err(|e| context("lock", label, e))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Reads who holds the lock; `None` if that is not to be had (the owner may be between locking and writing).
+fn holder(file: &File) -> Option<u32> {
+    let mut text = [0; 16];
+    let n = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(text.get(..n)?).ok()?.lines().next()?.parse().ok()
+}

@@ -1,0 +1,1 @@
+//! The contract of durable files, on the machine's file system.
