@@ -80,6 +80,10 @@ pub trait DurableDir: Send + Sync + Debug {
 }
 
 /// A file that is read and written at explicit offsets (bytes from its start), from any thread.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a file's length is a fallible question, not a container's size"
+)]
 pub trait DurableFile: Send + Sync + Debug {
     /// Fills all of `buf` from `offset`.
     ///
@@ -110,10 +114,6 @@ pub trait DurableFile: Send + Sync + Debug {
     ///
     /// # Errors
     /// What the system answered.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a file's length is a fallible question, not a container's size"
-    )]
     fn len(&self) -> io::Result<u64>;
 
     /// Makes the file's bytes and its length durable.

@@ -13,5 +13,6 @@ pub mod clock;
 pub mod durable;
 mod error;
 pub mod random;
+pub mod tree;
 
 pub use error::{HostError, errno_of};

@@ -1,0 +1,170 @@
+//! What the file system knows about a file, and which file it is.
+//!
+//! All questions go to `statx`, because only it tells the birth time. Times are i64 nanoseconds since 1970,
+//! which reach from 1677 to 2262; a time outside is clamped to the nearest end.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, makedev, statx};
+
+use super::{check_component, uninterrupted};
+
+/// What kind of file a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket's name.
+    Socket,
+    /// A character device node.
+    CharDevice,
+    /// A block device node.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The kind that the type bits of a mode or of a directory entry tell, if they tell one.
+    pub(super) fn from_type(file_type: FileType) -> Option<Self> {
+        match file_type {
+            FileType::RegularFile => Some(Self::File),
+            FileType::Directory => Some(Self::Dir),
+            FileType::Symlink => Some(Self::Symlink),
+            FileType::Fifo => Some(Self::Fifo),
+            FileType::Socket => Some(Self::Socket),
+            FileType::CharacterDevice => Some(Self::CharDevice),
+            FileType::BlockDevice => Some(Self::BlockDevice),
+            FileType::Unknown => None,
+        }
+    }
+}
+
+/// Which file this is, beyond its name. Inode numbers are given to new files as soon as their old owner is gone
+/// (ext4 does so at once), so the number alone would take a new file for the old one; the birth time of the two
+/// differs. File systems that keep no birth time leave the number alone, and a user of this type must then
+/// expect reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The device number of the file system. It can change from one mount of it to the next.
+    pub dev: u64,
+    /// The inode number.
+    pub ino: u64,
+    /// When the inode was made, in nanoseconds since 1970, where the file system keeps that.
+    pub birth_ns: Option<i64>,
+}
+
+/// What `statx` told about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// What kind of file it is.
+    pub kind: FileKind,
+    /// The permission bits with set-id and sticky bits, `0o7777` at most.
+    pub mode: u32,
+    /// How many names the inode has.
+    pub nlink: u64,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The device number that a device node stands for.
+    pub rdev: u64,
+    /// The length in bytes.
+    pub size: u64,
+    /// The space taken, in units of 512 bytes whatever the file system's block size.
+    pub blocks: u64,
+    /// The size in bytes of a good read or write.
+    pub block_size: u32,
+    /// The device number of the file system.
+    pub dev: u64,
+    /// The inode number.
+    pub ino: u64,
+    /// The mount that the file was reached through, where the kernel tells (5.8 and later). It changes at a bind
+    /// mount, where `dev` does not.
+    pub mount_id: Option<u64>,
+    /// When the inode was made, where the file system keeps that.
+    pub btime_ns: Option<i64>,
+    /// When it was last read.
+    pub atime_ns: i64,
+    /// When its bytes last changed.
+    pub mtime_ns: i64,
+    /// When its bytes or metadata last changed.
+    pub ctime_ns: i64,
+}
+
+impl Stat {
+    /// Which file this is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity {
+            dev: self.dev,
+            ino: self.ino,
+            birth_ns: self.btime_ns,
+        }
+    }
+
+    fn from_statx(raw: &Statx) -> io::Result<Self> {
+        let mode = u32::from(raw.stx_mode);
+        let told = StatxFlags::from_bits_retain(raw.stx_mask);
+        let kind = FileKind::from_type(FileType::from_raw_mode(mode)).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the file system tells no known file type: mode {mode:o}"),
+            )
+        })?;
+        Ok(Self {
+            kind,
+            mode: mode & 0o7777,
+            nlink: raw.stx_nlink.into(),
+            uid: raw.stx_uid,
+            gid: raw.stx_gid,
+            rdev: makedev(raw.stx_rdev_major, raw.stx_rdev_minor),
+            size: raw.stx_size,
+            blocks: raw.stx_blocks,
+            block_size: raw.stx_blksize,
+            dev: makedev(raw.stx_dev_major, raw.stx_dev_minor),
+            ino: raw.stx_ino,
+            mount_id: told.contains(StatxFlags::MNT_ID).then_some(raw.stx_mnt_id),
+            btime_ns: told.contains(StatxFlags::BTIME).then(|| nanoseconds(&raw.stx_btime)),
+            atime_ns: nanoseconds(&raw.stx_atime),
+            mtime_ns: nanoseconds(&raw.stx_mtime),
+            ctime_ns: nanoseconds(&raw.stx_ctime),
+        })
+    }
+}
+
+/// Asks about `name` in `dir`; a symlink is asked about itself.
+///
+/// # Errors
+/// `NotFound`, or what the system answered.
+pub fn stat_at(dir: impl AsFd, name: &OsStr) -> io::Result<Stat> {
+    let name = check_component(name)?;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    Stat::from_statx(&uninterrupted(|| statx(dir.as_fd(), name, flags, wanted()))?)
+}
+
+/// Asks about the file that `fd` names; an `O_PATH` descriptor will do.
+///
+/// # Errors
+/// What the system answered.
+pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
+    Stat::from_statx(&uninterrupted(|| {
+        statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH, wanted())
+    })?)
+}
+
+fn wanted() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID
+}
+
+fn nanoseconds(time: &StatxTimestamp) -> i64 {
+    // Before 1970 the nanoseconds still count forward, so the sum in 128 bits is exact.
+    let exact = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    i64::try_from(exact).unwrap_or(if exact < 0 { i64::MIN } else { i64::MAX })
+}
