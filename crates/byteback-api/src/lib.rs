@@ -1,1 +1,60 @@
-//! Request, response and event types of the HTTP API.
+//! The HTTP API of a Byteback server, version 1: what both ends say to each other.
+//!
+//! Control messages are JSON ([`messages`], [`problem`]); a backup travels as a *batch stream*
+//! ([`batch`]), a binary sequence of checksummed records that carries JSON records for names and
+//! attributes and delta streams for contents. [`routes`] is the one table of calls, and
+//! [`openapi`] holds the document that describes them.
+//!
+//! Words
+//! - *folder*: a named tree on the server. Every applied batch gets the folder's next *sequence
+//!   number* (`seq`, from 1), the order that everyone sees.
+//! - *snapshot*: a name for a sequence number.
+//! - *node*: a file, directory or other inode, identified by a [`FileId`] that the client chose.
+//! - *entry*: a name in a directory: (parent, name) -> child.
+//! - *batch*: one atomic group of changes, identified by (device id, counter): sent twice, it is
+//!   applied once.
+//! - *part*: a piece of a batch that is staged before the batch is committed.
+//!
+//! Compatibility: fields are only ever added; a reader ignores fields it does not know, and a
+//! writer may leave out fields that have a default. The batch stream carries its own version.
+//!
+//! This crate holds types, codecs and documents: no logic, no I/O beyond `Read` and `Write`.
+
+pub mod attributes;
+pub mod batch;
+pub mod byte_string;
+pub mod file_id;
+pub mod folder_name;
+pub mod messages;
+pub mod openapi;
+pub mod problem;
+pub mod query;
+pub mod routes;
+
+pub use attributes::{Attributes, NodeKind, Xattr};
+pub use byte_string::ByteString;
+pub use file_id::FileId;
+pub use folder_name::FolderName;
+pub use problem::{Code, Problem};
+
+/// A folder's sequence number: 1 for its first applied batch, then without gaps.
+pub type Seq = u64;
+
+/// A device as the server numbers it; the "client id" of a version.
+pub type DeviceId = u64;
+
+/// Media type of a batch stream and of its pieces.
+pub const MEDIA_BATCH: &str = "application/vnd.byteback.batch";
+
+/// Media type of a delta stream (`byteback-delta`'s wire format).
+pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
+
+/// Media type of JSON lines, the answer of a verification.
+pub const MEDIA_JSON_LINES: &str = "application/x-ndjson";
+
+/// Header of a commit: how many parts were staged by `PUT .../parts/{n}` before it (numbered from
+/// 1 without a gap). `0`, or no header, when the request's body is the whole batch.
+pub const HEADER_PARTS: &str = "byteback-parts";
+
+/// Default limit of one request body that carries a piece of a batch, in bytes.
+pub const PART_LEN_MAX_DEFAULT: u64 = 64 * 1024 * 1024;

@@ -1,0 +1,211 @@
+//! The batch stream: how one atomic group of changes travels from a client to a server.
+//!
+//! A batch is cut into one or more *pieces* at record borders; each piece is one request body.
+//!
+//! ```text
+//! piece   = magic "BYBATCH" | version u8 = 1 | record*
+//! record  = tag u8 | payload_len varint (LEB128) | payload | crc32c u32 LE
+//! ```
+//! The checksum covers tag, length bytes and payload. Records, in this order of kinds:
+//!
+//! | tag | kind | payload | where |
+//! |---|---|---|---|
+//! | 1 | [`Manifest`] | JSON | exactly once, first record of the batch |
+//! | 2 | [`NodeRecord`] | JSON | at most once per node, before the node's deltas |
+//! | 3 | [`EntryRecord`] | JSON | at most once per (parent, name) |
+//! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
+//! | 5 | [`Totals`] | JSON | exactly once, last record of the batch |
+//!
+//! Nodes, entries and deltas may alternate. All parts of a batch, in the order of their numbers, and the
+//! commit's body last form the batch, so the manifest stands in part 1 (or in the commit's body if there
+//! are no parts) and the totals stand in the commit's body.
+//!
+//! Several deltas of one file apply one over the other: the first one's base is the file's previous
+//! contents or nothing ([`ContentBase`]), each next one's base is the result so far. So a large first
+//! upload is split into pieces without waiting for its end.
+//!
+//! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
+
+mod reader;
+mod writer;
+
+use crate::messages::SnapshotLabel;
+use crate::{Attributes, ByteString, DeviceId, FileId, Seq};
+use serde::{Deserialize, Serialize};
+
+pub use reader::{BatchReader, Record};
+pub use writer::BatchWriter;
+
+/// The first bytes of every piece; the version follows.
+pub const MAGIC: [u8; 7] = *b"BYBATCH";
+
+/// The version of the stream that this crate writes, and the only one it reads.
+pub const VERSION: u8 = 1;
+
+/// Longest JSON payload in bytes. The largest record is a node with xattrs: Linux allows 64 KiB of
+/// names and 64 KiB per value, but no file system in use lets a file hold more than a few of these.
+pub const JSON_LEN_MAX: u64 = 4 * 1024 * 1024;
+
+pub(crate) const TAG_MANIFEST: u8 = 1;
+pub(crate) const TAG_NODE: u8 = 2;
+pub(crate) const TAG_ENTRY: u8 = 3;
+pub(crate) const TAG_DELTA: u8 = 4;
+pub(crate) const TAG_END: u8 = 5;
+
+/// What a batch is and what it stands on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The sending device; must be the one that the token belongs to.
+    pub device: DeviceId,
+    /// The device's number for this batch in this folder; must be the one in the URL. The same
+    /// (device, counter) is applied once, however often it is sent.
+    pub counter: u64,
+    /// The folder's sequence number that the client's picture was based on. `None` at first
+    /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is not
+    /// in it is gone, and every file's previous contents count as empty.
+    pub base_seq: Option<Seq>,
+    /// The root directory.
+    pub root: FileId,
+    /// When the batch was made, ns since the Unix epoch.
+    pub created_ns: i64,
+    /// The host.
+    pub host: ByteString,
+    /// The directory on that host.
+    pub path: ByteString,
+    /// Asks for a snapshot that names this batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotLabel>,
+}
+
+/// What the first delta of a file in a batch applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContentBase {
+    /// The file's contents at the manifest's `base_seq`.
+    Previous,
+    /// Nothing: zero bytes.
+    Empty,
+}
+
+/// That a file gets new contents, and from what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentChange {
+    /// How many delta records of this file the batch holds. 0 with base `Empty` truncates the file
+    /// to nothing; 0 with base `Previous` is an error.
+    pub deltas: u32,
+    /// What the first of them applies to.
+    pub base: ContentBase,
+}
+
+/// A node that is new or changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The node.
+    pub id: FileId,
+    /// All its attributes; `size` is the length after the batch.
+    pub attributes: Attributes,
+    /// New contents; `None` leaves them as they are (empty for a new file).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<ContentChange>,
+}
+
+/// A directory entry that is new, changed or gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryRecord {
+    /// The directory.
+    pub parent: FileId,
+    /// The name: 1 to 255 bytes, without `/` and NUL, neither `.` nor `..`.
+    pub name: ByteString,
+    /// What the name stands for now; `None` removes it.
+    pub child: Option<FileId>,
+}
+
+/// How many records of each kind the whole batch holds, all pieces together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Node records.
+    pub nodes: u64,
+    /// Entry records.
+    pub entries: u64,
+    /// Delta records.
+    pub deltas: u64,
+}
+
+/// A batch stream cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// The underlying stream failed.
+    #[error("the stream failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The stream ends inside a record or the header.
+    #[error("the stream ends inside record {record}")]
+    Truncated {
+        /// Number of the record in its piece, from 0.
+        record: u64,
+    },
+    /// The first bytes are not [`MAGIC`].
+    #[error("this is not a batch stream")]
+    NotABatch,
+    /// A version that this program does not read.
+    #[error("batch stream version {0} is not supported, only version {VERSION}: update the older side")]
+    Version(u8),
+    /// A tag that this version does not have.
+    #[error("record {record} has the unknown kind {tag}")]
+    UnknownTag {
+        /// Number of the record.
+        record: u64,
+        /// Its tag.
+        tag: u8,
+    },
+    /// A length that no valid record has.
+    #[error("record {record} claims {len} bytes, which its kind does not allow")]
+    BadLength {
+        /// Number of the record.
+        record: u64,
+        /// The claimed length in bytes.
+        len: u64,
+    },
+    /// The length is no valid varint.
+    #[error("the length of record {record} is malformed")]
+    BadVarint {
+        /// Number of the record.
+        record: u64,
+    },
+    /// The bytes differ from what was written.
+    #[error("record {record} arrived with a wrong checksum")]
+    Checksum {
+        /// Number of the record.
+        record: u64,
+    },
+    /// A JSON payload does not parse.
+    #[error("record {record} is not the JSON of its kind: {source}")]
+    Json {
+        /// Number of the record.
+        record: u64,
+        /// What the parser says.
+        source: serde_json::Error,
+    },
+    /// Bytes of a delta record were not part of its delta stream.
+    #[error("record {record} holds {len} bytes after the end of its delta")]
+    TrailingDelta {
+        /// Number of the record.
+        record: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// A record follows the totals.
+    #[error("record {record} follows the end of the batch")]
+    AfterEnd {
+        /// Number of the record.
+        record: u64,
+    },
+    /// The bytes given for a delta are more or fewer than announced.
+    #[error("a delta was announced with {announced} bytes and has another length")]
+    DeltaLength {
+        /// What was announced, in bytes.
+        announced: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+use super::*;
+use crate::{NodeKind, Xattr};
+use proptest::prelude::*;
+use std::io::Read;
+
+fn manifest() -> Manifest {
+    Manifest {
+        device: 7,
+        counter: 3,
+        base_seq: Some(2),
+        root: FileId(1),
+        created_ns: -5,
+        host: "h".into(),
+        path: ByteString(vec![b'/', 0xff]),
+        snapshot: Some(SnapshotLabel {
+            tags: vec!["t".into()],
+            ..SnapshotLabel::default()
+        }),
+    }
+}
+
+fn node() -> NodeRecord {
+    NodeRecord {
+        id: FileId(2),
+        attributes: Attributes {
+            kind: NodeKind::File,
+            mode: 0o644,
+            uid: 1,
+            gid: 2,
+            size: 3,
+            mtime_ns: i64::MIN,
+            rdev: 0,
+            target: None,
+            xattrs: vec![Xattr {
+                name: "user.x".into(),
+                value: ByteString(vec![0xfe]),
+            }],
+            user: Some("me".into()),
+            group: None,
+        },
+        content: Some(ContentChange {
+            deltas: 1,
+            base: ContentBase::Empty,
+        }),
+    }
+}
+
+fn entry() -> EntryRecord {
+    EntryRecord {
+        parent: FileId(1),
+        name: ByteString(vec![0x80]),
+        child: None,
+    }
+}
+
+fn whole(delta: &[u8]) -> Vec<u8> {
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    writer.manifest(&manifest()).unwrap();
+    writer.node(&node()).unwrap();
+    writer.delta(FileId(2), delta).unwrap();
+    writer.entry(&entry()).unwrap();
+    let written = writer.written_bytes();
+    let bytes = writer.end().unwrap();
+    assert!(written < u64::try_from(bytes.len()).unwrap());
+    bytes
+}
+
+/// Everything a stream holds; deltas are read in full.
+fn read_all(input: impl Read) -> Result<Vec<(Record, Vec<u8>)>, BatchError> {
+    let mut reader = BatchReader::new(input);
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record()? {
+        let mut delta = Vec::new();
+        if matches!(record, Record::Delta { .. }) {
+            reader.delta().read_to_end(&mut delta)?;
+            reader.finish_delta()?;
+        }
+        records.push((record, delta));
+    }
+    Ok(records)
+}
+
+/// Yields one byte at a time, as a slow network may.
+struct Drip<'a>(&'a [u8]);
+
+impl Read for Drip<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some((first, rest)) = self.0.split_first() else {
+            return Ok(0);
+        };
+        let Some(slot) = buffer.first_mut() else { return Ok(0) };
+        *slot = *first;
+        self.0 = rest;
+        Ok(1)
+    }
+}
+
+#[test]
+fn a_batch_survives_however_it_arrives() {
+    let bytes = whole(b"delta bytes");
+    for records in [read_all(&bytes[..]).unwrap(), read_all(Drip(&bytes)).unwrap()] {
+        let expected = vec![
+            (Record::Manifest(Box::new(manifest())), vec![]),
+            (Record::Node(Box::new(node())), vec![]),
+            (
+                Record::Delta {
+                    file: FileId(2),
+                    len: 11,
+                },
+                b"delta bytes".to_vec(),
+            ),
+            (Record::Entry(entry()), vec![]),
+            (
+                Record::End(Totals {
+                    nodes: 1,
+                    entries: 1,
+                    deltas: 1,
+                }),
+                vec![],
+            ),
+        ];
+        assert_eq!(records, expected);
+    }
+}
+
+#[test]
+fn totals_go_on_over_pieces() {
+    let mut first = BatchWriter::new(Vec::new()).unwrap();
+    first.node(&node()).unwrap();
+    let (_, totals) = first.into_parts().unwrap();
+    let mut second = BatchWriter::resume(Vec::new(), totals).unwrap();
+    second.node(&node()).unwrap();
+    let records = read_all(&second.end().unwrap()[..]).unwrap();
+    assert_eq!(
+        records.last().unwrap().0,
+        Record::End(Totals {
+            nodes: 2,
+            entries: 0,
+            deltas: 0
+        })
+    );
+}
+
+#[test]
+fn golden_bytes_of_version_1() {
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    writer
+        .entry(&EntryRecord {
+            parent: FileId(1),
+            name: "a".into(),
+            child: Some(FileId(2)),
+        })
+        .unwrap();
+    writer.delta(FileId(2), &[0xaa, 0xbb]).unwrap();
+    let bytes = writer.end().unwrap();
+    let json =
+        br#"{"parent":"00000000000000000000000000000001","name":"a","child":"00000000000000000000000000000002"}"#;
+    let mut expected = b"BYBATCH\x01".to_vec();
+    expected.extend([3, u8::try_from(json.len()).unwrap()]);
+    expected.extend(json);
+    expected.extend(crc32c::crc32c(&expected[8..]).to_le_bytes());
+    let at = expected.len();
+    expected.extend([4, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xaa, 0xbb]);
+    expected.extend(crc32c::crc32c(&expected[at..]).to_le_bytes());
+    assert_eq!(bytes[..expected.len()], expected);
+}
+
+#[test]
+fn every_truncation_is_an_error_or_a_record_border() {
+    let bytes = whole(b"0123456789");
+    let full = read_all(&bytes[..]).unwrap().len();
+    let mut borders = 0;
+    for cut in 0..bytes.len() {
+        match read_all(&bytes[..cut]) {
+            Ok(records) => {
+                assert!(records.len() < full);
+                borders += 1;
+            }
+            Err(BatchError::Truncated { .. }) => {}
+            Err(BatchError::Io(e)) => assert_eq!(e.kind(), std::io::ErrorKind::UnexpectedEof),
+            Err(e) => panic!("cut at {cut}: {e}"),
+        }
+    }
+    // After the header and after each of the records but the last.
+    assert_eq!(borders, full);
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let bytes = whole(b"0123456789");
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            assert!(read_all(&flipped[..]).is_err(), "byte {at} bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn claimed_lengths_allocate_nothing() {
+    let mut bytes = b"BYBATCH\x01\x02".to_vec();
+    bytes.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+    assert!(matches!(
+        read_all(&bytes[..]),
+        Err(BatchError::BadLength { len: u64::MAX, .. })
+    ));
+    let overlong = b"BYBATCH\x01\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02";
+    assert!(matches!(read_all(&overlong[..]), Err(BatchError::BadVarint { .. })));
+    let padded = b"BYBATCH\x01\x02\x81\x00";
+    assert!(matches!(read_all(&padded[..]), Err(BatchError::BadVarint { .. })));
+    let short_delta = b"BYBATCH\x01\x04\x0f";
+    assert!(matches!(
+        read_all(&short_delta[..]),
+        Err(BatchError::BadLength { len: 15, .. })
+    ));
+    let version_2 = b"BYBATCH\x02";
+    assert!(matches!(read_all(&version_2[..]), Err(BatchError::Version(2))));
+    assert!(matches!(read_all(&b"GET / HT"[..]), Err(BatchError::NotABatch)));
+}
+
+#[test]
+fn nothing_may_follow_the_end_and_no_delta_may_be_skipped() {
+    let mut bytes = whole(b"x");
+    bytes.extend_from_slice(&whole(b"x")[8..]);
+    assert!(matches!(read_all(&bytes[..]), Err(BatchError::AfterEnd { .. })));
+
+    let bytes = whole(b"unread");
+    let mut reader = BatchReader::new(&bytes[..]);
+    loop {
+        match reader.next_record() {
+            Ok(Some(_)) => {}
+            Err(BatchError::TrailingDelta { len: 6, .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        matches!(reader.next_record(), Ok(None)),
+        "a failed reader is at its end"
+    );
+}
+
+#[test]
+fn a_delta_of_another_length_than_announced_is_refused() {
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    for len in [2, 4] {
+        let result = writer.delta_from(FileId(1), len, &[1u8, 2, 3][..]);
+        assert!(matches!(result, Err(BatchError::DeltaLength { .. })), "{len}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), tag in 0u8..7) {
+        let _ = read_all(&bytes[..]);
+        let mut piece = b"BYBATCH\x01".to_vec();
+        piece.push(tag);
+        piece.append(&mut bytes);
+        let _ = read_all(&piece[..]);
+    }
+}
