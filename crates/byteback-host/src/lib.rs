@@ -13,6 +13,7 @@ pub mod clock;
 pub mod durable;
 mod error;
 pub mod random;
+pub mod sim;
 pub mod tree;
 
 pub use error::{HostError, errno_of};
