@@ -145,4 +145,6 @@ pub(crate) fn check_name(name: &str) -> io::Result<&str> {
 }
 
 #[cfg(test)]
+pub(crate) mod conformance;
+#[cfg(test)]
 mod tests;

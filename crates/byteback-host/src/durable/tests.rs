@@ -1,1 +1,139 @@
-//! The contract of durable files, on the machine's file system.
+//! The contract of durable files on the machine's file system, and the lock of a directory.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use super::{DirInUse, DurableDir, OpenMode, RealDir, conformance};
+
+#[test]
+fn the_real_directory_keeps_the_contract() {
+    let temp = tempfile::tempdir().unwrap();
+    conformance::contract(&RealDir::open(temp.path()).unwrap());
+}
+
+#[test]
+fn the_real_directory_agrees_with_the_model() {
+    for seed in 0..4 {
+        let temp = tempfile::tempdir().unwrap();
+        conformance::random_operations(&RealDir::open(temp.path()).unwrap(), seed, 400);
+    }
+}
+
+#[test]
+fn a_directory_is_created_with_its_parents_and_is_private() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("a/b/c");
+    assert_eq!(RealDir::open(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    let dir = RealDir::create(&path).unwrap();
+    RealDir::create(&path).unwrap();
+    dir.open("f", OpenMode::CreateNew).unwrap();
+    dir.subdir("d").unwrap();
+    let mode = |p: &str| std::fs::metadata(path.join(p)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("."), mode("f"), mode("d")), (0o700, 0o600, 0o700));
+    std::fs::write(temp.path().join("file"), "").unwrap();
+    assert_eq!(
+        RealDir::create(temp.path().join("file")).unwrap_err().kind(),
+        ErrorKind::NotADirectory
+    );
+    assert_eq!(
+        RealDir::create(temp.path().join("file/x")).unwrap_err().kind(),
+        ErrorKind::NotADirectory
+    );
+}
+
+#[test]
+fn the_directory_stays_the_same_one_when_it_is_renamed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::create(temp.path().join("old")).unwrap();
+    std::fs::rename(temp.path().join("old"), temp.path().join("new")).unwrap();
+    dir.open("f", OpenMode::CreateNew).unwrap();
+    assert!(temp.path().join("new/f").exists());
+}
+
+#[test]
+fn symlinks_in_place_of_our_files_are_refused_and_foreign_names_left_out() {
+    use std::os::unix::ffi::OsStrExt;
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    std::fs::write(temp.path().join("victim"), "x").unwrap();
+    std::os::unix::fs::symlink("victim", temp.path().join("log")).unwrap();
+    std::os::unix::fs::symlink(".", temp.path().join("dir")).unwrap();
+    assert!(dir.open("log", OpenMode::CreateIfMissing).is_err());
+    assert!(dir.subdir("dir").is_err());
+    std::fs::write(temp.path().join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+    assert_eq!(dir.list().unwrap(), ["dir", "log", "victim"]);
+}
+
+#[test]
+fn allocated_space_is_written_and_not_a_hole() {
+    use std::os::unix::fs::MetadataExt;
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    let file = dir.open("f", OpenMode::CreateNew).unwrap();
+    file.allocate(3 << 20).unwrap();
+    file.sync_data().unwrap();
+    assert!(std::fs::metadata(temp.path().join("f")).unwrap().blocks() * 512 >= 3 << 20);
+}
+
+#[test]
+fn the_lock_excludes_this_process_and_others_and_names_its_holder() {
+    let temp = tempfile::tempdir().unwrap();
+    let (first, second) = (RealDir::open(temp.path()).unwrap(), RealDir::open(temp.path()).unwrap());
+    let lock = first.lock().unwrap();
+    let error = second.lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let in_use = error.get_ref().unwrap().downcast_ref::<DirInUse>().unwrap();
+    assert_eq!(in_use.holder_pid, Some(std::process::id()));
+    assert!(
+        error.to_string().contains(&format!("process {}", std::process::id())),
+        "{error}"
+    );
+    let other_process = |expect| {
+        let status = Command::new("flock")
+            .arg("-n")
+            .arg(temp.path().join("lock"))
+            .arg("true")
+            .status();
+        // The tool belongs to util-linux, which is essential on Debian.
+        assert_eq!(status.unwrap().success(), expect);
+    };
+    other_process(false);
+    drop(lock);
+    other_process(true);
+    std::fs::write(temp.path().join("lock"), "99999999999 and more text").unwrap();
+    let lock = second.lock().unwrap();
+    assert_eq!(
+        std::fs::read_to_string(temp.path().join("lock")).unwrap(),
+        format!("{}\n", std::process::id())
+    );
+    std::fs::write(temp.path().join("lock"), "garbage").unwrap();
+    assert!(first.lock().unwrap_err().to_string().contains("another process"));
+    drop(lock);
+}
+
+#[test]
+fn a_killed_holder_leaves_no_lock_behind() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    drop(dir.lock().unwrap());
+    // -o: the tool closes the lock for its child, so that it alone holds it.
+    let mut holder = Command::new("flock")
+        .arg("-o")
+        .arg(temp.path().join("lock"))
+        .args(["sleep", "60"])
+        .spawn()
+        .unwrap();
+    let held = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        dir.lock().is_err()
+    });
+    assert!(held, "the other process never took the lock");
+    let child = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", holder.id())).unwrap_or_default();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    dir.lock().unwrap();
+    if let Some(pid) = child.split_whitespace().next() {
+        Command::new("kill").arg(pid).status().unwrap();
+    }
+}
