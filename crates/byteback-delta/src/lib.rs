@@ -1,1 +1,36 @@
-//! The delta: its map, wire format, composition and application.
+//! The delta: how one content of a file follows from another, as an extent map and as a stream of bytes.
+//!
+//! "A change is an extent map" (DESIGN.md, first idea). Whatever finds a change (operation log, rsync, chunking, storage checksums)
+//! yields a delta, and whatever consumes one (server, other clients, restore) takes a delta; finders and consumers never meet.
+//!
+//! Words:
+//! - *base*: the content that a delta starts from; *new*: the content that it leads to.
+//! - [`Source`]: where the bytes of an extent come from: a *literal* (carried by the delta), a *copy* (from the base, at any offset)
+//!   or *zero* (a hole). What no extent covers is kept from the base at the same offset, and is zero where the base has no byte.
+//! - [`DeltaMap`]: the delta in memory; [`DeltaMap::then`] and [`compose`] merge two deltas into one.
+//! - *stream*: the delta on the wire and on disk (docs/format-delta.md), made by [`DeltaWriter`], read by [`DeltaReader`], a *block*
+//!   at a time. A block holds some extents and one *frame* with their literal bytes, compressed where that pays. Extents can be
+//!   read without touching frames, which a server stores as they are.
+//! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
+//!
+//! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
+//! block. This crate knows no names, versions, storage or network.
+
+mod apply;
+mod frame;
+mod map;
+mod read;
+mod source;
+mod varint;
+mod wire;
+mod write;
+
+pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
+pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
+pub use map::{ComposeError, DeltaMap, Resolve, compose};
+pub use read::{Block, DeltaReader, ReadError, validate, verify};
+pub use source::Source;
+pub use wire::{
+    BLOCK_EXTENTS_MAX, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, FILE_LEN_MAX, FrameSlice, MAGIC, VERSION,
+};
+pub use write::{DeltaWriter, WriteError, WriterOptions};

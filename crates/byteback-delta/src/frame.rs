@@ -1,0 +1,227 @@
+//! A frame: the literal bytes of one block, together, compressed where that pays.
+//!
+//! Literals are small and many (a database page, a mail), so they are compressed together, up to [`FRAME_RAW_LEN_MAX`] at once: large
+//! enough for zstd to find what repeats, small enough that reading a few bytes out of a stored frame stays cheap.
+//!
+//! A frame is compressed only if that saves at least a twentieth of it. Whether it might is tried on samples first, so that data
+//! which does not compress (media, encrypted literals) costs little CPU.
+
+use std::io;
+
+use zstd::bulk::{Compressor, Decompressor};
+
+#[cfg(test)]
+mod tests;
+
+/// The most literal bytes in a frame, before compression.
+pub const FRAME_RAW_LEN_MAX: u32 = 256 * 1024;
+
+/// zstd's own default: on database pages and text most of what higher levels reach, at several times their speed.
+const ZSTD_LEVEL: i32 = 3;
+
+/// zstd's fastest ordinary level; the samples only tell whether there is anything to find.
+const ZSTD_SAMPLE_LEVEL: i32 = 1;
+
+/// Below this, frames are not worth sampling: compressing them costs as little.
+const SAMPLED_FRAME_LEN: usize = 32 * 1024;
+
+/// The length of a sample, and their number. Three, as one alone may hit a header or an empty area.
+const SAMPLE_LEN: usize = 4 * 1024;
+const SAMPLES: usize = 3;
+
+/// Frames shorter than this are stored raw: zstd's own header eats what could be saved.
+const COMPRESSED_FRAME_LEN_MIN: usize = 32;
+
+/// How a frame's bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// As they are; the stored and the raw length are equal.
+    Raw,
+    /// One zstd frame (RFC 8878), shorter than the raw bytes.
+    Zstd,
+}
+
+impl Codec {
+    /// The number that stands for the codec in a stream, and may stand for it in a store's index.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Raw => 0,
+            Self::Zstd => 1,
+        }
+    }
+
+    /// The codec that a number stands for.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Raw),
+            1 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// A stored frame cannot be turned into its literal bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The announced length is not possible, or does not agree with the stored bytes.
+    #[error(
+        "the frame claims {raw_len} raw bytes in {stored_len} stored ones, which its codec {codec:?} excludes: it is damaged"
+    )]
+    Length {
+        /// The codec of the frame.
+        codec: Codec,
+        /// The announced raw length.
+        raw_len: u32,
+        /// The number of stored bytes.
+        stored_len: usize,
+    },
+    /// The stored bytes decompress to another length than announced.
+    #[error("the frame decompresses to {found} bytes instead of {raw_len}: it is damaged")]
+    RawLength {
+        /// The announced raw length.
+        raw_len: u32,
+        /// The length found.
+        found: usize,
+    },
+    /// zstd refuses the stored bytes.
+    #[error("the frame is not valid zstd: it is damaged")]
+    Zstd(#[source] io::Error),
+}
+
+/// The literal bytes of one block as they are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The position of the first stored byte in the stream, in bytes from the stream's first.
+    pub stream_offset: u64,
+    /// How the bytes are stored.
+    pub codec: Codec,
+    /// The number of literal bytes.
+    pub raw_len: u32,
+    /// The stored bytes.
+    pub stored: Vec<u8>,
+    /// CRC-32C of the stored bytes, as the stream has it; already checked.
+    pub stored_crc32c: u32,
+}
+
+impl Frame {
+    /// Puts the literal bytes into `raw`, replacing what it holds.
+    ///
+    /// # Errors
+    /// If the stored bytes are not what codec and length say.
+    pub fn decode(&self, decoder: &mut FrameDecoder, raw: &mut Vec<u8>) -> Result<(), FrameError> {
+        decoder.decode(self.codec, &self.stored, self.raw_len, raw)
+    }
+}
+
+/// Turns stored frames into literal bytes; keeps its memory from frame to frame.
+pub struct FrameDecoder {
+    zstd: Decompressor<'static>,
+}
+
+impl FrameDecoder {
+    /// A decoder.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate its state.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            zstd: Decompressor::new()?,
+        })
+    }
+
+    /// Puts the literal bytes of a stored frame into `raw`, replacing what it holds. Allocates no more than `raw_len`, and nothing
+    /// if that exceeds [`FRAME_RAW_LEN_MAX`].
+    ///
+    /// # Errors
+    /// If the stored bytes are not what `codec` and `raw_len` say; `raw` then holds nothing of use.
+    pub fn decode(&mut self, codec: Codec, stored: &[u8], raw_len: u32, raw: &mut Vec<u8>) -> Result<(), FrameError> {
+        raw.clear();
+        check_lengths(codec, raw_len, stored.len())?;
+        if codec == Codec::Raw {
+            raw.extend_from_slice(stored);
+            return Ok(());
+        }
+        raw.resize(raw_len as usize, 0);
+        let found = self
+            .zstd
+            .decompress_to_buffer(stored, raw.as_mut_slice())
+            .map_err(FrameError::Zstd)?;
+        if found != raw.len() {
+            return Err(FrameError::RawLength { raw_len, found });
+        }
+        Ok(())
+    }
+}
+
+/// What a codec allows: raw bytes are as long as they are, compressed ones are shorter.
+pub(crate) fn check_lengths(codec: Codec, raw_len: u32, stored_len: usize) -> Result<(), FrameError> {
+    let possible = raw_len <= FRAME_RAW_LEN_MAX
+        && match codec {
+            Codec::Raw => stored_len == raw_len as usize,
+            Codec::Zstd => 0 < stored_len && stored_len < raw_len as usize,
+        };
+    if possible {
+        Ok(())
+    } else {
+        Err(FrameError::Length {
+            codec,
+            raw_len,
+            stored_len,
+        })
+    }
+}
+
+/// Turns literal bytes into stored frames; keeps its memory from frame to frame.
+pub struct FrameEncoder {
+    zstd: Compressor<'static>,
+    sampler: Compressor<'static>,
+}
+
+impl FrameEncoder {
+    /// An encoder.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate its state.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            zstd: Compressor::new(ZSTD_LEVEL)?,
+            sampler: Compressor::new(ZSTD_SAMPLE_LEVEL)?,
+        })
+    }
+
+    /// Compresses `raw` into `stored`, replacing what that holds, if it pays. If the answer is [`Codec::Raw`], `raw` itself is what is
+    /// to be stored, and `stored` holds nothing of use.
+    pub fn encode(&mut self, raw: &[u8], stored: &mut Vec<u8>) -> Codec {
+        if raw.len() < COMPRESSED_FRAME_LEN_MIN || !self.might_compress(raw, stored) {
+            return Codec::Raw;
+        }
+        // zstd stops as soon as its output would exceed the room; not compressing is never an error.
+        stored.resize(paying_len(raw.len()), 0);
+        match self.zstd.compress_to_buffer(raw, stored.as_mut_slice()) {
+            Ok(len) => {
+                stored.truncate(len);
+                Codec::Zstd
+            }
+            Err(_) => Codec::Raw,
+        }
+    }
+
+    fn might_compress(&mut self, raw: &[u8], scratch: &mut Vec<u8>) -> bool {
+        if raw.len() < SAMPLED_FRAME_LEN {
+            return true;
+        }
+        scratch.resize(paying_len(SAMPLE_LEN), 0);
+        let step = (raw.len() - SAMPLE_LEN) / (SAMPLES - 1);
+        (0..SAMPLES).any(|index| {
+            let sample = &raw[index * step..][..SAMPLE_LEN];
+            self.sampler.compress_to_buffer(sample, scratch.as_mut_slice()).is_ok()
+        })
+    }
+}
+
+/// The largest length that is worth storing compressed: a twentieth saved.
+const fn paying_len(raw_len: usize) -> usize {
+    raw_len - raw_len.div_ceil(20)
+}

@@ -1,0 +1,397 @@
+//! Writing a delta stream.
+//!
+//! Extents come in ascending order and are gathered into a block; the block is written when its frame or its list of extents is full.
+//! Long literals are split across blocks, short ones share one. Memory: one block, raw and compressed.
+//!
+//! If a call fails, the stream is incomplete and useless: every later call fails too, and a reader of what was written notices.
+
+use std::io::{self, Read, Write};
+
+use byteback_extents::{ByteRange, ExtentValue};
+
+use crate::frame::{Codec, FRAME_RAW_LEN_MAX, FrameEncoder};
+use crate::map::DeltaMap;
+use crate::source::Source;
+use crate::wire::{
+    BLOCK_EXTENTS_MAX, BLOCK_HEAD_LEN, CRC_LEN, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, ExtentContext,
+    FILE_LEN_MAX, FrameSlice, HEADER_LEN, StreamDigest, TAG_BLOCK, TRAILER_LEN, trailer_totals,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// How a stream is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Whether [`DeltaWriter::copy`] may be called. The header says so, as only a stream without copies can be applied in place.
+    pub copies: bool,
+    /// Whether frames are compressed where that pays. Off for bytes known not to compress, such as encrypted ones.
+    pub compress: bool,
+}
+
+impl Default for WriterOptions {
+    /// No copies; compressed.
+    fn default() -> Self {
+        Self {
+            copies: false,
+            compress: true,
+        }
+    }
+}
+
+/// A delta cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The destination refused the bytes.
+    #[error("the delta cannot be written to its destination")]
+    Write(#[source] io::Error),
+    /// The bytes of a literal could not be read.
+    #[error("the literal bytes {range} cannot be read")]
+    ReadLiteral {
+        /// The range of the new content.
+        range: ByteRange,
+        /// What the source of the bytes said; `UnexpectedEof` if it had too few.
+        source: io::Error,
+    },
+    /// zstd could not set up.
+    #[error("the compressor cannot be set up")]
+    Compressor(#[source] io::Error),
+    /// A length is larger than any file's.
+    #[error("a content of {len_bytes} bytes is longer than a file can be ({FILE_LEN_MAX})")]
+    FileTooLong {
+        /// The length asked for.
+        len_bytes: u64,
+    },
+    /// Extents must ascend and must not overlap.
+    #[error("the extent {range} begins before {previous_end}, where the one before it ended")]
+    OutOfOrder {
+        /// The extent.
+        range: ByteRange,
+        /// The end of the extent before.
+        previous_end: u64,
+    },
+    /// An extent lies outside the new content.
+    #[error("the extent {range} reaches past the new content's {new_len_bytes} bytes")]
+    PastNewLen {
+        /// The extent.
+        range: ByteRange,
+        /// The announced new length.
+        new_len_bytes: u64,
+    },
+    /// A copy lies outside the base.
+    #[error("the extent {range} copies from {base_offset}, which reaches past the base's {base_len_bytes} bytes")]
+    PastBaseLen {
+        /// The extent.
+        range: ByteRange,
+        /// The offset in the base.
+        base_offset: u64,
+        /// The announced base length.
+        base_len_bytes: u64,
+    },
+    /// A copy, although the header says that there is none.
+    #[error("the extent {range} is a copy, but the stream was begun without them (`WriterOptions::copies`)")]
+    CopiesNotDeclared {
+        /// The extent.
+        range: ByteRange,
+    },
+    /// An earlier call failed.
+    #[error("an earlier error left the delta incomplete; write it anew")]
+    Incomplete,
+}
+
+/// Writes a delta as a stream; see the module's header.
+pub struct DeltaWriter<W> {
+    out: W,
+    header: DeltaHeader,
+    /// `None` if nothing is to be compressed.
+    encoder: Option<FrameEncoder>,
+    context: ExtentContext,
+    /// The end of the last extent that was given, written or not.
+    end: u64,
+    extents: Vec<Extent>,
+    raw: Vec<u8>,
+    /// Scratch: the head and the stored frame of the block being written.
+    head: Vec<u8>,
+    stored: Vec<u8>,
+    digest: StreamDigest,
+    stats: DeltaStats,
+    failed: bool,
+}
+
+impl<W: Write> DeltaWriter<W> {
+    /// Begins a stream by writing its header. `out` gets a few writes per block; it needs no buffer of its own.
+    ///
+    /// # Errors
+    /// If a length is no file's, the compressor cannot be set up, or `out` refuses the header.
+    pub fn new(
+        mut out: W,
+        base_len_bytes: u64,
+        new_len_bytes: u64,
+        options: WriterOptions,
+    ) -> Result<Self, WriteError> {
+        for len_bytes in [base_len_bytes, new_len_bytes] {
+            if len_bytes > FILE_LEN_MAX {
+                return Err(WriteError::FileTooLong { len_bytes });
+            }
+        }
+        let encoder = if options.compress {
+            Some(FrameEncoder::new().map_err(WriteError::Compressor)?)
+        } else {
+            None
+        };
+        let header = DeltaHeader {
+            base_len_bytes,
+            new_len_bytes,
+            has_copies: options.copies,
+        };
+        let bytes = header.to_bytes();
+        out.write_all(&bytes).map_err(WriteError::Write)?;
+        let mut digest = StreamDigest::new();
+        digest.update(&bytes);
+        Ok(Self {
+            out,
+            header,
+            encoder,
+            context: ExtentContext::default(),
+            end: 0,
+            extents: Vec::new(),
+            raw: Vec::new(),
+            head: Vec::new(),
+            stored: Vec::new(),
+            digest,
+            stats: DeltaStats {
+                wire_bytes: HEADER_LEN as u64,
+                ..DeltaStats::default()
+            },
+            failed: false,
+        })
+    }
+
+    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more.
+    ///
+    /// # Errors
+    /// If `range` is out of order or outside, `bytes` yields too few, or the block cannot be written.
+    pub fn literal(&mut self, range: ByteRange, mut bytes: impl Read) -> Result<(), WriteError> {
+        self.literal_with(range, |_, buffer| bytes.read_exact(buffer))
+    }
+
+    /// Gives the bytes from `offset` on the values `bytes`; no bytes are no extent.
+    ///
+    /// # Errors
+    /// As [`Self::literal`].
+    pub fn literal_bytes(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let range = ByteRange::from_offset_len(offset, bytes.len() as u64)
+            .ok_or(WriteError::FileTooLong { len_bytes: u64::MAX })?;
+        self.literal(range, bytes)
+    }
+
+    /// Takes the bytes of `range` from the base at `base_offset`.
+    ///
+    /// # Errors
+    /// If the stream was begun without copies, `range` is out of order or outside, or the copy lies outside the base.
+    pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            writer.begin_extent(range)?;
+            if !writer.header.has_copies {
+                return Err(WriteError::CopiesNotDeclared { range });
+            }
+            let base_len_bytes = writer.header.base_len_bytes;
+            if base_offset
+                .checked_add(range.len_bytes())
+                .is_none_or(|end| end > base_len_bytes)
+            {
+                return Err(WriteError::PastBaseLen {
+                    range,
+                    base_offset,
+                    base_len_bytes,
+                });
+            }
+            writer.push_without_bytes(range, Source::Copy { base_offset })
+        })
+    }
+
+    /// Makes `range` a hole.
+    ///
+    /// # Errors
+    /// If `range` is out of order or outside, or the block cannot be written.
+    pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            writer.begin_extent(range)?;
+            writer.push_without_bytes(range, Source::Zero)
+        })
+    }
+
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal. Copies need
+    /// [`WriterOptions::copies`].
+    ///
+    /// # Errors
+    /// As the calls for single extents; the lengths of `map` are not compared with the header's.
+    pub fn map<L: ExtentValue>(
+        &mut self,
+        map: &DeltaMap<L>,
+        mut read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        for (range, source) in map.iter() {
+            match source {
+                Source::Literal(literal) => {
+                    self.literal_with(range, |skip_bytes, buffer| {
+                        read_literal(&literal.advance(skip_bytes), buffer)
+                    })?;
+                }
+                Source::Copy { base_offset } => self.copy(range, *base_offset)?,
+                Source::Zero => self.zero(range)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is pending and the trailer, and flushes `out`. A writer that is dropped without this leaves an incomplete stream.
+    ///
+    /// # Errors
+    /// If an earlier call failed or `out` refuses the bytes.
+    pub fn finish(mut self) -> Result<(W, DeltaStats), WriteError> {
+        self.guarded(|writer| {
+            writer.write_block()?;
+            let mut trailer = trailer_totals(&writer.stats).to_vec();
+            writer.digest.update(&trailer);
+            trailer.extend_from_slice(&writer.digest.value().to_le_bytes());
+            writer.out.write_all(&trailer).map_err(WriteError::Write)?;
+            writer.stats.wire_bytes += TRAILER_LEN as u64;
+            writer.out.flush().map_err(WriteError::Write)
+        })?;
+        Ok((self.out, self.stats))
+    }
+
+    /// Runs one call; if it fails, so will all later ones.
+    fn guarded(&mut self, call: impl FnOnce(&mut Self) -> Result<(), WriteError>) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::Incomplete);
+        }
+        let result = call(self);
+        self.failed = result.is_err();
+        result
+    }
+
+    fn begin_extent(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        if range.start() < self.end {
+            return Err(WriteError::OutOfOrder {
+                range,
+                previous_end: self.end,
+            });
+        }
+        let new_len_bytes = self.header.new_len_bytes;
+        if range.end() > new_len_bytes {
+            return Err(WriteError::PastNewLen { range, new_len_bytes });
+        }
+        self.end = range.end();
+        Ok(())
+    }
+
+    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a buffer.
+    fn literal_with(
+        &mut self,
+        range: ByteRange,
+        mut fill: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            writer.begin_extent(range)?;
+            let mut start = range.start();
+            while start < range.end() {
+                if writer.raw.len() == FRAME_RAW_LEN_MAX as usize {
+                    writer.write_block()?;
+                }
+                let filled = writer.raw.len();
+                let room = FRAME_RAW_LEN_MAX as usize - filled;
+                let take = usize::try_from(range.end() - start).unwrap_or(usize::MAX).min(room);
+                writer.raw.resize(filled + take, 0);
+                fill(start - range.start(), &mut writer.raw[filled..])
+                    .map_err(|source| WriteError::ReadLiteral { range, source })?;
+                // A frame's length fits into 32 bits.
+                let source = Source::Literal(FrameSlice {
+                    skip_bytes: filled as u32,
+                });
+                writer.push(start, start + take as u64, source)?;
+                start += take as u64;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds an extent that carries no bytes, in parts if it is very long.
+    fn push_without_bytes(&mut self, range: ByteRange, source: Source<FrameSlice>) -> Result<(), WriteError> {
+        let mut start = range.start();
+        while start < range.end() {
+            let end = range.end().min(start.saturating_add(EXTENT_LEN_MAX));
+            self.push(start, end, source.advance(start - range.start()))?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Adds an extent to the block, as part of the one before if it continues that; the literal bytes are already there.
+    fn push(&mut self, start: u64, end: u64, source: Source<FrameSlice>) -> Result<(), WriteError> {
+        let Some(range) = ByteRange::new(start, end) else {
+            return Ok(());
+        };
+        if let Some(last) = self.extents.last_mut()
+            && last.range.end() == start
+            && last.source.continues(last.range.len_bytes(), &source)
+            && last.range.len_bytes() + range.len_bytes() <= EXTENT_LEN_MAX
+        {
+            last.range = last.range.hull(range);
+            return Ok(());
+        }
+        self.extents.push(Extent { range, source });
+        if self.extents.len() == usize::from(BLOCK_EXTENTS_MAX) {
+            self.write_block()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the gathered extents and literal bytes as a block, if there are any.
+    fn write_block(&mut self) -> Result<(), WriteError> {
+        if self.extents.is_empty() {
+            return Ok(());
+        }
+        let codec = match &mut self.encoder {
+            Some(encoder) => encoder.encode(&self.raw, &mut self.stored),
+            None => Codec::Raw,
+        };
+        let frame = if codec == Codec::Raw { &self.raw } else { &self.stored };
+
+        self.head.clear();
+        self.head.resize(BLOCK_HEAD_LEN, 0);
+        for extent in &self.extents {
+            self.context.encode(extent, &mut self.head);
+        }
+        // These lengths are bounded by the format's limits, far below 32 bits; the number of extents by 16.
+        let extents_len = (self.head.len() - BLOCK_HEAD_LEN) as u32;
+        self.head[0] = TAG_BLOCK;
+        self.head[1] = codec.code();
+        self.head[2..4].copy_from_slice(&(self.extents.len() as u16).to_le_bytes());
+        self.head[4..8].copy_from_slice(&extents_len.to_le_bytes());
+        self.head[8..12].copy_from_slice(&(self.raw.len() as u32).to_le_bytes());
+        self.head[12..16].copy_from_slice(&(frame.len() as u32).to_le_bytes());
+        let crc = crc32c::crc32c(&self.head);
+        self.head.extend_from_slice(&crc.to_le_bytes());
+        let frame_crc = crc32c::crc32c(frame).to_le_bytes();
+
+        self.digest.update(&self.head);
+        self.digest.update(&frame_crc);
+        self.out.write_all(&self.head).map_err(WriteError::Write)?;
+        self.out.write_all(frame).map_err(WriteError::Write)?;
+        self.out.write_all(&frame_crc).map_err(WriteError::Write)?;
+
+        self.stats.blocks += 1;
+        self.stats.extents += self.extents.len() as u64;
+        self.stats.literal_bytes += self.raw.len() as u64;
+        self.stats.literal_stored_bytes += frame.len() as u64;
+        self.stats.wire_bytes += (self.head.len() + frame.len() + CRC_LEN) as u64;
+        self.extents.clear();
+        self.raw.clear();
+        Ok(())
+    }
+}
