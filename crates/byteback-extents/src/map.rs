@@ -32,7 +32,7 @@ use crate::value::ExtentValue;
 
 /// The most entries in a leaf. Measured (`byteback-bench extents`, a million extents): 128 moves less per insert but splits the upper
 /// level twice as often; 512 moves too much. Small under test, so that a few entries already make many leaves.
-const LEAF_ENTRIES_MAX: usize = if cfg!(test) { 4 } else { 256 };
+const LEAF_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
 /// One extent with its value.
 #[derive(Clone, PartialEq, Eq)]

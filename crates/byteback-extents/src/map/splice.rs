@@ -168,16 +168,16 @@ impl<V: ExtentValue> ExtentMap<V> {
     /// Puts `new` in the place of the entries between `from` and `to`. Returns whether leaves were added or removed, so that places
     /// have changed.
     fn splice(&mut self, from: Place, to: Place, new: [Option<Entry<V>>; 3]) -> bool {
-        for entry in new.iter().flatten() {
-            self.covered_bytes += entry.len_bytes();
-            self.len += 1;
-        }
+        let added_len = new.iter().flatten().count();
+        let added_bytes = new.iter().flatten().map(Entry::len_bytes).sum::<u64>();
         if self.leaves.is_empty() {
             let entries: Leaf<V> = new.into_iter().flatten().collect();
             if !entries.is_empty() {
                 self.leaves.reserve_exact(1);
                 self.leaves.push(entries);
             }
+            self.len = added_len;
+            self.covered_bytes = added_bytes;
             return true;
         }
         if from.leaf == to.leaf {
@@ -194,6 +194,9 @@ impl<V: ExtentValue> ExtentMap<V> {
             let first_len = self.leaves[from.leaf].len();
             self.splice_leaf(from.leaf, from.index, first_len, new);
         }
+        // Only after what they replace was taken off: the sum never exceeds the offset space.
+        self.len += added_len;
+        self.covered_bytes += added_bytes;
         self.reshape(from.leaf, from.index, from.leaf != to.leaf)
     }
 }
