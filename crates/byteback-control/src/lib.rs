@@ -1,1 +1,31 @@
-//! The protocol between a mounted tree's daemon and the commands.
+//! What a tracked tree can be asked for, and how that crosses a Unix socket.
+//!
+//! One process owns a tree: its log, and while it is mounted the gate and the pictures. Everything else (the backup, `changes`,
+//! `status`, later sync) sees the tree as a [`TreeService`]. The daemon implements it; a folder that is not mounted is served
+//! by the same implementation inside the command; and [`Client`] is the same trait at the other end of the socket, so that
+//! nobody has to know which of the three it talks to.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `service` | the trait and its types |
+//! | `messages` | requests and answers as JSON |
+//! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
+//! | `client`, `server` | the two ends |
+//!
+//! It does not know how trees are read, mounted or logged.
+
+mod client;
+mod frame;
+mod messages;
+mod server;
+mod service;
+
+pub use client::Client;
+pub use server::{Server, socket_address};
+pub use service::{
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
+    NameChange, NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Requests and answers, one for each method of [`crate::TreeService`].
+
+use byteback_api::{Attributes, ByteString};
+use byteback_oplog::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::service::{
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, FinishReport, Outcome, ServiceError, TreeStatus,
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(crate) enum Request {
+    Status,
+    ResolvePending {
+        consumer: String,
+        saved: Option<Vec<u8>>,
+    },
+    Cut {
+        cut: CutRequest,
+    },
+    Changes {
+        cut: CutId,
+        cursor: ChangesCursor,
+    },
+    Attributes {
+        cut: CutId,
+        nodes: Vec<NodeId>,
+    },
+    Read {
+        cut: CutId,
+        node: NodeId,
+        ranges: Vec<(u64, u64)>,
+    },
+    Path {
+        cut: CutId,
+        node: NodeId,
+    },
+    NoteBatch {
+        cut: CutId,
+        batch: u64,
+    },
+    Finish {
+        cut: CutId,
+        outcome: Outcome,
+    },
+    Unmount,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Error(ServiceError),
+    Done,
+    Status(Box<TreeStatus>),
+    Cut(CutInfo),
+    Changes(ChangesPage),
+    Attributes(Vec<Result<Attributes, ServiceError>>),
+    Path(Option<ByteString>),
+    Finished(FinishReport),
+}

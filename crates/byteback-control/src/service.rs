@@ -1,0 +1,316 @@
+//! A tracked tree as its users see it.
+//!
+//! The way of a backup: [`cut`](TreeService::cut), page through [`changes`](TreeService::changes), fetch
+//! [`attributes`](TreeService::attributes) and [`read`](TreeService::read) ranges, all as of the cut;
+//! [`note_batch`](TreeService::note_batch) before something is sent that cannot be taken back; then
+//! [`finish`](TreeService::finish). A user that dies in between leaves its pending cut to its successor.
+
+use byteback_api::{Attributes, ByteString};
+use byteback_extents::ByteRange;
+use byteback_oplog::{Epoch, LedgerEntry, NodeId, NodeKind, PendingCut, TreeId, WholeReason};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A cut that is being read, as long as its tree's process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CutId(pub u64);
+
+/// The wish for a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutRequest {
+    /// Whose mark counts.
+    pub consumer: String,
+    /// Report everything, as if there were no mark.
+    #[serde(default)]
+    pub everything: bool,
+    /// Only look: what is reported is not held for anybody, and content cannot be read. The epoch goes on.
+    #[serde(default)]
+    pub look_only: bool,
+    /// Look since this epoch instead of the consumer's mark.
+    #[serde(default)]
+    pub since: Option<Epoch>,
+}
+
+/// A cut that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutInfo {
+    /// The cut.
+    pub cut: CutId,
+    /// The tree.
+    pub tree: TreeId,
+    /// The first epoch after the cut.
+    pub epoch: Epoch,
+    /// Since when changes are reported; `None`: everything is.
+    pub since: Option<Epoch>,
+    /// Changed nodes.
+    pub nodes: u64,
+    /// Changed names.
+    pub names: u64,
+    /// Bytes of content that have to be read, as far as is known before reading.
+    pub content_bytes: u64,
+    /// Nodes of the tree at the cut.
+    pub tree_nodes: u64,
+    /// Directories that could not be read (only where no daemon tracks the tree): what is in them is unknown.
+    pub unreadable: Vec<ServiceError>,
+}
+
+/// How much of a node's content may have changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContentChange {
+    /// Nothing.
+    Unchanged,
+    /// These ranges, as offset and length in bytes, ascending.
+    Ranges(Vec<(u64, u64)>),
+    /// All of it.
+    Whole(WholeReason),
+}
+
+/// What happened to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeChange {
+    /// The node.
+    pub node: NodeId,
+    /// What it is.
+    pub kind: NodeKind,
+    /// Its content.
+    pub content: ContentChange,
+    /// The consumer has never seen it.
+    pub is_new: bool,
+}
+
+/// What happened to one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameChange {
+    /// The directory.
+    pub parent: NodeId,
+    /// The name in it.
+    pub name: ByteString,
+    /// What it stands for now; `None`: nothing.
+    pub child: Option<NodeId>,
+}
+
+/// Where the next page of changes begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesCursor {
+    /// Nodes already told.
+    pub nodes: u64,
+    /// Names already told.
+    pub names: u64,
+}
+
+/// A page of changes: first all nodes, then all names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesPage {
+    /// Nodes.
+    pub nodes: Vec<NodeChange>,
+    /// Names.
+    pub names: Vec<NameChange>,
+    /// The next page; `None` after the last.
+    pub next: Option<ChangesCursor>,
+}
+
+/// A piece of content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes.
+    Data {
+        /// Where they are.
+        offset: u64,
+        /// What they are.
+        bytes: &'a [u8],
+    },
+    /// A hole: it reads as zeros and takes no space.
+    Hole(ByteRange),
+}
+
+/// How the reading of a cut ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything is saved but `unsaved`, which is reported again next time: the mark moves.
+    Saved {
+        /// What the consumer wants to remember of this backup.
+        note: Vec<u8>,
+        /// Nodes that could not be read or saved.
+        unsaved: Vec<NodeId>,
+    },
+    /// Nothing was saved: the mark stays.
+    Abandoned,
+    /// Nobody knows yet whether it arrived: the pending cut stays for the successor to ask about.
+    Unknown,
+}
+
+/// What reading a cut has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishReport {
+    /// Bytes of content read from the backing files.
+    pub read_bytes: u64,
+    /// Old bytes that were kept because programs overwrote them before they were read.
+    pub kept_bytes: u64,
+    /// CPU time of the tree's process since the cut, where it is another process than the asking one, nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// The state of a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeStatus {
+    /// The tracked directory.
+    pub path: ByteString,
+    /// Where it is mounted; `None` when it is not.
+    pub mounted_at: Option<ByteString>,
+    /// `exact` or `fast`.
+    pub mode: Option<String>,
+    /// The tree.
+    pub tree: TreeId,
+    /// The current epoch.
+    pub epoch: Epoch,
+    /// Nodes in the record.
+    pub nodes: u64,
+    /// Nodes that are open for change, or were not long ago.
+    pub open_nodes: u64,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Consumers: name, mark, pending cut, time of the last backup (nanoseconds since 1970), note.
+    pub consumers: Vec<ConsumerStatus>,
+    /// The coverage ledger, eldest first.
+    pub ledger: Vec<LedgerEntry>,
+}
+
+/// One consumer of a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsumerStatus {
+    /// Its name.
+    pub name: String,
+    /// Its mark.
+    pub mark: Option<Epoch>,
+    /// Its pending cut: epoch and batch.
+    pub pending: Option<(Epoch, u64)>,
+    /// When its mark last moved, nanoseconds since 1970.
+    pub saved_at_ns: i64,
+    /// Its memory.
+    pub note: Vec<u8>,
+}
+
+impl ConsumerStatus {
+    /// The pending cut.
+    #[must_use]
+    pub fn pending_cut(&self) -> Option<PendingCut> {
+        self.pending.map(|(epoch, batch)| PendingCut { epoch, batch })
+    }
+}
+
+/// What kind of failure, hence what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// One node could not be read; the others can.
+    Node,
+    /// The picture is lost (no space for old bytes, or the cut is unknown): begin a new backup.
+    PictureLost,
+    /// The log failed; its message says what to do.
+    Log,
+    /// The tree's process cannot be reached any more.
+    Gone,
+    /// The two ends do not understand each other.
+    Protocol,
+}
+
+/// An error of a tree service, as it crosses the socket.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct ServiceError {
+    /// What kind.
+    pub kind: ErrorKind,
+    /// What failed, on which file, and what to do next.
+    pub message: String,
+    /// The path below the root, where one file is concerned.
+    #[serde(default)]
+    pub path: Option<ByteString>,
+}
+
+impl ServiceError {
+    /// An error of `kind` without a path.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            path: None,
+        }
+    }
+}
+
+/// The result of a request.
+pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
+
+/// A tracked tree. Calls may come from any thread and take as long as the disk does.
+pub trait TreeService: Send + Sync {
+    /// The state of the tree.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    fn status(&self) -> Result<TreeStatus>;
+
+    /// Settles the pending cut of a consumer whose last backup did not end: it became the mark, or it is given up.
+    /// `note` is remembered if it was saved.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()>;
+
+    /// Cuts the tree.
+    ///
+    /// # Errors
+    /// If the log cannot be written or, where no daemon tracks the tree, the tree cannot be read.
+    fn cut(&self, request: &CutRequest) -> Result<CutInfo>;
+
+    /// A page of the changes up to the cut.
+    ///
+    /// # Errors
+    /// For a cut that is not open.
+    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage>;
+
+    /// The attributes of nodes at the cut, in the order asked; an error for each that cannot be read.
+    ///
+    /// # Errors
+    /// For a cut that is not open or lost.
+    fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>>;
+
+    /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in order, in pieces that together
+    /// cover the ranges up to the file's end at the cut. What was read is not kept for the cut any longer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Node`] if this file cannot be read, otherwise for the whole cut. An error of `sink` is handed back.
+    fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()>;
+
+    /// The path of a node below the root at the cut.
+    ///
+    /// # Errors
+    /// For a cut that is not open.
+    fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>>;
+
+    /// Remembers durably which batch carries the cut.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    fn note_batch(&self, cut: CutId, batch: u64) -> Result<()>;
+
+    /// Ends the reading of a cut.
+    ///
+    /// # Errors
+    /// If the log cannot be written: the mark then stays.
+    fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport>;
+
+    /// Unmounts the tree and ends its process. Not for a tree that is not mounted.
+    ///
+    /// # Errors
+    /// If programs still use it; the message names what to do.
+    fn unmount(&self) -> Result<()>;
+}

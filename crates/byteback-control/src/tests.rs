@@ -1,0 +1,1 @@
+//! Both ends of the socket, with a service that answers from memory.
