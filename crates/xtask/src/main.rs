@@ -1,3 +1,91 @@
-//! Entry point.
+//! Chores of the workspace, run as `cargo xtask COMMAND`.
+//!
+//! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md, `tidy` checks rules
+//! that neither compiler nor clippy holds, `check` does both. Each problem is one line that names the file and
+//! what to do; the exit status is 1 if there is any, 2 if the check itself could not run.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a chore does")]
 
-fn main() {}
+mod edges;
+mod tidy;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "usage: cargo xtask edges|tidy|check";
+
+fn main() -> ExitCode {
+    let command = std::env::args().nth(1);
+    let result = match command.as_deref() {
+        Some("edges") => check_edges(),
+        Some("tidy") => check_tidy(),
+        Some("check") => check_edges().and_then(|mut problems| {
+            problems.extend(check_tidy()?);
+            Ok(problems)
+        }),
+        _ => Err(USAGE.into()),
+    };
+    match result {
+        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
+        Ok(problems) => {
+            for problem in &problems {
+                println!("{problem}");
+            }
+            println!("{} problem(s)", problems.len());
+            ExitCode::from(1)
+        }
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The folder of the workspace: cargo runs us with the folder of this crate in the environment.
+fn workspace_root() -> Result<PathBuf, Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .ok_or("the crate lies in no workspace")?;
+    Ok(root.to_owned())
+}
+
+fn check_edges() -> Result<Vec<String>, Box<dyn Error>> {
+    let root = workspace_root()?;
+    let table = std::fs::read_to_string(root.join("ARCHITECTURE.md")).map_err(|e| format!("ARCHITECTURE.md: {e}"))?;
+    let metadata = output(
+        Command::new("cargo")
+            .args(["metadata", "--format-version=1", "--no-deps"])
+            .current_dir(&root),
+    )?;
+    let actual = edges::actual(&serde_json::from_slice(&metadata)?)?;
+    Ok(edges::compare(&edges::parse_table(&table), &actual))
+}
+
+fn check_tidy() -> Result<Vec<String>, Box<dyn Error>> {
+    let root = workspace_root()?;
+    // New files count before they are added: that is when their author wants to know.
+    let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let listed = output(Command::new("git").args(listing).current_dir(&root))?;
+    let mut files = BTreeMap::new();
+    for path in String::from_utf8(listed)?.split('\0').filter(|path| !path.is_empty()) {
+        match std::fs::read(root.join(path)) {
+            Ok(bytes) => {
+                files.insert(path.to_owned(), bytes);
+            }
+            // Listed but gone: deleted and not yet committed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{path}: {error}").into()),
+        }
+    }
+    Ok(tidy::check(&files))
+}
+
+fn output(command: &mut Command) -> Result<Vec<u8>, Box<dyn Error>> {
+    let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(output.stdout)
+}

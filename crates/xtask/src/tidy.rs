@@ -1,0 +1,198 @@
+//! Rules of this project that neither the compiler nor clippy holds.
+//!
+//! - every Rust file but `tests.rs`, whose name says it all, starts with a `//!` header, and stays below a length that
+//!   can be read, tests aside;
+//! - every Rust file is declared as a module: a forgotten `tests.rs` looks like a passing test;
+//! - sources, scripts and build files are ASCII;
+//! - nothing is left to be done later in the code, and no path of somebody's machine is in any file;
+//! - the crates that decide ask neither the clock nor the environment nor an unseeded generator, and do not print:
+//!   all that reaches them through `byteback-host` or their arguments. Clippy could ban the calls too, but then in
+//!   tests as well, and in the crates at the edges, which may.
+//!
+//! The words looked for are put together from pieces below, so that this file does not find itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Production lines that a file may have.
+const LINES_MAX: usize = 800;
+
+/// Files that may be longer, each with the reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// The crates whose production code decides and must therefore be replayable.
+const DECIDING: &[&str] = &["oplog", "delta", "extents", "store", "sync", "volume"];
+
+/// What deciding code must not call, and what it calls instead.
+const BANNED: &[(&str, &str)] = &[
+    (concat!("SystemTime", "::now"), "take a byteback_host::clock::Clock"),
+    (concat!("Instant", "::now"), "take a byteback_host::clock::Clock"),
+    (concat!("thread", "::sleep"), "take a byteback_host::clock::Clock"),
+    (
+        concat!("std", "::env::"),
+        "take it as an argument; only the binary reads the environment",
+    ),
+    (concat!("thread", "_rng"), "take a byteback_host::random::Randomness"),
+    (concat!("rand", "::rng()"), "take a byteback_host::random::Randomness"),
+    (
+        concat!("print", "ln!"),
+        "return it or report it through a trait; only the binary prints",
+    ),
+];
+
+/// What no Rust file may hold.
+const UNFINISHED: &[&str] = &[
+    concat!("to", "do!"),
+    concat!("unimple", "mented!"),
+    concat!("FIX", "ME"),
+    concat!("TO", "DO"),
+];
+
+/// What no file may hold.
+const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+
+/// What is wrong with these files (path from the root of the workspace, contents), a line each.
+pub(crate) fn check(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (path, bytes) in files {
+        // A file that is not text (a golden file of a format) has no lines to check.
+        let Ok(text) = std::str::from_utf8(bytes) else { continue };
+        check_text(path, text, &mut problems);
+        if path.ends_with(".rs") {
+            check_rust(path, text, &mut problems);
+        }
+    }
+    check_declared(files, &mut problems);
+    for (path, _) in LONG_FILES {
+        if !files.contains_key(*path) {
+            problems.push(format!(
+                "{path}: is on the list of long files but does not exist; remove it there"
+            ));
+        }
+    }
+    problems
+}
+
+fn check_text(path: &str, text: &str, problems: &mut Vec<String>) {
+    let is_source = path.ends_with(".rs")
+        || path.ends_with(".toml")
+        || path.ends_with(".sh")
+        || path.ends_with("Makefile")
+        || path.starts_with("scripts/")
+        || path.starts_with(".ci/");
+    for (number, line) in (1..).zip(text.lines()) {
+        if is_source && !line.is_ascii() {
+            problems.push(format!("{path}:{number}: not ASCII; write an escape, or other words"));
+        }
+        for found in MACHINE_PATHS.iter().filter(|needle| line.contains(**needle)) {
+            problems.push(format!(
+                "{path}:{number}: {found} is a path of one machine; write it relative"
+            ));
+        }
+    }
+}
+
+fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
+    if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
+        problems.push(format!("{path}:1: no `//!` header; say what the module is for"));
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        for found in UNFINISHED.iter().filter(|needle| line.contains(**needle)) {
+            problems.push(format!(
+                "{path}:{number}: {found} stands for something unfinished; finish it, or file an issue"
+            ));
+        }
+    }
+    if is_test(path) {
+        return;
+    }
+    let production = production_lines(text);
+    let count = production.len();
+    let exempt = LONG_FILES.iter().any(|(long, _reason)| *long == path);
+    if count > LINES_MAX && !exempt {
+        problems.push(format!(
+            "{path}: {count} production lines, more than {LINES_MAX}; which responsibility wants a file of its own?"
+        ));
+    }
+    if DECIDING
+        .iter()
+        .any(|name| path.starts_with(&format!("crates/byteback-{name}/src/")))
+    {
+        for (number, line) in (1..).zip(production) {
+            if line.trim_start().starts_with("//") {
+                continue;
+            }
+            for (found, instead) in BANNED.iter().filter(|(needle, _)| line.contains(needle)) {
+                problems.push(format!(
+                    "{path}:{number}: {found} makes this code unrepeatable; {instead}"
+                ));
+            }
+        }
+    }
+}
+
+/// Whether a file is for tests, benchmarks or examples as a whole.
+fn is_test(path: &str) -> bool {
+    let mut folders: Vec<&str> = path.split('/').collect();
+    let name = folders.pop().unwrap_or_default();
+    name == "tests.rs"
+        || folders
+            .iter()
+            .any(|folder| matches!(*folder, "tests" | "benches" | "examples"))
+}
+
+/// The lines above a test module that is written into the file itself.
+fn production_lines(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_inline_tests =
+        |pair: &[&str]| pair[0].trim() == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    let end = lines.windows(2).position(is_inline_tests).unwrap_or(lines.len());
+    lines.into_iter().take(end).collect()
+}
+
+/// Finds files that no module declares: the compiler does not see them.
+fn check_declared(files: &BTreeMap<String, Vec<u8>>, problems: &mut Vec<String>) {
+    for path in files.keys() {
+        let Some((crate_folder, inside)) = path.strip_suffix(".rs").and_then(|stem| stem.split_once("/src/")) else {
+            continue;
+        };
+        let mut names: Vec<&str> = inside.split('/').collect();
+        if names.last() == Some(&"mod") {
+            names.pop();
+        }
+        let Some(name) = names.pop() else { continue };
+        let is_root = names.is_empty() && matches!(name, "lib" | "main") || names.first() == Some(&"bin");
+        if is_root {
+            continue;
+        }
+        let candidates: BTreeSet<String> = if names.is_empty() {
+            ["lib.rs", "main.rs"]
+                .map(|root| format!("{crate_folder}/src/{root}"))
+                .into()
+        } else {
+            ["{}.rs", "{}/mod.rs"]
+                .map(|form| form.replace("{}", &format!("{crate_folder}/src/{}", names.join("/"))))
+                .into()
+        };
+        let declared = candidates
+            .iter()
+            .filter_map(|parent| files.get(parent))
+            .any(|bytes| String::from_utf8_lossy(bytes).lines().any(|line| declares(line, name)));
+        if !declared {
+            let parents: Vec<_> = candidates.into_iter().collect();
+            problems.push(format!(
+                "{path}: `mod {name};` is missing in {}; it is never compiled",
+                parents.join(" or ")
+            ));
+        }
+    }
+}
+
+fn declares(line: &str, name: &str) -> bool {
+    let line = line.split("//").next().unwrap_or_default().trim();
+    line.strip_suffix(';')
+        .and_then(|rest| rest.strip_suffix(name))
+        .is_some_and(|rest| rest == "mod " || rest.ends_with(" mod "))
+}
+
+#[cfg(test)]
+mod tests;
