@@ -1,1 +1,28 @@
 //! POSIX behaviour over a backing directory, with every modification through one gate.
+//!
+//! A request of the kernel passes these rooms:
+//!
+//! | room | knows | must not know |
+//! |---|---|---|
+//! | `adapter` | the FUSE library | what an answer means |
+//! | `tree` | POSIX: names, attributes, data, listings | FUSE |
+//! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
+//! | [`tracked`] | that something is about to change, and performs it | who asked |
+//! | [`session`] | mounting, unmounting, what happens when we die | requests |
+//!
+//! What the mount promises to programs, with the test of each promise, stands in `docs/semantics.md`.
+
+mod adapter;
+mod credentials;
+mod handles;
+mod inodes;
+pub mod session;
+mod stores;
+pub mod tracked;
+mod tree;
+
+pub use credentials::Caller;
+pub use handles::OpenFile;
+pub use inodes::NodeId;
+pub use session::{CacheMode, Mount, MountError, MountOptions, Unmount};
+pub use stores::{FlushError, Flushed};

@@ -1,0 +1,696 @@
+//! The only module that sees the FUSE library: it translates requests and replies, and decides nothing.
+//!
+//! What the library cannot do is listed in `docs/semantics.md`. Two of its habits are corrected here:
+//! - Times before 1970 with a fraction arrive mirrored (see [`timespec_of`]).
+//! - `ENOSYS` from the backing file system would make the kernel never ask again; it becomes `EOPNOTSUPP`.
+//!
+//! `FLUSH` and `OPENDIR` are answered with `ENOSYS` on purpose: the kernel then stops asking. We have nothing to
+//! flush (each write is in the backing file before it is answered; on close the kernel still writes back dirty
+//! mapped pages by itself), and listings need no open directory. `ACCESS` never comes with `default_permissions`,
+//! locks never come because they were not negotiated: the kernel keeps them itself.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use byteback_host::errno_of;
+use byteback_host::tree::{FallocateFlags, FileKind, SetXattr, Stat};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, makedev};
+
+use crate::credentials::Caller;
+use crate::handles::OpenFile;
+use crate::inodes::NodeId;
+use crate::session::CacheMode;
+use crate::tree::attributes::SetAttributes;
+use crate::tree::inode_flags::InodeFlags;
+use crate::tree::names::Creation;
+use crate::tree::{Found, Tree};
+
+/// The largest write and read request. Larger ones would need more pages than the kernel gives by default.
+const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
+
+/// `_IOR('f', 1, long)` and friends: the inode flags that `lsattr` and `chattr` show and set.
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
+/// What the kernel may remember.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachePolicy {
+    /// For how long names, also missing ones, and attributes stay true without asking.
+    pub(crate) ttl: Duration,
+    /// Whether all changes come through this mount, so that data stays true as well.
+    pub(crate) exclusive: bool,
+    pub(crate) mode: CacheMode,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) policy: CachePolicy,
+}
+
+/// The number for the kernel. An error of our own without a number is an I/O error to a program.
+fn errno(error: &io::Error) -> Errno {
+    match errno_of(error) {
+        Some(libc::ENOSYS) => Errno::EOPNOTSUPP,
+        Some(number) => Errno::from_i32(number),
+        None if error.kind() == io::ErrorKind::InvalidInput => Errno::EINVAL,
+        None if error.kind() == io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        None => Errno::EIO,
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+        pid: req.pid(),
+    }
+}
+
+fn node(ino: INodeNo) -> NodeId {
+    NodeId::new(ino.0)
+}
+
+fn open_flags(raw: i32) -> OFlags {
+    OFlags::from_bits_retain(raw.cast_unsigned())
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Dir => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn system_time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns >= 0 {
+        UNIX_EPOCH + distance
+    } else {
+        UNIX_EPOCH - distance
+    }
+}
+
+/// The time that the program gave. The library turns `(seconds, nanoseconds)` with negative seconds into "that many
+/// seconds *and* nanoseconds before 1970", although the nanoseconds count forward; this is its exact inverse.
+fn timespec_of(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: after.subsec_nanos().into(),
+        },
+        Err(error) => {
+            let before = error.duration();
+            Timespec {
+                tv_sec: 0i64.saturating_sub_unsigned(before.as_secs()),
+                tv_nsec: before.subsec_nanos().into(),
+            }
+        }
+    }
+}
+
+fn set_time(time: Option<TimeOrNow>) -> Timespec {
+    match time {
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        Some(TimeOrNow::Now) => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        },
+        Some(TimeOrNow::SpecificTime(time)) => timespec_of(time),
+    }
+}
+
+/// A device number as the protocol has it: the kernel's 32-bit form, major number in bits 8 to 19.
+fn encode_device(device: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
+}
+
+fn decode_device(device: u32) -> u64 {
+    makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
+}
+
+impl Adapter {
+    fn attributes(&self, node: NodeId, stat: &Stat) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(self.tree.visible_ino(node, stat)),
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: system_time(stat.atime_ns),
+            mtime: system_time(stat.mtime_ns),
+            ctime: system_time(stat.ctime_ns),
+            crtime: UNIX_EPOCH,
+            kind: file_type(stat.kind),
+            // Masked to 12 bits by `Stat`.
+            perm: u16::try_from(stat.mode & 0o7777).unwrap_or(0),
+            nlink: u32::try_from(stat.nlink).unwrap_or(u32::MAX),
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: encode_device(stat.rdev),
+            blksize: stat.block_size,
+            flags: 0,
+        }
+    }
+
+    fn reply_entry(&self, reply: ReplyEntry, found: io::Result<Found>) {
+        match found {
+            Ok(found) => {
+                let attributes = self.attributes(found.interned.node, &found.stat);
+                reply.entry(&self.policy.ttl, &attributes, Generation(found.interned.generation));
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn opened(&self, file: &OpenFile) -> FopenFlags {
+        let mut flags = FopenFlags::empty();
+        if self.policy.exclusive {
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        // A write-back cache reads the rest of a page that is written in part; where that is forbidden, no cache.
+        if self.policy.mode == CacheMode::Fast && !file.readable() {
+            flags = FopenFlags::FOPEN_DIRECT_IO;
+        }
+        flags
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, done: io::Result<()>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn reply_xattr(reply: ReplyXattr, size: u32, value: io::Result<Vec<u8>>) {
+    match value {
+        Err(error) => reply.error(errno(&error)),
+        Ok(value) => match u32::try_from(value.len()) {
+            Ok(len_bytes) if size == 0 => reply.size(len_bytes),
+            Ok(len_bytes) if len_bytes <= size => reply.data(&value),
+            _ => reply.error(Errno::ERANGE),
+        },
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let required = InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_ATOMIC_O_TRUNC;
+        config.add_capabilities(required).map_err(|missing| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("this kernel's FUSE lacks {missing:?}; Linux 4.20 or later is needed"),
+            )
+        })?;
+        if self.policy.mode == CacheMode::Fast {
+            config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).map_err(|_| {
+                io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "this kernel has no write-back cache for FUSE",
+                )
+            })?;
+        }
+        let mut welcome = vec![
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        ];
+        if self.policy.exclusive {
+            welcome.push(InitFlags::FUSE_CACHE_SYMLINKS);
+        } else {
+            welcome.push(InitFlags::FUSE_AUTO_INVAL_DATA);
+        }
+        for flag in welcome {
+            // An older kernel does without: slower, or it does the duty itself.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(WRITE_LEN_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.tree.lookup(node(parent), name) {
+            Ok(Some(found)) => self.reply_entry(reply, Ok(found)),
+            // Node 0 lets the kernel remember that the name is missing.
+            Ok(None) if self.policy.exclusive => reply.entry(&self.policy.ttl, &MISSING, Generation(0)),
+            Ok(None) => reply.error(Errno::ENOENT),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.tree.forget(node(ino), nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.tree.stat(node(ino), fh.map(|fh| fh.0)) {
+            Ok(stat) => reply.attr(&self.policy.ttl, &self.attributes(node(ino), &stat)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let times = (atime.is_some() || mtime.is_some()).then(|| Timestamps {
+            last_access: set_time(atime),
+            last_modification: set_time(mtime),
+        });
+        let new = SetAttributes {
+            mode,
+            uid,
+            gid,
+            len_bytes: size,
+            times,
+        };
+        match self
+            .tree
+            .set_attributes(node(ino), fh.map(|fh| fh.0), caller(req), &new)
+        {
+            Ok(stat) => reply.attr(&self.policy.ttl, &self.attributes(node(ino), &stat)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.tree.read_link(node(ino)) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let how = Creation {
+            caller: caller(req),
+            umask,
+            mode,
+        };
+        let kind = rustix::fs::FileType::from_raw_mode(mode);
+        let made = self.tree.mknod(node(parent), name, how, kind, decode_device(rdev));
+        self.reply_entry(reply, made);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let how = Creation {
+            caller: caller(req),
+            umask,
+            mode,
+        };
+        self.reply_entry(reply, self.tree.mkdir(node(parent), name, how));
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.tree.unlink(node(parent), name));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.tree.rmdir(node(parent), name));
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let made = self.tree.symlink(node(parent), name, caller(req), target.as_os_str());
+        self.reply_entry(reply, made);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        let done = self.tree.rename(node(parent), name, node(newparent), newname, flags);
+        reply_empty(reply, done);
+    }
+
+    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(reply, self.tree.link(node(ino), node(newparent), newname));
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.tree.open(node(ino), caller(req), open_flags(flags.0)) {
+            Ok((handle, file)) => reply.opened(FileHandle(handle), self.opened(&file)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let how = Creation {
+            caller: caller(req),
+            umask,
+            mode,
+        };
+        match self.tree.create(node(parent), name, how, open_flags(flags)) {
+            Ok((found, handle, file)) => reply.created(
+                &self.policy.ttl,
+                &self.attributes(found.interned.node, &found.stat),
+                Generation(found.interned.generation),
+                FileHandle(handle),
+                self.opened(&file),
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
+        self.tree.read(fh.0, offset, len_bytes, |read| match read {
+            Ok(data) => reply.data(data),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let clear_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.tree.write(fh.0, offset, data, clear_set_id) {
+            Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        // See the module.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.tree.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.tree.sync(fh.0, datasync));
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // See the module.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.tree.list(node(ino), offset, false, |entry| {
+            reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), entry.name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let listed = self.tree.list(node(ino), offset, true, |entry| {
+            let (attributes, generation) = match &entry.found {
+                Some(found) => (
+                    self.attributes(found.interned.node, &found.stat),
+                    found.interned.generation,
+                ),
+                // The kernel takes no attributes of `.` and `..`, only their kind.
+                None => (
+                    FileAttr {
+                        ino: INodeNo(entry.ino),
+                        kind: file_type(entry.kind),
+                        ..MISSING
+                    },
+                    0,
+                ),
+            };
+            reply.add(
+                INodeNo(entry.ino),
+                entry.cookie,
+                entry.name,
+                &self.policy.ttl,
+                &attributes,
+                Generation(generation),
+            )
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.tree.sync_directory(node(ino), datasync));
+    }
+
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        match self.tree.statvfs(node(ino)) {
+            Ok(space) => reply.statfs(
+                space.f_blocks,
+                space.f_bfree,
+                space.f_bavail,
+                space.f_files,
+                space.f_ffree,
+                u32::try_from(space.f_bsize).unwrap_or(u32::MAX),
+                u32::try_from(space.f_namemax).unwrap_or(u32::MAX),
+                u32::try_from(space.f_frsize).unwrap_or(u32::MAX),
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        reply_empty(reply, self.tree.set_xattr(node(ino), caller(req), name, value, how));
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        match self.tree.get_xattr(node(ino), name) {
+            Ok(None) => reply.error(Errno::ENODATA),
+            Ok(Some(value)) => reply_xattr(reply, size, Ok(value)),
+            Err(error) => reply_xattr(reply, size, Err(error)),
+        }
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let list = self.tree.list_xattrs(node(ino)).map(|names| {
+            let mut list = Vec::new();
+            for name in names {
+                list.extend_from_slice(name.as_bytes());
+                list.push(0);
+            }
+            list
+        });
+        reply_xattr(reply, size, list);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.tree.remove_xattr(node(ino), name));
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let handle = (!flags.contains(IoctlFlags::FUSE_IOCTL_DIR)).then_some(fh.0);
+        let result = match cmd {
+            FS_IOC_GETFLAGS => self
+                .tree
+                .inode_flags(node(ino), handle)
+                .map(|flags| flags.to_ne_bytes().to_vec()),
+            FS_IOC_SETFLAGS => match in_data.first_chunk() {
+                Some(raw) => self
+                    .tree
+                    .set_inode_flags(node(ino), handle, InodeFlags::Word(u32::from_ne_bytes(*raw)))
+                    .map(|()| Vec::new()),
+                None => Err(rustix::io::Errno::INVAL.into()),
+            },
+            FS_IOC_FSGETXATTR => self.tree.inode_fsx(node(ino), handle).map(|fsx| fsx.to_vec()),
+            FS_IOC_FSSETXATTR => match in_data.first_chunk() {
+                Some(raw) => self
+                    .tree
+                    .set_inode_flags(node(ino), handle, InodeFlags::Extended(*raw))
+                    .map(|()| Vec::new()),
+                None => Err(rustix::io::Errno::INVAL.into()),
+            },
+            _ => Err(rustix::io::Errno::NOTTY.into()),
+        };
+        match result {
+            Ok(mut data) => {
+                // FS_IOC_GETFLAGS is declared with a long but carries an int.
+                data.resize(usize::try_from(out_size).unwrap_or(0).min(64), 0);
+                reply.ioctl(0, &data);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        reply_empty(reply, self.tree.allocate(fh.0, caller(req), mode, offset, length));
+    }
+
+    fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let Ok(from) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        let position = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(from),
+            libc::SEEK_HOLE => SeekFrom::Hole(from),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        match self.tree.seek(fh.0, position) {
+            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The answer has 32 bits; a program calls again for the rest.
+        let len_bytes = usize::try_from(len.min(1 << 30)).unwrap_or(usize::MAX);
+        match self
+            .tree
+            .copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len_bytes)
+        {
+            Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}
+
+/// Node 0: no such name.
+const MISSING: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: UNIX_EPOCH,
+    mtime: UNIX_EPOCH,
+    ctime: UNIX_EPOCH,
+    crtime: UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 0,
+    flags: 0,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+//! One mount from its beginning to its end.
+//!
+//! Words: the *backing directory* is what is tracked; the *mount point* is where the tree appears, by default over
+//! the backing directory itself. That is reached through a descriptor opened before mounting over it.
+//!
+//! **Beginning.** A dead leftover of an earlier daemon is removed; the backing directory is opened; the [`watcher`]
+//! process is forked; the kernel mounts; the threads start; one request through the mount proves that it lives.
+//!
+//! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by somebody's `umount` or
+//! `fusermount3 -u`, or because we are killed. In each case the descriptor of `/dev/fuse` is closed or answers
+//! `ENODEV`, the threads return, and [`Mount::wait`] with them. If we are killed the connection is aborted by the
+//! kernel and the watcher removes the dead mount, so that the plain directory is visible again.
+//!
+//! What this does not do: signals (the binary turns them into [`Mount::unmount`]), reading the environment.
+
+pub(crate) mod mounting;
+mod watcher;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use byteback_host::tree as host;
+use fuser::{Config, Notifier, Session, SessionACL};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use self::mounting::{Mounted, NotUnmounted};
+use self::watcher::Watcher;
+use crate::adapter::{Adapter, CachePolicy};
+use crate::stores::{FlushError, Flushed, flush_stores};
+use crate::tracked::Tracked;
+use crate::tree::Tree;
+
+/// While all changes come through the mount, nothing that the kernel remembers grows old.
+const TTL_EXCLUSIVE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// With `--at` the directory can also be changed at its own place, which is noticed after this long.
+const TTL_SHARED: Duration = Duration::from_secs(1);
+
+/// Two answer what the two processors of a small machine can ask; more help while some wait for the disk.
+const THREAD_COUNT: usize = 4;
+
+/// How writes travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Each write reaches the gate before it is acknowledged, with its exact range and in program order.
+    #[default]
+    Exact,
+    /// The kernel collects writes and hands them on as pages, later. Near-native small writes; the order across
+    /// files is the flusher's, and what was not synced is lost if the daemon dies.
+    Fast,
+}
+
+/// What to mount and how.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The backing directory.
+    pub directory: PathBuf,
+    /// The mount point, if not over the backing directory itself.
+    pub at: Option<PathBuf>,
+    /// How writes travel.
+    pub mode: CacheMode,
+    /// How many threads serve; 4 if not said.
+    pub threads: Option<usize>,
+}
+
+impl MountOptions {
+    /// Mounts over `directory` itself, in mode `exact`.
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            at: None,
+            mode: CacheMode::default(),
+            threads: None,
+        }
+    }
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Only if nothing in the tree is open or anybody's working directory.
+    IfIdle,
+    /// At once for new accesses; what is open goes on to be served until it is closed.
+    Detach,
+}
+
+/// Why there is no mount, or still one.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The directory cannot be used.
+    #[error("cannot use the directory {path}: {source}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is already mounted by Byteback.
+    #[error("{path} is already mounted by Byteback; unmount it first with `byteback umount {path}`")]
+    AlreadyMounted {
+        /// Where.
+        path: PathBuf,
+    },
+    /// `/dev/fuse` does not exist.
+    #[error("/dev/fuse is missing; load the kernel module with `modprobe fuse` (in a container: pass the device in)")]
+    NoFuse,
+    /// An ordinary user needs the set-user-id helper.
+    #[error("fusermount3 is missing, which ordinary users need to mount; install the package fuse3")]
+    NoHelper,
+    /// The kernel or the helper refused.
+    #[error("cannot mount over {path}: {reason}")]
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+    /// The protocol could not be started, or the threads could not.
+    #[error("cannot serve the mount on {path}: {source}")]
+    Session {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Somebody uses the mount.
+    #[error("{path} is in use; close what is open in it (`fuser -m {path}` lists it), or unmount lazily")]
+    Busy {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Something else was mounted over it.
+    #[error("something else is mounted over {path}; unmount that first")]
+    Covered {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Unmounting failed otherwise.
+    #[error("cannot unmount {path}: {reason}")]
+    NotUnmounted {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel or the helper said.
+        reason: String,
+    },
+}
+
+#[derive(Debug, Default)]
+struct End {
+    /// `None` while the session lasts.
+    result: Mutex<Option<Result<(), String>>>,
+    ended: Condvar,
+}
+
+/// A live mount. Dropping it unmounts, lazily if it is in use.
+#[derive(Debug)]
+pub struct Mount {
+    mounted: Mounted,
+    tree: Arc<Tree>,
+    notifier: Notifier,
+    end: Arc<End>,
+    watcher: Arc<Watcher>,
+    /// One flush at a time: a second one would only do the same again.
+    flushing: Mutex<()>,
+}
+
+impl Mount {
+    /// Mounts and serves, with each modification through `tracked`.
+    ///
+    /// Raises the process's soft limit of open files to the hard one: each open file of the mount is one of ours.
+    ///
+    /// # Errors
+    /// See [`MountError`].
+    pub fn start(options: &MountOptions, tracked: Arc<Tracked>) -> Result<Self, MountError> {
+        raise_open_file_limit();
+        let over_itself = options.at.is_none();
+        let point = options.at.as_deref().unwrap_or(&options.directory);
+        mounting::remove_leftover(point)?;
+        let directory = canonical(&options.directory)?;
+        let point = canonical(point)?;
+        if mounting::is_live(&point) {
+            return Err(MountError::AlreadyMounted { path: point });
+        }
+        let backing = open_directory(&directory)?;
+        let tree = Tree::new(backing, tracked).map_err(|source| MountError::Directory {
+            path: directory.clone(),
+            source,
+        })?;
+        let tree = Arc::new(tree);
+
+        // Before anything that a forked process would hold open: the connection must die with us.
+        let watcher = Watcher::fork(&point).map_err(|source| MountError::Session {
+            path: point.clone(),
+            source,
+        })?;
+        let (device, mounted) = mounting::mount(&directory, &point)?;
+        watcher.arm(mounted.id);
+        let watcher = Arc::new(watcher);
+        let session_error = |source| MountError::Session {
+            path: point.clone(),
+            source,
+        };
+
+        let adapter = Adapter {
+            tree: Arc::clone(&tree),
+            policy: CachePolicy {
+                ttl: if over_itself { TTL_EXCLUSIVE } else { TTL_SHARED },
+                exclusive: over_itself,
+                mode: options.mode,
+            },
+        };
+        let mut config = Config::default();
+        config.n_threads = Some(options.threads.unwrap_or(THREAD_COUNT).max(1));
+        config.clone_fd = mounting::can_open_device();
+        // Whom the kernel lets in is decided by the mount; this only keeps the library from refusing the kernel's own
+        // requests, which come as root.
+        config.acl = SessionACL::All;
+        let started = Session::from_fd(adapter, device, SessionACL::All, config).and_then(|session| {
+            let notifier = session.notifier();
+            let end = Arc::new(End::default());
+            let (at_end, quit) = (Arc::clone(&end), Arc::clone(&watcher));
+            std::thread::Builder::new()
+                .name("byteback-mount".into())
+                .spawn(move || {
+                    let result = session.run().map_err(|error| error.to_string());
+                    quit.disarm();
+                    *at_end.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                    at_end.ended.notify_all();
+                })?;
+            Ok((notifier, end))
+        });
+        let (notifier, end) = match started {
+            Ok(started) => started,
+            Err(source) => {
+                // The device is closed, so the mount is dead; take it away.
+                let _ = mounted.unmount(Unmount::Detach);
+                watcher.disarm();
+                return Err(session_error(source));
+            }
+        };
+        let mount = Self {
+            mounted,
+            tree,
+            notifier,
+            end,
+            watcher,
+            flushing: Mutex::new(()),
+        };
+        mount.prove_alive().map_err(session_error)?;
+        Ok(mount)
+    }
+
+    /// One request through the mount must show the backing directory.
+    fn prove_alive(&self) -> io::Result<()> {
+        let root = self.mounted.open_root()?;
+        let (seen, expected) = (host::stat_fd(&root)?, self.tree.root_stat());
+        if (seen.ino, seen.mode, seen.uid) != (expected.ino, expected.mode, expected.uid) {
+            return Err(io::Error::other("the mounted root is not the backing directory"));
+        }
+        Ok(())
+    }
+
+    /// Where the tree is mounted.
+    #[must_use]
+    pub fn point(&self) -> &Path {
+        &self.mounted.point
+    }
+
+    /// Waits until the mount is gone, whoever removed it.
+    ///
+    /// # Errors
+    /// [`MountError::Session`] if serving ended by an error rather than by unmounting.
+    pub fn wait(&self) -> Result<(), MountError> {
+        let mut result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match &*result {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(reason)) => {
+                    return Err(MountError::Session {
+                        path: self.mounted.point.clone(),
+                        source: io::Error::other(reason.clone()),
+                    });
+                }
+                None => result = self.end.ended.wait(result).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Whether the mount is gone.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns; with [`Unmount::Detach`] it ends
+    /// when the last user closes, see [`Self::wait`].
+    ///
+    /// # Errors
+    /// [`MountError::Busy`], [`MountError::Covered`] or [`MountError::NotUnmounted`]; the mount then goes on.
+    pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let path = self.mounted.point.clone();
+        match self.mounted.unmount(how) {
+            Ok(()) => {
+                if how == Unmount::IfIdle {
+                    let _ = self.wait();
+                }
+                Ok(())
+            }
+            // Somebody else was faster.
+            Err(_) if self.has_ended() => Ok(()),
+            Err(NotUnmounted::Busy) => Err(MountError::Busy { path }),
+            Err(NotUnmounted::Covered) => Err(MountError::Covered { path }),
+            Err(NotUnmounted::Gone) => Ok(()),
+            Err(NotUnmounted::Refused(reason)) => Err(MountError::NotUnmounted { path, reason }),
+        }
+    }
+
+    /// Waits until each store that a program made through a shared mapping (in mode `fast` also each write) before
+    /// this call has passed the gate. Must not be called from a thread that serves requests. Does not force the disk.
+    ///
+    /// # Errors
+    /// [`FlushError`] names the nodes of which the kernel could not write back everything.
+    pub fn flush_stores(&self) -> Result<Flushed, FlushError> {
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        flush_stores(&self.tree, &self.mounted, &self.notifier)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.unmount(Unmount::IfIdle).is_err() {
+            let _ = self.unmount(Unmount::Detach);
+        }
+        self.watcher.disarm();
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, MountError> {
+    path.canonicalize().map_err(|source| MountError::Directory {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).map_err(|errno| MountError::Directory {
+        path: path.to_owned(),
+        source: errno.into(),
+    })
+}
+
+fn raise_open_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // If it is refused, files cannot be opened beyond the old limit, and programs see EMFILE.
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                maximum: limit.maximum,
+            },
+        );
+    }
+}

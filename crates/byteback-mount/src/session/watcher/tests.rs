@@ -1,0 +1,14 @@
+//! The part of the watcher that can be tried without dying.
+
+use super::*;
+
+#[test]
+fn mount_ids_are_parsed_without_allocation() {
+    assert_eq!(
+        parse_mount_id(b"pos:\t0\nflags:\t012\nmnt_id:\t417\nino:\t2\n"),
+        Some(417)
+    );
+    assert_eq!(parse_mount_id(b"mnt_id:\t\n"), None);
+    assert_eq!(parse_mount_id(b"mnt_id:\t99999999999999999999999"), None);
+    assert_eq!(parse_mount_id(b""), None);
+}

@@ -1,0 +1,148 @@
+//! What programs stored into shared mappings, and in mode `fast` everything written, is in the kernel's pages first
+//! and passes the gate later. Before a cut it has to be asked for.
+//!
+//! How: each node that some program can write is opened *through the mount* and synced there. For the kernel this is
+//! an `fsync` like any other: it writes back the node's dirty pages and waits for the answers of all of them, on
+//! old kernels as on new ones (`sync_file_range` does not wait where FUSE copies pages before writing them back).
+//! Its last step, the `FSYNC` request, comes to us on a handle that we know to be our own, and is answered without
+//! forcing the disk. The calling thread must therefore not be one that serves requests.
+//!
+//! Nodes are reached by name, one component at a time, never through a symlink, and what was opened must be the
+//! node that was meant. Where that fails (no permission, renamed just now), the kernel is told to drop the node's
+//! pages instead, upon which it writes the dirty ones back first. A file without a name is no part of any picture,
+//! but is asked for all the same, in this second way.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use byteback_host::tree::{self as host};
+use fuser::{INodeNo, Notifier};
+use rustix::fs::{Mode, OFlags};
+
+use crate::handles::OpenFile;
+use crate::inodes::NodeId;
+use crate::session::mounting::Mounted;
+use crate::tree::{Tree, stale};
+
+/// What a flush did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Nodes synced through the mount.
+    pub synced: usize,
+    /// Nodes whose pages were dropped instead, because they could not be opened.
+    pub invalidated: usize,
+}
+
+/// Some stores may not have passed the gate.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel could not write back everything of {} open files, first {first}: {source}", nodes.len())]
+pub struct FlushError {
+    /// The nodes concerned: whoever cuts now must treat their contents as unknown.
+    pub nodes: Vec<NodeId>,
+    /// The first of them, for people: its path or its number.
+    pub first: String,
+    /// What the kernel said about it.
+    pub source: io::Error,
+}
+
+/// Registers this thread's opens as our own while it lives.
+struct OwnOpens<'a> {
+    tree: &'a Tree,
+    thread: u32,
+}
+
+impl<'a> OwnOpens<'a> {
+    fn begin(tree: &'a Tree) -> Self {
+        // The number is positive.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        tree.own_threads().push(thread);
+        Self { tree, thread }
+    }
+}
+
+impl Drop for OwnOpens<'_> {
+    fn drop(&mut self) {
+        let mut threads = self.tree.own_threads();
+        if let Some(position) = threads.iter().position(|thread| *thread == self.thread) {
+            threads.swap_remove(position);
+        }
+    }
+}
+
+pub(crate) fn flush_stores(tree: &Tree, mounted: &Mounted, notifier: &Notifier) -> Result<Flushed, FlushError> {
+    let mut flushed = Flushed::default();
+    let mut failed: Vec<(NodeId, String, io::Error)> = Vec::new();
+    let files: Vec<Arc<OpenFile>> = tree.handles.open_for_writing();
+    if files.is_empty() {
+        return Ok(flushed);
+    }
+    let _own = OwnOpens::begin(tree);
+    let root = mounted.open_root();
+    for file in files {
+        let node = file.node();
+        let path = tree.path_of(node);
+        let synced = match (&root, &path) {
+            (Ok(root), Some(path)) => sync_through_mount(root, path, node),
+            _ => Err(stale()),
+        };
+        match synced {
+            Ok(()) => flushed.synced += 1,
+            Err(reason) if is_unreachable(&reason) => match notifier.inval_inode(INodeNo(node.get()), 0, 0) {
+                Ok(()) => flushed.invalidated += 1,
+                Err(error) => failed.push((node, describe(node, path.as_deref()), error)),
+            },
+            Err(error) => failed.push((node, describe(node, path.as_deref()), error)),
+        }
+    }
+    let nodes = failed.iter().map(|(node, _, _)| *node).collect();
+    match failed.into_iter().next() {
+        None => Ok(flushed),
+        Some((_, first, source)) => Err(FlushError { nodes, first, source }),
+    }
+}
+
+/// Whether the node could not be opened, as opposed to: its pages could not be written.
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ESTALE | libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::EMFILE)
+    )
+}
+
+fn describe(node: NodeId, path: Option<&[std::ffi::OsString]>) -> String {
+    match path {
+        Some(names) => names.iter().collect::<std::path::PathBuf>().display().to_string(),
+        None => node.to_string(),
+    }
+}
+
+fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+    let (name, directories) = path.split_last().ok_or_else(stale)?;
+    let mut held: Option<OwnedFd> = None;
+    for directory in directories {
+        let at = held.as_ref().unwrap_or(root).as_fd();
+        held = Some(host::open_at(
+            at,
+            directory,
+            OFlags::PATH | OFlags::DIRECTORY,
+            Mode::empty(),
+        )?);
+    }
+    let at = held.as_ref().unwrap_or(root).as_fd();
+    // Named first, so that nothing but the file that is meant is ever opened: what is in its place now may be a
+    // FIFO or a device.
+    let named = host::open_path_at(at, name)?;
+    let stat = host::stat_fd(&named)?;
+    if stat.ino != node.get() || stat.kind != host::FileKind::File {
+        return Err(stale());
+    }
+    let open = |flags| host::reopen(&named, flags | OFlags::NONBLOCK);
+    let file = open(OFlags::RDONLY).or_else(|error| match error.raw_os_error() {
+        // Our own user's file that may be written but not read.
+        Some(libc::EACCES) => open(OFlags::WRONLY),
+        _ => Err(error),
+    })?;
+    rustix::fs::fdatasync(&file)?;
+    Ok(())
+}

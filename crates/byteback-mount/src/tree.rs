@@ -1,0 +1,278 @@
+//! POSIX behaviour over a backing directory: what each request means, without any FUSE notion.
+//!
+//! The rooms: [`names`] (lookup and everything that changes a name), [`attributes`] (stat, chmod, xattrs),
+//! [`data`] (open, read, write), [`listing`] (readdir). This file holds what they share: how a node is reached.
+//!
+//! **Reaching a node.** An open file is reached through its handle, a directory through a cached `O_PATH`
+//! descriptor, anything else by its name in its directory. On the way each step is compared with the identity
+//! that the table remembers; if another inode bears the name now (somebody changed the tree below us), the answer
+//! is `ESTALE`, upon which the kernel looks the path up afresh.
+//!
+//! **Locks**, in this order: `renames` (shared while a name is in use, exclusive while one moves, so that nobody
+//! sees a file between its two names), then one of the small locks inside, never two.
+//!
+//! What this does not do: permission checks. The kernel has made them (`default_permissions`); an ordinary user's
+//! daemon cannot do more than that user anyway.
+
+pub(crate) mod attributes;
+pub(crate) mod data;
+pub(crate) mod directories;
+pub(crate) mod inode_flags;
+pub(crate) mod listing;
+pub(crate) mod names;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use rustix::fs::{Mode, OFlags};
+
+use self::directories::DirectoryCache;
+use self::listing::ListingPool;
+use crate::handles::{HandleTable, OpenFile};
+use crate::inodes::{InodeTable, Interned, Link, NodeId};
+use crate::tracked::{Object, Tracked};
+
+/// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below us were moved
+/// so that the remembered ones form a ring.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// A mounted tree. All methods may be called from any number of threads.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: Arc<OwnedFd>,
+    root_stat: Stat,
+    /// See the module about locks.
+    renames: RwLock<()>,
+    inodes: Mutex<InodeTable>,
+    directories: Mutex<DirectoryCache>,
+    listings: Mutex<ListingPool>,
+    pub(crate) handles: HandleTable,
+    pub(crate) tracked: Arc<Tracked>,
+    /// Whether new files need the caller's ids: the daemon is root.
+    switch_user: bool,
+    /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
+    own_threads: Mutex<Vec<u32>>,
+}
+
+/// What the kernel is told about a name that it asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) interned: Interned,
+    pub(crate) stat: Stat,
+}
+
+/// A descriptor of a node, whichever could be had.
+#[derive(Debug)]
+pub(crate) enum NodeFd {
+    /// Of an open file.
+    Open(Arc<OpenFile>),
+    /// `O_PATH`, cached.
+    Directory(Arc<OwnedFd>),
+    /// `O_PATH`, opened for this request.
+    Path(OwnedFd),
+}
+
+impl AsFd for NodeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Open(file) => file.as_fd(),
+            Self::Directory(fd) => fd.as_fd(),
+            Self::Path(fd) => fd.as_fd(),
+        }
+    }
+}
+
+pub(crate) fn stale() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
+}
+
+impl Tree {
+    /// The tree below the directory `root`, an `O_PATH` descriptor.
+    pub(crate) fn new(root: OwnedFd, tracked: Arc<Tracked>) -> io::Result<Self> {
+        let root_stat = host::stat_fd(&root)?;
+        Ok(Self {
+            root: Arc::new(root),
+            root_stat,
+            renames: RwLock::new(()),
+            inodes: Mutex::new(InodeTable::new(root_stat.identity())),
+            directories: Mutex::new(DirectoryCache::default()),
+            listings: Mutex::new(ListingPool::default()),
+            handles: HandleTable::default(),
+            tracked,
+            switch_user: rustix::process::geteuid().is_root(),
+            own_threads: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn inodes(&self) -> MutexGuard<'_, InodeTable> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directories(&self) -> MutexGuard<'_, DirectoryCache> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listings(&self) -> MutexGuard<'_, ListingPool> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn own_threads(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.own_threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn root_stat(&self) -> &Stat {
+        &self.root_stat
+    }
+
+    /// The number that programs see for an inode: what the kernel was or would be told.
+    pub(crate) fn visible_ino(&self, node: NodeId, stat: &Stat) -> u64 {
+        if node == NodeId::ROOT { stat.ino } else { node.get() }
+    }
+
+    /// The directory `node`. The caller holds `renames`.
+    pub(crate) fn directory(&self, node: NodeId) -> io::Result<Arc<OwnedFd>> {
+        if node == NodeId::ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(fd) = self.directories().get(node) {
+            return Ok(fd);
+        }
+        // Up to the nearest directory that is open, then down again.
+        let mut steps: Vec<(NodeId, Link, Identity)> = Vec::new();
+        let mut at = node;
+        let mut fd = loop {
+            if at == NodeId::ROOT {
+                break Arc::clone(&self.root);
+            }
+            if let Some(fd) = self.directories().get(at) {
+                break fd;
+            }
+            if steps.len() > DEPTH_MAX {
+                return Err(stale());
+            }
+            let (link, identity) = self.inodes().latest_link(at).ok_or_else(stale)?;
+            let parent = link.parent;
+            steps.push((at, link, identity));
+            at = parent;
+        };
+        for (node, link, identity) in steps.into_iter().rev() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let opened = host::open_at(fd.as_fd(), &link.name, flags, Mode::empty()).map_err(gone_is_stale)?;
+            if host::stat_fd(&opened)?.identity() != identity {
+                return Err(stale());
+            }
+            fd = Arc::new(opened);
+            self.directories().insert(node, Arc::clone(&fd));
+        }
+        Ok(fd)
+    }
+
+    /// A descriptor of `node`: of an open file if there is one. The caller holds `renames`.
+    pub(crate) fn node_fd(&self, node: NodeId) -> io::Result<NodeFd> {
+        if let Some(file) = self.handles.any_of(node) {
+            return Ok(NodeFd::Open(file));
+        }
+        let known = self.inodes().known(node).ok_or_else(stale)?;
+        if known.kind == FileKind::Dir {
+            return self.directory(node).map(NodeFd::Directory);
+        }
+        for link in &known.links {
+            let Ok(dir) = self.directory(link.parent) else {
+                continue;
+            };
+            match host::open_path_at(&*dir, &link.name) {
+                Ok(fd) if host::stat_fd(&fd)?.identity() == known.identity => return Ok(NodeFd::Path(fd)),
+                Ok(_) => {}
+                Err(error) => {
+                    gone_or(error)?;
+                }
+            }
+        }
+        Err(stale())
+    }
+
+    /// A file opened anew with `flags`. The caller holds `renames`.
+    fn open_node(&self, node: NodeId, flags: OFlags) -> io::Result<(OwnedFd, Identity)> {
+        let known = self.inodes().known(node).ok_or_else(stale)?;
+        if let Some(file) = self.handles.any_of(node) {
+            // O_NOFOLLOW would refuse the magic link itself.
+            return Ok((host::reopen(&*file, flags - OFlags::NOFOLLOW)?, known.identity));
+        }
+        for link in &known.links {
+            let Ok(dir) = self.directory(link.parent) else {
+                continue;
+            };
+            match host::open_at(&*dir, &link.name, flags, Mode::empty()) {
+                Ok(fd) if host::stat_fd(&fd)?.identity() == known.identity => return Ok((fd, known.identity)),
+                Ok(_) => {}
+                Err(error) => {
+                    gone_or(error)?;
+                }
+            }
+        }
+        Err(stale())
+    }
+
+    /// What the gate is told about a live node.
+    fn object(&self, node: NodeId) -> io::Result<Object> {
+        let (identity, kind) = self.inodes().identity(node).ok_or_else(stale)?;
+        Ok(Object { node, identity, kind })
+    }
+
+    /// What the gate is told about an inode that was just looked at, live or not.
+    fn object_of(&self, stat: &Stat) -> Object {
+        Object {
+            node: self.inodes().node_of(stat.dev, stat.ino),
+            identity: stat.identity(),
+            kind: stat.kind,
+        }
+    }
+
+    fn found(&self, parent: NodeId, name: &OsStr, stat: Stat) -> Found {
+        let interned = self.inodes().intern(parent, name, stat.identity(), stat.kind);
+        Found { interned, stat }
+    }
+
+    /// The kernel dropped `count` lookups of `node`.
+    pub(crate) fn forget(&self, node: NodeId, count: u64) {
+        if self.inodes().forget(node, count) {
+            self.directories().remove(node);
+        }
+    }
+
+    /// The names from the root to `node`, the root's own excluded; `None` if no name is known.
+    pub(crate) fn path_of(&self, node: NodeId) -> Option<Vec<std::ffi::OsString>> {
+        let inodes = self.inodes();
+        let mut names = Vec::new();
+        let mut at = node;
+        while at != NodeId::ROOT {
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            let (link, _) = inodes.latest_link(at)?;
+            names.push(link.name);
+            at = link.parent;
+        }
+        names.reverse();
+        Some(names)
+    }
+}
+
+/// A name that is not there any more means that the node is to be looked up again, not that it does not exist.
+fn gone_is_stale(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => stale(),
+        _ => error,
+    }
+}
+
+/// Lets the caller try the next name if this one is not there any more.
+fn gone_or(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Ok(()),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,162 @@
+//! Data: opening, reading, writing, allocating, copying, syncing.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError};
+
+use byteback_host::tree::FallocateFlags;
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::Tree;
+use crate::credentials::Caller;
+use crate::handles::{OpenFile, backing_flags};
+use crate::inodes::NodeId;
+
+thread_local! {
+    /// Each serving thread reads into one buffer, grown to the largest read so far.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn not_open() -> io::Error {
+    Errno::BADF.into()
+}
+
+impl Tree {
+    /// Opens the regular file `node` with the program's `flags`. With `O_TRUNC` it is also emptied.
+    pub(crate) fn open(&self, node: NodeId, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
+        let names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = None;
+        for got in backing_flags(flags) {
+            let (fd, identity) = match self.open_node(node, got) {
+                Ok(opened) => opened,
+                Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                    refused = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            drop(names);
+            let own = self.own_threads().contains(&caller.pid);
+            let file = Arc::new(OpenFile::new(fd, node, identity, flags, got, own));
+            if flags.contains(OFlags::TRUNC) {
+                let object = Self::object_of_file(&file);
+                self.tracked.truncate(object, file.as_fd(), 0)?;
+                self.drop_set_id(object, &*file, caller)?;
+            }
+            let handle = self.handles.insert(Arc::clone(&file));
+            return Ok((handle, file));
+        }
+        Err(refused.unwrap_or_else(|| Errno::ACCESS.into()))
+    }
+
+    pub(crate) fn release(&self, handle: u64) {
+        // The descriptor closes here, or with the last request that is still using it.
+        self.handles.remove(handle);
+    }
+
+    fn file(&self, handle: u64) -> io::Result<Arc<OpenFile>> {
+        self.handles.get(handle).ok_or_else(not_open)
+    }
+
+    /// Reads up to `len_bytes` at `offset` and hands them to `deliver`: fewer only at the end of the file.
+    pub(crate) fn read<T>(
+        &self,
+        handle: u64,
+        offset: u64,
+        len_bytes: usize,
+        deliver: impl FnOnce(io::Result<&[u8]>) -> T,
+    ) -> T {
+        let file = match self.file(handle) {
+            Ok(file) => file,
+            Err(error) => return deliver(Err(error)),
+        };
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < len_bytes {
+                buffer.resize(len_bytes, 0);
+            }
+            let window = buffer.get_mut(..len_bytes).unwrap_or_default();
+            let mut filled: usize = 0;
+            while let Some(rest) = window.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+                match rustix::io::pread(&*file, rest, offset.saturating_add(filled as u64)) {
+                    Ok(0) => break,
+                    Ok(count) => filled = filled.saturating_add(count),
+                    Err(Errno::INTR) => {}
+                    Err(_) if filled > 0 => break,
+                    Err(errno) => return deliver(Err(errno.into())),
+                }
+            }
+            deliver(Ok(window.get(..filled).unwrap_or_default()))
+        })
+    }
+
+    /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the kernel's word that the
+    /// writer may not keep set-id bits.
+    pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8], clear_set_id: bool) -> io::Result<usize> {
+        let file = self.file(handle)?;
+        if clear_set_id && self.switch_user {
+            self.drop_set_id_always(Self::object_of_file(&file), &*file)?;
+        }
+        Ok(self.tracked.write(&file, offset, data)?)
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        handle: u64,
+        caller: Caller,
+        mode: FallocateFlags,
+        offset: u64,
+        len_bytes: u64,
+    ) -> io::Result<()> {
+        let file = self.file(handle)?;
+        self.tracked.allocate(&file, mode, offset, len_bytes)?;
+        self.drop_set_id(Self::object_of_file(&file), &*file, caller)
+    }
+
+    pub(crate) fn copy_range(
+        &self,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len_bytes: usize,
+    ) -> io::Result<usize> {
+        let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+        let copied = self.tracked.copy_range(&source, from.1, &target, to.1, len_bytes)?;
+        self.drop_set_id(Self::object_of_file(&target), &*target, caller)?;
+        Ok(copied)
+    }
+
+    /// Finds data or holes. The descriptor's own position is used by nobody else.
+    pub(crate) fn seek(&self, handle: u64, position: SeekFrom) -> io::Result<u64> {
+        Ok(rustix::fs::seek(&*self.file(handle)?, position)?)
+    }
+
+    pub(crate) fn sync(&self, handle: u64, data_only: bool) -> io::Result<()> {
+        let file = self.file(handle)?;
+        if file.own() {
+            return Ok(());
+        }
+        let synced = if data_only {
+            rustix::fs::fdatasync(&*file)
+        } else {
+            rustix::fs::fsync(&*file)
+        };
+        Ok(synced?)
+    }
+
+    /// Makes the names in the directory `node` durable.
+    pub(crate) fn sync_directory(&self, node: NodeId, data_only: bool) -> io::Result<()> {
+        let dir = {
+            let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+            self.directory(node)?
+        };
+        let readable = byteback_host::tree::reopen(&*dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let synced = if data_only {
+            rustix::fs::fdatasync(&readable)
+        } else {
+            rustix::fs::fsync(&readable)
+        };
+        Ok(synced?)
+    }
+}

@@ -1,0 +1,100 @@
+//! Inode flags (`lsattr`, `chattr`) and project ids, passed through to the backing file.
+//!
+//! The kernel has checked that the caller may set them. What the backing file system does not know, it refuses.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::PoisonError;
+
+use byteback_host::tree::{self as host};
+use rustix::fs::OFlags;
+
+use super::Tree;
+use crate::inodes::NodeId;
+use crate::tracked::Object;
+
+/// The layout of `struct fsxattr`.
+pub(crate) const FSX_LEN_BYTES: usize = 28;
+
+/// Which of the two forms of inode flags, with its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InodeFlags {
+    /// The word of `FS_IOC_SETFLAGS`.
+    Word(u32),
+    /// The `struct fsxattr` of `FS_IOC_FSSETXATTR`, as the program passed it.
+    Extended([u8; FSX_LEN_BYTES]),
+}
+
+const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601;
+const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
+const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581f;
+const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
+
+/// Sets the flags of what `fd` has open.
+///
+/// # Errors
+/// `ENOTTY` or `EOPNOTSUPP` if the file system has no such flags; otherwise what the system answered.
+pub(crate) fn set_flags(fd: BorrowedFd<'_>, flags: InodeFlags) -> io::Result<()> {
+    let done = match flags {
+        // The call is declared with a long but reads an int; eight bytes suit both.
+        // SAFETY: the argument points to at least as many readable bytes as the kernel reads for this request.
+        InodeFlags::Word(word) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_SETFLAGS, &u64::from(word)) },
+        // SAFETY: as above; the array has the size that is part of the request's number.
+        InodeFlags::Extended(raw) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FSSETXATTR, raw.as_ptr()) },
+    };
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+impl Tree {
+    pub(crate) fn inode_flags(&self, node: NodeId, handle: Option<u64>) -> io::Result<u32> {
+        self.with_open(node, handle, |_, fd| {
+            let mut word: u64 = 0;
+            // SAFETY: the kernel writes four or eight bytes into the eight that are there.
+            if unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFLAGS, &mut word) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let [a, b, c, d, ..] = word.to_ne_bytes();
+            Ok(u32::from_ne_bytes([a, b, c, d]))
+        })
+    }
+
+    pub(crate) fn inode_fsx(&self, node: NodeId, handle: Option<u64>) -> io::Result<[u8; FSX_LEN_BYTES]> {
+        self.with_open(node, handle, |_, fd| {
+            let mut raw = [0; FSX_LEN_BYTES];
+            // SAFETY: the kernel writes the 28 bytes that are part of the request's number.
+            if unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FSGETXATTR, raw.as_mut_ptr()) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(raw)
+        })
+    }
+
+    pub(crate) fn set_inode_flags(&self, node: NodeId, handle: Option<u64>, flags: InodeFlags) -> io::Result<()> {
+        self.with_open(node, handle, |object, fd| {
+            Ok(self.tracked.set_inode_flags(object, fd, flags)?)
+        })
+    }
+
+    /// Hands out a descriptor that is really open: that of the handle, or the directory opened anew.
+    fn with_open<T>(
+        &self,
+        node: NodeId,
+        handle: Option<u64>,
+        with: impl FnOnce(Object, BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let object = self.object(node)?;
+        if let Some(file) = handle.and_then(|handle| self.handles.get(handle)) {
+            return with(object, file.as_fd());
+        }
+        let dir = {
+            let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+            self.directory(node)?
+        };
+        let open = host::reopen(&*dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        with(object, open.as_fd())
+    }
+}

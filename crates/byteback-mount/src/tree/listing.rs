@@ -1,0 +1,168 @@
+//! Listing directories without keeping them open for the kernel.
+//!
+//! The kernel lists a directory in pieces and names the position of each by the cookie of the entry before it, which
+//! is the backing file system's own. So each piece could be answered by opening, seeking and reading anew. Because
+//! the system hands out more entries than fit in one answer, a *stream* with the rest is kept for the reader that
+//! asks for the next piece. A change in the directory makes its streams worthless (they may hold a name that is gone);
+//! then the next piece is really read anew.
+//!
+//! This relies on cookies that stay valid while names come and go: ext4, XFS, btrfs, F2FS, ZFS and tmpfs of Linux 6.6
+//! and later have such. Where they are positions in a list (overlayfs, older tmpfs), a program that removes names
+//! *between* two pieces of one listing may miss some.
+
+use std::ffi::OsStr;
+use std::io;
+use std::sync::PoisonError;
+
+use byteback_host::tree::{self as host, Entry, FileKind, ReadDir};
+
+use super::{Found, Tree};
+use crate::inodes::NodeId;
+
+/// Listings that go on at the same time; more only cost reading anew.
+const STREAM_COUNT_MAX: usize = 32;
+
+#[derive(Debug)]
+struct Stream {
+    node: NodeId,
+    cookie: u64,
+    /// The entry that did not fit.
+    waiting: Option<Entry>,
+    rest: ReadDir,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct ListingPool {
+    streams: Vec<Stream>,
+    /// Counts changes of any directory, so that a stream that was out for reading during one is not put back.
+    changes: u64,
+}
+
+impl ListingPool {
+    /// Names in `node` changed.
+    pub(crate) fn changed(&mut self, node: NodeId) {
+        self.changes = self.changes.wrapping_add(1);
+        self.streams.retain(|stream| stream.node != node);
+    }
+
+    fn take(&mut self, node: NodeId, cookie: u64) -> Option<Stream> {
+        if cookie == 0 {
+            return None;
+        }
+        // The newest first: an older one of the same position was left behind by a reader that stopped.
+        let position = self
+            .streams
+            .iter()
+            .rposition(|stream| stream.node == node && stream.cookie == cookie)?;
+        Some(self.streams.remove(position))
+    }
+
+    fn put(&mut self, stream: Stream) {
+        if self.streams.len() >= STREAM_COUNT_MAX {
+            self.streams.remove(0);
+        }
+        self.streams.push(stream);
+    }
+}
+
+/// One listed name.
+#[derive(Debug)]
+pub(crate) struct Listed<'a> {
+    pub(crate) name: &'a OsStr,
+    /// The number that programs see.
+    pub(crate) ino: u64,
+    pub(crate) kind: FileKind,
+    /// The position after it.
+    pub(crate) cookie: u64,
+    /// With attributes, for names other than `.` and `..`; counts as a lookup if it is delivered.
+    pub(crate) found: Option<Found>,
+}
+
+impl Tree {
+    /// Lists the directory `node` from the position `cookie` on, until `deliver` says that an entry does not fit.
+    pub(crate) fn list(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        with_attributes: bool,
+        mut deliver: impl FnMut(Listed<'_>) -> bool,
+    ) -> io::Result<()> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(node)?;
+        let (taken, changes_before) = {
+            let mut pool = self.listings();
+            (pool.take(node, cookie), pool.changes)
+        };
+        let mut stream = match taken {
+            Some(stream) => stream,
+            None => Stream {
+                node,
+                cookie,
+                waiting: None,
+                rest: host::read_dir(&*dir, cookie)?.with_dots(),
+            },
+        };
+        let mut delivered_any = false;
+        loop {
+            let entry = match stream.waiting.take().map(Ok).or_else(|| stream.rest.next()) {
+                None => return Ok(()),
+                Some(Ok(entry)) => entry,
+                // What was delivered stands; the error comes again with the next piece.
+                Some(Err(_)) if delivered_any => return Ok(()),
+                Some(Err(error)) => return Err(error),
+            };
+            let dots = entry.name == "." || entry.name == "..";
+            let found = if with_attributes && !dots {
+                match host::stat_at(&*dir, &entry.name) {
+                    Ok(stat) => Some(self.found(node, &entry.name, stat)),
+                    // Removed since.
+                    Err(_) => continue,
+                }
+            } else {
+                None
+            };
+            let ino = match &found {
+                Some(found) => found.interned.node.get(),
+                None if dots => entry.ino,
+                None => self.listed_ino(entry.ino),
+            };
+            let kind = found
+                .map(|found| found.stat.kind)
+                .or(entry.kind_hint)
+                .or_else(|| host::stat_at(&*dir, &entry.name).ok().map(|stat| stat.kind))
+                .unwrap_or(FileKind::File);
+            let full = deliver(Listed {
+                name: &entry.name,
+                ino,
+                kind,
+                cookie: entry.cookie,
+                found,
+            });
+            if full {
+                if let Some(found) = found {
+                    self.forget(found.interned.node, 1);
+                }
+                stream.waiting = Some(entry);
+                let mut pool = self.listings();
+                if pool.changes == changes_before {
+                    pool.put(stream);
+                }
+                return Ok(());
+            }
+            delivered_any = true;
+            stream.cookie = entry.cookie;
+        }
+    }
+
+    /// The number for an inode of which only the number is known. Names under which another file system is mounted
+    /// show the number of what lies below the mount, as everywhere.
+    fn listed_ino(&self, ino: u64) -> u64 {
+        let node = self.inodes().node_of(self.root_stat.dev, ino);
+        if node == NodeId::ROOT {
+            self.root_stat.ino
+        } else {
+            node.get()
+        }
+    }
+}

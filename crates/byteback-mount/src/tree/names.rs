@@ -1,0 +1,252 @@
+//! Names: looking them up, making, moving and removing them.
+//!
+//! The kernel serialises what changes one directory, so two requests never create or remove the same name at once.
+//! A name that exists below us although the kernel believes that it does not is answered with `ESTALE`, so that the
+//! kernel looks it up afresh and then checks permissions on what is really there.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError};
+
+use byteback_host::tree::{self as host, FileKind, Stat};
+use rustix::fs::{Dev, FileType, OFlags, RenameFlags};
+
+use super::{Found, Tree, stale};
+use crate::credentials::{Assumed, Caller, assume};
+use crate::handles::{OpenFile, backing_flags};
+use crate::inodes::NodeId;
+use crate::tracked::{Place, Victim};
+
+/// What a creating request says about its caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Creation {
+    pub(crate) caller: Caller,
+    pub(crate) umask: u32,
+    pub(crate) mode: u32,
+}
+
+impl Tree {
+    /// What `name` in `parent` is; `None` if there is no such name.
+    pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Option<Found>> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(parent)?;
+        match host::stat_at(&*dir, name) {
+            Ok(stat) => Ok(Some(self.found(parent, name, stat))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the symlink `node` points to.
+    pub(crate) fn read_link(&self, node: NodeId) -> io::Result<OsString> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        host::read_link_fd(self.node_fd(node)?)
+    }
+
+    /// Creates a regular file and opens it with `flags`. Returns the handle, and whether it can be read.
+    pub(crate) fn create(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        how: Creation,
+        flags: OFlags,
+    ) -> io::Result<(Found, u64, Arc<OpenFile>)> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(parent)?;
+        let place = Place {
+            parent,
+            dir: dir.as_fd(),
+            name,
+        };
+        // A descriptor that creates a file may use it whatever the mode, so the first choice is always granted.
+        let got = backing_flags(flags).first().copied().unwrap_or(OFlags::RDWR);
+        let assumed = self.become_caller(place, how)?;
+        let created = self.tracked.create(place, how.mode & 0o7777, got);
+        drop(assumed);
+        let (fd, stat) = match created {
+            Err(error) if error.errno() == libc::EEXIST && !flags.contains(OFlags::EXCL) => return Err(stale()),
+            created => created?,
+        };
+        self.listings().changed(parent);
+        let found = self.found(parent, name, stat);
+        let file = Arc::new(OpenFile::new(
+            fd,
+            found.interned.node,
+            stat.identity(),
+            flags,
+            got,
+            false,
+        ));
+        let handle = self.handles.insert(Arc::clone(&file));
+        Ok((found, handle, file))
+    }
+
+    /// Creates a file that is no directory and no symlink.
+    pub(crate) fn mknod(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        how: Creation,
+        kind: FileType,
+        device: Dev,
+    ) -> io::Result<Found> {
+        self.make(parent, name, how, |tree, place| {
+            Ok(tree.tracked.mknod(place, kind, how.mode & 0o7777, device)?)
+        })
+    }
+
+    pub(crate) fn mkdir(&self, parent: NodeId, name: &OsStr, how: Creation) -> io::Result<Found> {
+        self.make(parent, name, how, |tree, place| {
+            Ok(tree.tracked.mkdir(place, how.mode & 0o7777)?)
+        })
+    }
+
+    pub(crate) fn symlink(&self, parent: NodeId, name: &OsStr, caller: Caller, target: &OsStr) -> io::Result<Found> {
+        let how = Creation {
+            caller,
+            umask: 0,
+            mode: 0,
+        };
+        self.make(parent, name, how, |tree, place| {
+            Ok(tree.tracked.symlink(place, target)?)
+        })
+    }
+
+    fn make(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        how: Creation,
+        make: impl FnOnce(&Self, Place<'_>) -> io::Result<Stat>,
+    ) -> io::Result<Found> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(parent)?;
+        let place = Place {
+            parent,
+            dir: dir.as_fd(),
+            name,
+        };
+        let assumed = self.become_caller(place, how)?;
+        let made = make(self, place);
+        drop(assumed);
+        let stat = made?;
+        self.listings().changed(parent);
+        Ok(self.found(parent, name, stat))
+    }
+
+    /// The thread creates as the caller until the result is dropped.
+    fn become_caller(&self, place: Place<'_>, how: Creation) -> io::Result<Assumed> {
+        // Only a set-group-id bit that was asked for makes it matter who is in the directory's group.
+        let keep_set_group_id = how.mode & libc::S_ISGID == 0 || {
+            let parent = host::stat_fd(place.dir)?;
+            how.caller.is_in_group(parent.gid)
+        };
+        assume(how.caller, how.umask, keep_set_group_id, self.switch_user)
+    }
+
+    /// Gives `node` one more name.
+    pub(crate) fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> io::Result<Found> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(parent)?;
+        let fd = self.node_fd(node)?;
+        let place = Place {
+            parent,
+            dir: dir.as_fd(),
+            name,
+        };
+        let stat = self.tracked.link(self.object(node)?, fd.as_fd(), place)?;
+        self.listings().changed(parent);
+        Ok(self.found(parent, name, stat))
+    }
+
+    pub(crate) fn unlink(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+        self.remove(parent, name, |tree, place, victim| {
+            Ok(tree.tracked.unlink(place, victim)?)
+        })
+    }
+
+    pub(crate) fn rmdir(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+        self.remove(parent, name, |tree, place, victim| {
+            Ok(tree.tracked.rmdir(place, victim)?)
+        })
+    }
+
+    fn remove(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        remove: impl FnOnce(&Self, Place<'_>, Victim) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        let dir = self.directory(parent)?;
+        let victim = self.victim(host::stat_at(&*dir, name)?);
+        let place = Place {
+            parent,
+            dir: dir.as_fd(),
+            name,
+        };
+        remove(self, place, victim)?;
+        self.listings().changed(parent);
+        self.inodes()
+            .remove_link(victim.object.node, parent, name, victim.is_last_link());
+        Ok(())
+    }
+
+    fn victim(&self, stat: Stat) -> Victim {
+        Victim {
+            object: self.object_of(&stat),
+            nlink: stat.nlink,
+        }
+    }
+
+    pub(crate) fn rename(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        new_parent: NodeId,
+        new_name: &OsStr,
+        flags: RenameFlags,
+    ) -> io::Result<()> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        let (dir, new_dir) = (self.directory(parent)?, self.directory(new_parent)?);
+        let moved = self.victim(host::stat_at(&*dir, name)?);
+        let replaced = match host::stat_at(&*new_dir, new_name) {
+            Ok(stat) => Some(self.victim(stat)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
+            Err(error) => return Err(error),
+        };
+        let from = Place {
+            parent,
+            dir: dir.as_fd(),
+            name,
+        };
+        let to = Place {
+            parent: new_parent,
+            dir: new_dir.as_fd(),
+            name: new_name,
+        };
+        self.tracked.rename(from, to, flags, moved, replaced)?;
+        self.listings().changed(parent);
+        self.listings().changed(new_parent);
+        let same_inode = replaced.is_some_and(|replaced| replaced.object.identity == moved.object.identity);
+        if same_inode {
+            // Two names of one inode: the call does nothing, by POSIX.
+            return Ok(());
+        }
+        let mut inodes = self.inodes();
+        if let Some(replaced) = replaced {
+            let exchanged = flags.contains(RenameFlags::EXCHANGE);
+            let last = !exchanged && replaced.is_last_link();
+            inodes.remove_link(replaced.object.node, new_parent, new_name, last);
+            if exchanged {
+                inodes.add_link(replaced.object.node, parent, name);
+            }
+        }
+        inodes.add_link(moved.object.node, new_parent, new_name);
+        if moved.object.kind != FileKind::Dir {
+            inodes.remove_link(moved.object.node, parent, name, false);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! A mount over a temporary directory, for one test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use byteback_mount::tracked::Tracked;
+use byteback_mount::{CacheMode, Mount, MountOptions};
+
+/// A mounted temporary directory. The backing directory is seen at [`Self::below`] by a bind mount made before.
+pub(crate) struct Fixture {
+    mount: Option<Mount>,
+    dir: tempfile::TempDir,
+}
+
+pub(crate) fn require_fuse() {
+    assert!(
+        Path::new("/dev/fuse").exists(),
+        "/dev/fuse is missing: these tests need a machine (or container) with FUSE"
+    );
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "these tests must run as root: they mount, bind-mount and change owners"
+    );
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        Self::with_mode(CacheMode::Exact)
+    }
+
+    pub(crate) fn with_mode(mode: CacheMode) -> Self {
+        Self::prepared(mode, |_| {})
+    }
+
+    /// `prepare` fills the backing directory before it is mounted.
+    pub(crate) fn prepared(mode: CacheMode, prepare: impl FnOnce(&Path)) -> Self {
+        require_fuse();
+        // The machine's disk rather than a tmpfs that /tmp may be: extended attributes and holes are wanted.
+        let dir = tempfile::Builder::new()
+            .prefix("byteback-mount-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        let (tree, below) = (dir.path().join("tree"), dir.path().join("below"));
+        for path in [&tree, &below] {
+            std::fs::create_dir(path).unwrap();
+            set_mode(path, 0o777);
+        }
+        set_mode(dir.path(), 0o755);
+        prepare(&tree);
+        rustix::mount::mount_bind(&tree, &below).unwrap();
+        let mut options = MountOptions::new(&tree);
+        options.mode = mode;
+        let mount = Mount::start(&options, Arc::new(Tracked::new())).unwrap();
+        Self {
+            mount: Some(mount),
+            dir,
+        }
+    }
+
+    pub(crate) fn mount(&self) -> &Mount {
+        self.mount.as_ref().unwrap()
+    }
+
+    /// The tree as programs see it.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    /// A path in the tree.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.tree().join(name)
+    }
+
+    /// The same path in the backing directory.
+    pub(crate) fn below(&self, name: &str) -> PathBuf {
+        self.dir.path().join("below").join(name)
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        let _ = rustix::mount::unmount(self.dir.path().join("below"), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+pub(crate) fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}

@@ -1,0 +1,15 @@
+//! The mount as programs see it: real mounts over temporary directories.
+//!
+//! Needs `/dev/fuse` and root; without them the tests fail and say so, they never pass by not running. Random tests
+//! print their seed; `BYTEBACK_SEED` repeats it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
+)]
+
+mod harness;
+mod semantics;
