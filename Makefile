@@ -1,0 +1,33 @@
+# The commands of this repository. Each installs what is missing by itself, or says exactly what to install.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
+TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
+
+.PHONY: help demo test check dependencies
+
+help: ## Lists these commands.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+demo: dependencies ## Backs up a folder of real data twice, restores it, compares every byte (3 minutes).
+	@scripts/demo
+
+test: dependencies ## Runs all tests (10 minutes on 2 cores at most).
+	@started=$$SECONDS; \
+	if cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
+	  echo "make test: all tests passed in $$(( SECONDS - started )) s"; \
+	else \
+	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
+	fi
+
+check: dependencies ## Checks format, lints, crate edges and tidy rules.
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets --quiet -- -D warnings
+	@cargo xtask check
+	@echo "make check: nothing to complain about"
+
+dependencies: ## Installs what building and testing need.
+	@scripts/install-dependencies
