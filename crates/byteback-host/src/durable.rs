@@ -23,7 +23,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
-pub use lock::{DirInUse, DirLock};
+pub use lock::{DirInUse, DirLock, LOCK_NAME};
 pub use real::{RealDir, RealFile};
 
 /// What [`DurableDir::open`] does when the name exists or does not.

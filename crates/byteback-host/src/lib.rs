@@ -9,6 +9,8 @@
 //!
 //! This crate knows nothing of our domain: no extents, no epochs, no backups.
 
+#![forbid(unsafe_code)]
+
 pub mod clock;
 pub mod durable;
 mod error;

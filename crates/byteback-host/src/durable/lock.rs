@@ -18,8 +18,8 @@ use rustix::io::Errno;
 
 use crate::error::context;
 
-/// The name of the lock file in its directory.
-pub(crate) const LOCK_NAME: &str = "lock";
+/// The name of the lock file in its directory; it shows in [`list`](super::DurableDir::list).
+pub const LOCK_NAME: &str = "lock";
 
 /// The exclusive ownership of a directory, given up when dropped.
 #[derive(Debug)]

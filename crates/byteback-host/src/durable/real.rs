@@ -71,7 +71,7 @@ impl RealDir {
         Self::open(path)
     }
 
-    /// Takes the exclusive lock of this directory, kept in the file `lock` inside it, or says who holds it.
+    /// Takes the exclusive lock of this directory, kept in the file [`LOCK_NAME`](super::LOCK_NAME) inside it, or says who holds it.
     ///
     /// # Errors
     /// `WouldBlock` if another process (or another [`DirLock`] of this one) holds it, naming its process id

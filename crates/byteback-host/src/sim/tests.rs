@@ -429,7 +429,7 @@ fn each_surviving_sector_is_that_of_some_moment_since_the_last_sync() {
             let bytes = contents(&disk.recover(crash), "f").unwrap();
             let lengths = moments.iter().map(Vec::len);
             assert!(
-                bytes.len() % 512 == 0 || lengths.clone().any(|len| len == bytes.len()),
+                bytes.len().is_multiple_of(512) || lengths.clone().any(|len| len == bytes.len()),
                 "seed {seed}.{crash}"
             );
             assert!(lengths.max().unwrap() >= bytes.len());
