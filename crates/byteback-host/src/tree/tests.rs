@@ -507,3 +507,29 @@ fn copies_arrive_within_and_across_file_systems() {
     let status = File::open("/proc/self/status").unwrap();
     assert!(copy_range(&status, 0, &to, 0, 1 << 20).unwrap() > 100);
 }
+
+#[test]
+fn a_directory_that_may_be_read_but_not_searched_is_listed() {
+    if is_root() {
+        return; // Permissions do not bind root.
+    }
+    let (dir, fd) = temp();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::fs::write(dir.path().join("d/f"), "").unwrap();
+    let path_only = open_path_at(&fd, os("d")).unwrap();
+    set_mode(&path_only, 0o400).unwrap();
+    assert_eq!(
+        read_dir(&path_only, 0)
+            .unwrap()
+            .map(|entry| entry.unwrap().name)
+            .collect::<Vec<_>>(),
+        ["f"]
+    );
+    assert_eq!(
+        stat_fd(open_beneath(&path_only, Path::new("")).unwrap()).unwrap().mode,
+        0o400
+    );
+    set_mode(&path_only, 0o200).unwrap();
+    assert_eq!(read_dir(&path_only, 0).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    set_mode(&path_only, 0o700).unwrap();
+}
