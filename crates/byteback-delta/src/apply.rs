@@ -76,7 +76,7 @@ pub trait Target {
     ///
     /// # Errors
     /// If that is not possible.
-    fn set_len(&mut self, len_bytes: u64) -> io::Result<()>;
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()>;
 }
 
 /// A delta cannot be applied.
@@ -157,7 +157,7 @@ pub struct ApplyStats {
 /// If the base has another length than the stream expects, the target is not empty, the stream is not whole, or reading or writing
 /// fails. The target then holds nothing of use.
 pub fn apply_to_new<R: Read>(
-    base: &impl Base,
+    base: &(impl Base + ?Sized),
     delta: &mut DeltaReader<R>,
     target: &mut impl Target,
 ) -> Result<ApplyStats, ApplyError> {
@@ -282,7 +282,7 @@ fn for_each_block<R: Read>(
 
 fn set_len(target: &mut impl Target, len_bytes: u64) -> Result<(), ApplyError> {
     target
-        .set_len(len_bytes)
+        .set_len_bytes(len_bytes)
         .map_err(|source| ApplyError::SetLen { len_bytes, source })
 }
 
@@ -296,13 +296,13 @@ fn write_literal(target: &mut impl Target, range: ByteRange, raw: &[u8], slice: 
 }
 
 /// Copies from the base to the target, through one buffer and around holes.
-struct Copier<'a, B> {
+struct Copier<'a, B: ?Sized> {
     base: &'a B,
     buffer: Vec<u8>,
     copied_bytes: u64,
 }
 
-impl<B: Base> Copier<'_, B> {
+impl<B: Base + ?Sized> Copier<'_, B> {
     fn copy(&mut self, from: ByteRange, to_offset: u64, target: &mut impl Target) -> Result<(), ApplyError> {
         let mut rest = Some(from);
         while let Some(range) = rest {
@@ -410,7 +410,7 @@ impl Target for Vec<u8> {
         Ok(())
     }
 
-    fn set_len(&mut self, len_bytes: u64) -> io::Result<()> {
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {
         let len = usize::try_from(len_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         if let Some(more) = len.checked_sub(self.len()) {
             self.try_reserve_exact(more)?;
@@ -441,7 +441,7 @@ impl Target for File {
         }
     }
 
-    fn set_len(&mut self, len_bytes: u64) -> io::Result<()> {
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {
         File::set_len(self, len_bytes)
     }
 }

@@ -19,6 +19,8 @@
 mod apply;
 mod frame;
 mod map;
+#[cfg(test)]
+mod model;
 mod read;
 mod source;
 mod varint;
