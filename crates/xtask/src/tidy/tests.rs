@@ -86,6 +86,11 @@ fn unfinished_code_is_found() {
     for word in UNFINISHED {
         assert!(problem(MAIN, &format!("//! x\n{word}\n")).contains("unfinished"));
         assert!(problem(TESTS, &format!("//! x\n// {word}\n")).contains("tests.rs:2"));
+        assert!(problem(TESTS, &format!("//! x\nf({word}(x))\n")).contains("tests.rs:2"));
+        assert_eq!(
+            check(&tree(&[(TESTS, &format!("//! x\nA{word}B\n"))])),
+            Vec::<String>::new()
+        );
     }
 }
 
