@@ -16,6 +16,8 @@ mod adapter;
 mod credentials;
 mod handles;
 mod inodes;
+pub mod live;
+pub mod picture;
 pub mod session;
 mod stores;
 pub mod tracked;

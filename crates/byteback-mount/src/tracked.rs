@@ -5,25 +5,42 @@
 //! know about its change: the node, the inode it changes, the range, and for changes of names the directory, the
 //! name, what was there before, and how many names that had.
 //!
-//! Order within a method: check, tell the log what is going to happen, perform, tell the log what happened.
+//! Order within a method, and why:
+//!
+//! 1. begin with the log: for content, the intent is durable before anything else happens; from here on there is no cut;
+//! 2. let the open pictures save what they need of the old state;
+//! 3. perform the change on the backing directory;
+//! 4. log what may have changed, also after a failure that may have changed part of it.
+//!
+//! Bytes that a write leaves between the old end of a file and its own offset are zeros and not logged: whoever reads the
+//! log takes what lies beyond the old end and in no range as zeros.
+
+mod account;
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
+use byteback_oplog::LogError;
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
 
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
+pub use account::Account;
+use account::{Change, NameChange};
 pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 
 /// Why the gate did not let a change through.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackedError {
+    /// The log could not promise to know of it: it was not performed.
+    #[error("the operation log refused a change: {0}")]
+    Log(#[from] LogError),
     /// The backing directory refused it.
     #[error("the backing directory could not {operation}: {source}")]
     Backing {
@@ -39,6 +56,7 @@ impl TrackedError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
+            Self::Log(_) => libc::EIO,
             Self::Backing { source, .. } => errno_of(source).unwrap_or(libc::EIO),
         }
     }
@@ -106,8 +124,16 @@ pub struct NewAttributes {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
-pub struct Tracked {}
+#[derive(Default)]
+pub struct Tracked {
+    account: Option<Account>,
+}
+
+impl std::fmt::Debug for Tracked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracked").field("is_logged", &self.account.is_some()).finish()
+    }
+}
 
 impl Tracked {
     /// A gate that only passes through.
@@ -116,11 +142,55 @@ impl Tracked {
         Self::default()
     }
 
+    /// A gate that keeps account of every change.
+    #[must_use]
+    pub fn with_account(account: Account) -> Self {
+        Self { account: Some(account) }
+    }
+
+    fn begin_content(&self, identity: &Identity, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> TrackedResult<Change<'_>> {
+        let Some(account) = &self.account else { return Ok(Change { kept: None }) };
+        let Some(node) = account.log.node_of(identity)? else { return Ok(Change { kept: None }) };
+        let operation = account.log.begin_write(node)?;
+        account.pictures.before_content(node, fd, range);
+        Ok(Change { kept: Some((operation, node)) })
+    }
+
+    fn begin_attributes(&self, object: Object, fd: BorrowedFd<'_>) -> TrackedResult<Change<'_>> {
+        let Some(account) = &self.account else { return Ok(Change { kept: None }) };
+        let Some(node) = account.log.node_of(&object.identity)? else { return Ok(Change { kept: None }) };
+        let operation = account.log.begin();
+        account.pictures.before_attributes(node, fd);
+        Ok(Change { kept: Some((operation, node)) })
+    }
+
+    fn begin_names(&self) -> Option<NameChange<'_>> {
+        self.account.as_ref().map(|account| NameChange { operation: account.log.begin(), account })
+    }
+
+    /// Makes something new at `place` by `make`.
+    fn make<T>(
+        &self,
+        place: Place<'_>,
+        make: impl FnOnce() -> TrackedResult<T>,
+        stat_of: impl FnOnce(&T) -> &Stat,
+    ) -> TrackedResult<T> {
+        let Some(names) = self.begin_names() else { return make() };
+        let parent = names.directory(place)?;
+        let made = make()?;
+        names.created(parent, place.name, stat_of(&made));
+        Ok(made)
+    }
+
     /// Writes `data` at `offset`. Fewer bytes than asked are written only when the disk or a limit is reached.
     ///
     /// # Errors
     /// What the backing file answered, if not a single byte was written.
     pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> {
+        let range = ByteRange::new(offset, offset.saturating_add(data.len() as u64));
+        let change = self.begin_content(&file.identity(), file.as_fd(), range)?;
+        // Whatever becomes of it, any of these bytes may be new.
+        change.wrote(offset, data.len() as u64);
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -140,7 +210,15 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
-        let _ = object;
+        let cut_off = match &self.account {
+            Some(_) => ByteRange::new(len_bytes, host::stat_fd(fd).map_err(backing("truncate"))?.size),
+            None => None,
+        };
+        let change = self.begin_content(&object.identity, fd, cut_off)?;
+        match cut_off {
+            Some(range) => change.wrote(range.start(), range.len_bytes()),
+            None => change.attributes(),
+        }
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -149,6 +227,17 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
+        // Allocating leaves the bytes as they are; beyond the end it adds zeros.
+        let range = if (mode - FallocateFlags::KEEP_SIZE).is_empty() {
+            None
+        } else {
+            ByteRange::new(offset, offset.saturating_add(len_bytes))
+        };
+        let change = self.begin_content(&file.identity(), file.as_fd(), range)?;
+        match range {
+            Some(range) => change.wrote(range.start(), range.len_bytes()),
+            None => change.attributes(),
+        }
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 
@@ -164,11 +253,15 @@ impl Tracked {
         to_offset: u64,
         len_bytes: usize,
     ) -> TrackedResult<usize> {
-        uninterrupted(|| {
+        let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
+        let change = self.begin_content(&to.identity(), to.as_fd(), range)?;
+        let copied = uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
         })
-        .map_err(backing("copy a range"))
+        .map_err(backing("copy a range"));
+        change.wrote(to_offset, *copied.as_ref().unwrap_or(&len_bytes) as u64);
+        copied
     }
 
     /// Creates a regular file that must not exist and opens it with `flags`.
@@ -177,9 +270,12 @@ impl Tracked {
     /// `EEXIST`, or what the backing directory answered.
     pub fn create(&self, place: Place<'_>, mode: u32, flags: OFlags) -> TrackedResult<(OwnedFd, Stat)> {
         let flags = flags | OFlags::CREATE | OFlags::EXCL;
-        let fd = host::open_at(place.dir, place.name, flags, Mode::from_raw_mode(mode)).map_err(backing("create"))?;
-        let stat = host::stat_fd(&fd).map_err(backing("create"))?;
-        Ok((fd, stat))
+        let create = || {
+            let fd = host::open_at(place.dir, place.name, flags, Mode::from_raw_mode(mode))?;
+            let stat = host::stat_fd(&fd)?;
+            Ok((fd, stat))
+        };
+        self.make(place, || create().map_err(backing("create")), |(_, stat)| stat)
     }
 
     /// Creates a file of any kind but directory and symlink. `device` counts for device nodes.
@@ -188,9 +284,11 @@ impl Tracked {
     /// What the backing directory answered.
     pub fn mknod(&self, place: Place<'_>, kind: FileType, mode: u32, device: Dev) -> TrackedResult<Stat> {
         let mode = Mode::from_raw_mode(mode);
-        uninterrupted(|| rustix::fs::mknodat(place.dir, place.name, kind, mode, device))
-            .and_then(|()| host::stat_at(place.dir, place.name))
-            .map_err(backing("make a node"))
+        let mknod = || {
+            uninterrupted(|| rustix::fs::mknodat(place.dir, place.name, kind, mode, device))
+                .and_then(|()| host::stat_at(place.dir, place.name))
+        };
+        self.make(place, || mknod().map_err(backing("make a node")), |stat| stat)
     }
 
     /// Creates a directory.
@@ -198,9 +296,11 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn mkdir(&self, place: Place<'_>, mode: u32) -> TrackedResult<Stat> {
-        uninterrupted(|| rustix::fs::mkdirat(place.dir, place.name, Mode::from_raw_mode(mode)))
-            .and_then(|()| host::stat_at(place.dir, place.name))
-            .map_err(backing("make a directory"))
+        let mkdir = || {
+            uninterrupted(|| rustix::fs::mkdirat(place.dir, place.name, Mode::from_raw_mode(mode)))
+                .and_then(|()| host::stat_at(place.dir, place.name))
+        };
+        self.make(place, || mkdir().map_err(backing("make a directory")), |stat| stat)
     }
 
     /// Creates a symlink to `target`, which may be any bytes.
@@ -208,9 +308,11 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn symlink(&self, place: Place<'_>, target: &OsStr) -> TrackedResult<Stat> {
-        uninterrupted(|| rustix::fs::symlinkat(target, place.dir, place.name))
-            .and_then(|()| host::stat_at(place.dir, place.name))
-            .map_err(backing("make a symlink"))
+        let symlink = || {
+            uninterrupted(|| rustix::fs::symlinkat(target, place.dir, place.name))
+                .and_then(|()| host::stat_at(place.dir, place.name))
+        };
+        self.make(place, || symlink().map_err(backing("make a symlink")), |stat| stat)
     }
 
     /// Gives the inode that `fd` names one more name.
@@ -218,12 +320,24 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn link(&self, object: Object, fd: BorrowedFd<'_>, place: Place<'_>) -> TrackedResult<Stat> {
-        let _ = object;
         // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
         let source = magic_link(fd);
-        uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), place.dir, place.name, AtFlags::SYMLINK_FOLLOW))
-            .and_then(|()| host::stat_at(place.dir, place.name))
-            .map_err(backing("link"))
+        let link = || {
+            uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), place.dir, place.name, AtFlags::SYMLINK_FOLLOW))
+                .and_then(|()| host::stat_at(place.dir, place.name))
+                .map_err(backing("link"))
+        };
+        let Some(names) = self.begin_names() else { return link() };
+        let parent = names.directory(place)?;
+        let node = names.node(&object.identity)?;
+        let stat = link()?;
+        match (parent, node) {
+            (Some(parent), Some(node)) => names.operation.linked(parent, place.name, node),
+            // It had no name in the tree: for the log it is new.
+            (parent, None) => names.created(parent, place.name, &stat),
+            (None, _) => {}
+        }
+        Ok(stat)
     }
 
     /// Removes a name that is no directory.
@@ -231,8 +345,7 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn unlink(&self, place: Place<'_>, victim: Victim) -> TrackedResult<()> {
-        let _ = victim;
-        uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, AtFlags::empty())).map_err(backing("unlink"))
+        self.remove(place, victim, AtFlags::empty(), "unlink")
     }
 
     /// Removes an empty directory.
@@ -240,9 +353,21 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn rmdir(&self, place: Place<'_>, victim: Victim) -> TrackedResult<()> {
-        let _ = victim;
-        uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, AtFlags::REMOVEDIR))
-            .map_err(backing("remove a directory"))
+        self.remove(place, victim, AtFlags::REMOVEDIR, "remove a directory")
+    }
+
+    fn remove(&self, place: Place<'_>, victim: Victim, flags: AtFlags, operation: &'static str) -> TrackedResult<()> {
+        let remove =
+            || uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, flags)).map_err(backing(operation));
+        let Some(names) = self.begin_names() else { return remove() };
+        let parent = names.directory(place)?;
+        let node = names.victim(place, victim)?;
+        remove()?;
+        if let (Some(parent), Some(node)) = (parent, node) {
+            let remains = names.remains(victim, node, (parent, place.name));
+            names.operation.unlinked(parent, place.name, node, remains);
+        }
+        Ok(())
     }
 
     /// Moves a name. `replaced` is what the new name stood for before: it loses that name, or with
@@ -258,16 +383,38 @@ impl Tracked {
         moved: Victim,
         replaced: Option<Victim>,
     ) -> TrackedResult<()> {
-        let _ = (moved, replaced);
-        uninterrupted(|| {
-            if flags.is_empty() {
-                // The older call is known to file systems that refuse any flags, even none.
-                rustix::fs::renameat(from.dir, from.name, to.dir, to.name)
-            } else {
-                rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
-            }
-        })
-        .map_err(backing("rename"))
+        let rename = || {
+            uninterrupted(|| {
+                if flags.is_empty() {
+                    // The older call is known to file systems that refuse any flags, even none.
+                    rustix::fs::renameat(from.dir, from.name, to.dir, to.name)
+                } else {
+                    rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
+                }
+            })
+            .map_err(backing("rename"))
+        };
+        let Some(names) = self.begin_names() else { return rename() };
+        let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let node = names.node(&moved.object.identity)?;
+        let over = match replaced {
+            Some(over) if exchange => names.node(&over.object.identity)?,
+            Some(over) => names.victim(to, over)?,
+            None => None,
+        };
+        rename()?;
+        if !exchange && replaced.is_some_and(|over| over.object.identity == moved.object.identity) {
+            // Two names of one inode: POSIX lets both stay.
+            return Ok(());
+        }
+        names.renamed((from, from_dir, node, moved), (to, to_dir, over, replaced), exchange);
+        if flags.contains(RenameFlags::WHITEOUT)
+            && let Ok(stat) = host::stat_at(from.dir, from.name)
+        {
+            names.created(from_dir, from.name, &stat);
+        }
+        Ok(())
     }
 
     /// Sets owner, permissions and times of what `fd` names, in this order: a new owner clears set-id bits, and
@@ -276,7 +423,8 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered; earlier attributes of the list are then already set.
     pub fn set_attributes(&self, object: Object, fd: BorrowedFd<'_>, new: &NewAttributes) -> TrackedResult<()> {
-        let _ = object;
+        let change = self.begin_attributes(object, fd)?;
+        change.attributes();
         if new.uid.is_some() || new.gid.is_some() {
             host::set_owner(fd, new.uid, new.gid).map_err(backing("change the owner"))?;
         }
@@ -303,7 +451,8 @@ impl Tracked {
         value: &[u8],
         how: SetXattr,
     ) -> TrackedResult<()> {
-        let _ = object;
+        let change = self.begin_attributes(object, fd)?;
+        change.attributes();
         host::set_xattr(fd, name, value, how).map_err(backing("set an extended attribute"))
     }
 
@@ -321,7 +470,8 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn remove_xattr(&self, object: Object, fd: BorrowedFd<'_>, name: &OsStr) -> TrackedResult<()> {
-        let _ = object;
+        let change = self.begin_attributes(object, fd)?;
+        change.attributes();
         host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
     }
 }

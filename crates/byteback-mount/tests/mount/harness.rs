@@ -88,3 +88,35 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
+
+/// Runs `script` with `sh` in `dir` as `uid` (and a group of the same number, and `groups`); returns what it printed.
+/// The script must succeed.
+pub(crate) fn run_as(uid: u32, groups: &str, dir: &Path, script: &str) -> String {
+    let (success, said) = try_as(uid, groups, dir, script);
+    assert!(success, "as {uid}: {script}\n{said}");
+    said
+}
+
+/// Like [`run_as`], but the script may fail.
+pub(crate) fn try_as(uid: u32, groups: &str, dir: &Path, script: &str) -> (bool, String) {
+    let mut command = std::process::Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+    if groups.is_empty() {
+        command.arg("--clear-groups");
+    } else {
+        command.arg(format!("--groups={groups}"));
+    }
+    let output = command
+        .args(["sh", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("setpriv and sh are part of the base system");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+/// Mode with type bits removed.
+pub(crate) fn mode_of(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}

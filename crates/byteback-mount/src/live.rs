@@ -1,0 +1,146 @@
+//! The tree as it is now, seen from the log's side: from a node of the log to the file on the disk.
+//!
+//! The mount goes from names to nodes; whoever reads a picture, settles a checkpoint or scans goes the other way. The log
+//! knows the names that lead to a node; each step is opened below the last, and what is found must be the inode that the
+//! record names. A rename that comes between is met by asking again.
+//!
+//! What this does not do: nodes without a name (an open picture keeps descriptors of those that it still needs).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use byteback_host::clock::Clock;
+use byteback_host::errno_of;
+use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::{Fence, Log, NodeId, NodeKind, Settler, TIME_TICK_NS, TreeView};
+use rustix::fs::OFlags;
+
+/// A rename between asking for the way and walking it is answered by asking again; nobody renames this often in a row.
+const ATTEMPTS: u32 = 8;
+
+/// With so many files to make durable, syncing their file system as a whole is cheaper than each by itself.
+const SYNC_ALL_FROM_FILES: usize = 64;
+
+/// A tracked directory and its log.
+#[derive(Clone)]
+pub struct LiveTree {
+    root: Arc<OwnedFd>,
+    log: Arc<Log>,
+    clock: Arc<dyn Clock>,
+}
+
+impl LiveTree {
+    /// The tree below `root`, which `log` tracks.
+    #[must_use]
+    pub fn new(root: Arc<OwnedFd>, log: Arc<Log>, clock: Arc<dyn Clock>) -> Self {
+        Self { root, log, clock }
+    }
+
+    /// The log of the tree.
+    #[must_use]
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// An `O_PATH` descriptor of the root.
+    #[must_use]
+    pub fn root(&self) -> &Arc<OwnedFd> {
+        &self.root
+    }
+
+    /// An `O_PATH` descriptor of `node`, with what it is; `None` if it has no name any more.
+    ///
+    /// # Errors
+    /// What the system answered on the way; an error of the log.
+    pub fn find(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
+        let mut failed = None;
+        for _ in 0..ATTEMPTS {
+            let Some(names) = self.log.locate(node).map_err(io::Error::other)? else { return Ok(None) };
+            let path: PathBuf = names.iter().collect();
+            match host::open_beneath(&*self.root, &path) {
+                Ok(fd) => {
+                    let stat = host::stat_fd(&fd)?;
+                    if self.log.is_same(node, &stat.identity()).map_err(io::Error::other)? {
+                        return Ok(Some((fd, stat)));
+                    }
+                    failed = None;
+                }
+                // A name on the way was moved, and something else may be there now.
+                Err(error) if matches!(errno_of(&error), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
+                    failed = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| {
+            io::Error::other("another file has taken its place without passing the mount; remount to track it")
+        }))
+    }
+
+    fn settle_one(&self, node: NodeId, sync: bool) -> Option<Fence> {
+        let (fd, stat) = self.find(node).ok().flatten()?;
+        if stat.kind == FileKind::File && sync {
+            let file = host::reopen(&fd, OFlags::RDONLY).ok()?;
+            rustix::fs::fsync(&file).ok()?;
+        }
+        let stat = host::stat_fd(&fd).ok()?;
+        let is_old = self.clock.now_ns().saturating_sub(stat.ctime_ns) > TIME_TICK_NS;
+        is_old.then(|| Fence::of(&stat))
+    }
+}
+
+impl Settler for LiveTree {
+    fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
+        let all_at_once = nodes.len() >= SYNC_ALL_FROM_FILES && {
+            // An O_PATH descriptor cannot be synced.
+            let root = host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY);
+            root.is_ok_and(|root| rustix::fs::syncfs(&root).is_ok())
+        };
+        nodes.iter().map(|node| self.settle_one(*node, !all_at_once)).collect()
+    }
+}
+
+impl TreeView for LiveTree {
+    type Dir = OwnedFd;
+
+    fn root(&self) -> io::Result<(OwnedFd, Stat)> {
+        let stat = host::stat_fd(&*self.root)?;
+        Ok((host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY)?, stat))
+    }
+
+    fn enter(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        host::open_dir_at(dir, name)
+    }
+
+    fn entries(&self, dir: &OwnedFd) -> io::Result<Vec<(OsString, Stat)>> {
+        let mut entries = Vec::new();
+        for entry in host::read_dir(dir, 0)? {
+            let entry = entry?;
+            match host::stat_at(dir, &entry.name) {
+                Ok(stat) => entries.push((entry.name, stat)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// Whether content can be read from a node of this kind.
+#[must_use]
+pub fn has_content(kind: NodeKind) -> bool {
+    kind == NodeKind::File
+}
+
+/// A descriptor for a scan or a read that must not disturb the file's access time, where that is allowed.
+pub(crate) fn open_for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
+    match host::reopen(&fd, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)
+        }
+        done => done,
+    }
+}

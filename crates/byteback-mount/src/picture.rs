@@ -1,0 +1,431 @@
+//! The picture of a cut: the tree as it was at one moment, while programs go on changing it.
+//!
+//! Nothing is copied when a picture is taken. Before a change reaches the backing file, the gate asks each open picture
+//! ([`Pictures::before_content`] and its sisters), and what the picture still needs is saved first: old bytes of the range, the
+//! attributes, a descriptor of a file that loses its name. A reader takes what was saved, and the rest from the backing file.
+//!
+//! **Invariant.** For a node of the picture, under its lock: each byte that is *needed* (not yet read) is either in `kept` or
+//! unchanged in the backing file. Saving happens under the lock and before the change; reading happens under the lock; so a
+//! change either comes after the read or finds its old bytes saved.
+//!
+//! **Scope.** A new picture needs everything, because the cut must not wait for the list of changes. Once that is known,
+//! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table.
+//!
+//! A picture never blocks or fails a change: if the old bytes cannot be saved (no space), the picture is *lost*, and whoever
+//! reads it is told to begin anew.
+//!
+//! Kept bytes go to an unnamed file, so they vanish with the process.
+
+mod keep;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
+use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::{Epoch, NodeId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::live::{LiveTree, open_for_reading};
+use keep::{Kept, KeptBytes};
+
+/// Files up to this size are copied when their last name goes; of larger ones the descriptor is kept, which costs no copy but
+/// one of a limited number of descriptors.
+const COPY_ON_UNLINK_BYTES: u64 = 64 << 10;
+
+/// Content is read in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Everything about a node but its content.
+#[derive(Clone, Debug)]
+pub struct NodeAttributes {
+    /// What a stat told.
+    pub stat: Stat,
+    /// Where a symlink points.
+    pub target: Option<OsString>,
+    /// Extended attributes, POSIX ACLs among them, in order of their names.
+    pub xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+impl NodeAttributes {
+    /// Reads them from any descriptor of the node.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let stat = host::stat_fd(fd)?;
+        let target = if stat.kind == FileKind::Symlink { Some(host::read_link_fd(fd)?) } else { None };
+        let mut xattrs = Vec::new();
+        match host::list_xattrs(fd) {
+            Ok(names) => {
+                for name in names {
+                    // Gone since it was listed, or hidden from us: not ours to save.
+                    if let Ok(Some(value)) = host::get_xattr(fd, &name) {
+                        xattrs.push((name, value));
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) => return Err(error),
+        }
+        xattrs.sort_unstable();
+        Ok(Self { stat, target, xattrs })
+    }
+}
+
+/// Why a picture cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// One node cannot be read; the others can.
+    #[error("{source}")]
+    Node {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Old bytes could not be saved.
+    #[error("the picture is lost ({0}): free space in the state folder and begin the backup anew")]
+    Lost(String),
+    /// The reader's own error, handed back.
+    #[error("the reader stopped")]
+    Stopped,
+}
+
+/// A piece of content as of the cut.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// Bytes at an offset.
+    Data(u64, &'a [u8]),
+    /// Nothing is stored here; it reads as zeros.
+    Hole(ByteRange),
+}
+
+/// All open pictures of a tree, as the gate sees them.
+#[derive(Debug, Default)]
+pub struct Pictures {
+    open: RwLock<Vec<Arc<Picture>>>,
+}
+
+impl Pictures {
+    /// Adds a picture. Called at the cut, while no change is under way.
+    pub fn open(&self, picture: Arc<Picture>) {
+        self.open.write().push(picture);
+    }
+
+    /// Ends a picture: nothing is saved for it any more.
+    pub fn close(&self, picture: &Arc<Picture>) {
+        self.open.write().retain(|other| !Arc::ptr_eq(other, picture));
+    }
+
+    /// The content of `node` in `range` is about to change through `fd`; so are its size and times.
+    pub fn before_content(&self, node: NodeId, fd: BorrowedFd<'_>, range: Option<ByteRange>) {
+        self.each(node, |picture, state| picture.save(state, fd, range));
+    }
+
+    /// Attributes of `node` are about to change.
+    pub fn before_attributes(&self, node: NodeId, fd: BorrowedFd<'_>) {
+        self.each(node, |picture, state| picture.save(state, fd, None));
+    }
+
+    /// `node` is about to lose the name `name` in `dir`.
+    pub fn before_unlink(&self, node: NodeId, dir: BorrowedFd<'_>, name: &OsStr) {
+        self.each(node, |picture, state| picture.save_before_unlink(state, dir, name));
+    }
+
+    fn each(&self, node: NodeId, save: impl Fn(&Picture, &mut NodeState) -> io::Result<()>) {
+        for picture in self.open.read().iter() {
+            let Some(state) = picture.state_of(node) else { continue };
+            let mut state = state.lock();
+            if let Err(error) = save(picture, &mut state) {
+                picture.lost.lock().get_or_insert(error.to_string());
+            }
+        }
+    }
+}
+
+/// One picture. Dropping it frees what was kept.
+#[derive(Debug)]
+pub struct Picture {
+    epoch: Epoch,
+    nodes: Mutex<Scope>,
+    kept: Kept,
+    lost: Mutex<Option<String>>,
+    read_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Scope {
+    /// Nodes that are not listed are needed too.
+    everything: bool,
+    nodes: HashMap<NodeId, Arc<Mutex<NodeState>>>,
+}
+
+/// What a picture's reader will want of a node's content.
+#[derive(Clone, Debug, Default)]
+pub enum Needed {
+    /// All of it.
+    #[default]
+    All,
+    /// These ranges; none for a node of which only the attributes matter.
+    Ranges(ExtentSet),
+}
+
+#[derive(Debug, Default)]
+struct NodeState {
+    needed: Needed,
+    /// Ranges that were read already.
+    done: ExtentSet,
+    kept: ExtentMap<KeptBytes>,
+    attributes: Option<NodeAttributes>,
+    /// Where to read a file that has no name any more.
+    fd: Option<OwnedFd>,
+}
+
+impl Picture {
+    /// A picture that keeps its old bytes in an unnamed file in `dir`.
+    #[must_use]
+    pub fn new(dir: &Path, epoch: Epoch) -> Arc<Self> {
+        Arc::new(Self {
+            epoch,
+            nodes: Mutex::new(Scope { everything: true, nodes: HashMap::new() }),
+            kept: Kept::new(dir),
+            lost: Mutex::new(None),
+            read_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// The epoch that was current when the picture was ordered.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// From now on only these nodes are needed, and of their content only these ranges.
+    pub fn restrict(&self, needed: HashMap<NodeId, Needed>) {
+        let mut scope = self.nodes.lock();
+        scope.everything = false;
+        scope.nodes.retain(|node, _| needed.contains_key(node));
+        for (node, needed) in needed {
+            scope.nodes.entry(node).or_default().lock().needed = needed;
+        }
+    }
+
+    /// `node` is not needed any more.
+    pub fn done(&self, node: NodeId) {
+        self.nodes.lock().nodes.remove(&node);
+    }
+
+    /// Bytes of content read from backing files so far.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Old bytes kept so far.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.len_bytes()
+    }
+
+    fn state_of(&self, node: NodeId) -> Option<Arc<Mutex<NodeState>>> {
+        let mut scope = self.nodes.lock();
+        if scope.everything { Some(Arc::clone(scope.nodes.entry(node).or_default())) } else { scope.nodes.get(&node).cloned() }
+    }
+
+    fn check(&self) -> Result<(), PictureError> {
+        self.lost.lock().as_ref().map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
+    }
+
+    fn save(&self, state: &mut NodeState, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> io::Result<()> {
+        let size = match &state.attributes {
+            Some(attributes) => attributes.stat.size,
+            None => state.attributes.insert(NodeAttributes::read(fd)?).stat.size,
+        };
+        let Some(range) = range.and_then(|range| range.split_at(size).0) else { return Ok(()) };
+        let mut missing = ExtentSet::new();
+        match &state.needed {
+            Needed::All => missing.insert(range),
+            Needed::Ranges(needed) => needed.iter_within(range).for_each(|range| missing.insert(range)),
+        }
+        missing.subtract(&state.done);
+        for (kept, _) in state.kept.pieces(range) {
+            missing.remove(kept);
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let file = open_for_reading(fd)?;
+        for range in missing.iter() {
+            self.kept.copy(&file, range, &mut state.kept)?;
+        }
+        Ok(())
+    }
+
+    fn save_before_unlink(&self, state: &mut NodeState, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+        if state.fd.is_some() {
+            return Ok(());
+        }
+        let fd = host::open_path_at(dir, name)?;
+        let attributes = match &state.attributes {
+            Some(attributes) => attributes,
+            None => state.attributes.insert(NodeAttributes::read(fd.as_fd())?),
+        };
+        let (kind, size) = (attributes.stat.kind, attributes.stat.size);
+        if kind != FileKind::File {
+            return Ok(());
+        }
+        if size <= COPY_ON_UNLINK_BYTES {
+            let all = ByteRange::new(0, size);
+            return self.save(state, fd.as_fd(), all);
+        }
+        state.fd = Some(fd);
+        Ok(())
+    }
+
+    /// The attributes of `node` at the cut.
+    ///
+    /// # Errors
+    /// [`PictureError::Node`] if they cannot be read; [`PictureError::Lost`].
+    pub fn attributes(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
+        let Some(state) = self.state_of(node) else { return Err(not_in_picture()) };
+        let mut state = state.lock();
+        self.check()?;
+        if let Some(attributes) = &state.attributes {
+            return Ok(attributes.clone());
+        }
+        let fd = find(live, &mut state, node)?;
+        let attributes = NodeAttributes::read(fd.as_fd()).map_err(|source| PictureError::Node { source })?;
+        self.check()?;
+        Ok(attributes)
+    }
+
+    /// Reads `ranges` of `node` as of the cut, clipped to its size then, and hands them to `sink` in order. What was read is not
+    /// needed any more.
+    ///
+    /// # Errors
+    /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`]; [`PictureError::Stopped`] if `sink` says so.
+    pub fn read(
+        &self,
+        live: &LiveTree,
+        node: NodeId,
+        ranges: impl IntoIterator<Item = ByteRange>,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        let Some(shared) = self.state_of(node) else { return Err(not_in_picture()) };
+        let file = {
+            let mut state = shared.lock();
+            if state.attributes.is_some() && state.fd.is_none() && live.log().locate(node).ok().flatten().is_none() {
+                // Gone, and small enough to have been copied as a whole.
+                None
+            } else {
+                let fd = find(live, &mut state, node)?;
+                Some(open_for_reading(&fd).map_err(|source| PictureError::Node { source })?)
+            }
+        };
+        let mut buffer = Vec::new();
+        for range in ranges {
+            let mut at = range.start();
+            while let Some(piece) = ByteRange::new(at, range.end().min(at.saturating_add(PIECE_BYTES as u64))) {
+                at = piece.end();
+                let mut state = shared.lock();
+                self.check()?;
+                let size = match (&state.attributes, &file) {
+                    (Some(attributes), _) => attributes.stat.size,
+                    (None, Some(file)) => host::stat_fd(file).map_err(|source| PictureError::Node { source })?.size,
+                    (None, None) => return Err(not_in_picture()),
+                };
+                let Some(piece) = piece.split_at(size).0 else { break };
+                self.read_piece(&state, file.as_ref(), piece, &mut buffer, sink)?;
+                self.check()?;
+                state.done.insert(piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_piece(
+        &self,
+        state: &NodeState,
+        file: Option<&OwnedFd>,
+        piece: ByteRange,
+        buffer: &mut Vec<u8>,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        let failed = |source| PictureError::Node { source };
+        for (range, kept) in state.kept.tiles(piece) {
+            match kept {
+                Some(KeptBytes::Hole) => sink(Content::Hole(range))?,
+                Some(KeptBytes::At { offset }) => {
+                    self.kept.read(offset, range.len_bytes(), buffer).map_err(failed)?;
+                    sink(Content::Data(range.start(), buffer))?;
+                }
+                None => {
+                    let file = file.ok_or_else(not_in_picture)?;
+                    self.read_backing(file, range, buffer, sink)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_backing(
+        &self,
+        file: &OwnedFd,
+        range: ByteRange,
+        buffer: &mut Vec<u8>,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        let failed = |source| PictureError::Node { source };
+        let mut at = range.start();
+        for data in host::data_ranges(file, range.start(), range.end()) {
+            let data = data.map_err(failed)?;
+            if let Some(hole) = ByteRange::new(at, data.start) {
+                sink(Content::Hole(hole))?;
+            }
+            let len = usize::try_from(data.end - data.start).map_err(|error| failed(io::Error::other(error)))?;
+            buffer.resize(len, 0);
+            read_exact_at(file, data.start, buffer).map_err(failed)?;
+            self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            sink(Content::Data(data.start, buffer))?;
+            at = data.end;
+        }
+        match ByteRange::new(at, range.end()) {
+            Some(hole) => sink(Content::Hole(hole)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn not_in_picture() -> PictureError {
+    PictureError::Node { source: io::Error::new(io::ErrorKind::NotFound, "it is not part of this picture") }
+}
+
+/// A descriptor of a node, by its name or the one that was kept.
+fn find(live: &LiveTree, state: &mut NodeState, node: NodeId) -> Result<OwnedFd, PictureError> {
+    let failed = |source| PictureError::Node { source };
+    if let Some(fd) = &state.fd {
+        return fd.try_clone().map_err(failed);
+    }
+    match live.find(node).map_err(failed)? {
+        Some((fd, _)) => Ok(fd),
+        None => Err(failed(io::Error::new(io::ErrorKind::NotFound, "it was removed and nothing of it was kept"))),
+    }
+}
+
+fn read_exact_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
+            // Cut off since its size was asked: the picture saved what it needed, so only an untracked change can do that.
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it was cut off while it was read")),
+            Ok(more) => done += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! The old bytes that a picture keeps, in one unnamed file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use byteback_extents::{ByteRange, ExtentMap, ExtentValue};
+use byteback_host::tree as host;
+use parking_lot::Mutex;
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::read_exact_at;
+
+const COPY_BYTES: u64 = 1 << 20;
+
+/// What was at a range at the cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptBytes {
+    /// A hole.
+    Hole,
+    /// The bytes from this offset of the file of kept bytes.
+    At { offset: u64 },
+}
+
+impl ExtentValue for KeptBytes {
+    fn advance(&self, by_bytes: u64) -> Self {
+        match *self {
+            Self::Hole => Self::Hole,
+            Self::At { offset } => Self::At { offset: offset.saturating_add(by_bytes) },
+        }
+    }
+
+    fn continues(&self, len_bytes: u64, next: &Self) -> bool {
+        self.advance(len_bytes) == *next
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Kept {
+    dir: PathBuf,
+    file: Mutex<Option<(File, u64)>>,
+}
+
+impl Kept {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), file: Mutex::new(None) }
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.file.lock().as_ref().map_or(0, |(_, len)| *len)
+    }
+
+    /// Copies `range` of `source`, which lies within it, and notes in `map` where it went.
+    pub(super) fn copy(&self, source: &OwnedFd, range: ByteRange, map: &mut ExtentMap<KeptBytes>) -> io::Result<()> {
+        map.insert(range, KeptBytes::Hole);
+        for data in host::data_ranges(source, range.start(), range.end()) {
+            let data = data?;
+            let mut at = data.start;
+            while at < data.end {
+                let end = data.end.min(at + COPY_BYTES);
+                let len = usize::try_from(end - at).map_err(io::Error::other)?;
+                let mut bytes = vec![0; len];
+                read_exact_at(source, at, &mut bytes)?;
+                let offset = self.append(&bytes)?;
+                if let Some(range) = ByteRange::new(at, end) {
+                    map.insert(range, KeptBytes::At { offset });
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+        let mut file = self.file.lock();
+        let (file, len) = match &mut *file {
+            Some(open) => open,
+            none => none.insert((create_unnamed(&self.dir)?, 0)),
+        };
+        let offset = *len;
+        file.write_all_at(bytes, offset)?;
+        *len += bytes.len() as u64;
+        Ok(offset)
+    }
+
+    pub(super) fn read(&self, offset: u64, len_bytes: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let len = usize::try_from(len_bytes).map_err(io::Error::other)?;
+        buffer.resize(len, 0);
+        match &*self.file.lock() {
+            Some((file, _)) => file.read_exact_at(buffer, offset),
+            None => Err(io::Error::other("nothing was kept")),
+        }
+    }
+}
+
+/// A file without a name, also where the file system cannot make one by itself.
+fn create_unnamed(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::fs::openat(CWD, dir, flags, mode) {
+        Ok(fd) => Ok(File::from(fd)),
+        Err(_) => {
+            let path = dir.join("picture");
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let fd = rustix::fs::openat(CWD, &path, flags, mode)?;
+            std::fs::remove_file(&path)?;
+            Ok(File::from(fd))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The gate's account of a change: the log that is told, and the pictures that save the old state first.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, Identity, Stat};
+use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
+
+use super::{Place, TrackedResult, Victim, backing};
+use crate::picture::Pictures;
+
+/// What keeps account of the changes.
+#[derive(Clone)]
+pub struct Account {
+    /// The log of the tree.
+    pub log: Arc<Log>,
+    /// The pictures that are being read.
+    pub pictures: Arc<Pictures>,
+}
+
+/// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
+/// (it came into the tree behind our back, and the next start will find it), there is nothing to keep.
+pub(super) struct Change<'a> {
+    pub(super) kept: Option<(Operation<'a>, LoggedNode)>,
+}
+
+impl Change<'_> {
+    pub(super) fn wrote(&self, offset: u64, len_bytes: u64) {
+        if let Some((operation, node)) = &self.kept
+            && let Some(range) = ByteRange::new(offset, offset.saturating_add(len_bytes))
+        {
+            operation.wrote(*node, range);
+        }
+    }
+
+    pub(super) fn attributes(&self) {
+        if let Some((operation, node)) = &self.kept {
+            operation.attributes_changed(*node);
+        }
+    }
+}
+
+/// A change of names under way.
+pub(super) struct NameChange<'a> {
+    pub(super) operation: Operation<'a>,
+    pub(super) account: &'a Account,
+}
+
+impl NameChange<'_> {
+    pub(super) fn node(&self, identity: &Identity) -> TrackedResult<Option<LoggedNode>> {
+        Ok(self.account.log.node_of(identity)?)
+    }
+
+    /// The directory of `place`, whose times are about to change.
+    pub(super) fn directory(&self, place: Place<'_>) -> TrackedResult<Option<LoggedNode>> {
+        let stat = host::stat_fd(place.dir).map_err(backing("look at a directory"))?;
+        let node = self.node(&stat.identity())?;
+        if let Some(node) = node {
+            self.account.pictures.before_attributes(node, place.dir);
+        }
+        Ok(node)
+    }
+
+    /// The node that is about to lose the name at `place`.
+    pub(super) fn victim(&self, place: Place<'_>, victim: Victim) -> TrackedResult<Option<LoggedNode>> {
+        let node = self.node(&victim.object.identity)?;
+        if let Some(node) = node {
+            self.account.pictures.before_unlink(node, place.dir, place.name);
+        }
+        Ok(node)
+    }
+
+    pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) {
+        if let Some(parent) = parent {
+            self.operation.created(parent, name, &stat.identity(), node_kind(stat));
+        }
+    }
+
+    /// What is left of a node once `gone` is no name of it any more: names outside the tree do not count.
+    pub(super) fn remains(&self, victim: Victim, node: LoggedNode, gone: (LoggedNode, &OsStr)) -> Remains {
+        if victim.is_last_link() {
+            return Remains::Gone;
+        }
+        match self.account.log.places_of(node) {
+            Ok(places) if places.iter().all(|(parent, name)| (*parent, name.as_os_str()) == gone) => Remains::Gone,
+            // The change is done and cannot be refused any more; a node too many does no harm.
+            _ => Remains::Linked,
+        }
+    }
+
+    /// Logs a rename that was done: for each end the place, its directory, the node that was there and what it was.
+    pub(super) fn renamed(
+        &self,
+        from: (Place<'_>, Option<LoggedNode>, Option<LoggedNode>, Victim),
+        to: (Place<'_>, Option<LoggedNode>, Option<LoggedNode>, Option<Victim>),
+        exchange: bool,
+    ) {
+        let (from_place, from_dir, moved, moved_stat) = from;
+        let (to_place, to_dir, over, over_stat) = to;
+        let (Some(from_dir), Some(to_dir), Some(moved)) = (from_dir, to_dir, moved) else {
+            // One end is unknown to the log: what left the known part is gone, what came into it is new.
+            let moved = moved.map(|node| (node, moved_stat));
+            return self.moved_across_the_border(from_place, from_dir, moved, to_place, to_dir);
+        };
+        match (over, over_stat) {
+            (Some(over), _) if exchange => {
+                self.operation.exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
+            }
+            (Some(over), Some(stat)) => {
+                let remains = self.remains(stat, over, (to_dir, to_place.name));
+                let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
+                self.operation.renamed(from, to, moved, Some((over, remains)));
+            }
+            _ => self.operation.renamed((from_dir, from_place.name), (to_dir, to_place.name), moved, None),
+        }
+    }
+
+    fn moved_across_the_border(
+        &self,
+        from: Place<'_>,
+        from_dir: Option<LoggedNode>,
+        moved: Option<(LoggedNode, Victim)>,
+        to: Place<'_>,
+        to_dir: Option<LoggedNode>,
+    ) {
+        if let (Some(from_dir), Some((node, victim))) = (from_dir, moved) {
+            let remains = self.remains(victim, node, (from_dir, from.name));
+            self.operation.unlinked(from_dir, from.name, node, remains);
+        }
+        if let (Some(_), Ok(stat)) = (to_dir, host::stat_at(to.dir, to.name)) {
+            self.created(to_dir, to.name, &stat);
+        }
+    }
+}

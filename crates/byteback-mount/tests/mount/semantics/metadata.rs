@@ -1,0 +1,133 @@
+//! Times, attributes, extended attributes, inode flags, space.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat};
+use rustix::fs::{getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
+use rustix::io::Errno;
+
+use crate::harness::Fixture;
+
+fn set_times(path: &Path, atime: (i64, i64), mtime: (i64, i64)) {
+    let spec = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps {
+        last_access: spec(atime),
+        last_modification: spec(mtime),
+    };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+#[test]
+fn times_are_kept_to_the_nanosecond_also_before_1970() {
+    let fixture = Fixture::new();
+    fs::write(fixture.at("f"), b"").unwrap();
+    symlink("f", fixture.at("l")).unwrap();
+    fs::create_dir(fixture.at("d")).unwrap();
+    for name in ["f", "l", "d"] {
+        for (atime, mtime) in [((1, 2), (3, 999_999_999)), ((-1, 800_000_000), (-86_400, 1)), ((4_000_000_000, 5), (0, 0))] {
+            set_times(&fixture.at(name), atime, mtime);
+            for path in [fixture.at(name), fixture.below(name)] {
+                let seen = fs::symlink_metadata(path).unwrap();
+                assert_eq!((seen.atime(), seen.atime_nsec()), atime, "{name}");
+                assert_eq!((seen.mtime(), seen.mtime_nsec()), mtime, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn times_can_be_now_or_left() {
+    let fixture = Fixture::new();
+    fs::write(fixture.at("f"), b"").unwrap();
+    set_times(&fixture.at("f"), (10, 0), (20, 0));
+    set_times(&fixture.at("f"), (0, UTIME_OMIT), (0, UTIME_NOW));
+    let seen = fs::metadata(fixture.at("f")).unwrap();
+    assert_eq!(seen.atime(), 10);
+    assert!(seen.mtime() > 1_000_000_000);
+}
+
+#[test]
+fn a_write_moves_the_modification_time() {
+    for mode in [byteback_mount::CacheMode::Exact, byteback_mount::CacheMode::Fast] {
+        let fixture = Fixture::with_mode(mode);
+        fs::write(fixture.at("f"), b"1").unwrap();
+        set_times(&fixture.at("f"), (10, 0), (20, 0));
+        assert_eq!(fs::metadata(fixture.at("f")).unwrap().mtime(), 20);
+        fs::write(fixture.at("f"), b"2").unwrap();
+        assert!(fs::metadata(fixture.at("f")).unwrap().mtime() > 1_000_000_000);
+        assert!(fs::metadata(fixture.below("f")).unwrap().mtime() > 1_000_000_000);
+    }
+}
+
+#[test]
+fn extended_attributes_of_all_classes() {
+    let fixture = Fixture::new();
+    fs::write(fixture.at("f"), b"").unwrap();
+    fs::create_dir(fixture.at("d")).unwrap();
+    symlink("f", fixture.at("l")).unwrap();
+    for name in ["f", "d", "l"] {
+        let path = fixture.at(name);
+        let classes: &[&str] = if name == "l" { &["trusted.a"] } else { &["user.a", "trusted.a", "security.a"] };
+        for attribute in classes {
+            let mut buffer = [0; 64];
+            assert_eq!(lgetxattr(&path, *attribute, &mut buffer), Err(Errno::NODATA));
+            lsetxattr(&path, *attribute, b"value", XattrFlags::CREATE).unwrap();
+            assert_eq!(lsetxattr(&path, *attribute, b"v", XattrFlags::CREATE), Err(Errno::EXIST));
+            assert_eq!(lgetxattr(&path, *attribute, &mut buffer), Ok(5));
+            assert_eq!(lgetxattr(fixture.below(name), *attribute, &mut buffer), Ok(5));
+            assert_eq!(&buffer[..5], b"value");
+            assert_eq!(lgetxattr(&path, *attribute, &mut buffer[..3]), Err(Errno::RANGE));
+        }
+    }
+    let mut list = [0; 256];
+    let length = listxattr(fixture.at("f"), &mut list).unwrap();
+    assert!(list[..length].split(|byte| *byte == 0).any(|name| name == b"user.a"));
+    removexattr(fixture.at("f"), "user.a").unwrap();
+    assert_eq!(removexattr(fixture.at("f"), "user.a"), Err(Errno::NODATA));
+    assert_eq!(setxattr(fixture.at("f"), "user.a", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+    // An empty value is a value.
+    setxattr(fixture.at("f"), "user.empty", b"", XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(fixture.at("f"), "user.empty", &mut list), Ok(0));
+}
+
+#[test]
+fn inode_flags_pass_through_and_unknown_ioctls_are_refused_cleanly() {
+    let fixture = Fixture::new();
+    fs::write(fixture.at("f"), b"").unwrap();
+    fs::create_dir(fixture.at("d")).unwrap();
+    for name in ["f", "d"] {
+        let (here, below) = (File::open(fixture.at(name)).unwrap(), File::open(fixture.below(name)).unwrap());
+        let flags = rustix::fs::ioctl_getflags(&below).unwrap();
+        assert_eq!(rustix::fs::ioctl_getflags(&here).unwrap(), flags);
+        let noatime = flags | rustix::fs::IFlags::NOATIME;
+        rustix::fs::ioctl_setflags(&here, noatime).unwrap();
+        assert_eq!(rustix::fs::ioctl_getflags(&below).unwrap(), noatime);
+        // SAFETY: the number stands for a request with an int of data, which is passed.
+        let refused = unsafe {
+            let mut word = 0i32;
+            libc::ioctl(here.as_raw_fd(), 0x8004_7a01, &mut word)
+        };
+        assert_eq!(refused, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY));
+    }
+}
+
+#[test]
+fn space_is_that_of_the_backing_file_system() {
+    let fixture = Fixture::new();
+    let (here, below) = (rustix::fs::statvfs(fixture.tree()).unwrap(), rustix::fs::statvfs(fixture.below("")).unwrap());
+    assert_eq!((here.f_blocks, here.f_files, here.f_bsize, here.f_namemax), (below.f_blocks, below.f_files, below.f_bsize, below.f_namemax));
+}
+
+#[test]
+fn syncing_files_and_directories() {
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.at("d")).unwrap();
+    let file = File::create(fixture.at("d/f")).unwrap();
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    File::open(fixture.at("d")).unwrap().sync_all().unwrap();
+}
