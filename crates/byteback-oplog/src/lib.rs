@@ -1,1 +1,45 @@
-//! The operation log: layers, epochs, marks, write intents, recovery.
+//! The operation log: which bytes, names and attributes of a tracked tree changed since whom saw it last.
+//!
+//! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as they come (§3.2.1),
+//! kept in layers that backups separate (§3.2.2), asked by any number of backup programs (§3.3). Beyond the paper, all
+//! files share one counter, so that a backup is one moment of the whole tree; names are logged too, so that nobody walks
+//! the tree; identity follows the inode, so that a rename costs nothing; and a crash costs only files that were open.
+//!
+//! | to learn | read |
+//! |---|---|
+//! | what the gate may do and when | [`Log`], [`Operation`] |
+//! | what survives a crash, and why | [`Settler`], `intents.rs`, `checkpoint.rs` |
+//! | one moment of the tree | [`Cut`] |
+//! | who has saved what | [`ConsumerState`], `consumers.rs` |
+//! | what happens at a start | [`Log::scan`] |
+//!
+//! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a kernel-side one.
+
+mod checkpoint;
+mod codec;
+mod consumers;
+mod cut;
+mod database;
+mod error;
+mod ids;
+mod intents;
+mod layer;
+mod ledger;
+mod log;
+mod marks;
+mod operation;
+mod pending;
+mod record;
+mod scan;
+
+pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
+pub use cut::{Changes, Content, Cut, NameChange, NodeChange};
+pub use error::{LogError, Result};
+pub use ids::{Epoch, NodeId, NodeKind, TreeId};
+pub use layer::{Layer, WholeReason};
+pub use ledger::{LedgerEntry, LedgerEvent};
+pub use log::Log;
+pub use marks::{ConsumerState, PendingCut};
+pub use operation::{Operation, Remains};
+pub use record::{Fence, node_kind};
+pub use scan::{ScanReport, TreeView};

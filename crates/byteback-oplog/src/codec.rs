@@ -1,0 +1,81 @@
+//! Little-endian base-128 integers and length-prefixed bytes: the alphabet of the persisted records.
+//!
+//! Reading never trusts a length: it is checked against what is left before anything is allocated, and whatever
+//! does not fit is [`Malformed`].
+
+/// The bytes end too early or say something impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Appends `value`, seven bits a byte, low bits first.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push((value & 0x7f) as u8);
+}
+
+/// Appends a signed value, small magnitudes first (zigzag).
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put_varint(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
+}
+
+/// Appends a length and the bytes.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads what the `put_*` functions wrote.
+pub(crate) struct Reader<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+        let (first, rest) = self.left.split_first().ok_or(Malformed)?;
+        self.left = rest;
+        Ok(*first)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Malformed);
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Malformed)
+    }
+
+    pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
+        let value = self.varint()?;
+        Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = usize::try_from(self.varint()?).map_err(|_| Malformed)?;
+        let (bytes, rest) = self.left.split_at_checked(len).ok_or(Malformed)?;
+        self.left = rest;
+        Ok(bytes)
+    }
+
+    /// Says that nothing may be left.
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
+        if self.left.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! What can go wrong with a log, and what to do next.
+
+use std::io;
+
+use thiserror::Error;
+
+/// An error of the operation log. The tracked files are never harmed by one: at worst, the next backup reads more.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// A file of the log could not be read, written or synced.
+    #[error("the log's file {file}: {source}; free space or repair the state folder's disk, then try again")]
+    File {
+        /// The file's name in the state folder.
+        file: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database of the log failed.
+    #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
+    Database(#[source] Box<redb::Error>),
+    /// A persisted record cannot be understood.
+    #[error("the log's {what} is damaged; remove the state folder to start a new log (the next backup reads everything)")]
+    Damaged {
+        /// Which record.
+        what: &'static str,
+    },
+    /// The log was written by a version of Byteback that this one does not know.
+    #[error("the log has format version {found}, this program knows {known}; use a newer Byteback")]
+    Version {
+        /// The version found.
+        found: u64,
+        /// The version this program writes.
+        known: u64,
+    },
+    /// A directory of the tracked tree could not be read while comparing it with the record.
+    #[error("cannot read {path}: {source}")]
+    Tree {
+        /// The path below the tree's root, with bytes that are not UTF-8 replaced.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An earlier failure left the log unable to promise coverage.
+    #[error("the log failed before ({0}) and cannot promise to have seen every change; remount the folder")]
+    Failed(String),
+}
+
+impl LogError {
+    /// The OS error to hand to the program whose write could not be logged.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::File { source, .. } | Self::Tree { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+macro_rules! from_redb {
+    ($($error:ty),*) => {$(
+        impl From<$error> for LogError {
+            fn from(error: $error) -> Self {
+                Self::Database(Box::new(error.into()))
+            }
+        }
+    )*};
+}
+
+from_redb!(
+    redb::DatabaseError,
+    redb::TransactionError,
+    redb::TableError,
+    redb::StorageError,
+    redb::CommitError,
+    redb::SetDurabilityError
+);
+
+/// The result of a log operation.
+pub type Result<T, E = LogError> = std::result::Result<T, E>;

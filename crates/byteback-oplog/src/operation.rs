@@ -1,0 +1,138 @@
+//! One change on its way through the gate, and the words in which the gate logs it.
+
+use std::ffi::OsStr;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::Identity;
+use parking_lot::RwLockReadGuard;
+
+use crate::ids::{NodeId, NodeKind};
+use crate::log::{Intent, Log, OpenNode, State};
+use crate::record::NodeRecord;
+
+/// A change that is under way. While it lives there is no cut: keep it until the change is done and logged, no longer,
+/// and begin no other on the same thread.
+#[must_use = "the change must be logged through this"]
+pub struct Operation<'a> {
+    log: &'a Log,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+/// What became of the node whose name was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// It has other names.
+    Linked,
+    /// This was its last name.
+    Gone,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(log: &'a Log, gate: RwLockReadGuard<'a, ()>) -> Self {
+        Self { log, _gate: gate }
+    }
+
+    /// Bytes in `range` may have changed: written, zeroed, cut off, or part of what was gained by lengthening.
+    /// Only for an operation begun by [`Log::begin_write`] for this node.
+    pub fn wrote(&self, node: NodeId, range: ByteRange) {
+        let mut state = self.log.state.lock();
+        // A node without any name was not opened for the log: nothing to say about it.
+        let Some(born) = state.open.get(&node).map(|open| open.born) else { return };
+        state.epoch_used = true;
+        if born == state.epoch {
+            state.current.touch(node);
+        } else {
+            state.current.wrote(node, range);
+        }
+    }
+
+    /// Owner, mode, times or extended attributes of `node` may have changed.
+    pub fn attributes_changed(&self, node: NodeId) {
+        self.touch(&mut self.log.state.lock(), node);
+    }
+
+    /// A new node came into being under `name`.
+    pub fn created(&self, parent: NodeId, name: &OsStr, identity: &Identity, kind: NodeKind) -> NodeId {
+        let key = self.log.key(identity);
+        let mut state = self.log.state.lock();
+        let epoch = state.epoch;
+        state.next_node = NodeId(state.next_node.0 + 1);
+        let node = state.next_node;
+        state.current.born(node, NodeRecord { kind, key, born: epoch, fence: None });
+        let changed_at_ns = self.log.clock.monotonic_ns();
+        state.open.insert(node, OpenNode { intent: Intent::NotNeeded, born: epoch, changed_at_ns });
+        state.current.set_name(parent, name, Some(node));
+        self.touch(&mut state, parent);
+        node
+    }
+
+    /// `node` got another name.
+    pub fn linked(&self, parent: NodeId, name: &OsStr, node: NodeId) {
+        let mut state = self.log.state.lock();
+        state.current.set_name(parent, name, Some(node));
+        self.touch(&mut state, node);
+        self.touch(&mut state, parent);
+    }
+
+    /// `node` lost a name.
+    pub fn unlinked(&self, parent: NodeId, name: &OsStr, node: NodeId, remains: Remains) {
+        let mut state = self.log.state.lock();
+        state.current.set_name(parent, name, None);
+        self.touch(&mut state, parent);
+        self.remove(&mut state, node, remains);
+    }
+
+    /// `node` changed its name. `replaced`: what the new name stood for before.
+    pub fn renamed(
+        &self,
+        from: (NodeId, &OsStr),
+        to: (NodeId, &OsStr),
+        node: NodeId,
+        replaced: Option<(NodeId, Remains)>,
+    ) {
+        let mut state = self.log.state.lock();
+        state.current.set_name(from.0, from.1, None);
+        state.current.set_name(to.0, to.1, Some(node));
+        for touched in [from.0, to.0, node] {
+            self.touch(&mut state, touched);
+        }
+        if let Some((replaced, remains)) = replaced {
+            self.remove(&mut state, replaced, remains);
+        }
+    }
+
+    /// Two names were exchanged; each node is given with the name it had before.
+    pub fn exchanged(&self, one: (NodeId, &OsStr, NodeId), other: (NodeId, &OsStr, NodeId)) {
+        let mut state = self.log.state.lock();
+        state.current.set_name(one.0, one.1, Some(other.2));
+        state.current.set_name(other.0, other.1, Some(one.2));
+        for touched in [one.0, one.2, other.0, other.2] {
+            self.touch(&mut state, touched);
+        }
+    }
+
+    fn remove(&self, state: &mut State, node: NodeId, remains: Remains) {
+        match remains {
+            Remains::Linked => self.touch(state, node),
+            Remains::Gone => {
+                state.open.remove(&node);
+                let born_here = state.current.record(node).flatten().copied();
+                state.current.gone(node, born_here.map(|record| record.key), born_here.is_none());
+                state.epoch_used = true;
+            }
+        }
+    }
+
+    fn touch(&self, state: &mut State, node: NodeId) {
+        state.epoch_used = true;
+        state.current.touch(node);
+        let changed_at_ns = self.log.clock.monotonic_ns();
+        if let Some(open) = state.open.get_mut(&node) {
+            open.changed_at_ns = changed_at_ns;
+            return;
+        }
+        // `born` only matters for content, which cannot be written before an intent has looked it up.
+        let open = OpenNode { intent: Intent::Attributes, born: crate::ids::Epoch(0), changed_at_ns };
+        state.open.insert(node, open);
+    }
+}

@@ -1,0 +1,167 @@
+//! What happened since the last checkpoint, in memory: a small log that is laid over the database.
+//!
+//! All of it belongs to one epoch. The gate adds to the *current* one; a checkpoint takes it away whole and writes it
+//! to the database, and until that is durable it is still asked, as the *flushing* one, before the database.
+//!
+//! A node that is born and gone within the same pending log leaves nothing behind: temporary files cost no I/O.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+
+use byteback_extents::ByteRange;
+
+use crate::ids::{Epoch, NodeId};
+use crate::layer::{Layer, WholeReason};
+use crate::record::{DiskKey, NodeRecord};
+
+/// A directory entry's place.
+pub(crate) type Place = (NodeId, OsString);
+
+/// What became of one node.
+#[derive(Debug)]
+pub(crate) enum PendingNode {
+    /// It exists and was changed.
+    Changed {
+        /// Its record, where that is new.
+        record: Option<NodeRecord>,
+        layer: Layer,
+    },
+    /// Its last name is gone.
+    Gone,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) epoch: Epoch,
+    pub(crate) nodes: HashMap<NodeId, PendingNode>,
+    /// What each changed name stands for now.
+    pub(crate) names: BTreeMap<Place, Option<NodeId>>,
+    /// The other way round, for names that were added.
+    places: HashMap<NodeId, BTreeSet<Place>>,
+    pub(crate) keys: HashMap<DiskKey, Option<NodeId>>,
+}
+
+impl Pending {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            nodes: HashMap::new(),
+            names: BTreeMap::new(),
+            places: HashMap::new(),
+            keys: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty() && self.keys.is_empty()
+    }
+
+    pub(crate) fn born(&mut self, node: NodeId, record: NodeRecord) {
+        self.keys.insert(record.key, Some(node));
+        self.nodes.insert(node, PendingNode::Changed { record: Some(record), layer: Layer::default() });
+    }
+
+    /// Says that something about `node` changed, be it only an attribute.
+    pub(crate) fn touch(&mut self, node: NodeId) {
+        self.layer(node);
+    }
+
+    pub(crate) fn wrote(&mut self, node: NodeId, range: ByteRange) {
+        if let Some(layer) = self.layer(node)
+            && layer.whole.is_none()
+        {
+            layer.ranges.insert(range);
+        }
+    }
+
+    pub(crate) fn mark_whole(&mut self, node: NodeId, reason: WholeReason) {
+        if let Some(layer) = self.layer(node) {
+            layer.mark_whole(reason);
+        }
+    }
+
+    fn layer(&mut self, node: NodeId) -> Option<&mut Layer> {
+        let entry =
+            self.nodes.entry(node).or_insert_with(|| PendingNode::Changed { record: None, layer: Layer::default() });
+        match entry {
+            PendingNode::Changed { layer, .. } => Some(layer),
+            PendingNode::Gone => None,
+        }
+    }
+
+    pub(crate) fn set_name(&mut self, parent: NodeId, name: &OsStr, child: Option<NodeId>) {
+        let place = (parent, name.to_owned());
+        if let Some(child) = child {
+            self.places.entry(child).or_default().insert(place.clone());
+        }
+        if let Some(Some(before)) = self.names.insert(place.clone(), child)
+            && Some(before) != child
+            && let Some(places) = self.places.get_mut(&before)
+        {
+            places.remove(&place);
+        }
+    }
+
+    /// Forgets a node whose last name is gone. `durable`: whether the database may know it.
+    pub(crate) fn gone(&mut self, node: NodeId, key: Option<DiskKey>, durable: bool) {
+        self.places.remove(&node);
+        if durable {
+            self.nodes.insert(node, PendingNode::Gone);
+            if let Some(key) = key
+                && self.keys.get(&key).is_none_or(|other| *other == Some(node))
+            {
+                self.keys.insert(key, None);
+            }
+        } else {
+            self.nodes.remove(&node);
+            if let Some(key) = key
+                && self.keys.get(&key) == Some(&Some(node))
+            {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn record(&self, node: NodeId) -> Option<Option<&NodeRecord>> {
+        match self.nodes.get(&node)? {
+            PendingNode::Changed { record, .. } => record.as_ref().map(Some),
+            PendingNode::Gone => Some(None),
+        }
+    }
+
+    pub(crate) fn places_of(&self, node: NodeId) -> impl Iterator<Item = &Place> {
+        self.places.get(&node).into_iter().flatten()
+    }
+
+    /// Lays `younger` over this: what a checkpoint does when it failed and both have to wait for the next.
+    /// Both are of the same epoch, or this one's epoch is over, and then everything counts to the younger one: a
+    /// change reported for a later epoch than its own is reported to more marks, never to fewer.
+    pub(crate) fn lay(&mut self, younger: Self) {
+        self.epoch = younger.epoch;
+        for (node, change) in younger.nodes {
+            match change {
+                PendingNode::Gone => {
+                    self.nodes.insert(node, PendingNode::Gone);
+                }
+                PendingNode::Changed { record, layer } => {
+                    match self.nodes.entry(node).or_insert_with(|| PendingNode::Changed { record: None, layer: Layer::default() }) {
+                        PendingNode::Changed { record: old, layer: below } => {
+                            *old = record.or(old.take());
+                            below.lay(&layer);
+                        }
+                        PendingNode::Gone => {}
+                    }
+                }
+            }
+        }
+        self.names.extend(younger.names);
+        for (node, places) in younger.places {
+            self.places.entry(node).or_default().extend(places);
+        }
+        let names = &self.names;
+        for (node, places) in &mut self.places {
+            places.retain(|place| names.get(place) == Some(&Some(*node)));
+        }
+        self.keys.extend(younger.keys);
+    }
+}

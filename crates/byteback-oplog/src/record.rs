@@ -1,0 +1,171 @@
+//! The durable record of one node: what it is, who it is on the disk, and the fence that proves it clean.
+//!
+//! *Fence*: size, times, owner and mode of a node at a moment when all its content was durable and every change of it
+//! was in the log. A node whose fence still holds at the next start was not changed behind our back. A node without a
+//! fence is *open*: nothing is promised about its content, and after an unclean stop it is reported whole.
+
+use byteback_host::tree::{Identity, Stat};
+
+use crate::codec::{Malformed, Reader, put_signed, put_varint};
+use crate::ids::{Epoch, NodeKind};
+
+const VERSION: u8 = 1;
+
+/// The state of a node that any change to it would change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Size in bytes; 0 for whatever is not a regular file (a directory's size follows its entries).
+    pub size_bytes: u64,
+    /// Time of the last change of content, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Time of the last change of anything, nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Fence {
+    /// The fence that `stat` describes.
+    #[must_use]
+    pub fn of(stat: &Stat) -> Self {
+        let is_file = node_kind(stat) == NodeKind::File;
+        Self {
+            size_bytes: if is_file { stat.size } else { 0 },
+            mtime_ns: stat.mtime_ns,
+            ctime_ns: stat.ctime_ns,
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
+        }
+    }
+}
+
+/// The kind of node that `stat` describes.
+#[must_use]
+pub fn node_kind(stat: &Stat) -> NodeKind {
+    use byteback_host::tree::FileKind;
+    match stat.kind {
+        FileKind::File => NodeKind::File,
+        FileKind::Dir => NodeKind::Directory,
+        FileKind::Symlink => NodeKind::Symlink,
+        FileKind::Fifo => NodeKind::Fifo,
+        FileKind::Socket => NodeKind::Socket,
+        FileKind::CharDevice => NodeKind::CharDevice,
+        FileKind::BlockDevice => NodeKind::BlockDevice,
+    }
+}
+
+/// Who a node is on the disk, in a form that survives a reboot: device numbers are drawn anew at each boot, so the
+/// device that holds the root counts as 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DiskKey {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Birth time; 0 where the file system has none, and then a reused inode number is told only by its fence.
+    pub(crate) birth_ns: i64,
+}
+
+impl DiskKey {
+    pub(crate) fn new(identity: &Identity, root_device: u64) -> Self {
+        Self {
+            device: if identity.dev == root_device { 0 } else { identity.dev },
+            inode: identity.ino,
+            birth_ns: identity.birth_ns.unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn tuple(self) -> (u64, u64, i64) {
+        (self.device, self.inode, self.birth_ns)
+    }
+}
+
+/// What is kept of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeRecord {
+    pub(crate) kind: NodeKind,
+    pub(crate) key: DiskKey,
+    /// The epoch in which it came into being: whoever's mark is not younger has never seen it.
+    pub(crate) born: Epoch,
+    pub(crate) fence: Option<Fence>,
+}
+
+impl NodeRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, kind_code(self.kind), u8::from(self.fence.is_some())];
+        put_varint(&mut out, self.key.device);
+        put_varint(&mut out, self.key.inode);
+        put_signed(&mut out, self.key.birth_ns);
+        put_varint(&mut out, self.born.0);
+        if let Some(fence) = self.fence {
+            put_varint(&mut out, fence.size_bytes);
+            put_signed(&mut out, fence.mtime_ns);
+            put_signed(&mut out, fence.ctime_ns);
+            put_varint(&mut out, u64::from(fence.mode));
+            put_varint(&mut out, u64::from(fence.uid));
+            put_varint(&mut out, u64::from(fence.gid));
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        if reader.byte()? != VERSION {
+            return Err(Malformed);
+        }
+        let kind = kind_from_code(reader.byte()?)?;
+        let fenced = reader.byte()?;
+        let key = DiskKey { device: reader.varint()?, inode: reader.varint()?, birth_ns: reader.signed()? };
+        let born = Epoch(reader.varint()?);
+        let fence = match fenced {
+            0 => None,
+            1 => Some(Fence {
+                size_bytes: reader.varint()?,
+                mtime_ns: reader.signed()?,
+                ctime_ns: reader.signed()?,
+                mode: small(reader.varint()?)?,
+                uid: small(reader.varint()?)?,
+                gid: small(reader.varint()?)?,
+            }),
+            _ => return Err(Malformed),
+        };
+        reader.end()?;
+        Ok(Self { kind, key, born, fence })
+    }
+}
+
+fn small(value: u64) -> Result<u32, Malformed> {
+    u32::try_from(value).map_err(|_| Malformed)
+}
+
+const KINDS: [NodeKind; 7] = [
+    NodeKind::File,
+    NodeKind::Directory,
+    NodeKind::Symlink,
+    NodeKind::Fifo,
+    NodeKind::Socket,
+    NodeKind::CharDevice,
+    NodeKind::BlockDevice,
+];
+
+fn kind_code(kind: NodeKind) -> u8 {
+    match kind {
+        NodeKind::File => 0,
+        NodeKind::Directory => 1,
+        NodeKind::Symlink => 2,
+        NodeKind::Fifo => 3,
+        NodeKind::Socket => 4,
+        NodeKind::CharDevice => 5,
+        NodeKind::BlockDevice => 6,
+    }
+}
+
+fn kind_from_code(code: u8) -> Result<NodeKind, Malformed> {
+    KINDS.get(usize::from(code)).copied().ok_or(Malformed)
+}
+
+#[cfg(test)]
+mod tests;
