@@ -78,6 +78,38 @@ pub fn is_power_cut(error: &io::Error) -> bool {
 }
 
 /// A simulated disk, and the root directory on it. Clones are the same disk.
+///
+/// ```
+/// use byteback_host::durable::{DurableDir, OpenMode};
+/// use byteback_host::sim::{CrashPhase, SimDisk};
+///
+/// fn work(disk: &SimDisk) -> std::io::Result<()> {
+///     let file = disk.open("new", OpenMode::CreateIfMissing)?;
+///     file.write_all_at(0, b"whole")?;
+///     file.sync_data()?;
+///     disk.rename("new", "current")?;
+///     disk.sync()
+/// }
+///
+/// let trial = SimDisk::new(0);
+/// work(&trial)?;
+/// for nth in 1..=trial.counters().syncs {
+///     for phase in [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After] {
+///         let disk = SimDisk::new(0);
+///         disk.crash_at_sync(nth, phase);
+///         assert!(work(&disk).is_err());
+///         for seed in 0..100 {
+///             let survivor = disk.recover(seed);
+///             if let Ok(file) = survivor.open("current", OpenMode::Existing) {
+///                 let mut bytes = [0; 5];
+///                 file.read_exact_at(0, &mut bytes)?;
+///                 assert_eq!(&bytes, b"whole", "crash {nth} {phase:?}, survivor {seed}");
+///             }
+///         }
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     root: SimDir,
