@@ -1,3 +1,87 @@
-//! Entry point.
+//! Measurements of Byteback beside its peers, in one run and in alternation.
+//!
+//! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same as JSON (see [`report`]). A suite
+//! measures the same work done by us and by others, each several times and in turn (see [`alternate`]), so that what else happens on
+//! the machine hits all alike. The exit code tells whether the suite ran, not whether its goals were met: the report says that.
+//!
+//! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records, and a line in [`Suite`].
 
-fn main() {}
+mod alternate;
+mod heap;
+mod report;
+mod suites;
+
+use std::error::Error;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::report::Record;
+
+/// Counts what suites ask it to count; see the module.
+#[global_allocator]
+static HEAP: heap::CountingHeap = heap::CountingHeap;
+
+/// Measure Byteback beside its peers.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// What to measure.
+    suite: Suite,
+    /// Less work and three runs instead of five: for a first impression, not for publication.
+    #[arg(long)]
+    quick: bool,
+    /// Write the records to this file too, as a JSON list.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Suite {
+    /// Inserting ranges into extent sets and maps, beside the crate rangemap.
+    Extents,
+}
+
+/// How thorough a suite is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Less work.
+    pub(crate) quick: bool,
+    /// How often everything is measured.
+    pub(crate) runs: usize,
+}
+
+/// A suite that could not be run; the text says why.
+pub(crate) type SuiteError = Box<dyn Error>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to do if even this fails.
+            let _ = writeln!(io::stderr(), "byteback-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), SuiteError> {
+    let options = Options {
+        quick: arguments.quick,
+        runs: if arguments.quick { 3 } else { 5 },
+    };
+    let records: Vec<Record> = match arguments.suite {
+        Suite::Extents => suites::extents::run(options)?,
+    };
+    report::write_table(&mut io::stdout().lock(), &records)?;
+    if let Some(path) = &arguments.json {
+        let mut json = serde_json::to_vec_pretty(&records)?;
+        json.push(b'\n');
+        fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}

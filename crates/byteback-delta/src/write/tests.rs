@@ -253,7 +253,8 @@ fn an_unchanged_or_empty_file_is_header_and_trailer() {
 #[test]
 fn mistakes_of_the_caller_are_told_and_end_the_stream() {
     type Call = fn(&mut DeltaWriter<Vec<u8>>) -> Result<(), WriteError>;
-    let wrong: [(Call, fn(&WriteError) -> bool); 7] = [
+    type Expected = fn(&WriteError) -> bool;
+    let wrong: [(Call, Expected); 7] = [
         (|w| w.zero(r(9, 12)), |e| matches!(e, WriteError::OutOfOrder { .. })),
         (|w| w.zero(r(95, 101)), |e| matches!(e, WriteError::PastNewLen { .. })),
         (

@@ -1,0 +1,145 @@
+//! What a suite found: one record per case and metric, as a table for people and as JSON for programs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::alternate::{Results, Samples};
+
+#[cfg(test)]
+mod tests;
+
+/// The name under which a suite lets our own contender run.
+pub(crate) const OURS: &str = "byteback";
+
+/// What was measured of one metric in one case. Values are medians; less is better in every metric.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Record {
+    pub(crate) suite: &'static str,
+    pub(crate) case: String,
+    pub(crate) metric: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) ours: f64,
+    pub(crate) peers: BTreeMap<&'static str, f64>,
+    /// What `ours` is to reach; absent if the metric is only told.
+    pub(crate) goal: Option<String>,
+    /// Whether it does.
+    pub(crate) met: Option<bool>,
+    /// The number of runs behind each median.
+    pub(crate) runs: usize,
+    /// The least and the largest value, by contender.
+    pub(crate) spread: BTreeMap<&'static str, Spread>,
+}
+
+/// The least and the largest value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+/// What our median is to reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// At most so many times a peer's median.
+    TimesPeer(f64, &'static str),
+}
+
+/// The name and the unit of a metric, and its goal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) goal: Option<Goal>,
+}
+
+/// The record of one metric of a case; `None` if our contender did not measure it.
+pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &Results) -> Option<Record> {
+    let samples: BTreeMap<&'static str, &Samples> = results
+        .iter()
+        .filter_map(|(name, metrics)| Some((*name, metrics.get(metric.name)?)))
+        .collect();
+    let ours = samples.get(OURS)?;
+    let peers: BTreeMap<&'static str, f64> = samples
+        .iter()
+        .filter(|(name, _)| **name != OURS)
+        .map(|(name, samples)| (*name, samples.median()))
+        .collect();
+    let (goal, met) = match metric.goal {
+        None => (None, None),
+        Some(Goal::TimesPeer(factor, peer)) => (
+            Some(format!("<= {factor} x {peer}")),
+            // A peer that was not measured cannot have been reached.
+            Some(peers.get(peer).is_some_and(|theirs| ours.median() <= factor * theirs)),
+        ),
+    };
+    Some(Record {
+        suite,
+        case: case.to_owned(),
+        metric: metric.name,
+        unit: metric.unit,
+        ours: ours.median(),
+        peers,
+        goal,
+        met,
+        runs: ours.len(),
+        spread: samples
+            .iter()
+            .map(|(name, samples)| {
+                (
+                    *name,
+                    Spread {
+                        min: samples.min(),
+                        max: samples.max(),
+                    },
+                )
+            })
+            .collect(),
+    })
+}
+
+/// Writes the records as a table: medians, with the least and the largest value in brackets.
+pub(crate) fn write_table(out: &mut impl Write, records: &[Record]) -> io::Result<()> {
+    let mut rows = vec![["case", "metric", "ours", "peers", "goal", "met"].map(str::to_owned)];
+    for record in records {
+        let value = |name: &str, median: f64| match record.spread.get(name) {
+            Some(spread) => format!("{} [{} .. {}]", number(median), number(spread.min), number(spread.max)),
+            None => number(median),
+        };
+        let peers: Vec<String> = record
+            .peers
+            .iter()
+            .map(|(name, &median)| format!("{name} {}", value(name, median)))
+            .collect();
+        rows.push([
+            record.case.clone(),
+            format!("{} ({})", record.metric, record.unit),
+            value(OURS, record.ours),
+            peers.join(", "),
+            record.goal.clone().unwrap_or_default(),
+            record.met.map_or("", |met| if met { "yes" } else { "NO" }).to_owned(),
+        ]);
+    }
+    let widths: Vec<usize> = (0..6)
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    for row in &rows {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:width$}"))
+            .collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// Three figures that count.
+fn number(value: f64) -> String {
+    match value.abs() {
+        magnitude if magnitude >= 100.0 => format!("{value:.0}"),
+        magnitude if magnitude >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}

@@ -1,0 +1,70 @@
+use super::*;
+
+fn results() -> Results {
+    let samples = |values: [f64; 3]| BTreeMap::from([("time", values.into_iter().collect())]);
+    Results::from([
+        (OURS, samples([1.0, 2.0, 4.0])),
+        ("rsync", samples([400.0, 300.0, 500.0])),
+    ])
+}
+
+#[test]
+fn goals_are_judged_by_medians() {
+    let metric = |factor, peer| Metric {
+        name: "time",
+        unit: "s",
+        goal: Some(Goal::TimesPeer(factor, peer)),
+    };
+    let met = |metric| record("image", "1 MiB", metric, &results()).unwrap().met;
+    assert_eq!(met(metric(0.005, "rsync")), Some(true));
+    assert_eq!(met(metric(0.004_99, "rsync")), Some(false));
+    assert_eq!(met(metric(1.0, "absent")), Some(false));
+    assert_eq!(
+        met(Metric {
+            name: "time",
+            unit: "s",
+            goal: None
+        }),
+        None
+    );
+    assert!(
+        record(
+            "image",
+            "1 MiB",
+            Metric {
+                name: "bytes",
+                unit: "B",
+                goal: None
+            },
+            &results()
+        )
+        .is_none()
+    );
+}
+
+#[test]
+fn table_and_json_have_what_they_promise() {
+    let metric = Metric {
+        name: "time",
+        unit: "s",
+        goal: Some(Goal::TimesPeer(0.5, "rsync")),
+    };
+    let records = [record("image", "1 MiB", metric, &results()).unwrap()];
+    let mut table = Vec::new();
+    write_table(&mut table, &records).unwrap();
+    assert_eq!(
+        String::from_utf8(table).unwrap(),
+        "case   metric    ours                 peers                    goal          met\n\
+         1 MiB  time (s)  2.00 [1.00 .. 4.00]  rsync 400 [300 .. 500]  <= 0.5 x rsync  yes\n"
+            .replace("goal          met", "goal            met")
+            .replace("peers                    goal", "peers                   goal")
+    );
+    assert_eq!(
+        serde_json::to_value(&records).unwrap(),
+        serde_json::json!([{
+            "suite": "image", "case": "1 MiB", "metric": "time", "unit": "s", "ours": 2.0, "peers": {"rsync": 400.0},
+            "goal": "<= 0.5 x rsync", "met": true, "runs": 3,
+            "spread": {"byteback": {"min": 1.0, "max": 4.0}, "rsync": {"min": 300.0, "max": 500.0}},
+        }])
+    );
+}

@@ -1,0 +1,3 @@
+//! What can be measured: one module per suite.
+
+pub(crate) mod extents;
