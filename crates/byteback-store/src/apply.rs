@@ -1,0 +1,560 @@
+//! Applies a batch: the one place that decides what a batch may do to a folder.
+//!
+//! All of it happens in one catalog transaction, record by record in their order, so that memory holds numbers of
+//! nodes but no records. What can only be judged as a whole is judged at the end, before the commit: that every node
+//! that is mentioned exists, that parents are directories, that directories form a tree, that each file got the deltas
+//! that were announced and has the size that its attributes say. Any error drops the transaction: nothing happened.
+//!
+//! Order: (1) literals of the last piece are synced; (2) the transaction refers to them, applies, removes the staged
+//! parts, and commits. A crash before the commit leaves the staged parts as they were.
+//!
+//! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
+//! came first. Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+
+use crate::catalog::{AttributeRow, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
+use crate::codec::{StagedDelta, StagedRecord};
+use crate::compact::compact;
+use crate::error::StoreError;
+use crate::model::{Applied, Conflict, ContentBase, EntryChange, FileId, Manifest, NodeChange, NodeKind, Seq, Totals};
+use crate::paths::path_of;
+use crate::stage::PartWriter;
+use crate::store::{Store, folder_row};
+use std::collections::{HashMap, HashSet};
+
+/// How many places of a conflict are told.
+const CONFLICTS_MAX: usize = 8;
+
+/// How many missing parts are told.
+const MISSING_MAX: usize = 64;
+
+/// Deepest directory that a batch may make.
+const DEPTH_MAX: usize = 100_000;
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchStatus {
+    /// Present once it is applied.
+    pub applied: Option<Applied>,
+    /// Numbers of its staged parts.
+    pub staged_parts: Vec<u32>,
+}
+
+fn applied(row: &BatchRow, repeated: bool) -> Applied {
+    Applied {
+        seq: row.seq,
+        snapshot_id: row.snapshot_id,
+        repeated,
+        stored_bytes: row.stored_bytes,
+    }
+}
+
+impl Store {
+    /// What became of the batch (device, counter) of a folder.
+    ///
+    /// # Errors
+    /// There is no such folder; the catalog fails.
+    pub fn batch_status(&self, folder: &str, device: u64, counter: u64) -> Result<BatchStatus, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let key = crate::catalog::BatchKey {
+            folder: folder.id,
+            device,
+            counter,
+        };
+        let parts = catalog.staged_parts(key)?;
+        Ok(BatchStatus {
+            applied: catalog.batch_by_key(key)?.map(|row| applied(&row, true)),
+            staged_parts: parts.into_iter().map(|part| part.part).collect(),
+        })
+    }
+
+    /// Applies a batch: its staged parts 1 to `staged_parts`, then `last`. If it was applied before, answers what the
+    /// first time answered and ignores everything else.
+    ///
+    /// # Errors
+    /// A conflict; missing parts; the batch contradicts itself or the folder; a limit; the disk is full; the machine
+    /// fails. Nothing was applied then.
+    pub fn commit(&self, mut last: PartWriter, staged_parts: u32) -> Result<Applied, StoreError> {
+        last.segments.sync()?;
+        let catalog = self.catalog().write()?;
+        if let Some(row) = catalog.batch_by_key(last.key)? {
+            return Ok(applied(&row, true));
+        }
+        let staged = catalog.staged_parts(last.key)?;
+        let numbers: HashMap<u32, i64> = staged.iter().map(|row| (row.part, row.id)).collect();
+        let missing: Vec<u32> = (1..=staged_parts)
+            .filter(|part| !numbers.contains_key(part))
+            .take(MISSING_MAX)
+            .collect();
+        if !missing.is_empty() {
+            return Err(StoreError::PartsMissing { missing });
+        }
+        let folder = folder_row(&*catalog, &last.folder)?;
+        for (segment, end) in &last.segment_ends {
+            catalog.touch_segment(*segment, *end)?;
+        }
+        let mut apply = Apply::new(&*catalog, folder, self.parts.limits.records_max);
+        for part in 1..=staged_parts {
+            let Some(id) = numbers.get(&part) else { continue };
+            let mut ordinal = 0;
+            while let Some(blob) = catalog.staged_record(*id, ordinal)? {
+                apply.record(StagedRecord::decode(&blob)?)?;
+                ordinal += 1;
+            }
+        }
+        for blob in &last.records {
+            apply.record(StagedRecord::decode(blob)?)?;
+        }
+        let row = apply.finish()?;
+        catalog.delete_staged_parts(last.key)?;
+        catalog.commit()?;
+        Ok(applied(&row, false))
+    }
+}
+
+struct Apply<'a> {
+    catalog: &'a dyn CatalogWrite,
+    folder: FolderRow,
+    seq: Seq,
+    records_max: u64,
+    records: u64,
+    manifest: Option<Manifest>,
+    ended: Option<Totals>,
+    totals: Totals,
+    numbers: HashMap<FileId, i64>,
+    /// Kinds of the nodes that the batch describes.
+    kinds: HashMap<i64, NodeKind>,
+    /// Nodes that were mentioned, and are neither in the folder nor described yet.
+    undescribed: HashMap<i64, FileId>,
+    /// Files that still wait for deltas.
+    pending: HashMap<i64, Pending>,
+    parents: HashSet<i64>,
+    linked: HashSet<i64>,
+    conflicts: Vec<Conflict>,
+    stored_bytes: u64,
+}
+
+/// A file whose deltas arrive.
+struct Pending {
+    file: FileId,
+    deltas_left: u32,
+    /// Its newest layer so far.
+    layer: u64,
+    /// Length of the contents so far, in bytes.
+    len: u64,
+    /// The next delta applies to nothing, not to the layer before.
+    resets: bool,
+    /// Length that the attributes announce, in bytes.
+    size: u64,
+}
+
+impl<'a> Apply<'a> {
+    fn new(catalog: &'a dyn CatalogWrite, folder: FolderRow, records_max: u64) -> Self {
+        Self {
+            catalog,
+            seq: folder.seq.saturating_add(1),
+            folder,
+            records_max,
+            records: 0,
+            manifest: None,
+            ended: None,
+            totals: Totals::default(),
+            numbers: HashMap::new(),
+            kinds: HashMap::new(),
+            undescribed: HashMap::new(),
+            pending: HashMap::new(),
+            parents: HashSet::new(),
+            linked: HashSet::new(),
+            conflicts: Vec::new(),
+            stored_bytes: 0,
+        }
+    }
+
+    fn record(&mut self, record: StagedRecord) -> Result<(), StoreError> {
+        self.records = self.records.saturating_add(1);
+        if self.records > self.records_max {
+            return Err(StoreError::TooLarge(format!(
+                "a batch has at most {} records",
+                self.records_max
+            )));
+        }
+        if self.ended.is_some() {
+            return invalid("a record follows the end of the batch");
+        }
+        match record {
+            StagedRecord::Manifest(manifest) => self.manifest(manifest),
+            _ if self.manifest.is_none() => invalid("the first record of a batch must be its manifest"),
+            StagedRecord::Node(node) => {
+                self.totals.nodes += 1;
+                self.node(&node)
+            }
+            StagedRecord::Entry(entry) => {
+                self.totals.entries += 1;
+                self.entry(entry)
+            }
+            StagedRecord::Delta(delta) => {
+                self.totals.deltas += 1;
+                self.delta(&delta)
+            }
+            StagedRecord::End(totals) => {
+                self.ended = Some(totals);
+                Ok(())
+            }
+        }
+    }
+
+    fn manifest(&mut self, manifest: Manifest) -> Result<(), StoreError> {
+        if self.manifest.is_some() {
+            return invalid("a batch has one manifest");
+        }
+        match manifest.base_seq {
+            Some(base_seq) if base_seq > self.folder.seq => {
+                return invalid(&format!(
+                    "base_seq {base_seq} lies after the folder's newest, {}",
+                    self.folder.seq
+                ));
+            }
+            Some(_) => {
+                if let Some(root) = self.folder.root
+                    && self.catalog.file_id(root)? != manifest.root
+                {
+                    return invalid("the root is not the folder's; only a first contact may replace it");
+                }
+            }
+            None => {
+                self.catalog.close_all_entries(self.folder.id, self.seq)?;
+                self.folder.entries = 0;
+            }
+        }
+        self.manifest = Some(manifest);
+        Ok(())
+    }
+
+    fn base_seq(&self) -> Option<Seq> {
+        self.manifest.as_ref().and_then(|manifest| manifest.base_seq)
+    }
+
+    fn is_first_contact(&self) -> bool {
+        self.base_seq().is_none()
+    }
+
+    /// The node number of a file, given now if it is new.
+    fn number(&mut self, file: FileId) -> Result<i64, StoreError> {
+        if let Some(number) = self.numbers.get(&file) {
+            return Ok(*number);
+        }
+        let number = match self.catalog.node_number(self.folder.id, file)? {
+            Some(number) => number,
+            None => {
+                let number = self.catalog.insert_node(self.folder.id, file)?;
+                self.undescribed.insert(number, file);
+                number
+            }
+        };
+        self.numbers.insert(file, number);
+        Ok(number)
+    }
+
+    fn check_conflict(&mut self, node: i64, changed: Seq) -> Result<(), StoreError> {
+        if self.base_seq().is_none_or(|base_seq| changed <= base_seq) || self.conflicts.len() >= CONFLICTS_MAX {
+            return Ok(());
+        }
+        let id = self.catalog.file_id(node)?;
+        if self.conflicts.iter().any(|conflict| conflict.id == id) {
+            return Ok(());
+        }
+        let path = match self.folder.root {
+            Some(root) => path_of(self.catalog, root, node, self.folder.seq)?,
+            None => None,
+        };
+        self.conflicts.push(Conflict { id, path, seq: changed });
+        Ok(())
+    }
+
+    fn node(&mut self, change: &NodeChange) -> Result<(), StoreError> {
+        let id = change.id;
+        let node = self.number(id)?;
+        if self.kinds.insert(node, change.attributes.kind).is_some() {
+            return invalid(&format!("node {id} is described twice"));
+        }
+        self.undescribed.remove(&node);
+        let previous = self.catalog.attributes(node, self.folder.seq)?;
+        let kind = change.attributes.kind;
+        let size = change.attributes.size;
+        let mut row = AttributeRow {
+            seq: self.seq,
+            attributes: change.attributes.clone(),
+            layer: 0,
+            content_seq: 0,
+        };
+        let mut len = 0;
+        if let Some(previous) = &previous {
+            self.check_conflict(node, previous.seq)?;
+            if previous.attributes.kind != kind && !self.is_first_contact() {
+                return invalid(&format!(
+                    "node {id} cannot become another kind of node; a new node needs a new id"
+                ));
+            }
+            row.layer = previous.layer;
+            row.content_seq = previous.content_seq;
+            len = previous.attributes.size;
+        }
+        // At first contact nothing that the folder had counts any more.
+        let forgets = self.is_first_contact() && row.layer > 0;
+        let (deltas, resets) = match change.content {
+            None if forgets => (0, true),
+            None => {
+                if size != len {
+                    return invalid(&format!(
+                        "file {id} has {len} bytes, its attributes say {size}, and no contents come"
+                    ));
+                }
+                (0, false)
+            }
+            Some(content) if content.deltas == 0 && content.base == ContentBase::Previous => {
+                return invalid(&format!("file {id} announces new contents without a delta"));
+            }
+            Some(content) => (content.deltas, content.base == ContentBase::Empty || forgets),
+        };
+        let file_is_empty = deltas == 0 && resets;
+        if file_is_empty {
+            if size != 0 {
+                return invalid(&format!(
+                    "file {id} is to be empty, but its attributes say {size} bytes"
+                ));
+            }
+            row.layer = row.layer.saturating_add(1);
+            row.content_seq = self.seq;
+            self.catalog
+                .insert_layer(node, &layer_row(row.layer, 0, 0, 0, true), &[], &[])?;
+        }
+        self.catalog.insert_attributes(self.folder.id, node, &row)?;
+        if deltas > 0 {
+            let len = if resets { 0 } else { len };
+            let pending = Pending {
+                file: id,
+                deltas_left: deltas,
+                layer: row.layer,
+                len,
+                resets,
+                size,
+            };
+            self.pending.insert(node, pending);
+        }
+        Ok(())
+    }
+
+    fn delta(&mut self, delta: &StagedDelta) -> Result<(), StoreError> {
+        let file = FileId(delta.file);
+        let node = self.number(file)?;
+        let Some(pending) = self.pending.get_mut(&node) else {
+            return invalid(&format!(
+                "a delta of file {file} comes that its node record does not announce"
+            ));
+        };
+        if delta.base_len != pending.len {
+            return invalid(&format!(
+                "a delta of file {file} starts from {} bytes, but the file has {} at that point",
+                delta.base_len, pending.len
+            ));
+        }
+        pending.layer = pending.layer.saturating_add(1);
+        pending.len = delta.new_len;
+        pending.deltas_left = pending.deltas_left.saturating_sub(1);
+        let covers_all = !delta.copies && delta.covered_to >= delta.base_len.min(delta.new_len);
+        let resets = pending.resets || covers_all;
+        pending.resets = false;
+        let row = layer_row(pending.layer, delta.base_len, delta.new_len, delta.extents, resets);
+        self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
+        self.catalog.insert_layer(node, &row, &delta.pages, &delta.segments)?;
+        compact(self.catalog, node, row.last)?;
+        if pending.deltas_left == 0 {
+            if pending.len != pending.size {
+                return invalid(&format!(
+                    "the deltas of file {file} lead to {} bytes, but its attributes say {}",
+                    pending.len, pending.size
+                ));
+            }
+            self.catalog.set_content(node, self.seq, row.last)?;
+            self.pending.remove(&node);
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, change: EntryChange) -> Result<(), StoreError> {
+        let parent = self.number(change.parent)?;
+        self.parents.insert(parent);
+        let newest = self.catalog.newest_entry(parent, &change.name)?;
+        if let Some(newest) = &newest {
+            let closed_now = newest.to_seq == self.seq && !self.is_first_contact();
+            if newest.from_seq == self.seq || closed_now {
+                let name = String::from_utf8_lossy(&change.name).into_owned();
+                return invalid(&format!(
+                    "the entry {name:?} of directory {} comes twice",
+                    change.parent
+                ));
+            }
+            let changed = if newest.to_seq == OPEN {
+                newest.from_seq
+            } else {
+                newest.to_seq
+            };
+            self.check_conflict(newest.child, changed)?;
+        }
+        let current = newest.filter(|row| row.to_seq == OPEN);
+        let child = change.child.map(|child| self.number(child)).transpose()?;
+        if let Some(child) = child {
+            self.linked.insert(child);
+        }
+        if current.as_ref().map(|row| row.child) == child {
+            // Also the removal of what is not there: the result is what the sender wants.
+            return Ok(());
+        }
+        if current.is_some() {
+            self.catalog.close_entry(parent, &change.name, self.seq)?;
+            self.folder.entries = self.folder.entries.saturating_sub(1);
+        }
+        if let Some(child) = child {
+            let row = EntryRow {
+                parent,
+                name: change.name,
+                child,
+                from_seq: self.seq,
+                to_seq: OPEN,
+            };
+            self.catalog.insert_entry(self.folder.id, &row)?;
+            self.folder.entries = self.folder.entries.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<BatchRow, StoreError> {
+        let Some(manifest) = self.manifest.take() else {
+            return invalid("the batch is empty");
+        };
+        if !self.conflicts.is_empty() {
+            return Err(StoreError::Conflict {
+                conflicts: self.conflicts,
+            });
+        }
+        match self.ended {
+            None => return invalid("the batch has no end: its last piece is missing or cut short"),
+            Some(totals) if totals != self.totals => {
+                let message = format!("the batch ends with the totals {totals:?}, but has {:?}", self.totals);
+                return Err(StoreError::InvalidBatch(message));
+            }
+            Some(_) => {}
+        }
+        if let Some(pending) = self.pending.values().next() {
+            return invalid(&format!(
+                "{} deltas of file {} did not come",
+                pending.deltas_left, pending.file
+            ));
+        }
+        let root = self.number(manifest.root)?;
+        if let Some(file) = self.undescribed.values().next() {
+            return invalid(&format!(
+                "node {file} is mentioned, but neither described nor in the folder"
+            ));
+        }
+        if self.kind_of(root)? != NodeKind::Directory {
+            return invalid("the root is not a directory");
+        }
+        if !self.catalog.parents(root, self.seq, 1)?.is_empty() {
+            return invalid("the root cannot be an entry of a directory");
+        }
+        for parent in &self.parents {
+            if self.kind_of(*parent)? != NodeKind::Directory {
+                return invalid(&format!(
+                    "node {} is no directory and cannot have entries",
+                    self.catalog.file_id(*parent)?
+                ));
+            }
+        }
+        self.check_tree()?;
+        let mut row = BatchRow {
+            seq: self.seq,
+            device: manifest.device,
+            counter: manifest.counter,
+            base_seq: manifest.base_seq,
+            root,
+            created_ns: manifest.created_ns,
+            host: manifest.host,
+            path: manifest.path,
+            snapshot_id: None,
+            stored_bytes: self.stored_bytes,
+        };
+        if let Some(label) = &manifest.snapshot {
+            row.snapshot_id = Some(self.catalog.insert_snapshot(self.folder.id, self.seq, label)?);
+            self.folder.snapshots = self.folder.snapshots.saturating_add(1);
+        }
+        self.catalog.insert_batch(self.folder.id, &row)?;
+        self.folder.seq = self.seq;
+        self.folder.root = Some(root);
+        self.folder.stored_bytes = self.folder.stored_bytes.saturating_add(self.stored_bytes);
+        self.catalog.update_folder(&self.folder)?;
+        Ok(row)
+    }
+
+    fn kind_of(&self, node: i64) -> Result<NodeKind, StoreError> {
+        if let Some(kind) = self.kinds.get(&node) {
+            return Ok(*kind);
+        }
+        let row = self.catalog.attributes(node, self.seq)?;
+        let row = row.ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} has no attributes")))?;
+        Ok(row.attributes.kind)
+    }
+
+    /// Directories that were linked have one name each, and nobody is its own ancestor. Only these can have gone wrong:
+    /// a new cycle needs a new entry.
+    fn check_tree(&self) -> Result<(), StoreError> {
+        let mut above_root: HashSet<i64> = HashSet::new();
+        for &child in &self.linked {
+            if self.kind_of(child)? != NodeKind::Directory {
+                continue;
+            }
+            if self.catalog.parents(child, self.seq, 2)?.len() > 1 {
+                let id = self.catalog.file_id(child)?;
+                return invalid(&format!("directory {id} has two names"));
+            }
+            let mut walked = HashSet::new();
+            let mut current = child;
+            while !above_root.contains(&current) {
+                if !walked.insert(current) {
+                    let id = self.catalog.file_id(child)?;
+                    return invalid(&format!("directory {id} would be inside itself"));
+                }
+                if walked.len() > DEPTH_MAX {
+                    return Err(StoreError::TooLarge(format!(
+                        "directories are nested deeper than {DEPTH_MAX}"
+                    )));
+                }
+                match self.catalog.parents(current, self.seq, 1)?.first() {
+                    Some(entry) => current = entry.parent,
+                    None => break,
+                }
+            }
+            above_root.extend(walked);
+        }
+        Ok(())
+    }
+}
+
+fn layer_row(layer: u64, base_len: u64, new_len: u64, extents: u64, resets: bool) -> LayerRow {
+    // What stands on nothing needs nothing from below.
+    let resets = resets || base_len == 0;
+    LayerRow {
+        id: 0,
+        first: layer,
+        last: layer,
+        base_len,
+        new_len,
+        extents,
+        resets,
+        barrier: false,
+    }
+}
+
+fn invalid<T>(what: &str) -> Result<T, StoreError> {
+    Err(StoreError::InvalidBatch(what.to_owned()))
+}

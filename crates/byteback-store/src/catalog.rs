@@ -1,0 +1,286 @@
+//! The catalog: everything the store knows except the literal bytes, behind transactions.
+//!
+//! Two traits: [`CatalogRead`] answers from one consistent state, [`CatalogWrite`] adds changes that become
+//! visible and durable together with [`CatalogWrite::commit`], or not at all when it is dropped. They speak of
+//! rows; what rows mean, which are allowed and in what order they come is decided in `apply` and `read`, once for
+//! every engine. There is one writer at a time; readers never wait for it.
+//!
+//! Words
+//! - *node number*: the catalog's own short number for a (folder, [`FileId`]).
+//! - *attribute row*: a node's attributes from a sequence number on, until the next row of the node.
+//! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current one has [`OPEN`] as its end.
+//! - *layer number*: counts the contents' changes of one node from 1; 0 means that there never were contents. A
+//!   layer row spans the layers `first..=last`: one delta when they are equal, several merged ones otherwise.
+//!
+//! History is only added to: attribute, entry and layer rows of the past never change, except that an entry is
+//! closed once. So several short read transactions see the same past as one long one.
+
+mod schema;
+mod sqlite;
+mod sqlite_read;
+mod sqlite_write;
+
+use crate::error::StoreError;
+use crate::model::{Attributes, FileId, Folder, Seq, Snapshot, SnapshotLabel};
+use std::fmt::Debug;
+
+pub use sqlite::SqliteCatalog;
+
+/// End of a current entry.
+pub const OPEN: Seq = i64::MAX.cast_unsigned();
+
+/// A folder's own numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in `Folder`")]
+pub struct FolderRow {
+    pub id: i64,
+    pub name: String,
+    pub seq: Seq,
+    /// Node number of the root.
+    pub root: Option<i64>,
+    pub entries: u64,
+    pub snapshots: u64,
+    pub stored_bytes: u64,
+    pub created_ns: i64,
+}
+
+impl FolderRow {
+    pub(crate) fn into_folder(self, root: Option<FileId>) -> Folder {
+        Folder {
+            name: self.name,
+            seq: self.seq,
+            root,
+            entries: self.entries,
+            snapshots: self.snapshots,
+            stored_bytes: self.stored_bytes,
+            created_ns: self.created_ns,
+        }
+    }
+}
+
+/// An applied batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in `Manifest` and `Applied`")]
+pub struct BatchRow {
+    pub seq: Seq,
+    pub device: u64,
+    pub counter: u64,
+    pub base_seq: Option<Seq>,
+    /// Node number of the root from this batch on.
+    pub root: i64,
+    pub created_ns: i64,
+    pub host: Vec<u8>,
+    pub path: Vec<u8>,
+    pub snapshot_id: Option<u64>,
+    pub stored_bytes: u64,
+}
+
+/// A node's attributes from `seq` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeRow {
+    /// Since when.
+    pub seq: Seq,
+    /// The attributes.
+    pub attributes: Attributes,
+    /// Which layer its contents are; 0 for none.
+    pub layer: u64,
+    /// When that layer was applied; 0 for none.
+    pub content_seq: Seq,
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryRow {
+    /// Node number of the directory.
+    pub parent: i64,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Node number of what it names.
+    pub child: i64,
+    /// First sequence number at which it exists.
+    pub from_seq: Seq,
+    /// First sequence number at which it does not exist any more.
+    pub to_seq: Seq,
+}
+
+/// A layer, or several merged into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerRow {
+    /// Its own number; pages refer to it.
+    pub id: i64,
+    /// First layer that it covers.
+    pub first: u64,
+    /// Last layer that it covers.
+    pub last: u64,
+    /// Length of the contents before `first`, in bytes.
+    pub base_len: u64,
+    /// Length of the contents after `last`, in bytes.
+    pub new_len: u64,
+    /// Extents in its pages.
+    pub extents: u64,
+    /// It takes nothing from its base: layers before it are not needed to read it.
+    pub resets: bool,
+    /// Merging it with older ones was given up; see `compact`.
+    pub barrier: bool,
+}
+
+/// A staged part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedPartRow {
+    /// Its own number.
+    pub id: i64,
+    /// Its number in the batch.
+    pub part: u32,
+    /// When it was staged, ns since the Unix epoch.
+    pub created_ns: i64,
+}
+
+/// Whose batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchKey {
+    /// Number of the folder.
+    pub folder: i64,
+    /// The device.
+    pub device: u64,
+    /// The device's counter.
+    pub counter: u64,
+}
+
+/// A transactional catalog.
+pub trait Catalog: Send + Sync + Debug {
+    /// Begins to read one consistent state.
+    ///
+    /// # Errors
+    /// The engine failed.
+    fn read(&self) -> Result<Box<dyn CatalogRead + '_>, StoreError>;
+
+    /// Begins to write; waits for the writer before.
+    ///
+    /// # Errors
+    /// The engine failed.
+    fn write(&self) -> Result<Box<dyn CatalogWrite + '_>, StoreError>;
+}
+
+/// Answers from one consistent state. All errors are the engine's, or say that rows contradict each other.
+#[expect(clippy::missing_errors_doc, reason = "said once for all above")]
+pub trait CatalogRead {
+    /// All folders by name.
+    fn folders(&self) -> Result<Vec<FolderRow>, StoreError>;
+    /// A folder by name.
+    fn folder(&self, name: &str) -> Result<Option<FolderRow>, StoreError>;
+    /// The node number of a file.
+    fn node_number(&self, folder: i64, file: FileId) -> Result<Option<i64>, StoreError>;
+    /// The identity of a node number.
+    fn file_id(&self, node: i64) -> Result<FileId, StoreError>;
+    /// The newest attribute row at or before `at`.
+    fn attributes(&self, node: i64, at: Seq) -> Result<Option<AttributeRow>, StoreError>;
+    /// The entry of this name at `at`.
+    fn entry(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError>;
+    /// The newest row of this name, open or closed.
+    fn newest_entry(&self, parent: i64, name: &[u8]) -> Result<Option<EntryRow>, StoreError>;
+    /// Entries of a directory at `at` with names after `after`, by name.
+    fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
+    /// Entries that name `child` at `at`.
+    fn parents(&self, child: i64, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
+    /// A batch by who made it.
+    fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError>;
+    /// A batch by its sequence number.
+    fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
+    /// Snapshots with numbers above `after`.
+    fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
+    /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most layers.
+    fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError>;
+    /// The page that begins at or before `offset`, nearest to it, and where the page after that begins.
+    fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError>;
+    /// Names that changed in `(from, to]`, by (parent, name), after the given one.
+    fn changed_names(
+        &self,
+        folder: i64,
+        from: Seq,
+        to: Seq,
+        after: Option<(i64, &[u8])>,
+        limit: u32,
+    ) -> Result<Vec<(i64, Vec<u8>)>, StoreError>;
+    /// Nodes with attribute rows in `(from, to]`, by number, after the given one.
+    fn changed_nodes(&self, folder: i64, from: Seq, to: Seq, after: i64, limit: u32) -> Result<Vec<i64>, StoreError>;
+    /// Staged parts of a batch, by part.
+    fn staged_parts(&self, key: BatchKey) -> Result<Vec<StagedPartRow>, StoreError>;
+    /// The record number `ordinal` of a staged part.
+    fn staged_record(&self, part: i64, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
+    /// Highest segment number ever referred to; 0 for none.
+    fn segment_id_max(&self) -> Result<u64, StoreError>;
+    /// The length in bytes of a segment up to which the catalog refers to it; `None` for an unknown segment.
+    fn segment_len(&self, segment: u64) -> Result<Option<u64>, StoreError>;
+    /// Whether any layer or staged part refers to a segment.
+    fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError>;
+    /// Segments that the catalog knows, by number.
+    fn known_segments(&self) -> Result<Vec<u64>, StoreError>;
+    /// The device whose token has this hash.
+    fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError>;
+    /// Whether any device or join token exists.
+    fn has_credentials(&self) -> Result<bool, StoreError>;
+}
+
+/// Changes that are committed together.
+#[expect(clippy::missing_errors_doc, reason = "said once for all above")]
+pub trait CatalogWrite: CatalogRead {
+    /// Makes everything visible and durable.
+    fn commit(self: Box<Self>) -> Result<(), StoreError>;
+    /// Creates a folder.
+    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<(), StoreError>;
+    /// Replaces a folder's numbers.
+    fn update_folder(&self, folder: &FolderRow) -> Result<(), StoreError>;
+    /// Gives a file a node number.
+    fn insert_node(&self, folder: i64, file: FileId) -> Result<i64, StoreError>;
+    /// Adds an attribute row.
+    fn insert_attributes(&self, folder: i64, node: i64, row: &AttributeRow) -> Result<(), StoreError>;
+    /// Sets which layer the attribute row (node, seq) shows.
+    fn set_content(&self, node: i64, seq: Seq, layer: u64) -> Result<(), StoreError>;
+    /// Opens an entry.
+    fn insert_entry(&self, folder: i64, row: &EntryRow) -> Result<(), StoreError>;
+    /// Closes an open entry.
+    fn close_entry(&self, parent: i64, name: &[u8], to_seq: Seq) -> Result<(), StoreError>;
+    /// Closes all open entries of a folder; answers how many.
+    fn close_all_entries(&self, folder: i64, to_seq: Seq) -> Result<u64, StoreError>;
+    /// Adds a batch.
+    fn insert_batch(&self, folder: i64, row: &BatchRow) -> Result<(), StoreError>;
+    /// Adds a snapshot; answers its number.
+    fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError>;
+    /// Removes a snapshot; answers whether it existed.
+    fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError>;
+    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to; answers its number.
+    fn insert_layer(
+        &self,
+        node: i64,
+        row: &LayerRow,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[u64],
+    ) -> Result<i64, StoreError>;
+    /// Marks a layer as not to be merged with older ones.
+    fn set_barrier(&self, layer: i64) -> Result<(), StoreError>;
+    /// The segments that a layer refers to.
+    fn layer_segments(&self, layer: i64) -> Result<Vec<u64>, StoreError>;
+    /// Remembers that a segment is referred to up to `len_bytes`.
+    fn touch_segment(&self, segment: u64, len_bytes: u64) -> Result<(), StoreError>;
+    /// Forgets a segment that nothing refers to. The highest number stays known, so that it is never used twice.
+    fn forget_segment(&self, segment: u64) -> Result<(), StoreError>;
+    /// Replaces a staged part.
+    fn replace_staged_part(
+        &self,
+        key: BatchKey,
+        part: u32,
+        created_ns: i64,
+        records: &[Vec<u8>],
+        segments: &[u64],
+    ) -> Result<(), StoreError>;
+    /// Removes all staged parts of a batch.
+    fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError>;
+    /// Removes staged parts that were staged before; answers how many.
+    fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError>;
+    /// Adds a join token.
+    fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError>;
+    /// Uses up a join token that is valid at `now_ns`; answers whether it was.
+    fn take_join_token(&self, hash: &[u8; 32], now_ns: i64) -> Result<bool, StoreError>;
+    /// Adds a device; answers its number.
+    fn insert_device(&self, name: &str, token_hash: &[u8; 32], created_ns: i64) -> Result<u64, StoreError>;
+}

@@ -1,0 +1,81 @@
+//! The SQLite schema, version 1. `PRAGMA user_version` holds the version; a newer one is refused.
+//!
+//! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
+//! order in which they are read; layer pages are blobs and therefore live in a rowid table.
+
+pub(super) const VERSION: i64 = 1;
+
+/// "BYBC".
+pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
+
+pub(super) const CREATE: &str = "
+CREATE TABLE device (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, token_hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL
+) STRICT;
+CREATE TABLE join_token (
+  hash BLOB PRIMARY KEY, created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE folder (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, root INTEGER REFERENCES node(id),
+  entries INTEGER NOT NULL, snapshots INTEGER NOT NULL, stored_bytes INTEGER NOT NULL, created_ns INTEGER NOT NULL
+) STRICT;
+CREATE TABLE node (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id), file BLOB NOT NULL,
+  UNIQUE (folder, file)
+) STRICT;
+CREATE TABLE attribute (
+  node INTEGER NOT NULL REFERENCES node(id), seq INTEGER NOT NULL, folder INTEGER NOT NULL, kind INTEGER NOT NULL,
+  mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
+  rdev INTEGER NOT NULL, layer INTEGER NOT NULL, content_seq INTEGER NOT NULL, rare BLOB NOT NULL,
+  PRIMARY KEY (node, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX attribute_by_seq ON attribute (folder, seq);
+CREATE TABLE entry (
+  parent INTEGER NOT NULL REFERENCES node(id), name BLOB NOT NULL, from_seq INTEGER NOT NULL, to_seq INTEGER NOT NULL,
+  folder INTEGER NOT NULL, child INTEGER NOT NULL REFERENCES node(id),
+  PRIMARY KEY (parent, name, from_seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entry_by_child ON entry (child, to_seq);
+CREATE INDEX entry_by_from ON entry (folder, from_seq);
+CREATE INDEX entry_by_to ON entry (folder, to_seq);
+CREATE TABLE batch (
+  folder INTEGER NOT NULL REFERENCES folder(id), seq INTEGER NOT NULL, device INTEGER NOT NULL REFERENCES device(id),
+  counter INTEGER NOT NULL, base_seq INTEGER, root INTEGER NOT NULL REFERENCES node(id), created_ns INTEGER NOT NULL,
+  host BLOB NOT NULL, path BLOB NOT NULL, snapshot INTEGER, stored_bytes INTEGER NOT NULL,
+  PRIMARY KEY (folder, seq), UNIQUE (folder, device, counter)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE snapshot (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id), seq INTEGER NOT NULL,
+  time_ns INTEGER NOT NULL, host BLOB NOT NULL, path BLOB NOT NULL, tags BLOB NOT NULL
+) STRICT;
+CREATE INDEX snapshot_by_folder ON snapshot (folder, id);
+CREATE TABLE segment (id INTEGER PRIMARY KEY, len_bytes INTEGER NOT NULL) STRICT;
+CREATE TABLE layer (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL REFERENCES node(id), last INTEGER NOT NULL,
+  first INTEGER NOT NULL, base_len INTEGER NOT NULL, new_len INTEGER NOT NULL, extents INTEGER NOT NULL,
+  resets INTEGER NOT NULL, barrier INTEGER NOT NULL, UNIQUE (node, last, first)
+) STRICT;
+CREATE TABLE layer_page (
+  layer INTEGER NOT NULL REFERENCES layer(id), start INTEGER NOT NULL, extents BLOB NOT NULL, PRIMARY KEY (layer, start)
+) STRICT;
+CREATE TABLE layer_segment (
+  layer INTEGER NOT NULL REFERENCES layer(id), segment INTEGER NOT NULL REFERENCES segment(id),
+  PRIMARY KEY (layer, segment)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX layer_segment_by_segment ON layer_segment (segment);
+CREATE TABLE staged_part (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id),
+  device INTEGER NOT NULL REFERENCES device(id), counter INTEGER NOT NULL, part INTEGER NOT NULL,
+  created_ns INTEGER NOT NULL, UNIQUE (folder, device, counter, part)
+) STRICT;
+CREATE INDEX staged_part_by_age ON staged_part (created_ns);
+CREATE TABLE staged_record (
+  part INTEGER NOT NULL REFERENCES staged_part(id) ON DELETE CASCADE, ordinal INTEGER NOT NULL, record BLOB NOT NULL,
+  PRIMARY KEY (part, ordinal)
+) STRICT;
+CREATE TABLE staged_segment (
+  part INTEGER NOT NULL REFERENCES staged_part(id) ON DELETE CASCADE,
+  segment INTEGER NOT NULL REFERENCES segment(id), PRIMARY KEY (part, segment)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX staged_segment_by_segment ON staged_segment (segment);
+";

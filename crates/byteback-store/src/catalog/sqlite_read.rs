@@ -1,0 +1,350 @@
+//! The reading half of the SQLite catalog: one query per method.
+
+use super::sqlite::Transaction;
+use super::{AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow};
+use crate::codec::{decode_rare_attributes, decode_tags, len_u64};
+use crate::error::StoreError;
+use crate::model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
+use rusqlite::{OptionalExtension, Params, Row};
+use std::sync::atomic::Ordering;
+
+/// Numbers that are stored as SQLite's signed 64 bits. All are below 2^63 by the store's checks.
+pub(super) fn sql(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(column)?;
+    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
+}
+
+impl Transaction<'_> {
+    pub(super) fn one<T>(
+        &self,
+        what: &'static str,
+        query: &str,
+        params: impl Params,
+        map: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let failed = |e| StoreError::catalog(what, e);
+        let mut statement = self.connection()?.prepare_cached(query).map_err(failed)?;
+        statement.query_row(params, map).optional().map_err(failed)
+    }
+
+    pub(super) fn all<T>(
+        &self,
+        what: &'static str,
+        query: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, StoreError> {
+        let failed = |e| StoreError::catalog(what, e);
+        let mut statement = self.connection()?.prepare_cached(query).map_err(failed)?;
+        let rows = statement.query_map(params, map).map_err(failed)?;
+        rows.collect::<rusqlite::Result<Vec<T>>>().map_err(failed)
+    }
+}
+
+fn folder_row(row: &Row<'_>) -> rusqlite::Result<FolderRow> {
+    Ok(FolderRow {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        seq: unsigned(row, 2)?,
+        root: row.get(3)?,
+        entries: unsigned(row, 4)?,
+        snapshots: unsigned(row, 5)?,
+        stored_bytes: unsigned(row, 6)?,
+        created_ns: row.get(7)?,
+    })
+}
+
+const FOLDER: &str = "SELECT id, name, seq, root, entries, snapshots, stored_bytes, created_ns FROM folder";
+
+fn batch_row(row: &Row<'_>) -> rusqlite::Result<BatchRow> {
+    let base_seq: Option<i64> = row.get(3)?;
+    let snapshot: Option<i64> = row.get(8)?;
+    Ok(BatchRow {
+        seq: unsigned(row, 0)?,
+        device: unsigned(row, 1)?,
+        counter: row.get::<_, i64>(2)?.cast_unsigned(),
+        base_seq: base_seq.map(i64::cast_unsigned),
+        root: row.get(4)?,
+        created_ns: row.get(5)?,
+        host: row.get(6)?,
+        path: row.get(7)?,
+        snapshot_id: snapshot.map(i64::cast_unsigned),
+        stored_bytes: unsigned(row, 9)?,
+    })
+}
+
+const BATCH: &str =
+    "SELECT seq, device, counter, base_seq, root, created_ns, host, path, snapshot, stored_bytes FROM batch";
+
+fn entry_row(row: &Row<'_>) -> rusqlite::Result<EntryRow> {
+    Ok(EntryRow {
+        parent: row.get(0)?,
+        name: row.get(1)?,
+        child: row.get(2)?,
+        from_seq: unsigned(row, 3)?,
+        to_seq: unsigned(row, 4)?,
+    })
+}
+
+const ENTRY: &str = "SELECT parent, name, child, from_seq, to_seq FROM entry";
+
+impl CatalogRead for Transaction<'_> {
+    fn folders(&self) -> Result<Vec<FolderRow>, StoreError> {
+        self.all("list the folders", &format!("{FOLDER} ORDER BY name"), [], folder_row)
+    }
+
+    fn folder(&self, name: &str) -> Result<Option<FolderRow>, StoreError> {
+        self.one(
+            "find a folder",
+            &format!("{FOLDER} WHERE name = ?1"),
+            [name],
+            folder_row,
+        )
+    }
+
+    fn node_number(&self, folder: i64, file: FileId) -> Result<Option<i64>, StoreError> {
+        let query = "SELECT id FROM node WHERE folder = ?1 AND file = ?2";
+        self.one("find a node", query, (folder, file.0.to_be_bytes()), |row| row.get(0))
+    }
+
+    fn file_id(&self, node: i64) -> Result<FileId, StoreError> {
+        let bytes: Option<[u8; 16]> = self.one(
+            "find a node's identity",
+            "SELECT file FROM node WHERE id = ?1",
+            [node],
+            |row| row.get(0),
+        )?;
+        let bytes = bytes.ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} is missing")))?;
+        Ok(FileId(u128::from_be_bytes(bytes)))
+    }
+
+    fn attributes(&self, node: i64, at: Seq) -> Result<Option<AttributeRow>, StoreError> {
+        let query = "SELECT seq, kind, mode, uid, gid, size, mtime_ns, rdev, layer, content_seq, rare FROM attribute \
+                     WHERE node = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1";
+        let found = self.one("read attributes", query, (node, sql(at)), |row| {
+            let attributes = Attributes {
+                kind: NodeKind::File,
+                mode: row.get(2)?,
+                uid: row.get(3)?,
+                gid: row.get(4)?,
+                size: unsigned(row, 5)?,
+                mtime_ns: row.get(6)?,
+                rdev: row.get::<_, i64>(7)?.cast_unsigned(),
+                target: None,
+                xattrs: Vec::new(),
+                user: None,
+                group: None,
+            };
+            let kind: u8 = row.get(1)?;
+            let rare: Vec<u8> = row.get(10)?;
+            let row = AttributeRow {
+                seq: unsigned(row, 0)?,
+                attributes,
+                layer: unsigned(row, 8)?,
+                content_seq: unsigned(row, 9)?,
+            };
+            Ok((row, kind, rare))
+        })?;
+        let Some((mut row, kind, rare)) = found else {
+            return Ok(None);
+        };
+        row.attributes.kind = NodeKind::from_number(kind)
+            .ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} is of the unknown kind {kind}")))?;
+        decode_rare_attributes(&rare, &mut row.attributes)?;
+        Ok(Some(row))
+    }
+
+    fn entry(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
+        // Rows of one name do not overlap, so the newest that begins in time is the only candidate.
+        let query =
+            format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
+        let row = self.one("find an entry", &query, (parent, name, sql(at)), entry_row)?;
+        Ok(row.filter(|row| at < row.to_seq))
+    }
+
+    fn newest_entry(&self, parent: i64, name: &[u8]) -> Result<Option<EntryRow>, StoreError> {
+        let query = format!("{ENTRY} WHERE parent = ?1 AND name = ?2 ORDER BY from_seq DESC LIMIT 1");
+        self.one("find an entry", &query, (parent, name), entry_row)
+    }
+
+    fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
+        // No name is empty, so every name is after the empty one.
+        let after = after.unwrap_or_default();
+        let query = format!(
+            "{ENTRY} WHERE parent = ?1 AND name > ?2 AND from_seq <= ?3 AND to_seq > ?3 ORDER BY name LIMIT ?4"
+        );
+        self.all("list a directory", &query, (parent, after, sql(at), limit), entry_row)
+    }
+
+    fn parents(&self, child: i64, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
+        let query = format!("{ENTRY} WHERE child = ?1 AND to_seq > ?2 AND from_seq <= ?2 LIMIT ?3");
+        self.all("find the names of a node", &query, (child, sql(at), limit), entry_row)
+    }
+
+    fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError> {
+        let query = format!("{BATCH} WHERE folder = ?1 AND device = ?2 AND counter = ?3");
+        self.one(
+            "find a batch",
+            &query,
+            (key.folder, sql(key.device), key.counter.cast_signed()),
+            batch_row,
+        )
+    }
+
+    fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError> {
+        self.one(
+            "find a batch",
+            &format!("{BATCH} WHERE folder = ?1 AND seq = ?2"),
+            (folder, sql(seq)),
+            batch_row,
+        )
+    }
+
+    fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
+        let query = "SELECT id, seq, time_ns, host, path, tags FROM snapshot WHERE folder = ?1 AND id > ?2 \
+                     ORDER BY id LIMIT ?3";
+        let rows = self.all("list snapshots", query, (folder, sql(after), limit), |row| {
+            let label = SnapshotLabel {
+                time_ns: row.get(2)?,
+                host: row.get(3)?,
+                path: row.get(4)?,
+                tags: Vec::new(),
+            };
+            let snapshot = Snapshot {
+                id: unsigned(row, 0)?,
+                seq: unsigned(row, 1)?,
+                label,
+            };
+            Ok((snapshot, row.get::<_, Vec<u8>>(5)?))
+        })?;
+        let decoded = rows.into_iter().map(|(mut snapshot, tags)| {
+            snapshot.label.tags = decode_tags(&tags)?;
+            Ok(snapshot)
+        });
+        decoded.collect()
+    }
+
+    fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError> {
+        let query = "SELECT id, first, last, base_len, new_len, extents, resets, barrier FROM layer \
+                     WHERE node = ?1 AND last = ?2 AND first >= ?3 ORDER BY first LIMIT 1";
+        self.one("find a layer", query, (node, sql(last), sql(first_min)), |row| {
+            Ok(LayerRow {
+                id: row.get(0)?,
+                first: unsigned(row, 1)?,
+                last: unsigned(row, 2)?,
+                base_len: unsigned(row, 3)?,
+                new_len: unsigned(row, 4)?,
+                extents: unsigned(row, 5)?,
+                resets: row.get(6)?,
+                barrier: row.get(7)?,
+            })
+        })
+    }
+
+    fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError> {
+        let query = "SELECT extents FROM layer_page WHERE layer = ?1 AND start <= ?2 ORDER BY start DESC LIMIT 1";
+        let page: Option<Vec<u8>> = self.one("read a page", query, (layer, sql(offset)), |row| row.get(0))?;
+        let read = page.as_deref().map_or(0, len_u64);
+        self.catalog.page_bytes_read.fetch_add(read, Ordering::Relaxed);
+        let query = "SELECT start FROM layer_page WHERE layer = ?1 AND start > ?2 ORDER BY start LIMIT 1";
+        let next = self.one("find a page", query, (layer, sql(offset)), |row| unsigned(row, 0))?;
+        Ok((page, next))
+    }
+
+    fn changed_names(
+        &self,
+        folder: i64,
+        from: Seq,
+        to: Seq,
+        after: Option<(i64, &[u8])>,
+        limit: u32,
+    ) -> Result<Vec<(i64, Vec<u8>)>, StoreError> {
+        let (parent, name) = after.unwrap_or((0, &[]));
+        // An open entry's end is beyond every `to`.
+        let query = "SELECT parent, name FROM entry WHERE folder = ?1 AND from_seq > ?2 AND from_seq <= ?3 \
+                       AND (parent, name) > (?4, ?5) \
+                     UNION SELECT parent, name FROM entry WHERE folder = ?1 AND to_seq > ?2 AND to_seq <= ?3 \
+                       AND (parent, name) > (?4, ?5) \
+                     ORDER BY 1, 2 LIMIT ?6";
+        let params = (folder, sql(from), sql(to), parent, name, limit);
+        self.all("list changed names", query, params, |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+    }
+
+    fn changed_nodes(&self, folder: i64, from: Seq, to: Seq, after: i64, limit: u32) -> Result<Vec<i64>, StoreError> {
+        let query = "SELECT DISTINCT node FROM attribute WHERE folder = ?1 AND seq > ?2 AND seq <= ?3 AND node > ?4 \
+                     ORDER BY node LIMIT ?5";
+        self.all(
+            "list changed nodes",
+            query,
+            (folder, sql(from), sql(to), after, limit),
+            |row| row.get(0),
+        )
+    }
+
+    fn staged_parts(&self, key: BatchKey) -> Result<Vec<StagedPartRow>, StoreError> {
+        let query = "SELECT id, part, created_ns FROM staged_part WHERE folder = ?1 AND device = ?2 AND counter = ?3 \
+                     ORDER BY part";
+        let params = (key.folder, sql(key.device), key.counter.cast_signed());
+        self.all("list staged parts", query, params, |row| {
+            Ok(StagedPartRow {
+                id: row.get(0)?,
+                part: row.get(1)?,
+                created_ns: row.get(2)?,
+            })
+        })
+    }
+
+    fn staged_record(&self, part: i64, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = "SELECT record FROM staged_record WHERE part = ?1 AND ordinal = ?2";
+        self.one("read a staged record", query, (part, ordinal), |row| row.get(0))
+    }
+
+    fn segment_id_max(&self) -> Result<u64, StoreError> {
+        let max = self.one("find the last segment", "SELECT max(id) FROM segment", [], |row| {
+            row.get::<_, Option<i64>>(0)
+        })?;
+        Ok(max.flatten().map_or(0, i64::cast_unsigned))
+    }
+
+    fn segment_len(&self, segment: u64) -> Result<Option<u64>, StoreError> {
+        let query = "SELECT len_bytes FROM segment WHERE id = ?1";
+        self.one("find a segment", query, [sql(segment)], |row| unsigned(row, 0))
+    }
+
+    fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
+                     OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
+        Ok(self
+            .one("look for references", query, [sql(segment)], |row| row.get(0))?
+            .unwrap_or(true))
+    }
+
+    fn known_segments(&self) -> Result<Vec<u64>, StoreError> {
+        self.all("list segments", "SELECT id FROM segment ORDER BY id", [], |row| {
+            unsigned(row, 0)
+        })
+    }
+
+    fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError> {
+        let query = "SELECT id, token_hash FROM device WHERE token_hash = ?1";
+        self.one("find a device", query, [hash], |row| {
+            Ok((unsigned(row, 0)?, row.get(1)?))
+        })
+    }
+
+    fn has_credentials(&self) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM device) OR EXISTS (SELECT 1 FROM join_token)";
+        Ok(self
+            .one("look for tokens", query, [], |row| row.get(0))?
+            .unwrap_or(true))
+    }
+}
+
+/// The end of an open entry fits SQLite's numbers exactly.
+const _: () = assert!(OPEN == i64::MAX.cast_unsigned());

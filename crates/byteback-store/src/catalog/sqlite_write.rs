@@ -1,0 +1,277 @@
+//! The writing half of the SQLite catalog: one statement per method, or a few that belong together.
+
+use super::sqlite::Transaction;
+use super::sqlite_read::sql;
+use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
+use crate::codec::{encode_rare_attributes, encode_tags, len_u64};
+use crate::error::StoreError;
+use crate::model::{FileId, Seq, SnapshotLabel};
+use rusqlite::{Params, params};
+use std::sync::atomic::Ordering;
+
+impl Transaction<'_> {
+    /// Runs a statement; answers how many rows it changed.
+    fn run(&self, what: &'static str, statement: &str, params: impl Params) -> Result<u64, StoreError> {
+        let failed = |e| StoreError::catalog(what, e);
+        let changed = self
+            .connection()?
+            .prepare_cached(statement)
+            .map_err(failed)?
+            .execute(params)
+            .map_err(failed)?;
+        let changed = u64::try_from(changed).unwrap_or(u64::MAX);
+        self.catalog.rows_written.fetch_add(changed, Ordering::Relaxed);
+        Ok(changed)
+    }
+
+    /// Inserts a row and answers its number.
+    fn insert(&self, what: &'static str, statement: &str, params: impl Params) -> Result<i64, StoreError> {
+        self.run(what, statement, params)?;
+        Ok(self.connection()?.last_insert_rowid())
+    }
+
+    /// Runs a statement that must change exactly one row.
+    fn run_one(&self, what: &'static str, statement: &str, params: impl Params) -> Result<(), StoreError> {
+        match self.run(what, statement, params)? {
+            1 => Ok(()),
+            _ => Err(StoreError::CatalogDamaged(format!("nothing there to {what}"))),
+        }
+    }
+}
+
+impl CatalogWrite for Transaction<'_> {
+    fn commit(self: Box<Self>) -> Result<(), StoreError> {
+        (*self).finish("COMMIT")
+    }
+
+    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<(), StoreError> {
+        let statement = "INSERT INTO folder (name, seq, root, entries, snapshots, stored_bytes, created_ns) \
+                         VALUES (?1, 0, NULL, 0, 0, 0, ?2)";
+        self.run("create a folder", statement, (name, created_ns)).map(|_| ())
+    }
+
+    fn update_folder(&self, folder: &FolderRow) -> Result<(), StoreError> {
+        let statement =
+            "UPDATE folder SET seq = ?2, root = ?3, entries = ?4, snapshots = ?5, stored_bytes = ?6 WHERE id = ?1";
+        let params = params![
+            folder.id,
+            sql(folder.seq),
+            folder.root,
+            sql(folder.entries),
+            sql(folder.snapshots),
+            sql(folder.stored_bytes)
+        ];
+        self.run_one("update a folder", statement, params)
+    }
+
+    fn insert_node(&self, folder: i64, file: FileId) -> Result<i64, StoreError> {
+        let statement = "INSERT INTO node (folder, file) VALUES (?1, ?2)";
+        self.insert("add a node", statement, (folder, file.0.to_be_bytes()))
+    }
+
+    fn insert_attributes(&self, folder: i64, node: i64, row: &AttributeRow) -> Result<(), StoreError> {
+        let statement = "INSERT INTO attribute (node, seq, folder, kind, mode, uid, gid, size, mtime_ns, rdev, layer, \
+                         content_seq, rare) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+        let a = &row.attributes;
+        let params = params![
+            node,
+            sql(row.seq),
+            folder,
+            a.kind as u8,
+            a.mode,
+            a.uid,
+            a.gid,
+            sql(a.size),
+            a.mtime_ns,
+            a.rdev.cast_signed(),
+            sql(row.layer),
+            sql(row.content_seq),
+            encode_rare_attributes(a)
+        ];
+        self.run("add attributes", statement, params).map(|_| ())
+    }
+
+    fn set_content(&self, node: i64, seq: Seq, layer: u64) -> Result<(), StoreError> {
+        let statement = "UPDATE attribute SET layer = ?3, content_seq = ?2 WHERE node = ?1 AND seq = ?2";
+        self.run_one("set a node's contents", statement, (node, sql(seq), sql(layer)))
+    }
+
+    fn insert_entry(&self, folder: i64, row: &EntryRow) -> Result<(), StoreError> {
+        let statement = "INSERT INTO entry (parent, name, from_seq, to_seq, folder, child) \
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let params = (
+            row.parent,
+            row.name.as_slice(),
+            sql(row.from_seq),
+            sql(row.to_seq),
+            folder,
+            row.child,
+        );
+        self.run("add an entry", statement, params).map(|_| ())
+    }
+
+    fn close_entry(&self, parent: i64, name: &[u8], to_seq: Seq) -> Result<(), StoreError> {
+        let statement = "UPDATE entry SET to_seq = ?3 WHERE parent = ?1 AND name = ?2 AND to_seq = ?4";
+        self.run_one("close an entry", statement, (parent, name, sql(to_seq), sql(OPEN)))
+    }
+
+    fn close_all_entries(&self, folder: i64, to_seq: Seq) -> Result<u64, StoreError> {
+        let statement = "UPDATE entry SET to_seq = ?2 WHERE folder = ?1 AND to_seq = ?3";
+        self.run("close a folder's entries", statement, (folder, sql(to_seq), sql(OPEN)))
+    }
+
+    fn insert_batch(&self, folder: i64, row: &BatchRow) -> Result<(), StoreError> {
+        let statement = "INSERT INTO batch (folder, seq, device, counter, base_seq, root, created_ns, host, path, \
+                         snapshot, stored_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+        let params = params![
+            folder,
+            sql(row.seq),
+            sql(row.device),
+            row.counter.cast_signed(),
+            row.base_seq.map(sql),
+            row.root,
+            row.created_ns,
+            row.host,
+            row.path,
+            row.snapshot_id.map(sql),
+            sql(row.stored_bytes)
+        ];
+        self.run("add a batch", statement, params).map(|_| ())
+    }
+
+    fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError> {
+        let statement = "INSERT INTO snapshot (folder, seq, time_ns, host, path, tags) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let params = params![
+            folder,
+            sql(seq),
+            label.time_ns,
+            label.host,
+            label.path,
+            encode_tags(&label.tags)
+        ];
+        Ok(self.insert("add a snapshot", statement, params)?.cast_unsigned())
+    }
+
+    fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError> {
+        let statement = "DELETE FROM snapshot WHERE folder = ?1 AND id = ?2";
+        Ok(self.run("forget a snapshot", statement, (folder, sql(id)))? > 0)
+    }
+
+    fn insert_layer(
+        &self,
+        node: i64,
+        row: &LayerRow,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[u64],
+    ) -> Result<i64, StoreError> {
+        let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier) \
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let params = params![
+            node,
+            sql(row.last),
+            sql(row.first),
+            sql(row.base_len),
+            sql(row.new_len),
+            sql(row.extents),
+            row.resets,
+            row.barrier
+        ];
+        let layer = self.insert("add a layer", statement, params)?;
+        for (start, page) in pages {
+            let statement = "INSERT INTO layer_page (layer, start, extents) VALUES (?1, ?2, ?3)";
+            self.run("add a page", statement, (layer, sql(*start), page.as_slice()))?;
+            self.catalog
+                .page_bytes_written
+                .fetch_add(len_u64(page), Ordering::Relaxed);
+        }
+        for segment in segments {
+            let statement = "INSERT INTO layer_segment (layer, segment) VALUES (?1, ?2)";
+            self.run("refer to a segment", statement, (layer, sql(*segment)))?;
+        }
+        Ok(layer)
+    }
+
+    fn set_barrier(&self, layer: i64) -> Result<(), StoreError> {
+        self.run_one("mark a layer", "UPDATE layer SET barrier = 1 WHERE id = ?1", [layer])
+    }
+
+    fn layer_segments(&self, layer: i64) -> Result<Vec<u64>, StoreError> {
+        let query = "SELECT segment FROM layer_segment WHERE layer = ?1";
+        self.all("list a layer's segments", query, [layer], |row| {
+            row.get::<_, i64>(0).map(i64::cast_unsigned)
+        })
+    }
+
+    fn touch_segment(&self, segment: u64, len_bytes: u64) -> Result<(), StoreError> {
+        let statement = "INSERT INTO segment (id, len_bytes) VALUES (?1, ?2) \
+                         ON CONFLICT (id) DO UPDATE SET len_bytes = max(len_bytes, excluded.len_bytes)";
+        self.run("note a segment", statement, (sql(segment), sql(len_bytes)))
+            .map(|_| ())
+    }
+
+    fn forget_segment(&self, segment: u64) -> Result<(), StoreError> {
+        self.run(
+            "forget a segment",
+            "DELETE FROM segment WHERE id = ?1 AND id < (SELECT max(id) FROM segment)",
+            [sql(segment)],
+        )
+        .map(|_| ())
+    }
+
+    fn replace_staged_part(
+        &self,
+        key: BatchKey,
+        part: u32,
+        created_ns: i64,
+        records: &[Vec<u8>],
+        segments: &[u64],
+    ) -> Result<(), StoreError> {
+        let whose = (key.folder, sql(key.device), key.counter.cast_signed(), part);
+        let statement = "DELETE FROM staged_part WHERE folder = ?1 AND device = ?2 AND counter = ?3 AND part = ?4";
+        self.run("replace a staged part", statement, whose)?;
+        let statement =
+            "INSERT INTO staged_part (folder, device, counter, part, created_ns) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let id = self.insert("stage a part", statement, (whose.0, whose.1, whose.2, part, created_ns))?;
+        for (ordinal, record) in (0u32..).zip(records) {
+            let statement = "INSERT INTO staged_record (part, ordinal, record) VALUES (?1, ?2, ?3)";
+            self.run("stage a record", statement, (id, ordinal, record.as_slice()))?;
+        }
+        for segment in segments {
+            let statement = "INSERT INTO staged_segment (part, segment) VALUES (?1, ?2)";
+            self.run("refer to a segment", statement, (id, sql(*segment)))?;
+        }
+        Ok(())
+    }
+
+    fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError> {
+        let statement = "DELETE FROM staged_part WHERE folder = ?1 AND device = ?2 AND counter = ?3";
+        let params = (key.folder, sql(key.device), key.counter.cast_signed());
+        self.run("remove staged parts", statement, params).map(|_| ())
+    }
+
+    fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError> {
+        self.run(
+            "remove expired parts",
+            "DELETE FROM staged_part WHERE created_ns < ?1",
+            [before_ns],
+        )
+    }
+
+    fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError> {
+        let statement = "INSERT INTO join_token (hash, created_ns, expires_ns) VALUES (?1, ?2, ?3)";
+        self.run("add a join token", statement, (hash, created_ns, expires_ns))
+            .map(|_| ())
+    }
+
+    fn take_join_token(&self, hash: &[u8; 32], now_ns: i64) -> Result<bool, StoreError> {
+        let statement = "DELETE FROM join_token WHERE hash = ?1 AND expires_ns > ?2";
+        Ok(self.run("use a join token", statement, (hash, now_ns))? > 0)
+    }
+
+    fn insert_device(&self, name: &str, token_hash: &[u8; 32], created_ns: i64) -> Result<u64, StoreError> {
+        let statement = "INSERT INTO device (name, token_hash, created_ns) VALUES (?1, ?2, ?3)";
+        Ok(self
+            .insert("add a device", statement, (name, token_hash, created_ns))?
+            .cast_unsigned())
+    }
+}

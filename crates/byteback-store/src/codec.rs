@@ -1,0 +1,440 @@
+//! Bytes in and out for the blobs that the catalog holds: varints, strings, attributes, staged records.
+//!
+//! Everything read here was written by this program, but disks lie, so every read is checked and a failure
+//! says that the catalog is damaged. Blobs that are kept for long end in a CRC-32C; SQLite itself has none.
+
+use crate::error::StoreError;
+use crate::model::{
+    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
+};
+
+/// Appends to a blob.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    pub(crate) fn varint(&mut self, mut value: u64) {
+        loop {
+            let low = (value & 0x7f) as u8;
+            value >>= 7;
+            if value == 0 {
+                self.bytes.push(low);
+                return;
+            }
+            self.bytes.push(low | 0x80);
+        }
+    }
+
+    /// Zigzag, so that small negative numbers stay short.
+    pub(crate) fn signed(&mut self, value: i64) {
+        self.varint((value << 1 ^ value >> 63).cast_unsigned());
+    }
+
+    pub(crate) fn bytes(&mut self, value: &[u8]) {
+        self.varint(len_u64(value));
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn option(&mut self, value: Option<&[u8]>) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            self.bytes(value);
+        }
+    }
+
+    pub(crate) fn id(&mut self, id: FileId) {
+        self.bytes.extend_from_slice(&id.0.to_be_bytes());
+    }
+
+    /// Ends a blob with its checksum.
+    pub(crate) fn finish_with_crc(mut self) -> Vec<u8> {
+        let crc = crc32c::crc32c(&self.bytes);
+        self.bytes.extend_from_slice(&crc.to_le_bytes());
+        self.bytes
+    }
+}
+
+/// Reads a blob.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
+        Self { rest: bytes, what }
+    }
+
+    /// A reader of a blob that ends in its checksum.
+    pub(crate) fn with_crc(bytes: &'a [u8], what: &'static str) -> Result<Self, StoreError> {
+        let reader = Self { rest: bytes, what };
+        let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
+            return Err(reader.damaged());
+        };
+        if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+            return Err(reader.damaged());
+        }
+        Ok(Self { rest: body, what })
+    }
+
+    pub(crate) fn damaged(&self) -> StoreError {
+        StoreError::CatalogDamaged(format!("{} does not decode", self.what))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, StoreError> {
+        let (first, rest) = self.rest.split_first().ok_or_else(|| self.damaged())?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, StoreError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.damaged())
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, StoreError> {
+        let value = self.varint()?;
+        u32::try_from(value).map_err(|_| self.damaged())
+    }
+
+    pub(crate) fn signed(&mut self) -> Result<i64, StoreError> {
+        let value = self.varint()?;
+        Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], StoreError> {
+        let len = self.varint()?;
+        let len = usize::try_from(len).map_err(|_| self.damaged())?;
+        let (value, rest) = self.rest.split_at_checked(len).ok_or_else(|| self.damaged())?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    fn option(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(if self.u8()? == 0 {
+            None
+        } else {
+            Some(self.bytes()?.to_vec())
+        })
+    }
+
+    pub(crate) fn id(&mut self) -> Result<FileId, StoreError> {
+        let (id, rest) = self.rest.split_first_chunk::<16>().ok_or_else(|| self.damaged())?;
+        self.rest = rest;
+        Ok(FileId(u128::from_be_bytes(*id)))
+    }
+}
+
+pub(crate) fn len_u64(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn usize_u64(value: usize) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// The rarer attributes in one blob: target, xattrs, names of owner and group. Empty when there are none.
+pub(crate) fn encode_rare_attributes(attributes: &Attributes) -> Vec<u8> {
+    if attributes.target.is_none()
+        && attributes.xattrs.is_empty()
+        && attributes.user.is_none()
+        && attributes.group.is_none()
+    {
+        return Vec::new();
+    }
+    let mut out = Writer::default();
+    rare_attributes(&mut out, attributes);
+    out.finish_with_crc()
+}
+
+fn rare_attributes(out: &mut Writer, attributes: &Attributes) {
+    out.option(attributes.target.as_deref());
+    out.option(attributes.user.as_deref());
+    out.option(attributes.group.as_deref());
+    out.varint(u64::try_from(attributes.xattrs.len()).unwrap_or(u64::MAX));
+    for (name, value) in &attributes.xattrs {
+        out.bytes(name);
+        out.bytes(value);
+    }
+}
+
+/// Fills in what [`encode_rare_attributes`] wrote.
+pub(crate) fn decode_rare_attributes(blob: &[u8], attributes: &mut Attributes) -> Result<(), StoreError> {
+    if blob.is_empty() {
+        return Ok(());
+    }
+    let mut reader = Reader::with_crc(blob, "a node's attributes")?;
+    read_rare(&mut reader, attributes)
+}
+
+fn read_rare(reader: &mut Reader<'_>, attributes: &mut Attributes) -> Result<(), StoreError> {
+    attributes.target = reader.option()?;
+    attributes.user = reader.option()?;
+    attributes.group = reader.option()?;
+    let xattrs = reader.varint()?;
+    for _ in 0..xattrs {
+        let name = reader.bytes()?.to_vec();
+        attributes.xattrs.push((name, reader.bytes()?.to_vec()));
+    }
+    Ok(())
+}
+
+/// A record of a batch as it waits in a staged part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StagedRecord {
+    Manifest(Manifest),
+    Node(NodeChange),
+    Entry(EntryChange),
+    Delta(StagedDelta),
+    End(Totals),
+}
+
+/// A delta whose literals lie in segments already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StagedDelta {
+    pub(crate) file: u128,
+    pub(crate) base_len: u64,
+    pub(crate) new_len: u64,
+    pub(crate) extents: u64,
+    pub(crate) copies: bool,
+    /// Every byte before this offset has an extent.
+    pub(crate) covered_to: u64,
+    pub(crate) stored_bytes: u64,
+    /// (first offset, encoded page); see `layer`.
+    pub(crate) pages: Vec<(u64, Vec<u8>)>,
+    /// Segments that the pages refer to.
+    pub(crate) segments: Vec<u64>,
+}
+
+impl StagedRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        match self {
+            Self::Manifest(manifest) => {
+                out.u8(1);
+                out.varint(manifest.device);
+                out.varint(manifest.counter);
+                out.u8(u8::from(manifest.base_seq.is_some()));
+                out.varint(manifest.base_seq.unwrap_or(0));
+                out.id(manifest.root);
+                out.signed(manifest.created_ns);
+                out.bytes(&manifest.host);
+                out.bytes(&manifest.path);
+                out.u8(u8::from(manifest.snapshot.is_some()));
+                if let Some(label) = &manifest.snapshot {
+                    out.signed(label.time_ns);
+                    out.bytes(&label.host);
+                    out.bytes(&label.path);
+                    out.bytes(&encode_tags(&label.tags));
+                }
+            }
+            Self::Node(node) => {
+                out.u8(2);
+                out.id(node.id);
+                let a = &node.attributes;
+                out.u8(a.kind as u8);
+                out.varint(u64::from(a.mode));
+                out.varint(u64::from(a.uid));
+                out.varint(u64::from(a.gid));
+                out.varint(a.size);
+                out.signed(a.mtime_ns);
+                out.varint(a.rdev);
+                rare_attributes(&mut out, a);
+                match node.content {
+                    None => out.u8(0),
+                    Some(change) => {
+                        out.u8(if change.base == ContentBase::Previous { 1 } else { 2 });
+                        out.varint(u64::from(change.deltas));
+                    }
+                }
+            }
+            Self::Entry(entry) => {
+                out.u8(3);
+                out.id(entry.parent);
+                out.bytes(&entry.name);
+                out.u8(u8::from(entry.child.is_some()));
+                if let Some(child) = entry.child {
+                    out.id(child);
+                }
+            }
+            Self::Delta(delta) => {
+                out.u8(4);
+                out.id(FileId(delta.file));
+                out.varint(delta.base_len);
+                out.varint(delta.new_len);
+                out.varint(delta.extents);
+                out.u8(u8::from(delta.copies));
+                out.varint(delta.covered_to);
+                out.varint(delta.stored_bytes);
+                out.varint(u64::try_from(delta.segments.len()).unwrap_or(u64::MAX));
+                for segment in &delta.segments {
+                    out.varint(*segment);
+                }
+                out.varint(u64::try_from(delta.pages.len()).unwrap_or(u64::MAX));
+                for (start, page) in &delta.pages {
+                    out.varint(*start);
+                    out.bytes(page);
+                }
+            }
+            Self::End(totals) => {
+                out.u8(5);
+                out.varint(totals.nodes);
+                out.varint(totals.entries);
+                out.varint(totals.deltas);
+            }
+        }
+        out.finish_with_crc()
+    }
+
+    pub(crate) fn decode(blob: &[u8]) -> Result<Self, StoreError> {
+        let mut r = Reader::with_crc(blob, "a staged record")?;
+        let record = match r.u8()? {
+            1 => Self::Manifest(decode_manifest(&mut r)?),
+            2 => Self::Node(decode_node(&mut r)?),
+            3 => Self::Entry(EntryChange {
+                parent: r.id()?,
+                name: r.bytes()?.to_vec(),
+                child: if r.u8()? == 0 { None } else { Some(r.id()?) },
+            }),
+            4 => Self::Delta(decode_delta(&mut r)?),
+            5 => Self::End(Totals {
+                nodes: r.varint()?,
+                entries: r.varint()?,
+                deltas: r.varint()?,
+            }),
+            _ => return Err(r.damaged()),
+        };
+        if !r.is_empty() {
+            return Err(r.damaged());
+        }
+        Ok(record)
+    }
+}
+
+fn decode_manifest(r: &mut Reader<'_>) -> Result<Manifest, StoreError> {
+    let device = r.varint()?;
+    let counter = r.varint()?;
+    let based = r.u8()? != 0;
+    let base_seq = r.varint()?;
+    Ok(Manifest {
+        device,
+        counter,
+        base_seq: based.then_some(base_seq),
+        root: r.id()?,
+        created_ns: r.signed()?,
+        host: r.bytes()?.to_vec(),
+        path: r.bytes()?.to_vec(),
+        snapshot: if r.u8()? == 0 {
+            None
+        } else {
+            Some(SnapshotLabel {
+                time_ns: r.signed()?,
+                host: r.bytes()?.to_vec(),
+                path: r.bytes()?.to_vec(),
+                tags: decode_tags(r.bytes()?)?,
+            })
+        },
+    })
+}
+
+fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
+    let id = r.id()?;
+    let kind = r.u8()?;
+    let mut attributes = Attributes {
+        kind: NodeKind::from_number(kind).ok_or_else(|| r.damaged())?,
+        mode: r.u32()?,
+        uid: r.u32()?,
+        gid: r.u32()?,
+        size: r.varint()?,
+        mtime_ns: r.signed()?,
+        rdev: r.varint()?,
+        target: None,
+        xattrs: Vec::new(),
+        user: None,
+        group: None,
+    };
+    read_rare(r, &mut attributes)?;
+    let content = match r.u8()? {
+        0 => None,
+        1 => Some(ContentChange {
+            base: ContentBase::Previous,
+            deltas: r.u32()?,
+        }),
+        2 => Some(ContentChange {
+            base: ContentBase::Empty,
+            deltas: r.u32()?,
+        }),
+        _ => return Err(r.damaged()),
+    };
+    Ok(NodeChange {
+        id,
+        attributes,
+        content,
+    })
+}
+
+fn decode_delta(r: &mut Reader<'_>) -> Result<StagedDelta, StoreError> {
+    let mut delta = StagedDelta {
+        file: r.id()?.0,
+        base_len: r.varint()?,
+        new_len: r.varint()?,
+        extents: r.varint()?,
+        copies: r.u8()? != 0,
+        covered_to: r.varint()?,
+        stored_bytes: r.varint()?,
+        ..StagedDelta::default()
+    };
+    for _ in 0..r.varint()? {
+        delta.segments.push(r.varint()?);
+    }
+    for _ in 0..r.varint()? {
+        let start = r.varint()?;
+        delta.pages.push((start, r.bytes()?.to_vec()));
+    }
+    Ok(delta)
+}
+
+/// A list of tags as one blob.
+pub(crate) fn encode_tags(tags: &[String]) -> Vec<u8> {
+    let mut out = Writer::default();
+    for tag in tags {
+        out.bytes(tag.as_bytes());
+    }
+    out.bytes
+}
+
+/// The tags of a blob.
+pub(crate) fn decode_tags(blob: &[u8]) -> Result<Vec<String>, StoreError> {
+    let mut reader = Reader::new(blob, "a list of tags");
+    let mut tags = Vec::new();
+    while !reader.is_empty() {
+        let tag = reader.bytes()?.to_vec();
+        tags.push(String::from_utf8(tag).map_err(|_| reader.damaged())?);
+    }
+    Ok(tags)
+}
+
+#[cfg(test)]
+mod tests;

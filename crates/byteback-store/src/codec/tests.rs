@@ -1,0 +1,120 @@
+use super::*;
+use proptest::prelude::*;
+
+fn node() -> NodeChange {
+    NodeChange {
+        id: FileId(u128::MAX),
+        attributes: Attributes {
+            kind: NodeKind::Symlink,
+            mode: 0o7777,
+            uid: u32::MAX,
+            gid: 0,
+            size: u64::MAX,
+            mtime_ns: i64::MIN,
+            rdev: 9,
+            target: Some(b"\xff/x".to_vec()),
+            xattrs: vec![(b"user.a".to_vec(), vec![0; 300]), (b"user.b".to_vec(), vec![])],
+            user: Some(b"me".to_vec()),
+            group: None,
+        },
+        content: Some(ContentChange {
+            deltas: 3,
+            base: ContentBase::Previous,
+        }),
+    }
+}
+
+fn records() -> Vec<StagedRecord> {
+    vec![
+        StagedRecord::Manifest(Manifest {
+            device: 1,
+            counter: u64::MAX,
+            base_seq: None,
+            root: FileId(1),
+            created_ns: -1,
+            host: b"h".to_vec(),
+            path: b"/".to_vec(),
+            snapshot: Some(SnapshotLabel {
+                tags: vec!["a".into(), String::new()],
+                ..SnapshotLabel::default()
+            }),
+        }),
+        StagedRecord::Node(node()),
+        StagedRecord::Entry(EntryChange {
+            parent: FileId(1),
+            name: b"n".to_vec(),
+            child: Some(FileId(2)),
+        }),
+        StagedRecord::Entry(EntryChange {
+            parent: FileId(1),
+            name: b"n".to_vec(),
+            child: None,
+        }),
+        StagedRecord::Delta(StagedDelta {
+            file: 5,
+            base_len: 1,
+            new_len: 2,
+            extents: 3,
+            copies: true,
+            covered_to: 7,
+            stored_bytes: 4,
+            pages: vec![(0, vec![1, 2]), (9, vec![])],
+            segments: vec![1, 300],
+        }),
+        StagedRecord::End(Totals {
+            nodes: 1,
+            entries: 2,
+            deltas: 3,
+        }),
+    ]
+}
+
+#[test]
+fn staged_records_round_trip_and_every_flip_is_noticed() {
+    for record in records() {
+        let blob = record.encode();
+        assert_eq!(StagedRecord::decode(&blob).unwrap(), record);
+        for at in 0..blob.len() {
+            let mut flipped = blob.clone();
+            flipped[at] ^= 0x10;
+            assert!(StagedRecord::decode(&flipped).is_err(), "{record:?} byte {at}");
+            assert!(StagedRecord::decode(&blob[..at]).is_err());
+        }
+    }
+}
+
+#[test]
+fn rare_attributes_round_trip() {
+    let full = node().attributes;
+    let mut read = Attributes {
+        target: None,
+        xattrs: vec![],
+        user: None,
+        group: None,
+        ..full.clone()
+    };
+    assert!(encode_rare_attributes(&read).is_empty(), "the usual file needs no blob");
+    decode_rare_attributes(&encode_rare_attributes(&full), &mut read).unwrap();
+    assert_eq!(read, full);
+}
+
+proptest! {
+    #[test]
+    fn numbers_round_trip(unsigned: u64, signed: i64) {
+        let mut out = Writer::default();
+        out.varint(unsigned);
+        out.signed(signed);
+        let mut reader = Reader::new(&out.bytes, "numbers");
+        prop_assert_eq!(reader.varint().unwrap(), unsigned);
+        prop_assert_eq!(reader.signed().unwrap(), signed);
+        prop_assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn arbitrary_blobs_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        let _ = StagedRecord::decode(&bytes);
+        let crc = crc32c::crc32c(&bytes).to_le_bytes();
+        bytes.extend(crc);
+        let _ = StagedRecord::decode(&bytes);
+    }
+}

@@ -1,0 +1,156 @@
+//! What can go wrong in the store, sorted by what the caller has to do.
+//!
+//! `Invalid*`, `Conflict`, `PartsMissing` and `TooLarge` are the client's; `Full` is the operator's;
+//! `Damaged` names what is lost and where; everything else is a fault of the machine or of the program.
+//! After every error the store is as it was before the call, apart from leaked segment bytes.
+
+use crate::model::{Conflict, FileId};
+use std::io;
+
+/// Why the store could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No folder of this name.
+    #[error("there is no folder {0:?}")]
+    FolderNotFound(String),
+    /// No such snapshot in the folder.
+    #[error("folder {folder:?} has no snapshot {id}")]
+    SnapshotNotFound {
+        /// The folder.
+        folder: String,
+        /// The snapshot.
+        id: u64,
+    },
+    /// Nothing there at that moment.
+    #[error("{0}")]
+    NodeNotFound(String),
+    /// A sequence number or range that the folder does not have, a bad cursor.
+    #[error("{0}")]
+    InvalidParameter(String),
+    /// A delta stream is malformed.
+    #[error("the delta of file {file} is malformed: {source}")]
+    InvalidDelta {
+        /// The file.
+        file: FileId,
+        /// What is wrong.
+        source: byteback_delta::ReadError,
+    },
+    /// A batch contradicts itself or the folder. Nothing was applied.
+    #[error("{0}")]
+    InvalidBatch(String),
+    /// Somebody else changed the same things first. Nothing was applied.
+    #[error("{} of the batch's changes are older than what the folder holds", conflicts.len())]
+    Conflict {
+        /// The first few of them.
+        conflicts: Vec<Conflict>,
+    },
+    /// A commit names parts that are not staged.
+    #[error("part {} of the batch is not staged", missing.first().copied().unwrap_or(0))]
+    PartsMissing {
+        /// The first few of them.
+        missing: Vec<u32>,
+    },
+    /// A batch exceeds a limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// A join token is unknown, used or expired.
+    #[error("the join token is unknown, used or expired")]
+    JoinTokenInvalid,
+    /// The disk is full. Nothing was lost; the next try continues where this one began.
+    #[error("the disk is full while writing {what}; free some space and try again: {source}")]
+    Full {
+        /// What was being written.
+        what: String,
+        /// The system's answer.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Stored bytes are not what was written.
+    #[error("segment {segment} is damaged at offset {offset}: {what}")]
+    Damaged {
+        /// The segment file's number.
+        segment: u64,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// The catalog contradicts itself.
+    #[error("the catalog is damaged: {0}; restore it from a backup, or run 'sqlite3 catalog.sqlite .recover'")]
+    CatalogDamaged(String),
+    /// The catalog was written by a newer program.
+    #[error("the catalog has format {found}, and this program knows {known}; use a newer program")]
+    CatalogVersion {
+        /// What the file says.
+        found: i64,
+        /// What this program knows.
+        known: i64,
+    },
+    /// Another process has the store open.
+    #[error("the store is in use by another process")]
+    InUse(#[source] io::Error),
+    /// The catalog engine failed.
+    #[error("the catalog failed to {what}: {source}")]
+    Catalog {
+        /// What was attempted.
+        what: &'static str,
+        /// The engine's answer.
+        source: rusqlite::Error,
+    },
+    /// A segment file could not be read or written.
+    #[error("segment {segment}: cannot {what}: {source}")]
+    Segment {
+        /// The segment file's number.
+        segment: u64,
+        /// What was attempted.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Something else of the machine failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A write to this segment failed before, so nothing more is known about its tail. Send the data again.
+    #[error("segment {0} was given up after a failed sync; send the data again")]
+    SegmentAbandoned(u64),
+}
+
+impl StoreError {
+    pub(crate) fn segment(segment: u64, what: &'static str, source: io::Error) -> Self {
+        if is_full(&source) {
+            return Self::Full {
+                what: format!("segment {segment}"),
+                source: Box::new(source),
+            };
+        }
+        Self::Segment { segment, what, source }
+    }
+
+    pub(crate) fn io(what: &'static str, source: io::Error) -> Self {
+        if is_full(&source) {
+            return Self::Full {
+                what: what.to_owned(),
+                source: Box::new(source),
+            };
+        }
+        Self::Io { what, source }
+    }
+
+    pub(crate) fn catalog(what: &'static str, source: rusqlite::Error) -> Self {
+        if source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
+            return Self::Full {
+                what: "the catalog".to_owned(),
+                source: Box::new(source),
+            };
+        }
+        Self::Catalog { what, source }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,46 @@
+//! Paths of nodes, found by walking from a node up to the root.
+
+use crate::catalog::CatalogRead;
+use crate::error::StoreError;
+use crate::model::Seq;
+
+/// Deepest path that is told. Deeper nodes exist, only without a path in messages.
+const DEPTH_MAX: usize = 4096;
+
+/// One path of `node` from `root` at `at`, without a leading slash; empty for the root itself, `None` for what the root
+/// does not reach.
+pub(crate) fn path_of(catalog: &dyn CatalogRead, root: i64, node: i64, at: Seq) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut current = node;
+    while current != root {
+        // A file may have several names, and some of them may be out of reach; directories have one.
+        let Some(entry) = catalog.parents(current, at, 1)?.pop() else {
+            return Ok(None);
+        };
+        names.push(entry.name);
+        current = entry.parent;
+        if names.len() > DEPTH_MAX {
+            return Ok(None);
+        }
+    }
+    names.reverse();
+    Ok(Some(names.join(&b'/')))
+}
+
+/// The path of a name in a directory.
+pub(crate) fn path_in(
+    catalog: &dyn CatalogRead,
+    root: i64,
+    parent: i64,
+    name: &[u8],
+    at: Seq,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some(mut path) = path_of(catalog, root, parent, at)? else {
+        return Ok(None);
+    };
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    Ok(Some(path))
+}

@@ -1,0 +1,563 @@
+//! Reads trees, nodes, extents and differences at any sequence number.
+//!
+//! Lists come in pages whose cursors are plain positions: the last name, the next offset, the last changed name or
+//! node. History never changes, so that a list continues consistently in another transaction.
+
+use crate::catalog::{AttributeRow, CatalogRead, FolderRow};
+use crate::error::StoreError;
+use crate::layer::Literal;
+use crate::model::{Attributes, ContentVersion, FileId, Node, NodeKind, Seq};
+use crate::paths::{path_in, path_of};
+use crate::resolve::{Resolver, layer_rows};
+use crate::store::{Store, existing_seq, folder_row};
+use byteback_delta::Source;
+use byteback_extents::ByteRange;
+
+/// Pieces that a difference looks at per file before it calls the rest changed. A bound on work, not on truth: what is
+/// said to be changed then is a superset of what is.
+const DIFF_PIECES_MAX: u32 = 1_000_000;
+
+/// Which node of a tree is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeTarget {
+    /// The root.
+    Root,
+    /// A node by its identity.
+    Node(FileId),
+    /// A path from the root; `/` separates, leading, trailing and double ones do not matter. Symlinks are not followed.
+    Path(Vec<u8>),
+}
+
+/// A node and a page of its entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreePage {
+    /// What was read.
+    pub at: Seq,
+    /// The node.
+    pub node: Node,
+    /// Names and what they name; none unless the node is a directory.
+    pub entries: Vec<(Vec<u8>, Node)>,
+    /// Whether more entries follow the last one.
+    pub more: bool,
+}
+
+/// A range of contents: stored bytes, or zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentExtent {
+    /// Which bytes.
+    pub range: ByteRange,
+    /// Stored bytes; otherwise zeros.
+    pub is_data: bool,
+}
+
+/// A page of extents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentsPage {
+    /// Length of the contents in bytes.
+    pub size: u64,
+    /// Ascending, without gaps.
+    pub extents: Vec<ContentExtent>,
+    /// Offset at which the next page begins.
+    pub next_offset: Option<u64>,
+}
+
+/// A page of changed ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangesPage {
+    /// Length at the older moment in bytes; 0 when the node did not exist.
+    pub size_from: u64,
+    /// Length at the newer moment in bytes.
+    pub size_to: u64,
+    /// Ascending, not touching each other.
+    pub ranges: Vec<ByteRange>,
+    /// Offset at which the next page begins.
+    pub next_offset: Option<u64>,
+}
+
+/// A difference between two sequence numbers; see `byteback-api`'s `DiffItem`, which it becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in byteback-api")]
+pub enum DiffItem {
+    EntryAdded {
+        parent: FileId,
+        name: Vec<u8>,
+        child: FileId,
+        path: Option<Vec<u8>>,
+    },
+    EntryRemoved {
+        parent: FileId,
+        name: Vec<u8>,
+        child: FileId,
+        path: Option<Vec<u8>>,
+    },
+    NodeChanged {
+        id: FileId,
+        path: Option<Vec<u8>>,
+        before: Option<Box<Attributes>>,
+        after: Box<Attributes>,
+        changed_bytes: u64,
+        content_changed: bool,
+    },
+}
+
+/// Where a difference goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiffCursor {
+    /// After this name in this directory (a node number).
+    Name(i64, Vec<u8>),
+    /// After this node number; 0 is before the first.
+    Node(i64),
+}
+
+/// A page of differences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiffPage {
+    /// The newer sequence number.
+    pub to: Seq,
+    /// Names first, then nodes.
+    pub changes: Vec<DiffItem>,
+    /// Where the next page begins.
+    pub next: Option<DiffCursor>,
+}
+
+impl Store {
+    /// A node at a moment and a page of its entries after the name `after`.
+    ///
+    /// # Errors
+    /// The folder, the moment or the node does not exist; the catalog fails.
+    pub fn tree(
+        &self,
+        folder: &str,
+        at: Option<Seq>,
+        target: &TreeTarget,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<TreePage, StoreError> {
+        let catalog = self.catalog().read()?;
+        let catalog = &*catalog;
+        let folder = folder_row(catalog, folder)?;
+        let at = existing_seq(&folder, at)?;
+        let node = match target {
+            TreeTarget::Root => root_at(catalog, &folder, at)?,
+            TreeTarget::Node(file) => node_number(catalog, &folder, *file)?,
+            TreeTarget::Path(path) => walk(catalog, root_at(catalog, &folder, at)?, path, at)?,
+        };
+        let described = describe(catalog, &folder, node, at)?;
+        let mut entries = Vec::new();
+        let mut more = false;
+        if described.attributes.kind == NodeKind::Directory {
+            let mut rows = catalog.entries(node, at, after, limit.saturating_add(1))?;
+            more = rows.len() > usize::try_from(limit).unwrap_or(usize::MAX);
+            if more {
+                rows.pop();
+            }
+            for row in rows {
+                let child = describe(catalog, &folder, row.child, at)?;
+                entries.push((row.name, child));
+            }
+        }
+        Ok(TreePage {
+            at,
+            node: described,
+            entries,
+            more,
+        })
+    }
+
+    /// A node at a moment.
+    ///
+    /// # Errors
+    /// The folder, the moment or the node does not exist; the catalog fails.
+    pub fn node(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<Node, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let at = existing_seq(&folder, at)?;
+        let node = node_number(&*catalog, &folder, file)?;
+        describe(&*catalog, &folder, node, at)
+    }
+
+    /// Data and holes of a file at a moment, from `offset` on.
+    ///
+    /// # Errors
+    /// The folder, the moment or the file does not exist; the catalog fails.
+    pub fn extents(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+        offset: u64,
+        limit: u32,
+    ) -> Result<ExtentsPage, StoreError> {
+        let catalog = self.catalog().read()?;
+        let catalog = &*catalog;
+        let folder = folder_row(catalog, folder)?;
+        let at = existing_seq(&folder, at)?;
+        let (node, row) = file_at(catalog, &folder, file, at)?;
+        let size = row.attributes.size;
+        let rows = layer_rows(catalog, node, row.layer, 0)?;
+        let mut resolver = Resolver::to_bottom(rows, ByteRange::new(offset, size));
+        let mut page = Paged::new(limit);
+        while let Some((range, source)) = resolver.next_piece(catalog)? {
+            if page.push(range, matches!(source, Source::Literal(_))) {
+                break;
+            }
+        }
+        let (pieces, next_offset) = page.finish();
+        let extents = pieces
+            .into_iter()
+            .map(|(range, is_data)| ContentExtent { range, is_data })
+            .collect();
+        Ok(ExtentsPage {
+            size,
+            extents,
+            next_offset,
+        })
+    }
+
+    /// Ranges of a file that were written in `(from, to]`, from `offset` on. `from` 0 is before the first batch.
+    ///
+    /// # Errors
+    /// The folder, the moments or the file do not exist; the catalog fails.
+    pub fn changes(
+        &self,
+        folder: &str,
+        file: FileId,
+        (from, to): (Seq, Option<Seq>),
+        offset: u64,
+        limit: u32,
+    ) -> Result<ChangesPage, StoreError> {
+        let catalog = self.catalog().read()?;
+        let catalog = &*catalog;
+        let folder = folder_row(catalog, folder)?;
+        let to = existing_seq(&folder, to)?;
+        check_order(from, to)?;
+        let (node, newer) = file_at(catalog, &folder, file, to)?;
+        let older = catalog.attributes(node, from)?;
+        let size_to = newer.attributes.size;
+        let after = older.as_ref().map_or(0, |row| row.layer);
+        let size_from = older.map_or(0, |row| row.attributes.size);
+        let rows = layer_rows(catalog, node, newer.layer, after)?;
+        let mut page = Paged::new(limit);
+        // No layer between them: the same contents.
+        if newer.layer != after {
+            let mut resolver = Resolver::to_base(rows, ByteRange::new(offset, size_to));
+            let mut pieces = 0u32;
+            while let Some((range, source)) = resolver.next_piece(catalog)? {
+                pieces += 1;
+                if !is_unchanged(range, &source) {
+                    if page.push(range, true) {
+                        break;
+                    }
+                } else if pieces > DIFF_PIECES_MAX {
+                    // Enough work for one answer: the next page goes on here.
+                    page.stop_at(range.end(), size_to);
+                    break;
+                }
+            }
+        }
+        let (pieces, next_offset) = page.finish();
+        let ranges = pieces.into_iter().map(|(range, _)| range).collect();
+        Ok(ChangesPage {
+            size_from,
+            size_to,
+            ranges,
+            next_offset,
+        })
+    }
+
+    /// Differences of the tree in `(from, to]`.
+    ///
+    /// # Errors
+    /// The folder or the moments do not exist; the catalog fails.
+    pub fn diff(
+        &self,
+        folder: &str,
+        (from, to): (Seq, Option<Seq>),
+        cursor: Option<DiffCursor>,
+        limit: u32,
+    ) -> Result<DiffPage, StoreError> {
+        let catalog = self.catalog().read()?;
+        let catalog = &*catalog;
+        let folder = folder_row(catalog, folder)?;
+        let to = existing_seq(&folder, to)?;
+        check_order(from, to)?;
+        let mut diff = Diff {
+            catalog,
+            folder: &folder,
+            from,
+            to,
+            changes: Vec::new(),
+        };
+        let after_node = match cursor {
+            Some(DiffCursor::Node(after)) => after,
+            names => {
+                let after = match &names {
+                    Some(DiffCursor::Name(parent, name)) => Some((*parent, name.as_slice())),
+                    _ => None,
+                };
+                let changed = catalog.changed_names(folder.id, from, to, after, limit)?;
+                let full = changed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+                let last = changed.last().cloned();
+                for (parent, name) in changed {
+                    diff.name(parent, &name)?;
+                }
+                if full && let Some((parent, name)) = last {
+                    let changes = diff.changes;
+                    return Ok(DiffPage {
+                        to,
+                        changes,
+                        next: Some(DiffCursor::Name(parent, name)),
+                    });
+                }
+                0
+            }
+        };
+        let changed = catalog.changed_nodes(folder.id, from, to, after_node, limit)?;
+        let full = changed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let last = changed.last().copied();
+        for node in changed {
+            diff.node(node)?;
+        }
+        let next = last.filter(|_| full).map(DiffCursor::Node);
+        Ok(DiffPage {
+            to,
+            changes: diff.changes,
+            next,
+        })
+    }
+}
+
+struct Diff<'a> {
+    catalog: &'a dyn CatalogRead,
+    folder: &'a FolderRow,
+    from: Seq,
+    to: Seq,
+    changes: Vec<DiffItem>,
+}
+
+impl Diff<'_> {
+    fn name(&mut self, parent: i64, name: &[u8]) -> Result<(), StoreError> {
+        let before = self.catalog.entry(parent, name, self.from)?.map(|row| row.child);
+        let after = self.catalog.entry(parent, name, self.to)?.map(|row| row.child);
+        if before == after {
+            return Ok(());
+        }
+        let directory = self.catalog.file_id(parent)?;
+        if let Some(child) = before {
+            let path = match self.root(self.from)? {
+                Some(root) => path_in(self.catalog, root, parent, name, self.from)?,
+                None => None,
+            };
+            let child = self.catalog.file_id(child)?;
+            self.changes.push(DiffItem::EntryRemoved {
+                parent: directory,
+                name: name.to_vec(),
+                child,
+                path,
+            });
+        }
+        if let Some(child) = after {
+            let path = match self.root(self.to)? {
+                Some(root) => path_in(self.catalog, root, parent, name, self.to)?,
+                None => None,
+            };
+            let child = self.catalog.file_id(child)?;
+            self.changes.push(DiffItem::EntryAdded {
+                parent: directory,
+                name: name.to_vec(),
+                child,
+                path,
+            });
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: i64) -> Result<(), StoreError> {
+        let Some(after) = self.catalog.attributes(node, self.to)? else {
+            return Ok(());
+        };
+        let before = self.catalog.attributes(node, self.from)?;
+        let before_layer = before.as_ref().map_or(0, |row| row.layer);
+        let content_changed = after.layer != before_layer;
+        if !content_changed
+            && before
+                .as_ref()
+                .is_some_and(|before| before.attributes == after.attributes)
+        {
+            return Ok(());
+        }
+        let changed_bytes = if content_changed {
+            changed_bytes(self.catalog, node, &after, before_layer)?
+        } else {
+            0
+        };
+        let path = match self.root(self.to)? {
+            Some(root) => path_of(self.catalog, root, node, self.to)?,
+            None => None,
+        };
+        self.changes.push(DiffItem::NodeChanged {
+            id: self.catalog.file_id(node)?,
+            path,
+            before: before.map(|row| Box::new(row.attributes)),
+            after: Box::new(after.attributes),
+            changed_bytes,
+            content_changed,
+        });
+        Ok(())
+    }
+
+    fn root(&self, at: Seq) -> Result<Option<i64>, StoreError> {
+        Ok(self.catalog.batch_by_seq(self.folder.id, at)?.map(|batch| batch.root))
+    }
+}
+
+fn changed_bytes(
+    catalog: &dyn CatalogRead,
+    node: i64,
+    newer: &AttributeRow,
+    after_layer: u64,
+) -> Result<u64, StoreError> {
+    let size = newer.attributes.size;
+    let rows = layer_rows(catalog, node, newer.layer, after_layer)?;
+    let mut resolver = Resolver::to_base(rows, ByteRange::new(0, size));
+    let mut changed = 0u64;
+    let mut pieces = 0u32;
+    while let Some((range, source)) = resolver.next_piece(catalog)? {
+        if !is_unchanged(range, &source) {
+            changed = changed.saturating_add(range.len_bytes());
+        }
+        pieces += 1;
+        if pieces > DIFF_PIECES_MAX {
+            return Ok(changed.saturating_add(size.saturating_sub(range.end())));
+        }
+    }
+    Ok(changed)
+}
+
+fn is_unchanged(range: ByteRange, source: &Source<Literal>) -> bool {
+    matches!(source, Source::Copy { base_offset } if *base_offset == range.start())
+}
+
+fn check_order(from: Seq, to: Seq) -> Result<(), StoreError> {
+    if from > to {
+        return Err(StoreError::InvalidParameter(format!(
+            "'from' ({from}) must not be after 'to' ({to})"
+        )));
+    }
+    Ok(())
+}
+
+/// Joins adjacent ranges of one kind and stops when there are enough.
+struct Paged {
+    limit: usize,
+    pieces: Vec<(ByteRange, bool)>,
+    next_offset: Option<u64>,
+}
+
+impl Paged {
+    fn new(limit: u32) -> Self {
+        Self {
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            pieces: Vec::new(),
+            next_offset: None,
+        }
+    }
+
+    /// Answers true when the page is full and the range belongs to the next one.
+    fn push(&mut self, range: ByteRange, kind: bool) -> bool {
+        if let Some((last, last_kind)) = self.pieces.last_mut()
+            && *last_kind == kind
+            && last.end() == range.start()
+        {
+            *last = last.hull(range);
+            return false;
+        }
+        if self.pieces.len() >= self.limit {
+            self.next_offset = Some(range.start());
+            return true;
+        }
+        self.pieces.push((range, kind));
+        false
+    }
+
+    fn stop_at(&mut self, offset: u64, size: u64) {
+        self.next_offset = Some(offset).filter(|offset| *offset < size);
+    }
+
+    fn finish(self) -> (Vec<(ByteRange, bool)>, Option<u64>) {
+        (self.pieces, self.next_offset)
+    }
+}
+
+pub(crate) fn root_at(catalog: &dyn CatalogRead, folder: &FolderRow, at: Seq) -> Result<i64, StoreError> {
+    let batch = catalog.batch_by_seq(folder.id, at)?;
+    batch
+        .map(|batch| batch.root)
+        .ok_or_else(|| StoreError::CatalogDamaged(format!("batch {at} is missing")))
+}
+
+fn node_number(catalog: &dyn CatalogRead, folder: &FolderRow, file: FileId) -> Result<i64, StoreError> {
+    let missing = || StoreError::NodeNotFound(format!("folder {:?} never had a node {file}", folder.name));
+    catalog.node_number(folder.id, file)?.ok_or_else(missing)
+}
+
+/// A regular file and its attributes at a moment.
+pub(crate) fn file_at(
+    catalog: &dyn CatalogRead,
+    folder: &FolderRow,
+    file: FileId,
+    at: Seq,
+) -> Result<(i64, AttributeRow), StoreError> {
+    let node = node_number(catalog, folder, file)?;
+    let row = catalog
+        .attributes(node, at)?
+        .ok_or_else(|| StoreError::NodeNotFound(format!("node {file} did not exist at {at}")))?;
+    if row.attributes.kind != NodeKind::File {
+        return Err(StoreError::InvalidParameter(format!(
+            "node {file} is no file and has no contents"
+        )));
+    }
+    Ok((node, row))
+}
+
+fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i64, StoreError> {
+    let mut node = root;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        node = match catalog.entry(node, name, at)? {
+            Some(entry) => entry.child,
+            None => {
+                let shown = String::from_utf8_lossy(path).into_owned();
+                let name = String::from_utf8_lossy(name).into_owned();
+                return Err(StoreError::NodeNotFound(format!(
+                    "path {shown:?} ends at {name:?} at {at}"
+                )));
+            }
+        };
+    }
+    Ok(node)
+}
+
+fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64, at: Seq) -> Result<Node, StoreError> {
+    let id = catalog.file_id(node)?;
+    let row = catalog
+        .attributes(node, at)?
+        .ok_or_else(|| StoreError::NodeNotFound(format!("node {id} did not exist at {at}")))?;
+    let content = if row.layer == 0 {
+        None
+    } else {
+        let batch = catalog
+            .batch_by_seq(folder.id, row.content_seq)?
+            .ok_or_else(|| StoreError::CatalogDamaged(format!("batch {} is missing", row.content_seq)))?;
+        Some(ContentVersion {
+            seq: batch.seq,
+            device: batch.device,
+            counter: batch.counter,
+        })
+    };
+    Ok(Node {
+        id,
+        seq: row.seq,
+        attributes: row.attributes,
+        content,
+    })
+}

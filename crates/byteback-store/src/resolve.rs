@@ -1,0 +1,191 @@
+//! Where each byte of a version comes from: the layers of a file laid over each other, lazily.
+//!
+//! [`Resolver`] walks a range of the newest layer's contents. Where that layer has a literal or zeros, it answers;
+//! where it keeps or copies bytes of its base, it looks into the next older row at that place, and so on. Only the
+//! pages that the range needs are read, and memory is one page per row and one step per row, whatever the length
+//! of the file. Reading, merging and comparing versions all use it: reading walks to the bottom, merging and
+//! comparing stop at a version, and what is taken from that version is answered as `Source::Copy`.
+//!
+//! [`layer_rows`] picks the rows: from the wanted layer downwards, always the row that covers the most layers. By
+//! `compact`'s rule these are the runs that existed when that layer was applied, hence few.
+
+use crate::catalog::{CatalogRead, LayerRow};
+use crate::error::StoreError;
+use crate::layer::{LayerExtent, Literal, Page};
+use byteback_delta::Source;
+use byteback_extents::{ByteRange, ExtentValue};
+
+/// A range of the resolved contents and where it comes from.
+pub(crate) type Piece = (ByteRange, Source<Literal>);
+
+/// The rows, newest first, that lead from the contents after layer `after` to those after layer `layer`. Stops early
+/// at a row that takes nothing from older ones. `after` 0 is the empty file.
+pub(crate) fn layer_rows(
+    catalog: &dyn CatalogRead,
+    node: i64,
+    layer: u64,
+    after: u64,
+) -> Result<Vec<LayerRow>, StoreError> {
+    let mut rows = Vec::new();
+    let mut last = layer;
+    while last > after {
+        let row = catalog
+            .longest_layer(node, last, after.saturating_add(1))?
+            .filter(|row| row.first <= last)
+            .ok_or_else(|| StoreError::CatalogDamaged(format!("layer {last} of node {node} is missing")))?;
+        rows.push(row);
+        if row.resets {
+            break;
+        }
+        last = row.first.saturating_sub(1);
+    }
+    Ok(rows)
+}
+
+/// Walks a range through some layer rows.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    runs: Vec<Run>,
+    steps: Vec<Step>,
+    /// Bytes from below the last row are told as copies; otherwise their absence is damage.
+    open_bottom: bool,
+}
+
+#[derive(Debug)]
+struct Run {
+    row: LayerRow,
+    cached: Option<Cached>,
+}
+
+/// What `catalog.page` answered, and for which offsets it is the answer.
+#[derive(Debug)]
+struct Cached {
+    valid: std::ops::Range<u64>,
+    page: Option<Page>,
+}
+
+/// A range still to be looked up in one row.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    run: usize,
+    at: u64,
+    end: u64,
+    /// Where `at` lies in the newest contents.
+    target: u64,
+}
+
+impl Resolver {
+    /// To the bottom: answers no copies.
+    pub(crate) fn to_bottom(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
+        Self::new(rows, range, false)
+    }
+
+    /// Down to the base of the last row: what is taken from it is answered as a copy.
+    pub(crate) fn to_base(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
+        Self::new(rows, range, true)
+    }
+
+    fn new(rows: Vec<LayerRow>, range: Option<ByteRange>, open_bottom: bool) -> Self {
+        let steps = range
+            .map(|range| Step {
+                run: 0,
+                at: range.start(),
+                end: range.end(),
+                target: range.start(),
+            })
+            .into_iter()
+            .collect();
+        Self {
+            runs: rows.into_iter().map(|row| Run { row, cached: None }).collect(),
+            steps,
+            open_bottom,
+        }
+    }
+
+    /// The next piece, ascending and without gaps, or `None` at the end of the range.
+    pub(crate) fn next_piece(&mut self, catalog: &dyn CatalogRead) -> Result<Option<Piece>, StoreError> {
+        loop {
+            let Some(step) = self.steps.last_mut() else {
+                return Ok(None);
+            };
+            if step.at >= step.end {
+                self.steps.pop();
+                continue;
+            }
+            let Step { run, at, end, target } = *step;
+            let Some(layer) = self.runs.get_mut(run) else {
+                // Below the last row, which has no older one here.
+                step.at = end;
+                if !self.open_bottom {
+                    return Err(StoreError::CatalogDamaged(
+                        "a layer refers to one that is missing".to_owned(),
+                    ));
+                }
+                return piece(target, end - at, Source::Copy { base_offset: at }).map(Some);
+            };
+            let (part_end, source) = layer.locate(catalog, at)?;
+            let row = layer.row;
+            let part_end = part_end.min(end);
+            let (part_end, source) = match source {
+                Some(source) => (part_end, source),
+                None if at < row.base_len => (part_end.min(row.base_len), Source::Copy { base_offset: at }),
+                None => (part_end, Source::Zero),
+            };
+            let len = part_end - at;
+            step.at = part_end;
+            step.target = target.saturating_add(len);
+            if let Source::Copy { base_offset } = source {
+                let base_end = base_offset
+                    .checked_add(len)
+                    .filter(|base_end| *base_end <= row.base_len)
+                    .ok_or_else(|| StoreError::CatalogDamaged("a copy reaches past its base".to_owned()))?;
+                self.steps.push(Step {
+                    run: run.saturating_add(1),
+                    at: base_offset,
+                    end: base_end,
+                    target,
+                });
+                continue;
+            }
+            return piece(target, len, source).map(Some);
+        }
+    }
+}
+
+fn piece(start: u64, len: u64, source: Source<Literal>) -> Result<Piece, StoreError> {
+    let range = ByteRange::from_offset_len(start, len);
+    let range = range.ok_or_else(|| StoreError::CatalogDamaged("an extent reaches past every file".to_owned()))?;
+    Ok((range, source))
+}
+
+impl Run {
+    /// The source of the byte at `at`, if an extent covers it, and where this source or this gap ends at the latest.
+    fn locate(&mut self, catalog: &dyn CatalogRead, at: u64) -> Result<(u64, Option<Source<Literal>>), StoreError> {
+        if self.cached.as_ref().is_none_or(|cached| !cached.valid.contains(&at)) {
+            let (blob, next) = catalog.page(self.row.id, at)?;
+            let page = blob.map(|blob| Page::decode(&blob)).transpose()?;
+            let first = page
+                .as_ref()
+                .and_then(|page| page.extents.first())
+                .map_or(0, |extent| extent.range.start());
+            self.cached = Some(Cached {
+                valid: first..next.unwrap_or(u64::MAX),
+                page,
+            });
+        }
+        let Some(cached) = &self.cached else {
+            return Ok((u64::MAX, None));
+        };
+        let until = cached.valid.end;
+        let extents: &[LayerExtent] = cached.page.as_ref().map_or(&[], |page| &page.extents);
+        let index = extents.partition_point(|extent| extent.range.end() <= at);
+        match extents.get(index) {
+            Some(extent) if extent.range.start() <= at => {
+                let skip = at - extent.range.start();
+                Ok((extent.range.end(), Some(extent.source.advance(skip))))
+            }
+            Some(extent) => Ok((extent.range.start(), None)),
+            None => Ok((until, None)),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The store as a whole: what it is made of, how it is opened, and its folders and snapshots.
+//!
+//! Data directory: `catalog.sqlite` (with SQLite's `-wal` and `-shm`), `segments/`, `lock`. Opening takes the lock,
+//! opens the catalog, begins a new segment for new frames and removes segments that nothing refers to.
+
+use crate::catalog::{Catalog, CatalogRead, FolderRow, SqliteCatalog};
+use crate::error::StoreError;
+use crate::model::{Folder, Seq, Snapshot, SnapshotLabel};
+use crate::segments::{SegmentFiles, Segments};
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::{DirLock, DurableDir, RealDir};
+use byteback_host::random::{Randomness, RealRandomness};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the store refuses, so that no client can exhaust it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// Parts of one batch.
+    pub parts_max: u32,
+    /// Records of one batch.
+    pub records_max: u64,
+    /// Bytes of one xattr's value.
+    pub xattr_value_len_max: usize,
+    /// Bytes of all names and values of one node's xattrs.
+    pub xattrs_len_max: usize,
+    /// How long a staged part waits for its commit, in ns.
+    pub staged_expiry_ns: i64,
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        Self {
+            parts_max: 65_536,
+            records_max: 20_000_000,
+            xattr_value_len_max: 64 * 1024,
+            xattrs_len_max: 1024 * 1024,
+            staged_expiry_ns: 24 * 3600 * 1_000_000_000,
+        }
+    }
+}
+
+/// What a store is made of; tests put other things in.
+#[derive(Clone)]
+pub struct StoreParts {
+    /// Rows.
+    pub catalog: Arc<dyn Catalog>,
+    /// Literals.
+    pub segments: Arc<dyn Segments>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Tokens.
+    pub randomness: Arc<dyn Randomness>,
+    /// Limits.
+    pub limits: StoreLimits,
+}
+
+impl std::fmt::Debug for StoreParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreParts")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A store. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) parts: Arc<StoreParts>,
+    // Held while any clone lives.
+    _lock: Option<Arc<DirLock>>,
+}
+
+impl Store {
+    /// Opens the store in the directory `path`, or creates it.
+    ///
+    /// # Errors
+    /// `InUse` when another process has it open; the catalog is of a newer program; the system failed.
+    pub fn open(path: impl AsRef<Path>, limits: StoreLimits) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let dir = RealDir::create(path).map_err(|e| StoreError::io("create the data directory", e))?;
+        let lock = dir.lock().map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => StoreError::InUse(e),
+            _ => StoreError::io("lock the data directory", e),
+        })?;
+        let segments_dir = dir
+            .subdir("segments")
+            .map_err(|e| StoreError::io("create the segments directory", e))?;
+        let catalog = SqliteCatalog::open(path.join("catalog.sqlite"))?;
+        // The names of the catalog, of `segments` and of the directory itself must survive before anything is
+        // acknowledged; SQLite syncs the directory for its log, not for everything.
+        dir.sync().map_err(|e| StoreError::io("sync the data directory", e))?;
+        let used = catalog.read()?.segment_id_max()?;
+        let parts = StoreParts {
+            catalog: Arc::new(catalog),
+            segments: Arc::new(SegmentFiles::open(segments_dir, used)?),
+            clock: Arc::new(RealClock),
+            randomness: Arc::new(RealRandomness),
+            limits,
+        };
+        let mut store = Self::from_parts(parts)?;
+        store._lock = Some(Arc::new(lock));
+        Ok(store)
+    }
+
+    /// A store of these parts; removes what nothing refers to.
+    ///
+    /// # Errors
+    /// The catalog or the segments fail.
+    pub fn from_parts(parts: StoreParts) -> Result<Self, StoreError> {
+        let store = Self {
+            parts: Arc::new(parts),
+            _lock: None,
+        };
+        store.collect()?;
+        Ok(store)
+    }
+
+    pub(crate) fn catalog(&self) -> &dyn Catalog {
+        &*self.parts.catalog
+    }
+
+    /// All folders, by name.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn folders(&self) -> Result<Vec<Folder>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folders = catalog.folders()?;
+        folders.into_iter().map(|row| describe(&*catalog, row)).collect()
+    }
+
+    /// A folder.
+    ///
+    /// # Errors
+    /// There is none of this name; the catalog fails.
+    pub fn folder(&self, name: &str) -> Result<Folder, StoreError> {
+        let catalog = self.catalog().read()?;
+        let row = folder_row(&*catalog, name)?;
+        describe(&*catalog, row)
+    }
+
+    /// Creates a folder unless it exists; answers it and whether it is new. The caller has checked the name.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn create_folder(&self, name: &str) -> Result<(Folder, bool), StoreError> {
+        let catalog = self.catalog().write()?;
+        if let Some(row) = catalog.folder(name)? {
+            return Ok((describe(&*catalog, row)?, false));
+        }
+        catalog.insert_folder(name, self.parts.clock.now_ns())?;
+        let folder = describe(&*catalog, folder_row(&*catalog, name)?)?;
+        catalog.commit()?;
+        Ok((folder, true))
+    }
+
+    /// A page of snapshots, by number, after `after`.
+    ///
+    /// # Errors
+    /// There is no such folder; the catalog fails.
+    pub fn snapshots(&self, folder: &str, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let row = folder_row(&*catalog, folder)?;
+        catalog.snapshots(row.id, after, limit)
+    }
+
+    /// Names a sequence number, the newest if none is given.
+    ///
+    /// # Errors
+    /// There is no such folder or sequence number; the catalog fails.
+    pub fn create_snapshot(
+        &self,
+        folder: &str,
+        seq: Option<Seq>,
+        label: SnapshotLabel,
+    ) -> Result<Snapshot, StoreError> {
+        let catalog = self.catalog().write()?;
+        let mut row = folder_row(&*catalog, folder)?;
+        let seq = existing_seq(&row, seq)?;
+        let id = catalog.insert_snapshot(row.id, seq, &label)?;
+        row.snapshots = row.snapshots.saturating_add(1);
+        catalog.update_folder(&row)?;
+        catalog.commit()?;
+        Ok(Snapshot { id, seq, label })
+    }
+
+    /// Forgets a snapshot. What it named stays readable by its sequence number until it is pruned.
+    ///
+    /// # Errors
+    /// There is no such folder or snapshot; the catalog fails.
+    pub fn delete_snapshot(&self, folder: &str, id: u64) -> Result<(), StoreError> {
+        let catalog = self.catalog().write()?;
+        let mut row = folder_row(&*catalog, folder)?;
+        if !catalog.delete_snapshot(row.id, id)? {
+            return Err(StoreError::SnapshotNotFound {
+                folder: folder.to_owned(),
+                id,
+            });
+        }
+        row.snapshots = row.snapshots.saturating_sub(1);
+        catalog.update_folder(&row)?;
+        catalog.commit()
+    }
+}
+
+fn describe(catalog: &dyn CatalogRead, row: FolderRow) -> Result<Folder, StoreError> {
+    let root = row.root.map(|root| catalog.file_id(root)).transpose()?;
+    Ok(row.into_folder(root))
+}
+
+pub(crate) fn folder_row(catalog: &dyn CatalogRead, name: &str) -> Result<FolderRow, StoreError> {
+    catalog
+        .folder(name)?
+        .ok_or_else(|| StoreError::FolderNotFound(name.to_owned()))
+}
+
+/// The sequence number asked for, or the newest; there must be one.
+pub(crate) fn existing_seq(folder: &FolderRow, seq: Option<Seq>) -> Result<Seq, StoreError> {
+    let seq = seq.unwrap_or(folder.seq);
+    if folder.seq == 0 {
+        return Err(StoreError::NodeNotFound(format!(
+            "folder {:?} is still empty",
+            folder.name
+        )));
+    }
+    if seq == 0 || seq > folder.seq {
+        let message = format!(
+            "folder {:?} has no sequence number {seq}, only 1 to {}",
+            folder.name, folder.seq
+        );
+        return Err(StoreError::InvalidParameter(message));
+    }
+    Ok(seq)
+}

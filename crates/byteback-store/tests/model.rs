@@ -1,0 +1,641 @@
+//! Random batches against a naive model that holds all bytes of all moments.
+//!
+//! The model knows trees and contents as plain maps, one per sequence number. After the batches, every moment is read
+//! back in several ways and compared; the store is reopened in between, batches are sent twice, and some come too late.
+
+use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_extents::ByteRange;
+use byteback_host::random::SplitMix64;
+use byteback_store::content::ContentReader;
+use byteback_store::model::{
+    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind,
+    SnapshotLabel, Totals,
+};
+use byteback_store::read::{DiffCursor, DiffItem, TreeTarget};
+use byteback_store::verify::VerifyEvent;
+use byteback_store::{Store, StoreError, StoreLimits};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+const ROOT: FileId = FileId(1);
+
+#[derive(Clone, Default)]
+struct Moment {
+    /// Directory -> name -> child.
+    directories: BTreeMap<FileId, BTreeMap<Vec<u8>, FileId>>,
+    files: BTreeMap<FileId, Vec<u8>>,
+    mode: BTreeMap<FileId, u32>,
+}
+
+fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
+    Attributes {
+        kind,
+        mode,
+        uid: 1,
+        gid: 2,
+        size: size as u64,
+        mtime_ns: -7,
+        rdev: 0,
+        target: None,
+        xattrs: vec![(b"user.x".to_vec(), vec![mode as u8])],
+        user: None,
+        group: None,
+    }
+}
+
+/// One batch in the making: model changes and the records that carry them.
+struct Batch {
+    nodes: Vec<NodeChange>,
+    entries: Vec<EntryChange>,
+    deltas: Vec<(FileId, Vec<u8>)>,
+}
+
+struct Run {
+    rng: SplitMix64,
+    moments: Vec<Moment>,
+    next_id: u128,
+    counter: u64,
+}
+
+impl Run {
+    fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        if items.is_empty() {
+            return None;
+        }
+        Some(items[self.rng.below(items.len() as u64) as usize].clone())
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        // Half of them compress.
+        if self.rng.coin() {
+            return vec![self.rng.next_u64() as u8; len];
+        }
+        (0..len).map(|_| self.rng.next_u64() as u8).collect()
+    }
+
+    /// A random delta of `base`: the stream and the bytes that it leads to.
+    fn delta(&mut self, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let new_len = match self.rng.below(5) {
+            0 => self.rng.below(base.len() as u64 + 1) as usize,
+            1 => base.len() + self.rng.below(3000) as usize,
+            2 if base.len() > 20_000 => self.rng.below(100) as usize,
+            _ => base.len(),
+        };
+        let mut new = base.to_vec();
+        new.resize(new_len, 0);
+        let options = WriterOptions {
+            copies: true,
+            compress: self.rng.coin(),
+        };
+        let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new_len as u64, options).unwrap();
+        let mut at = 0usize;
+        for _ in 0..self.rng.below(12) {
+            at += self.rng.below(1 + new_len as u64 / 6) as usize;
+            if at >= new_len {
+                break;
+            }
+            let len = (1 + self.rng.below(600) as usize).min(new_len - at);
+            let range = ByteRange::from_offset_len(at as u64, len as u64).unwrap();
+            match self.rng.below(4) {
+                0 => {
+                    writer.zero(range).unwrap();
+                    new[at..at + len].fill(0);
+                }
+                1 if len <= base.len() => {
+                    let from = self.rng.below((base.len() - len + 1) as u64) as usize;
+                    writer.copy(range, from as u64).unwrap();
+                    new[at..at + len].copy_from_slice(&base[from..from + len]);
+                }
+                _ => {
+                    let bytes = self.bytes(len);
+                    writer.literal(range, &bytes[..]).unwrap();
+                    new[at..at + len].copy_from_slice(&bytes);
+                }
+            }
+            at += len;
+        }
+        (writer.finish().unwrap().0, new)
+    }
+
+    fn change_content(&mut self, now: &mut Moment, batch: &mut Batch, file: FileId, fresh: bool) {
+        let empty = fresh || self.rng.below(8) == 0;
+        let mut content = if empty { Vec::new() } else { now.files[&file].clone() };
+        let deltas = if empty {
+            self.rng.below(3)
+        } else {
+            1 + self.rng.below(2)
+        };
+        for _ in 0..deltas {
+            let (stream, new) = self.delta(&content);
+            batch.deltas.push((file, stream));
+            content = new;
+        }
+        batch.nodes.push(NodeChange {
+            id: file,
+            attributes: attributes(NodeKind::File, content.len(), now.mode[&file]),
+            content: Some(ContentChange {
+                deltas: deltas as u32,
+                base: if empty {
+                    ContentBase::Empty
+                } else {
+                    ContentBase::Previous
+                },
+            }),
+        });
+        now.files.insert(file, content);
+    }
+
+    fn batch(&mut self) -> Batch {
+        let mut now = self.moments.last().unwrap().clone();
+        let mut batch = Batch {
+            nodes: vec![],
+            entries: vec![],
+            deltas: vec![],
+        };
+        if self.moments.len() == 1 {
+            now.directories.insert(ROOT, BTreeMap::new());
+            batch.nodes.push(NodeChange {
+                id: ROOT,
+                attributes: attributes(NodeKind::Directory, 0, 0o755),
+                content: None,
+            });
+        }
+        let mut touched_nodes: BTreeSet<FileId> = batch.nodes.iter().map(|node| node.id).collect();
+        let mut touched_names = BTreeSet::new();
+        for _ in 0..=self.rng.below(5) {
+            let directories: Vec<FileId> = reachable(&now)
+                .into_iter()
+                .filter(|id| now.directories.contains_key(id))
+                .collect();
+            let parent = self.pick(&directories).unwrap();
+            let name = format!("n{}", self.rng.below(6)).into_bytes();
+            let names: Vec<(FileId, Vec<u8>, FileId)> = reachable_names(&now);
+            match self.rng.below(9) {
+                0 | 1 => {
+                    if !touched_names.insert((parent, name.clone())) {
+                        continue;
+                    }
+                    self.next_id += 1;
+                    let id = FileId(self.next_id);
+                    touched_nodes.insert(id);
+                    now.mode.insert(id, 0o600);
+                    self.change_content(&mut now, &mut batch, id, true);
+                    now.directories.get_mut(&parent).unwrap().insert(name.clone(), id);
+                    batch.entries.push(EntryChange {
+                        parent,
+                        name,
+                        child: Some(id),
+                    });
+                }
+                2 => {
+                    if !touched_names.insert((parent, name.clone())) {
+                        continue;
+                    }
+                    self.next_id += 1;
+                    let id = FileId(self.next_id);
+                    touched_nodes.insert(id);
+                    now.directories.insert(id, BTreeMap::new());
+                    now.directories.get_mut(&parent).unwrap().insert(name.clone(), id);
+                    batch.nodes.push(NodeChange {
+                        id,
+                        attributes: attributes(NodeKind::Directory, 0, 0o755),
+                        content: None,
+                    });
+                    batch.entries.push(EntryChange {
+                        parent,
+                        name,
+                        child: Some(id),
+                    });
+                }
+                3 => {
+                    let Some((parent, name, _)) = self.pick(&names) else {
+                        continue;
+                    };
+                    if touched_names.insert((parent, name.clone())) {
+                        now.directories.get_mut(&parent).unwrap().remove(&name);
+                        batch.entries.push(EntryChange {
+                            parent,
+                            name,
+                            child: None,
+                        });
+                    }
+                }
+                4 => {
+                    // Rename; over whatever is there, but not a directory below itself.
+                    let Some((old_parent, old_name, child)) = self.pick(&names) else {
+                        continue;
+                    };
+                    let target = (parent, name.clone());
+                    let source = (old_parent, old_name.clone());
+                    if target == source || touched_names.contains(&target) || touched_names.contains(&source) {
+                        continue;
+                    }
+                    if below(&now, child).contains(&parent) {
+                        continue;
+                    }
+                    touched_names.extend([target, source]);
+                    now.directories.get_mut(&old_parent).unwrap().remove(&old_name);
+                    now.directories.get_mut(&parent).unwrap().insert(name.clone(), child);
+                    batch.entries.push(EntryChange {
+                        parent,
+                        name,
+                        child: Some(child),
+                    });
+                    batch.entries.push(EntryChange {
+                        parent: old_parent,
+                        name: old_name,
+                        child: None,
+                    });
+                }
+                5 => {
+                    let files: Vec<_> = names
+                        .iter()
+                        .filter(|(_, _, child)| now.files.contains_key(child))
+                        .cloned()
+                        .collect();
+                    let Some((_, _, child)) = self.pick(&files) else {
+                        continue;
+                    };
+                    // A name that names the file already is no change, hence nobody's conflict.
+                    let there = now.directories[&parent].get(&name) == Some(&child);
+                    if !there && touched_names.insert((parent, name.clone())) {
+                        now.directories.get_mut(&parent).unwrap().insert(name.clone(), child);
+                        batch.entries.push(EntryChange {
+                            parent,
+                            name,
+                            child: Some(child),
+                        });
+                    }
+                }
+                _ => {
+                    let files: Vec<_> = names
+                        .iter()
+                        .filter(|(_, _, child)| now.files.contains_key(child))
+                        .cloned()
+                        .collect();
+                    let Some((_, _, child)) = self.pick(&files) else {
+                        continue;
+                    };
+                    if touched_nodes.insert(child) {
+                        if self.rng.below(5) == 0 {
+                            let mode = self.rng.below(0o1000) as u32;
+                            now.mode.insert(child, mode);
+                            batch.nodes.push(NodeChange {
+                                id: child,
+                                attributes: attributes(NodeKind::File, now.files[&child].len(), mode),
+                                content: None,
+                            });
+                        } else {
+                            self.change_content(&mut now, &mut batch, child, false);
+                        }
+                    }
+                }
+            }
+        }
+        self.moments.push(now);
+        batch
+    }
+}
+
+fn below(now: &Moment, from: FileId) -> BTreeSet<FileId> {
+    let mut found = BTreeSet::new();
+    let mut todo = vec![from];
+    while let Some(id) = todo.pop() {
+        if found.insert(id)
+            && let Some(entries) = now.directories.get(&id)
+        {
+            todo.extend(entries.values());
+        }
+    }
+    found
+}
+
+fn reachable(now: &Moment) -> Vec<FileId> {
+    below(now, ROOT).into_iter().collect()
+}
+
+fn reachable_names(now: &Moment) -> Vec<(FileId, Vec<u8>, FileId)> {
+    let mut names = Vec::new();
+    for id in reachable(now) {
+        for (name, child) in now.directories.get(&id).into_iter().flatten() {
+            names.push((id, name.clone(), *child));
+        }
+    }
+    names
+}
+
+fn send(
+    store: &Store,
+    device: u64,
+    counter: u64,
+    base_seq: Option<u64>,
+    batch: &Batch,
+    parts: u32,
+) -> Result<Applied, StoreError> {
+    let manifest = Manifest {
+        device,
+        counter,
+        base_seq,
+        root: ROOT,
+        created_ns: 5,
+        host: b"h".to_vec(),
+        path: b"/p".to_vec(),
+        snapshot: (counter % 3 == 0).then(SnapshotLabel::default),
+    };
+    enum Item<'a> {
+        Node(&'a NodeChange),
+        Entry(&'a EntryChange),
+        Delta(&'a (FileId, Vec<u8>)),
+    }
+    let mut items: Vec<Item<'_>> = batch.entries.iter().map(Item::Entry).collect();
+    items.extend(batch.nodes.iter().map(Item::Node));
+    items.extend(batch.deltas.iter().map(Item::Delta));
+    let per_piece = items.len() / (parts as usize + 1) + 1;
+    let mut pieces = items.chunks(per_piece);
+    let mut staged = 0;
+    let mut writer = store.begin_part("f", device, counter)?;
+    writer.manifest(manifest)?;
+    for piece in 0..=parts {
+        for item in pieces.next().unwrap_or_default() {
+            match item {
+                Item::Node(node) => writer.node((*node).clone())?,
+                Item::Entry(entry) => writer.entry((*entry).clone())?,
+                Item::Delta((file, stream)) => writer.delta(*file, &stream[..])?,
+            }
+        }
+        if piece < parts {
+            staged += 1;
+            store.stage(writer, staged)?;
+            writer = store.begin_part("f", device, counter)?;
+        }
+    }
+    writer.end(Totals {
+        nodes: batch.nodes.len() as u64,
+        entries: batch.entries.len() as u64,
+        deltas: batch.deltas.len() as u64,
+    })?;
+    store.commit(writer, staged)
+}
+
+fn read_all(mut reader: ContentReader, chunk: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut bytes = Vec::new();
+    loop {
+        reader.next_chunk(&mut bytes, chunk).unwrap();
+        if bytes.is_empty() {
+            return all;
+        }
+        all.extend_from_slice(&bytes);
+    }
+}
+
+fn check_moment(store: &Store, run: &mut Run, seq: u64) {
+    let moment = run.moments[seq as usize].clone();
+    for id in reachable(&moment) {
+        if let Some(entries) = moment.directories.get(&id) {
+            let mut found = BTreeMap::new();
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = store
+                    .tree("f", Some(seq), &TreeTarget::Node(id), after.as_deref(), 2)
+                    .unwrap();
+                after = page.entries.last().map(|(name, _)| name.clone());
+                found.extend(page.entries.into_iter().map(|(name, node)| (name, node.id)));
+                if !page.more {
+                    break;
+                }
+            }
+            assert_eq!(&found, entries, "directory {id} at {seq}");
+            continue;
+        }
+        let expected = &moment.files[&id];
+        let node = store.node("f", id, Some(seq)).unwrap();
+        assert_eq!(
+            node.attributes,
+            attributes(NodeKind::File, expected.len(), moment.mode[&id])
+        );
+        let chunk = 1 + run.rng.below(5000) as usize;
+        let got = read_all(store.content("f", id, Some(seq), None).unwrap(), chunk);
+        assert!(got == *expected, "contents of {id} at {seq}");
+        if !expected.is_empty() {
+            let start = run.rng.below(expected.len() as u64);
+            let end = start + 1 + run.rng.below(expected.len() as u64 - start);
+            let range = ByteRange::new(start, end).unwrap();
+            let got = read_all(store.content("f", id, Some(seq), Some(range)).unwrap(), chunk);
+            assert!(
+                got == expected[start as usize..end as usize],
+                "range {range} of {id} at {seq}"
+            );
+        }
+        let mut stream = Vec::new();
+        store
+            .content("f", id, Some(seq), None)
+            .unwrap()
+            .write_delta(&mut stream)
+            .unwrap()
+            .unwrap();
+        let mut rebuilt = vec![0u8; expected.len()];
+        let mut raw = Vec::new();
+        let mut decoder = byteback_delta::FrameDecoder::new().unwrap();
+        for block in byteback_delta::DeltaReader::new(&stream[..]).unwrap() {
+            let block = block.unwrap();
+            block.frame.decode(&mut decoder, &mut raw).unwrap();
+            for extent in &block.extents {
+                if let byteback_delta::Source::Literal(slice) = extent.source {
+                    let skip = slice.skip_bytes as usize;
+                    let len = extent.range.len_bytes() as usize;
+                    rebuilt[extent.range.start() as usize..][..len].copy_from_slice(&raw[skip..skip + len]);
+                }
+            }
+        }
+        assert!(rebuilt == *expected, "delta over nothing of {id} at {seq}");
+        let mut offset = Some(0);
+        let mut end = 0;
+        while let Some(from) = offset {
+            let page = store.extents("f", id, Some(seq), from, 3).unwrap();
+            for extent in &page.extents {
+                assert_eq!(extent.range.start(), end);
+                end = extent.range.end();
+                let bytes = &expected[extent.range.start() as usize..end as usize];
+                assert!(extent.is_data || bytes.iter().all(|byte| *byte == 0));
+            }
+            offset = page.next_offset;
+        }
+        assert_eq!(end, expected.len() as u64);
+    }
+}
+
+/// Every byte that differs is told, and the tree's differences turn one moment into the other.
+fn check_diff(store: &Store, run: &mut Run, from: u64, to: u64) {
+    let (older, newer) = (run.moments[from as usize].clone(), run.moments[to as usize].clone());
+    let mut names: BTreeMap<(FileId, Vec<u8>), FileId> = all_names(&older)
+        .into_iter()
+        .map(|(parent, name, child)| ((parent, name), child))
+        .collect();
+    let mut cursor: Option<DiffCursor> = None;
+    loop {
+        let limit = 1 + run.rng.below(4) as u32;
+        let page = store.diff("f", (from, Some(to)), cursor, limit).unwrap();
+        for change in page.changes {
+            match change {
+                DiffItem::EntryRemoved {
+                    parent, name, child, ..
+                } => {
+                    assert_eq!(names.remove(&(parent, name)), Some(child));
+                }
+                DiffItem::EntryAdded {
+                    parent, name, child, ..
+                } => {
+                    assert_eq!(names.insert((parent, name), child), None);
+                }
+                DiffItem::NodeChanged {
+                    id,
+                    content_changed,
+                    changed_bytes,
+                    ..
+                } => {
+                    if let (Some(old), Some(new)) = (older.files.get(&id), newer.files.get(&id)) {
+                        assert!(content_changed || old == new);
+                        let differing = (0..new.len()).filter(|at| old.get(*at).copied().unwrap_or(0) != new[*at]);
+                        assert!(changed_bytes >= differing.count() as u64);
+                    }
+                }
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let expected: BTreeMap<_, _> = all_names(&newer)
+        .into_iter()
+        .map(|(parent, name, child)| ((parent, name), child))
+        .collect();
+    assert_eq!(names, expected, "names from {from} to {to}");
+    for (id, new) in &newer.files {
+        let Ok(first) = store.changes("f", *id, (from, Some(to)), 0, 2) else {
+            continue;
+        };
+        let old = older.files.get(id).cloned().unwrap_or_default();
+        assert_eq!((first.size_from, first.size_to), (old.len() as u64, new.len() as u64));
+        let mut told = vec![false; new.len()];
+        let mut offset = Some(0);
+        while let Some(from_offset) = offset {
+            let page = store.changes("f", *id, (from, Some(to)), from_offset, 2).unwrap();
+            for range in page.ranges {
+                told[range.start() as usize..range.end() as usize].fill(true);
+            }
+            offset = page.next_offset;
+        }
+        for (at, told) in told.iter().enumerate() {
+            assert!(
+                *told || old.get(at) == Some(&new[at]),
+                "byte {at} of {id} from {from} to {to}"
+            );
+        }
+    }
+}
+
+fn all_names(moment: &Moment) -> Vec<(FileId, Vec<u8>, FileId)> {
+    let entries = moment.directories.iter();
+    entries
+        .flat_map(|(id, entries)| entries.iter().map(|(name, child)| (*id, name.clone(), *child)))
+        .collect()
+}
+
+fn open(path: &Path) -> Store {
+    Store::open(path, StoreLimits::default()).unwrap()
+}
+
+fn join(store: &Store) -> u64 {
+    let token = store.create_join_token(i64::MAX / 2).unwrap();
+    store.join(&token, "test").unwrap().0
+}
+
+fn run(seed: u64, batches: u64) {
+    println!("BYTEBACK_SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    store.create_folder("f").unwrap();
+    let device = join(&store);
+    let other = join(&store);
+    let mut run = Run {
+        rng: SplitMix64::new(seed),
+        moments: vec![Moment::default()],
+        next_id: 100,
+        counter: 0,
+    };
+    for seq in 1..=batches {
+        let batch = run.batch();
+        run.counter += 1;
+        let base = if seq == 1 { None } else { Some(seq - 1) };
+        let parts = run.rng.below(3) as u32;
+        let applied = send(&store, device, run.counter, base, &batch, parts).unwrap();
+        assert_eq!((applied.seq, applied.repeated), (seq, false));
+        if run.rng.below(6) == 0 {
+            drop(store);
+            store = open(dir.path());
+        }
+        if run.rng.below(4) == 0 {
+            let again = send(&store, device, run.counter, base, &batch, parts).unwrap();
+            assert_eq!(
+                (again.seq, again.repeated, again.snapshot_id),
+                (seq, true, applied.snapshot_id)
+            );
+        }
+        let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
+        if seq > 1 && changes_something && run.rng.below(4) == 0 {
+            // Somebody else, with the same old picture, changes the same things.
+            let counter = 1_000_000 + seq;
+            let late = Batch {
+                nodes: batch
+                    .nodes
+                    .iter()
+                    .filter(|node| node.content.is_none())
+                    .cloned()
+                    .collect(),
+                entries: batch.entries.clone(),
+                deltas: vec![],
+            };
+            if !late.nodes.is_empty() || !late.entries.is_empty() {
+                match send(&store, other, counter, Some(seq - 1), &late, 0) {
+                    Err(StoreError::Conflict { conflicts }) => {
+                        assert!(conflicts.iter().all(|conflict| conflict.seq == seq));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let at = 1 + run.rng.below(seq);
+        check_moment(&store, &mut run, at);
+    }
+    drop(store);
+    store = open(dir.path());
+    for seq in 1..=batches {
+        check_moment(&store, &mut run, seq);
+        let from = run.rng.below(seq + 1);
+        check_diff(&store, &mut run, from, seq);
+    }
+    let last = store.folder("f").unwrap();
+    assert_eq!(last.seq, batches);
+    assert_eq!(last.entries, all_names(run.moments.last().unwrap()).len() as u64);
+    let totals = store
+        .verify("f", None, |event| match event {
+            VerifyEvent::Damage { error, .. } => panic!("{error}"),
+            VerifyEvent::Progress(_) => ControlFlow::Continue(()),
+        })
+        .unwrap();
+    let files = reachable(run.moments.last().unwrap())
+        .into_iter()
+        .filter(|id| run.moments.last().unwrap().files.contains_key(id));
+    assert_eq!(totals.files, files.count() as u64);
+}
+
+#[test]
+fn every_moment_reads_as_the_model_says() {
+    match std::env::var("BYTEBACK_SEED") {
+        Ok(seed) => run(seed.parse().unwrap(), 80),
+        Err(_) => (0..12).for_each(|seed| run(seed, 60)),
+    }
+}
