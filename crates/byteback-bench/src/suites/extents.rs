@@ -216,10 +216,17 @@ fn build<S>(
     insert: impl Fn(&mut S, ByteRange),
 ) -> Vec<S> {
     let mut built: Vec<S> = (0..structures).map(|_| new()).collect();
-    for (index, &range) in ranges.iter().enumerate() {
-        insert(&mut built[index % structures], range);
-    }
+    insert_all(&mut built, ranges, insert);
     built
+}
+
+/// Inserts the ranges into the structures in turn.
+fn insert_all<S>(structures: &mut [S], ranges: &[ByteRange], insert: impl Fn(&mut S, ByteRange)) {
+    for chunk in ranges.chunks(structures.len()) {
+        for (structure, &range) in structures.iter_mut().zip(chunk) {
+            insert(structure, range);
+        }
+    }
 }
 
 /// Times the inserts, then counts the memory of the same in a second pass.
@@ -235,11 +242,7 @@ fn measure<S>(
     let elapsed = start.elapsed();
     drop(built);
     let mut built: Vec<S> = (0..structures).map(|_| new()).collect();
-    let ((), live_bytes) = live_bytes_after(|| {
-        for (index, &range) in ranges.iter().enumerate() {
-            insert(&mut built[index % structures], range);
-        }
-    });
+    let ((), live_bytes) = live_bytes_after(|| insert_all(&mut built, ranges, insert));
     let extents: usize = built.iter().map(len).sum();
     Measures::from([
         ("insert", elapsed.as_secs_f64() * 1e9 / ranges.len() as f64),

@@ -13,8 +13,8 @@ const LEAF_ENTRIES_LOW: usize = LEAF_ENTRIES_MAX / 4;
 /// Leaves are joined only up to this size, so that the next insert does not split them again.
 const LEAF_ENTRIES_JOINED: usize = LEAF_ENTRIES_MAX / 4 * 3;
 
-/// A leaf grows by half, but by no more than this many entries at once: less slack than doubling, at a few more reallocations.
-const LEAF_GROWTH_MAX: usize = 32;
+/// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a few more reallocations.
+const LEAF_GROWTH_MAX: usize = LEAF_ENTRIES_MAX / 8;
 
 /// The run of entries that a range overlaps, and what stays of its first and last.
 struct Run<V> {
@@ -113,8 +113,28 @@ impl<V: ExtentValue> ExtentMap<V> {
         }
     }
 
-    /// The place of the first entry that ends after `offset`, or the end of the leaf in which it would belong.
+    /// The place of the first entry that ends after `offset`, or the end of the leaf in which it would belong. O(1) if that is
+    /// just after the last-touched entry, as in writes that ascend with gaps.
     fn place_of(&self, offset: u64) -> Place {
+        let Place {
+            leaf: last_leaf,
+            index: last_index,
+        } = self.last;
+        if let Some(entries) = self.leaves.get(last_leaf)
+            && entries.get(last_index).is_some_and(|entry| entry.end <= offset)
+        {
+            let index = last_index + 1;
+            let found = match entries.get(index) {
+                Some(next) => offset < next.end,
+                None => self
+                    .separators
+                    .get(last_leaf)
+                    .is_none_or(|&next_first| offset < next_first),
+            };
+            if found {
+                return Place { leaf: last_leaf, index };
+            }
+        }
         let leaf = self.leaf_for(offset);
         let index = self
             .leaves
@@ -215,7 +235,7 @@ impl<V> ExtentMap<V> {
                 leaf[at] = entry;
             } else {
                 if leaf.len() == leaf.capacity() {
-                    leaf.reserve_exact((leaf.len() / 2).clamp(1, LEAF_GROWTH_MAX));
+                    leaf.reserve_exact(leaf.len().clamp(1, LEAF_GROWTH_MAX));
                 }
                 leaf.insert(at, entry);
             }
@@ -223,6 +243,7 @@ impl<V> ExtentMap<V> {
         }
         if at < to {
             leaf.drain(at..to);
+            give_back_slack(leaf);
         }
         if from == 0
             && leaf_index > 0
@@ -250,6 +271,10 @@ impl<V> ExtentMap<V> {
             if (both || candidate == leaf_index) && candidate < self.leaves.len() {
                 reshaped |= self.balance_leaf(candidate, at_index);
             }
+        }
+        if reshaped && self.leaves.capacity() > 2 * self.leaves.len() + 8 {
+            self.leaves.shrink_to(self.leaves.len() + 4);
+            self.separators.shrink_to(self.leaves.len() + 4);
         }
         reshaped
     }
@@ -290,9 +315,17 @@ impl<V> ExtentMap<V> {
             leaf.len() / 2
         };
         let right = leaf.split_off(at);
+        give_back_slack(leaf);
         if let Some(first) = right.first() {
             self.separators.insert(leaf_index, first.start);
             self.leaves.insert(leaf_index + 1, right);
         }
+    }
+}
+
+/// Gives memory back that a leaf does not need soon.
+fn give_back_slack<V>(leaf: &mut Leaf<V>) {
+    if leaf.capacity() > leaf.len() + 2 * LEAF_GROWTH_MAX {
+        leaf.shrink_to(leaf.len() + LEAF_GROWTH_MAX);
     }
 }
