@@ -5,18 +5,22 @@
 //! 1. Take the pending log away and pick the quiet nodes. *Crash: all in memory is lost; intents and missing fences say
 //!    which files to take as changed, the walk finds the names.*
 //! 2. Let the settler make their content durable and stat them. *Same.*
-//! 3. Write the intents that stay open as the next generation. *Same: both generations count.*
-//! 4. Commit layers, names, fences and the generation together. *After it: the quiet nodes are clean.*
+//! 3. Wait for the operations under way. What was touched since step 1 stays open: its stat may already show a change
+//!    that is only logged in memory. *Same.*
+//! 4. Write the intents that stay open as the next generation. *Same: both generations count.*
+//! 5. Commit layers, names, fences and the generation together. *After it: the quiet nodes are clean.* A change
+//!    between steps 3 and 5 is younger than the stat, so the fence does not hold for it; if it is a write, it has an intent.
 //!
-//! If it fails, everything goes back into memory, and the quiet nodes are open again. Their intents of the elder
-//! generation still count, because the younger one was not committed; their next write takes a new one all the same.
+//! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new intents: whether the
+//! transaction arrived is unknown, and with it whether their old ones count.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::database::{self, meta};
 use crate::error::Result;
 use crate::ids::{NodeId, NodeKind};
-use crate::log::{Intent, Log, OpenNode};
+use crate::log::{Intent, Log, OpenNode, State};
 use crate::pending::Pending;
 use crate::record::Fence;
 
@@ -64,97 +68,115 @@ impl Log {
         let (pending, quiet) = {
             let _no_operation = self.gate.write();
             let mut state = self.state.lock();
-            let quiet: Vec<(NodeId, OpenNode)> = state
-                .open
-                .extract_if(|_, open| match close {
-                    Close::All => true,
-                    Close::QuietFor { ns } => now_ns.saturating_sub(open.changed_at_ns) >= ns,
-                })
-                .collect();
-            let epoch = state.epoch;
-            let pending = Arc::new(std::mem::replace(&mut state.current, Pending::new(epoch)));
-            state.flushing = Some(Arc::clone(&pending));
-            (pending, quiet)
+            let is_quiet = |_: &NodeId, open: &mut OpenNode| match close {
+                Close::All => true,
+                Close::QuietFor { ns } => now_ns.saturating_sub(open.changed_at_ns) >= ns,
+            };
+            let quiet: Vec<(NodeId, OpenNode)> = state.open.extract_if(is_quiet).collect();
+            (state.take_pending(), quiet)
         };
         if pending.is_empty() && quiet.is_empty() {
             let mut state = self.state.lock();
             state.flushing = None;
-            return Ok(CheckpointReport { closed: 0, open: state.open.len() as u64 });
+            return Ok(CheckpointReport {
+                closed: 0,
+                open: state.open.len() as u64,
+            });
         }
         let nodes: Vec<NodeId> = quiet.iter().map(|(node, _)| *node).collect();
-        let fences: Vec<(NodeId, Option<Fence>)> =
-            if nodes.is_empty() { Vec::new() } else { nodes.iter().copied().zip(settler.settle(&nodes)).collect() };
-
-        let committed = self.rotate(&checkpointing).and_then(|generation| {
-            let (epoch, next_node) = self.numbers();
-            self.database.write(|txn| {
-                database::apply(txn, &pending)?;
-                database::set_fences(txn, fences.iter().copied())?;
-                database::set_number(txn, meta::EPOCH, epoch)?;
-                database::set_number(txn, meta::NEXT_NODE, next_node)?;
-                database::set_number(txn, meta::GENERATION, generation.0)
-            })?;
-            Ok(generation)
-        });
+        let mut fences = if nodes.is_empty() {
+            Vec::new()
+        } else {
+            settler.settle(&nodes)
+        };
+        fences.resize(nodes.len(), None);
+        let mut fences: Vec<(NodeId, Option<Fence>)> = nodes.into_iter().zip(fences).collect();
+        {
+            let _no_operation = self.gate.write();
+            let state = self.state.lock();
+            for (node, fence) in &mut fences {
+                if state.open.contains_key(node) {
+                    *fence = None;
+                }
+            }
+        }
+        let committed = match self.rotate(&checkpointing) {
+            Err(error) => {
+                self.take_back(pending);
+                Err(error)
+            }
+            Ok(generation) => self
+                .commit_pending(pending, |txn| {
+                    database::set_fences(txn, fences.iter().copied())?;
+                    database::set_number(txn, meta::GENERATION, generation.0)
+                })
+                .map(|()| generation),
+        };
         match committed {
             Ok(generation) => {
                 checkpointing.committed = generation;
-                let unsettled = self.still_existing_files(fences.iter().filter(|(_, fence)| fence.is_none()));
+                let unsettled = self.still_existing_files(&fences);
                 let mut state = self.state.lock();
-                state.flushing = None;
-                state.flushes += 1;
                 for (node, open) in quiet.iter().filter(|(node, _)| unsettled.contains(node)) {
                     // The database now says that it has no fence; a younger entry knows more.
-                    state.open.entry(*node).or_insert(OpenNode {
+                    let open = OpenNode {
                         intent: Intent::NotNeeded,
                         changed_at_ns: now_ns,
                         ..*open
-                    });
+                    };
+                    state.open.entry(*node).or_insert(open);
                 }
-                let closed = (quiet.len() - unsettled.len()) as u64;
-                Ok(CheckpointReport { closed, open: state.open.len() as u64 })
+                let closed = fences.iter().filter(|(_, fence)| fence.is_some()).count() as u64;
+                Ok(CheckpointReport {
+                    closed,
+                    open: state.open.len() as u64,
+                })
             }
             Err(error) => {
-                self.take_back(pending);
-                let mut state = self.state.lock();
-                for (node, open) in quiet {
-                    let intent = if open.intent == Intent::NotNeeded { open.intent } else { Intent::Attributes };
-                    state.open.entry(node).or_insert(OpenNode { intent, ..open });
-                }
+                self.reopen(&quiet);
                 Err(error)
             }
         }
     }
 
-    /// Declares nodes clean whose content the caller has read between two stats that agree: the way of a folder that is
-    /// not mounted. `None` leaves a node open.
+    /// Declares nodes clean whose content the caller has read between two stats that agree, and has made durable after the
+    /// first of them (`syncfs` for a whole folder): the way of a folder that is not mounted. `None` leaves a node open, as
+    /// does a change that was logged since the last cut or checkpoint.
     ///
     /// # Errors
     /// A disk that cannot be written.
     pub fn set_fences(&self, fences: &[(NodeId, Option<Fence>)]) -> Result<()> {
         let _one = self.checkpointing.lock();
-        self.database.write(|txn| database::set_fences(txn, fences.iter().copied()))?;
-        let mut state = self.state.lock();
-        for (node, fence) in fences {
-            if fence.is_some() {
-                state.open.remove(node);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes what is in memory to the database, and nothing else.
-    pub(crate) fn flush(&self) -> Result<()> {
-        let _one = self.checkpointing.lock();
-        let pending = {
+        let (pending, closed) = {
             let _no_operation = self.gate.write();
             let mut state = self.state.lock();
-            let epoch = state.epoch;
-            let pending = Arc::new(std::mem::replace(&mut state.current, Pending::new(epoch)));
-            state.flushing = Some(Arc::clone(&pending));
-            pending
+            let mut closed = Vec::new();
+            for (node, _) in fences.iter().filter(|(_, fence)| fence.is_some()) {
+                closed.extend(state.open.remove_entry(node));
+            }
+            (state.take_pending(), closed)
         };
+        let changed: HashSet<NodeId> = pending.nodes.keys().copied().collect();
+        let fences = fences
+            .iter()
+            .map(|(node, fence)| (*node, fence.filter(|_| !changed.contains(node))));
+        let committed = self.commit_pending(pending, |txn| database::set_fences(txn, fences));
+        if committed.is_err() {
+            self.reopen(&closed);
+        }
+        committed
+    }
+
+    /// Writes what is in memory to the database, and nothing else. The caller holds `checkpointing`.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let pending = self.take_pending();
         self.commit_pending(pending, |_| Ok(()))
+    }
+
+    /// Takes the pending log away while no operation is under way; it is then flushing.
+    pub(crate) fn take_pending(&self) -> Arc<Pending> {
+        let _no_operation = self.gate.write();
+        self.state.lock().take_pending()
     }
 
     /// Commits a pending log that was taken away, together with what `also` writes; takes it back on failure.
@@ -163,11 +185,14 @@ impl Log {
         pending: Arc<Pending>,
         also: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
     ) -> Result<()> {
-        let (epoch, next_node) = self.numbers();
+        let (epoch, last_node) = {
+            let state = self.state.lock();
+            (state.epoch.0, state.last_node.0)
+        };
         let committed = self.database.write(|txn| {
             database::apply(txn, &pending)?;
             database::set_number(txn, meta::EPOCH, epoch)?;
-            database::set_number(txn, meta::NEXT_NODE, next_node)?;
+            database::set_number(txn, meta::LAST_NODE, last_node)?;
             also(txn)
         });
         if committed.is_err() {
@@ -180,30 +205,47 @@ impl Log {
         committed
     }
 
-    fn numbers(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.epoch.0, state.next_node.0)
-    }
-
-    fn take_back(&self, pending: Arc<Pending>) {
+    /// Puts a pending log that could not be committed, or of which that is unknown, under what came meanwhile.
+    pub(crate) fn take_back(&self, pending: Arc<Pending>) {
         let mut state = self.state.lock();
         state.flushing = None;
         let epoch = state.epoch;
         let younger = std::mem::replace(&mut state.current, Pending::new(epoch));
-        if let Some(mut elder) = Arc::into_inner(pending) {
-            elder.lay(younger);
-            state.current = elder;
-        }
+        let mut elder = Arc::unwrap_or_clone(pending);
+        elder.lay(younger);
+        elder.may_be_durable = true;
+        state.current = elder;
         state.epoch_used = true;
     }
 
-    fn still_existing_files<'a>(
-        &self,
-        nodes: impl Iterator<Item = &'a (NodeId, Option<Fence>)>,
-    ) -> std::collections::HashSet<NodeId> {
-        nodes
-            .map(|(node, _)| *node)
-            .filter(|node| matches!(self.record(*node), Ok(Some(record)) if record.kind == NodeKind::File))
-            .collect()
+    /// Puts nodes back that could not be closed. Their next write takes an intent: if the transaction arrived after all,
+    /// they have a fence, and their old intents do not count.
+    fn reopen(&self, closed: &[(NodeId, OpenNode)]) {
+        let mut state = self.state.lock();
+        for (node, open) in closed {
+            state.open.entry(*node).or_insert(OpenNode {
+                intent: Intent::Attributes,
+                ..*open
+            });
+        }
+    }
+
+    fn still_existing_files(&self, fences: &[(NodeId, Option<Fence>)]) -> HashSet<NodeId> {
+        let unsettled = fences
+            .iter()
+            .filter(|(_, fence)| fence.is_none())
+            .map(|(node, _)| *node);
+        // Where the database cannot be read: a node that is not known as open takes an intent, at worst one too many.
+        let is_file = |node: &NodeId| matches!(self.record(*node), Ok(Some(record)) if record.kind == NodeKind::File);
+        unsettled.filter(is_file).collect()
+    }
+}
+
+impl State {
+    /// Takes the pending log away; it is then flushing. The caller holds the gate exclusively.
+    pub(crate) fn take_pending(&mut self) -> Arc<Pending> {
+        let pending = Arc::new(std::mem::replace(&mut self.current, Pending::new(self.epoch)));
+        self.flushing = Some(Arc::clone(&pending));
+        pending
     }
 }

@@ -7,7 +7,8 @@ use redb::{ReadableTable, WriteTransaction};
 
 use crate::database::{self, MARKS};
 use crate::error::Result;
-use crate::ids::Epoch;
+use crate::ids::{Epoch, NodeId};
+use crate::layer::WholeReason;
 use crate::ledger::LedgerEntry;
 use crate::log::Log;
 use crate::marks::{ConsumerState, PendingCut};
@@ -18,7 +19,7 @@ impl Log {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn consumers(&self) -> Result<Vec<(String, ConsumerState)>> {
-        let snapshot = self.snapshot()?;
+        let snapshot = self.database.snapshot()?;
         let table = snapshot.transaction().open_table(MARKS)?;
         let mut consumers = Vec::new();
         for entry in table.iter()? {
@@ -33,9 +34,12 @@ impl Log {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn consumer(&self, name: &str) -> Result<ConsumerState> {
-        let snapshot = self.snapshot()?;
+        let snapshot = self.database.snapshot()?;
         let table = snapshot.transaction().open_table(MARKS)?;
-        let state = table.get(name)?.map(|state| ConsumerState::decode(state.value())).transpose()?;
+        let state = table
+            .get(name)?
+            .map(|state| ConsumerState::decode(state.value()))
+            .transpose()?;
         Ok(state.unwrap_or_default())
     }
 
@@ -64,6 +68,25 @@ impl Log {
         })
     }
 
+    /// Nodes that a consumer could not save are reported again, whole and with their names. Called before the mark moves
+    /// over the cut that should have saved them.
+    ///
+    /// # Errors
+    /// A disk that cannot be written: the mark must then not move.
+    pub fn report_again(&self, nodes: &[NodeId]) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        for node in nodes {
+            self.with_places_of(*node, |state, places| {
+                state.epoch_used = true;
+                state.current.mark_whole(*node, WholeReason::Unsaved);
+                for (parent, name) in places {
+                    state.current.set_name(parent, &name, Some(*node));
+                }
+            })?;
+        }
+        self.flush()
+    }
+
     /// The pending cut of `consumer` will not be saved: its mark stays where it is.
     ///
     /// # Errors
@@ -85,9 +108,12 @@ impl Log {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
-        let snapshot = self.snapshot()?;
+        let snapshot = self.database.snapshot()?;
         let table = snapshot.transaction().open_table(database::LEDGER)?;
-        table.iter()?.map(|entry| LedgerEntry::decode(entry?.1.value())).collect()
+        table
+            .iter()?
+            .map(|entry| LedgerEntry::decode(entry?.1.value()))
+            .collect()
     }
 
     fn change_consumer(&self, consumer: &str, change: impl FnOnce(&mut ConsumerState)) -> Result<()> {
@@ -96,7 +122,10 @@ impl Log {
         self.database.write(|txn| {
             {
                 let mut marks = txn.open_table(MARKS)?;
-                let mut state = marks.get(consumer)?.map(|value| ConsumerState::decode(value.value())).transpose()?;
+                let mut state = marks
+                    .get(consumer)?
+                    .map(|value| ConsumerState::decode(value.value()))
+                    .transpose()?;
                 let state = state.get_or_insert_default();
                 change(state);
                 marks.insert(consumer, state.encode().as_slice())?;
@@ -111,9 +140,7 @@ fn compact(txn: &WriteTransaction, current: Epoch) -> Result<()> {
     let mut borders = Vec::new();
     for entry in txn.open_table(MARKS)?.iter()? {
         let state = ConsumerState::decode(entry?.1.value())?;
-        borders.extend(state.mark);
-        borders.extend(state.needs());
-        borders.extend(state.pending.map(|pending| pending.epoch));
+        borders.extend(state.borders());
     }
     borders.push(current);
     borders.sort_unstable();

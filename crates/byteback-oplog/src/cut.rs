@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
 
 use byteback_extents::ExtentSet;
 use redb::ReadableTable;
@@ -20,13 +19,16 @@ use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Log, locate};
 use crate::marks::{ConsumerState, PendingCut};
-use crate::pending::{Pending, Place};
+use crate::pending::Place;
 
-/// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done.
+/// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done. After an I/O error
+/// of the log's disk it answers with errors; a new cut is needed then.
 #[derive(Clone)]
 pub struct Cut {
     snapshot: Snapshot,
-    epoch: Epoch,
+    mark: Epoch,
+    /// The first epoch that does not belong to the picture.
+    end: Epoch,
 }
 
 /// How much of a node's content may have changed.
@@ -76,7 +78,7 @@ pub struct Changes {
 impl Log {
     /// Ends the epoch and returns the moment between it and the next, held for `consumer` until it calls
     /// [`Log::advance`] or [`Log::abandon`]; an elder pending cut of the same consumer is given up. `at_the_cut` runs in that
-    /// moment, while no operation is under way: it must not wait for anything.
+    /// moment, while no operation is under way: it must not wait for anything, nor call the log.
     ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run.
@@ -84,26 +86,30 @@ impl Log {
         let _one = self.checkpointing.lock();
         let (pending, epoch) = {
             let _no_operation = self.gate.write();
-            let mut state = self.state.lock();
             at_the_cut();
+            let mut state = self.state.lock();
             if state.epoch_used {
                 state.epoch = state.epoch.next();
                 state.epoch_used = false;
             }
-            let epoch = state.epoch;
-            let pending = Arc::new(std::mem::replace(&mut state.current, Pending::new(epoch)));
-            state.flushing = Some(Arc::clone(&pending));
-            (pending, epoch)
+            (state.take_pending(), state.epoch)
         };
         self.commit_pending(pending, |txn| {
             let mut marks = txn.open_table(database::MARKS)?;
-            let mut state = marks.get(consumer)?.map(|value| ConsumerState::decode(value.value())).transpose()?;
+            let mut state = marks
+                .get(consumer)?
+                .map(|value| ConsumerState::decode(value.value()))
+                .transpose()?;
             let state = state.get_or_insert_default();
             state.pending = Some(PendingCut { epoch, batch: 0 });
             marks.insert(consumer, state.encode().as_slice())?;
             Ok(())
         })?;
-        Ok(Cut { snapshot: self.snapshot()?, epoch })
+        Ok(Cut {
+            snapshot: self.database.snapshot()?,
+            mark: epoch,
+            end: epoch,
+        })
     }
 
     /// The tree as it is now, without ending the epoch or holding anything for anybody.
@@ -111,34 +117,60 @@ impl Log {
     /// # Errors
     /// A disk that cannot be written: what is in memory is written to the database first.
     pub fn look(&self) -> Result<Cut> {
+        // Held until the snapshot is taken, so that no cut comes between it and the epoch.
+        let _one = self.checkpointing.lock();
         self.flush()?;
-        Ok(Cut { snapshot: self.snapshot()?, epoch: self.epoch().next() })
+        let epoch = self.epoch();
+        Ok(Cut {
+            snapshot: self.database.snapshot()?,
+            mark: epoch,
+            end: epoch.next(),
+        })
     }
 }
 
 impl Cut {
-    /// The first epoch after the cut: the mark of a consumer that has saved it.
+    /// The first epoch after the cut: the mark of a consumer that has saved it. After [`Log::look`], which ends no epoch,
+    /// the current one: whoever takes it as a mark is told of this epoch's changes once more.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.mark
     }
 
     /// What changed from `since` up to the cut; everything if `since` is `None` or an epoch that is not in the past of
-    /// this log.
+    /// this log. Exact for the marks of consumers and for this cut's own epoch; since layers that no mark separates are merged
+    /// or gone, any other epoch is answered as of the next elder mark, or with everything if there is none.
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn changes(&self, since: Option<Epoch>) -> Result<Changes> {
         match since {
-            Some(since) if since <= self.epoch => self.changes_since(since),
+            Some(since) if since <= self.end => match self.border_at_or_before(since)? {
+                Some(from) => self.changes_since(from, since),
+                None => self.everything(),
+            },
             _ => self.everything(),
         }
     }
 
-    fn changes_since(&self, since: Epoch) -> Result<Changes> {
+    /// The youngest epoch up to `since` at which layers were kept apart.
+    fn border_at_or_before(&self, since: Epoch) -> Result<Option<Epoch>> {
+        if since >= self.mark {
+            // The current epoch was never merged with an elder one.
+            return Ok(Some(self.mark));
+        }
+        let mut borders = Vec::new();
+        for entry in self.snapshot.transaction().open_table(database::MARKS)?.iter()? {
+            borders.extend(ConsumerState::decode(entry?.1.value())?.borders());
+        }
+        Ok(borders.into_iter().filter(|border| *border <= since).max())
+    }
+
+    /// The changes of the epochs from `from` on; new are nodes born at or after `since`.
+    fn changes_since(&self, from: Epoch, since: Epoch) -> Result<Changes> {
         let txn = self.snapshot.transaction();
         let mut layers: BTreeMap<NodeId, Layer> = BTreeMap::new();
-        for entry in txn.open_table(database::LAYERS)?.range((since.0, 0)..(self.epoch.0, 0))? {
+        for entry in txn.open_table(database::LAYERS)?.range((from.0, 0)..(self.end.0, 0))? {
             let (place, layer) = entry?;
             let layer = database::decode_layer(layer.value())?;
             layers.entry(NodeId(place.value().1)).or_default().lay(&layer);
@@ -146,7 +178,12 @@ impl Cut {
         let mut nodes = Vec::with_capacity(layers.len());
         for (node, layer) in layers {
             // Gone meanwhile: its name says so.
-            let Some(record) = self.snapshot.record(node)? else { continue };
+            let Some(record) = self.snapshot.record(node)? else {
+                continue;
+            };
+            if node != NodeId::ROOT && !self.snapshot.has_place(node)? {
+                continue;
+            }
             let is_new = record.born >= since;
             let content = match layer.whole {
                 _ if record.kind != NodeKind::File => Content::Unchanged,
@@ -155,33 +192,46 @@ impl Cut {
                 None if layer.ranges.is_empty() => Content::Unchanged,
                 None => Content::Ranges(layer.ranges),
             };
-            nodes.push(NodeChange { node, kind: record.kind, content, is_new });
+            nodes.push(NodeChange {
+                node,
+                kind: record.kind,
+                content,
+                is_new,
+            });
         }
         let mut names: BTreeMap<Place, Option<NodeId>> = BTreeMap::new();
         let table = txn.open_table(database::NAME_LAYERS)?;
-        for entry in table.range((since.0, 0, &[][..])..(self.epoch.0, 0, &[][..]))? {
+        for entry in table.range((from.0, 0, &[][..])..(self.end.0, 0, &[][..]))? {
             let (key, child) = entry?;
             let (_, parent, name) = key.value();
             // Younger epochs come later and win.
             let child = (child.value() != 0).then_some(NodeId(child.value()));
             names.insert((NodeId(parent), OsString::from_vec(name.to_vec())), child);
         }
-        let names = names.into_iter().map(|((parent, name), child)| NameChange { parent, name, child }).collect();
+        let names = names
+            .into_iter()
+            .map(|((parent, name), child)| NameChange { parent, name, child })
+            .collect();
         Ok(Changes { nodes, names })
     }
 
     fn everything(&self) -> Result<Changes> {
         let txn = self.snapshot.transaction();
         let mut changes = Changes::default();
-        for entry in txn.open_table(database::NODES)?.iter()? {
-            let (node, record) = entry?;
-            let record = database::decode_record(record.value())?;
+        self.snapshot.for_each_node(|node, record, has_place| {
             let content = match record.kind {
                 NodeKind::File => Content::Whole(WholeReason::NoMark),
                 _ => Content::Unchanged,
             };
-            changes.nodes.push(NodeChange { node: NodeId(node.value()), kind: record.kind, content, is_new: true });
-        }
+            if has_place {
+                changes.nodes.push(NodeChange {
+                    node,
+                    kind: record.kind,
+                    content,
+                    is_new: true,
+                });
+            }
+        })?;
         for entry in txn.open_table(database::NAMES)?.iter()? {
             let (key, child) = entry?;
             let (parent, name) = key.value();

@@ -6,7 +6,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | number: format, tree, epoch, next node, intent generation, tracking, last seen root device |
+//! | `meta` | name | number: format, tree, epoch, last node, intent generation, tracking |
 //! | `nodes` | node | [`NodeRecord`] |
 //! | `keys` | device, inode, birth | node |
 //! | `names` | directory, name | node |
@@ -14,10 +14,17 @@
 //! | `layers` | epoch, node | [`crate::layer::Layer`] |
 //! | `name_layers` | epoch, directory, name | node, or 0 where the name is gone |
 //! | `marks` | consumer | [`crate::marks::ConsumerState`] |
-//! | `ledger` | number | [`crate::ledger::Entry`] |
+//! | `ledger` | number | [`crate::ledger::LedgerEntry`] |
 //!
-//! Invariants: `names` and `places` say the same; every node but the root has a place; a layer or name layer of an
-//! epoch that every mark has saved is gone; `keys` holds exactly the keys of `nodes`.
+//! Invariants: `names` and `places` say the same; a layer or name layer of an epoch that every mark has saved is gone;
+//! a key of `keys` is that of its node; **a record has a fence only while nothing was logged about its node since**, so
+//! that a change which a power loss takes back after it was backed up is noticed as well. Nodes without a place (the rest of
+//! hard links that lead out of the tree) are kept, but never reported, until a scan buries them.
+//!
+//! **Birth.** A new database is made in full under another name and then renamed: whatever has the name is complete.
+//!
+//! **I/O errors.** redb refuses everything after one; the next call opens the file anew. Whether the transaction that failed is in
+//! it is then unknown, so whoever repeats one must bear both. Snapshots from before end with an error.
 
 mod backend;
 
@@ -35,6 +42,7 @@ use crate::pending::{Pending, PendingNode, Place};
 use crate::record::{DiskKey, NodeRecord};
 
 pub(crate) const FILE_NAME: &str = "log.redb";
+const UNBORN_FILE_NAME: &str = "log.redb.new";
 const FORMAT: u64 = 1;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
 const CACHE_BYTES: usize = 16 << 20;
@@ -54,7 +62,8 @@ pub(crate) mod meta {
     pub(crate) const FORMAT: &str = "format";
     pub(crate) const TREE: &str = "tree";
     pub(crate) const EPOCH: &str = "epoch";
-    pub(crate) const NEXT_NODE: &str = "next_node";
+    /// The youngest node number ever given away.
+    pub(crate) const LAST_NODE: &str = "last_node";
     pub(crate) const GENERATION: &str = "intent_generation";
     /// 1 from the start of tracking to its clean end.
     pub(crate) const TRACKING: &str = "tracking";
@@ -74,47 +83,44 @@ pub(crate) struct Birth {
 
 impl Database {
     pub(crate) fn open(dir: Arc<dyn DurableDir>, birth: impl FnOnce() -> Result<Birth>) -> Result<Self> {
-        let this = Self { open: RwLock::new(Some(open_redb(dir.as_ref())?)), dir };
-        let format = match this.snapshot() {
-            Ok(snapshot) => snapshot.meta(meta::FORMAT)?,
-            Err(error) => return Err(error),
+        let failed = |source| LogError::File {
+            file: FILE_NAME,
+            source,
         };
-        match format {
-            Some(FORMAT) => Ok(this),
-            Some(found) => Err(LogError::Version { found, known: FORMAT }),
-            None => {
-                let birth = birth()?;
-                this.write(|txn| {
-                    let mut table = txn.open_table(META)?;
-                    table.insert(meta::FORMAT, FORMAT)?;
-                    table.insert(meta::TREE, birth.tree)?;
-                    table.insert(meta::EPOCH, Epoch::FIRST.0)?;
-                    table.insert(meta::NEXT_NODE, NodeId::ROOT.0)?;
-                    table.insert(meta::GENERATION, 0)?;
-                    table.insert(meta::TRACKING, 0)?;
-                    drop(table);
-                    txn.open_table(NODES)?;
-                    txn.open_table(KEYS)?;
-                    txn.open_table(NAMES)?;
-                    txn.open_table(PLACES)?;
-                    txn.open_table(LAYERS)?;
-                    txn.open_table(NAME_LAYERS)?;
-                    txn.open_table(MARKS)?;
-                    txn.open_table(LEDGER)?;
-                    Ok(())
-                })?;
-                this.dir.sync().map_err(|source| LogError::File { file: FILE_NAME, source })?;
-                Ok(this)
+        let names = dir.list().map_err(failed)?;
+        let redb = if names.iter().any(|name| name == FILE_NAME) {
+            open_redb(dir.as_ref(), FILE_NAME, OpenMode::Existing)?
+        } else {
+            if names.iter().any(|name| name == UNBORN_FILE_NAME) {
+                dir.remove(UNBORN_FILE_NAME).map_err(failed)?;
             }
+            let redb = open_redb(dir.as_ref(), UNBORN_FILE_NAME, OpenMode::CreateNew)?;
+            fill_newborn(&redb, &birth()?)?;
+            // The file was synced by the commit; its first durable name is the final one.
+            dir.rename(UNBORN_FILE_NAME, FILE_NAME).map_err(failed)?;
+            dir.sync().map_err(failed)?;
+            redb
+        };
+        let this = Self {
+            dir,
+            open: RwLock::new(Some(redb)),
+        };
+        match this.snapshot()?.number(meta::FORMAT)? {
+            FORMAT => Ok(this),
+            found => Err(LogError::Version { found, known: FORMAT }),
         }
     }
 
     /// The state as of the last commit, for as long as the snapshot is kept.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
-        self.with(|database| {
-            let txn = database.begin_read()?;
-            Ok(Snapshot { txn: Arc::new(txn) })
-        })
+        let begin = |database: &redb::Database| {
+            Ok(Snapshot {
+                txn: Arc::new(database.begin_read()?),
+            })
+        };
+        // An error of an earlier transaction is not the fault of this one.
+        self.with(begin)
+            .or_else(|error| if is_io(&error) { self.with(begin) } else { Err(error) })
     }
 
     /// One transaction, durable on return.
@@ -143,19 +149,46 @@ impl Database {
         }
         let mut open = self.open.write();
         if open.is_none() {
-            *open = Some(open_redb(self.dir.as_ref())?);
+            *open = Some(open_redb(self.dir.as_ref(), FILE_NAME, OpenMode::Existing)?);
         }
-        open.as_ref().map_or_else(|| Err(LogError::Failed("the database is closed".to_owned())), body)
+        open.as_ref()
+            .map_or_else(|| Err(LogError::Failed("the database is closed".to_owned())), body)
     }
 }
 
 fn is_io(error: &LogError) -> bool {
-    matches!(error, LogError::Database(inner) if matches!(**inner, redb::Error::Io(_) | redb::Error::PreviousIo))
+    use redb::Error::{DatabaseClosed, Io, PreviousIo};
+    matches!(error, LogError::Database(inner) if matches!(**inner, Io(_) | PreviousIo | DatabaseClosed))
 }
 
-fn open_redb(dir: &dyn DurableDir) -> Result<redb::Database> {
-    let file =
-        dir.open(FILE_NAME, OpenMode::CreateIfMissing).map_err(|source| LogError::File { file: FILE_NAME, source })?;
+fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
+    let txn = database.begin_write()?;
+    {
+        let mut table = txn.open_table(META)?;
+        table.insert(meta::FORMAT, FORMAT)?;
+        table.insert(meta::TREE, birth.tree)?;
+        table.insert(meta::EPOCH, Epoch::FIRST.0)?;
+        table.insert(meta::LAST_NODE, NodeId::ROOT.0)?;
+        table.insert(meta::GENERATION, 0)?;
+        table.insert(meta::TRACKING, 0)?;
+        txn.open_table(NODES)?;
+        txn.open_table(KEYS)?;
+        txn.open_table(NAMES)?;
+        txn.open_table(PLACES)?;
+        txn.open_table(LAYERS)?;
+        txn.open_table(NAME_LAYERS)?;
+        txn.open_table(MARKS)?;
+        txn.open_table(LEDGER)?;
+    }
+    txn.commit()?;
+    Ok(())
+}
+
+fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode) -> Result<redb::Database> {
+    let file = dir.open(name, mode).map_err(|source| LogError::File {
+        file: FILE_NAME,
+        source,
+    })?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
     Ok(builder.create_with_backend(backend::Backend::new(file))?)
@@ -168,17 +201,10 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn meta(&self, name: &str) -> Result<Option<u64>> {
-        let table = match self.txn.open_table(META) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(table.get(name)?.map(|value| value.value()))
-    }
-
     pub(crate) fn number(&self, name: &'static str) -> Result<u64> {
-        self.meta(name)?.ok_or(LogError::Damaged { what: name })
+        let table = self.txn.open_table(META)?;
+        let number = table.get(name)?.map(|value| value.value());
+        number.ok_or(LogError::Damaged { what: name })
     }
 
     pub(crate) fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
@@ -193,7 +219,9 @@ impl Snapshot {
 
     pub(crate) fn child(&self, parent: NodeId, name: &OsStr) -> Result<Option<NodeId>> {
         let table = self.txn.open_table(NAMES)?;
-        Ok(table.get((parent.0, name.as_bytes()))?.map(|value| NodeId(value.value())))
+        Ok(table
+            .get((parent.0, name.as_bytes()))?
+            .map(|value| NodeId(value.value())))
     }
 
     /// The entries of a directory in byte order of their names.
@@ -218,6 +246,38 @@ impl Snapshot {
         Ok(places)
     }
 
+    pub(crate) fn has_place(&self, node: NodeId) -> Result<bool> {
+        let table = self.txn.open_table(PLACES)?;
+        Ok(table
+            .range((node.0, 0, &[][..])..(node.0 + 1, 0, &[][..]))?
+            .next()
+            .transpose()?
+            .is_some())
+    }
+
+    /// Calls `act` for each node with its record and whether it has a place, in order of their numbers.
+    pub(crate) fn for_each_node(&self, mut act: impl FnMut(NodeId, NodeRecord, bool)) -> Result<()> {
+        let places = self.txn.open_table(PLACES)?;
+        let mut places = places.iter()?;
+        let mut placed = 0;
+        for entry in self.txn.open_table(NODES)?.iter()? {
+            let (node, record) = entry?;
+            let node = node.value();
+            while placed < node {
+                placed = places
+                    .next()
+                    .transpose()?
+                    .map_or(u64::MAX, |(place, _)| place.value().0);
+            }
+            act(
+                NodeId(node),
+                decode_record(record.value())?,
+                placed == node || node == NodeId::ROOT.0,
+            );
+        }
+        Ok(())
+    }
+
     pub(crate) fn transaction(&self) -> &ReadTransaction {
         &self.txn
     }
@@ -239,26 +299,52 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
 }
 
 /// Writes what is pending. Layers are merged with what the same epoch already has (SolFS §3.2.1, persistence).
+/// May be repeated, also with more laid over it: the result is the same as if it had been done once.
 pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
+    apply_nodes(txn, pending)?;
+    apply_names(txn, pending)
+}
+
+fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
     let mut nodes = txn.open_table(NODES)?;
     let mut keys = txn.open_table(KEYS)?;
     let mut layers = txn.open_table(LAYERS)?;
+    let mut epochs = None;
     for (node, change) in &pending.nodes {
+        let before = nodes
+            .get(node.0)?
+            .map(|value| decode_record(value.value()))
+            .transpose()?;
         match change {
             PendingNode::Gone => {
-                let removed = nodes.remove(node.0)?.map(|value| decode_record(value.value())).transpose()?;
-                if let Some(record) = removed {
-                    let key = record.key.tuple();
-                    if keys.get(key)?.is_some_and(|holder| holder.value() == node.0) {
-                        keys.remove(key)?;
-                    }
+                let Some(before) = before else { continue };
+                nodes.remove(node.0)?;
+                drop_key(&mut keys, &before, *node)?;
+                // Nobody will ever be told what happened to it: a mark that stands still must not keep that.
+                let epochs = match &epochs {
+                    Some(epochs) => epochs,
+                    None => epochs.insert(epochs_with_layers(&layers)?),
+                };
+                for epoch in epochs {
+                    layers.remove((*epoch, node.0))?;
                 }
-                layers.remove((pending.epoch.0, node.0))?;
             }
             PendingNode::Changed { record, layer } => {
-                if let Some(record) = record {
-                    nodes.insert(node.0, record.encode().as_slice())?;
-                    keys.insert(record.key.tuple(), node.0)?;
+                match (record, before) {
+                    (Some(record), before) => {
+                        nodes.insert(node.0, record.encode().as_slice())?;
+                        if let Some(before) = before.filter(|before| before.key != record.key) {
+                            drop_key(&mut keys, &before, *node)?;
+                        }
+                        keys.insert(record.key.tuple(), node.0)?;
+                    }
+                    (None, Some(before)) if before.fence.is_some() => {
+                        let record = NodeRecord { fence: None, ..before };
+                        nodes.insert(node.0, record.encode().as_slice())?;
+                    }
+                    (None, Some(_)) => {}
+                    // Gone since: a change that was logged late has nobody to tell.
+                    (None, None) => continue,
                 }
                 let place = (pending.epoch.0, node.0);
                 let merged = match layers.get(place)? {
@@ -273,6 +359,30 @@ pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+fn drop_key(keys: &mut redb::Table<'_, (u64, u64, i64), u64>, of: &NodeRecord, node: NodeId) -> Result<()> {
+    let key = of.key.tuple();
+    // A reused inode number may belong to another node by now.
+    if keys.get(key)?.is_some_and(|holder| holder.value() == node.0) {
+        keys.remove(key)?;
+    }
+    Ok(())
+}
+
+fn epochs_with_layers(layers: &impl ReadableTable<(u64, u64), &'static [u8]>) -> Result<Vec<u64>> {
+    let mut epochs = Vec::new();
+    let mut from = 0;
+    while let Some(entry) = layers.range((from, 0)..)?.next() {
+        let epoch = entry?.0.value().0;
+        epochs.push(epoch);
+        from = epoch + 1;
+    }
+    Ok(epochs)
+}
+
+fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
     let mut names = txn.open_table(NAMES)?;
     let mut places = txn.open_table(PLACES)?;
     let mut name_layers = txn.open_table(NAME_LAYERS)?;
@@ -288,7 +398,11 @@ pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
         if let Some(child) = child {
             places.insert((child.0, parent.0, name), ())?;
         }
-        name_layers.insert((pending.epoch.0, parent.0, name), child.map_or(0, |child| child.0))?;
+        let key = (pending.epoch.0, parent.0, name);
+        // A name that came and went between two checkpoints leaves nothing behind.
+        if child.is_some() || before.is_some() || name_layers.get(key)?.is_some() {
+            name_layers.insert(key, child.map_or(0, |child| child.0))?;
+        }
     }
     Ok(())
 }
@@ -304,7 +418,11 @@ pub(crate) fn set_fences(
 ) -> Result<()> {
     let mut nodes = txn.open_table(NODES)?;
     for (node, fence) in fences {
-        let Some(mut record) = nodes.get(node.0)?.map(|value| decode_record(value.value())).transpose()? else {
+        let Some(mut record) = nodes
+            .get(node.0)?
+            .map(|value| decode_record(value.value()))
+            .transpose()?
+        else {
             continue;
         };
         record.fence = fence;

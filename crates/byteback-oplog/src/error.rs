@@ -19,7 +19,9 @@ pub enum LogError {
     #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
     Database(#[source] Box<redb::Error>),
     /// A persisted record cannot be understood.
-    #[error("the log's {what} is damaged; remove the state folder to start a new log (the next backup reads everything)")]
+    #[error(
+        "the log's {what} is damaged; remove the state folder to start a new log (the next backup reads everything)"
+    )]
     Damaged {
         /// Which record.
         what: &'static str,
@@ -50,7 +52,11 @@ impl LogError {
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::File { source, .. } | Self::Tree { source, .. } => source.raw_os_error(),
+            Self::File { source, .. } | Self::Tree { source, .. } => byteback_host::errno_of(source),
+            Self::Database(error) => match &**error {
+                redb::Error::Io(source) => byteback_host::errno_of(source),
+                _ => None,
+            },
             _ => None,
         }
     }

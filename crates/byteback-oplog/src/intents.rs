@@ -16,9 +16,15 @@
 //!
 //! **Group commit.** Threads that arrive during a sync share the next one.
 //!
-//! After a failed sync nothing is known about the file, so the first failure is final: every later intent is refused,
-//! and with it the write that wanted it. What this does not do: ranges (an intent opens a whole node), and deciding
-//! when a node may be closed.
+//! **Failure.** After a failed sync nothing is known about the sectors of that group, so nothing is ever added to that
+//! half again: whoever comes next is sent to rotate, which writes everything that is open into the other half from its
+//! start. Until a rotation succeeds the generation stays what it is, its earlier groups stay durable, and every write
+//! that wants an intent fails. A sector that a failed sync wrote all the same only names a node too many.
+//!
+//! **Loss.** Intents are accepted only by a file that was durable in full before. If the database has seen a generation and the
+//! file is missing, short or headless, somebody took it away: any node may have been open.
+//!
+//! What this does not do: ranges (an intent opens a whole node), and deciding when a node may be closed.
 
 use std::collections::HashSet;
 use std::io;
@@ -38,7 +44,7 @@ const HEAD_MAGIC: &[u8; 8] = b"BBINTENT";
 const RECORD_MAGIC: u32 = 0x544e_4942; // "BINT"
 const VERSION: u32 = 1;
 /// 2,048 groups, or 32,768 nodes in full groups, between two rotations: 1 MiB a half.
-const HALF_SECTORS: u64 = 2048;
+pub(crate) const HALF_SECTORS: u64 = 2048;
 
 /// Stands for every node, where there are more open ones than a half can hold.
 const EVERY_NODE: NodeId = NodeId(u64::MAX);
@@ -47,7 +53,7 @@ const EVERY_NODE: NodeId = NodeId(u64::MAX);
 #[derive(Debug, Default)]
 pub(crate) struct OpenIntents {
     pub(crate) nodes: HashSet<NodeId>,
-    /// There were too many to name: any node may have been open.
+    /// There were too many to name, or the file was lost: any node may have been open.
     pub(crate) every_node: bool,
 }
 
@@ -58,6 +64,7 @@ pub(crate) struct Generation(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct IntentFile {
     file: Arc<dyn DurableFile>,
+    half_sectors: u64,
     /// Held shared while an intent is made durable, exclusively while the generation changes.
     generation: RwLock<Generation>,
     group: Mutex<Group>,
@@ -74,7 +81,8 @@ struct Group {
     syncing: bool,
     /// Sectors of the current half already used.
     sectors_used: u64,
-    failed: Option<String>,
+    /// A sync failed: nothing may be added to this half any more.
+    must_rotate: bool,
 }
 
 /// What became of the wish for an intent.
@@ -82,36 +90,32 @@ struct Group {
 pub(crate) enum Appended {
     /// Durable, and alive as long as this generation is.
     Durable(Generation),
-    /// The half is full: rotate, then ask again.
-    Full,
+    /// The half of this generation is full, or failed: rotate, then ask again.
+    Full(Generation),
 }
 
 impl IntentFile {
     /// Opens the file, creating it if missing, and returns the intents of generation `counted_from` and younger.
-    /// New intents go to a generation that is younger than all of them.
-    pub(crate) fn open(dir: &dyn DurableDir, counted_from: Generation) -> Result<(Self, OpenIntents, Generation)> {
-        let failed = |source| LogError::File { file: FILE_NAME, source };
+    /// New intents go to a generation that is younger than all of them; the caller rotates first.
+    /// `half_sectors`: [`HALF_SECTORS`], or less in tests.
+    pub(crate) fn open(
+        dir: &dyn DurableDir,
+        counted_from: Generation,
+        half_sectors: u64,
+    ) -> Result<(Self, OpenIntents)> {
+        let failed = |source| LogError::File {
+            file: FILE_NAME,
+            source,
+        };
         let file = dir.open(FILE_NAME, OpenMode::CreateIfMissing).map_err(failed)?;
-        let len_bytes = (1 + 2 * HALF_SECTORS) * SECTOR_BYTES as u64;
-        let mut head = [0; SECTOR_BYTES];
-        if file.len().map_err(failed)? < len_bytes {
-            // Never finished being made: intents are only accepted by a file that was synced at its full length.
-            file.set_len(0).map_err(failed)?;
-            file.allocate(len_bytes).map_err(failed)?;
-            head = encode_head();
-            file.write_all_at(0, &head).map_err(failed)?;
-            file.sync_data().map_err(failed)?;
-            dir.sync().map_err(failed)?;
-        } else {
-            file.read_exact_at(0, &mut head).map_err(failed)?;
-            check_head(&head)?;
-        }
-        let mut bytes = vec![0; (2 * HALF_SECTORS) as usize * SECTOR_BYTES];
-        file.read_exact_at(SECTOR_BYTES as u64, &mut bytes).map_err(failed)?;
+        let halves_bytes = 2 * half_sectors * SECTOR_BYTES as u64;
         let mut found = OpenIntents::default();
         let mut youngest = counted_from;
-        for record in bytes.chunks_exact(INTENT_BYTES) {
-            if let Some((node, generation)) = decode(record) {
+        if is_complete(file.as_ref(), halves_bytes, half_sectors)? {
+            // 2 MiB at most: `half_sectors` comes from us, not from the file.
+            let mut halves = vec![0; usize::try_from(halves_bytes).unwrap_or(usize::MAX)];
+            file.read_exact_at(SECTOR_BYTES as u64, &mut halves).map_err(failed)?;
+            for (node, generation) in halves.chunks_exact(INTENT_BYTES).filter_map(decode) {
                 youngest = youngest.max(generation);
                 if generation < counted_from {
                     continue;
@@ -122,10 +126,28 @@ impl IntentFile {
                     found.nodes.insert(node);
                 }
             }
+        } else {
+            found.every_node = counted_from > Generation(0);
+            file.set_len(0).map_err(failed)?;
+            file.allocate(SECTOR_BYTES as u64 + halves_bytes).map_err(failed)?;
+            file.sync_data().map_err(failed)?;
+            // The head comes last: whoever finds it finds the whole file.
+            file.write_all_at(0, &encode_head(half_sectors)).map_err(failed)?;
+            file.sync_data().map_err(failed)?;
+            dir.sync().map_err(failed)?;
         }
-        let group = Group { sectors_used: HALF_SECTORS, ..Group::default() };
-        let this = Self { file, generation: RwLock::new(youngest), group: Mutex::new(group), group_done: Condvar::new() };
-        Ok((this, found, youngest))
+        let group = Group {
+            sectors_used: half_sectors,
+            ..Group::default()
+        };
+        let this = Self {
+            file,
+            half_sectors,
+            generation: RwLock::new(youngest),
+            group: Mutex::new(group),
+            group_done: Condvar::new(),
+        };
+        Ok((this, found))
     }
 
     /// The generation that new intents belong to.
@@ -141,9 +163,6 @@ impl IntentFile {
         group.next_ticket += 1;
         group.waiting.push((ticket, node));
         loop {
-            if let Some(failure) = &group.failed {
-                return Err(LogError::Failed(failure.clone()));
-            }
             if group.durable_tickets > ticket {
                 return Ok(Appended::Durable(*generation));
             }
@@ -152,11 +171,11 @@ impl IntentFile {
                 continue;
             }
             let sectors = sectors_for(group.waiting.len());
-            if group.sectors_used + sectors > HALF_SECTORS {
+            if group.must_rotate || group.sectors_used + sectors > self.half_sectors {
                 // Nobody of this group is durable; each of the others finds itself unserved and asks in its turn.
                 group.waiting.retain(|(other, _)| *other != ticket);
                 self.group_done.notify_all();
-                return Ok(Appended::Full);
+                return Ok(Appended::Full(*generation));
             }
             let nodes: Vec<NodeId> = group.waiting.drain(..).map(|(_, node)| node).collect();
             let up_to = group.next_ticket;
@@ -171,40 +190,43 @@ impl IntentFile {
             match outcome {
                 Ok(()) => group.durable_tickets = up_to,
                 Err(source) => {
-                    group.failed = Some(source.to_string());
-                    return Err(LogError::File { file: FILE_NAME, source });
+                    // The others of the group ask for a rotation; this one tells its caller why.
+                    group.must_rotate = true;
+                    return Err(LogError::File {
+                        file: FILE_NAME,
+                        source,
+                    });
                 }
             }
         }
     }
 
     /// Begins the next generation with the intents that stay open, and returns it. They are durable on return.
-    /// `still_open` is asked while no intent can be added.
+    /// `still_open` is asked while no intent can be added. If it fails, the generation stays what it was, and its
+    /// intents still count; but no intent can be added before a rotation succeeds.
     ///
     /// The caller commits the returned generation to the database before it rotates again.
     pub(crate) fn rotate(&self, still_open: impl FnOnce(Generation) -> Vec<NodeId>) -> Result<Generation> {
         let mut generation = self.generation.write();
         let next = Generation(generation.0 + 1);
         let mut nodes = still_open(next);
-        if sectors_for(nodes.len()) > HALF_SECTORS / 2 {
+        if sectors_for(nodes.len()) > self.half_sectors / 2 {
             nodes = vec![EVERY_NODE];
         }
+        let sectors_used = sectors_for(nodes.len());
+        if !nodes.is_empty()
+            && let Err(source) = self.write(next, 0, &nodes)
         {
-            let mut group = self.group.lock();
-            if let Some(failure) = &group.failed {
-                return Err(LogError::Failed(failure.clone()));
-            }
-            group.sectors_used = sectors_for(nodes.len());
+            self.group.lock().must_rotate = true;
+            return Err(LogError::File {
+                file: FILE_NAME,
+                source,
+            });
         }
-        // From here on new intents go to the new half even if writing fails: the old half stays as it is.
+        let mut group = self.group.lock();
+        group.sectors_used = sectors_used;
+        group.must_rotate = false;
         *generation = next;
-        if nodes.is_empty() {
-            return Ok(next);
-        }
-        self.write(next, 0, &nodes).map_err(|source| {
-            self.group.lock().failed = Some(source.to_string());
-            LogError::File { file: FILE_NAME, source }
-        })?;
         Ok(next)
     }
 
@@ -214,7 +236,7 @@ impl IntentFile {
             bytes.extend_from_slice(&encode(*node, generation));
         }
         bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES), 0);
-        let sector = 1 + (generation.0 % 2) * HALF_SECTORS + first_sector;
+        let sector = 1 + (generation.0 % 2) * self.half_sectors + first_sector;
         self.file.write_all_at(sector * SECTOR_BYTES as u64, &bytes)?;
         self.file.sync_data()
     }
@@ -224,22 +246,36 @@ fn sectors_for(intents: usize) -> u64 {
     (intents * INTENT_BYTES).div_ceil(SECTOR_BYTES) as u64
 }
 
-fn encode_head() -> [u8; SECTOR_BYTES] {
+/// Whether the file is there in full.
+fn is_complete(file: &dyn DurableFile, halves_bytes: u64, half_sectors: u64) -> Result<bool> {
+    let failed = |source| LogError::File {
+        file: FILE_NAME,
+        source,
+    };
+    if file.len().map_err(failed)? < SECTOR_BYTES as u64 {
+        return Ok(false);
+    }
+    let mut head = [0; SECTOR_BYTES];
+    file.read_exact_at(0, &mut head).map_err(failed)?;
+    let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    if &head[..8] == HEAD_MAGIC && version != VERSION {
+        return Err(LogError::Version {
+            found: u64::from(version),
+            known: u64::from(VERSION),
+        });
+    }
+    let is_ours = head == encode_head(half_sectors);
+    Ok(is_ours && file.len().map_err(failed)? >= SECTOR_BYTES as u64 + halves_bytes)
+}
+
+fn encode_head(half_sectors: u64) -> [u8; SECTOR_BYTES] {
     let mut head = [0; SECTOR_BYTES];
     head[..8].copy_from_slice(HEAD_MAGIC);
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    head[12..20].copy_from_slice(&HALF_SECTORS.to_le_bytes());
+    head[12..20].copy_from_slice(&half_sectors.to_le_bytes());
     let check = crc32c::crc32c(&head[..20]);
     head[20..24].copy_from_slice(&check.to_le_bytes());
     head
-}
-
-fn check_head(head: &[u8; SECTOR_BYTES]) -> Result<()> {
-    let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    if &head[..8] == HEAD_MAGIC && version != VERSION {
-        return Err(LogError::Version { found: u64::from(version), known: u64::from(VERSION) });
-    }
-    if head[..24] == encode_head()[..24] { Ok(()) } else { Err(LogError::Damaged { what: "intent file" }) }
 }
 
 fn encode(node: NodeId, generation: Generation) -> [u8; INTENT_BYTES] {

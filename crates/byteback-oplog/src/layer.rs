@@ -26,6 +26,8 @@ pub enum WholeReason {
     Untracked,
     /// The daemon or the machine stopped while the file was open for change.
     Interrupted,
+    /// A consumer could not save it last time.
+    Unsaved,
 }
 
 impl WholeReason {
@@ -35,6 +37,7 @@ impl WholeReason {
             Self::NoMark => 2,
             Self::Untracked => 3,
             Self::Interrupted => 4,
+            Self::Unsaved => 5,
         }
     }
 
@@ -44,6 +47,7 @@ impl WholeReason {
             2 => Ok(Self::NoMark),
             3 => Ok(Self::Untracked),
             4 => Ok(Self::Interrupted),
+            5 => Ok(Self::Unsaved),
             _ => Err(Malformed),
         }
     }

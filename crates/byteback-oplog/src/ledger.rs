@@ -58,7 +58,9 @@ impl LedgerEntry {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        Self::decode_inner(bytes).map_err(|Malformed| LogError::Damaged { what: "coverage ledger" })
+        Self::decode_inner(bytes).map_err(|Malformed| LogError::Damaged {
+            what: "coverage ledger",
+        })
     }
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -75,7 +77,10 @@ impl LedgerEntry {
             1 => LedgerEvent::TrackingBegan,
             2 => LedgerEvent::TrackingEnded,
             3 => LedgerEvent::Interrupted { open_files: first },
-            4 => LedgerEvent::UntrackedChanges { files: first, names: second },
+            4 => LedgerEvent::UntrackedChanges {
+                files: first,
+                names: second,
+            },
             _ => return Err(Malformed),
         };
         Ok(Self { at_ns, event })

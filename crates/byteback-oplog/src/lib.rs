@@ -38,7 +38,7 @@ pub use error::{LogError, Result};
 pub use ids::{Epoch, NodeId, NodeKind, TreeId};
 pub use layer::{Layer, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};
-pub use log::Log;
+pub use log::{Counts, Log};
 pub use marks::{ConsumerState, PendingCut};
 pub use operation::{Operation, Remains};
 pub use record::{Fence, node_kind};

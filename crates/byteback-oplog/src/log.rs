@@ -14,7 +14,15 @@
 //! durable, then the fence is committed, in the same transaction with the generation that drops their intents.
 //! A write that comes meanwhile takes a new intent, of the younger generation.
 //!
-//! **Epochs.** The current epoch is durable before anything is logged in it, and each start begins a new one.
+//! What makes intents droppable: a generation is only ever committed together with everything that was logged before it
+//! began. Each byte that was written is then either in a layer of the database, or its node is named by an intent that
+//! still counts, or its node has no fence.
+//!
+//! **Epochs.** Nothing of an epoch, no layer and no mark, is in the database before the epoch itself is, and each start begins
+//! a new one: none is ever used twice.
+//!
+//! **Serialised by the caller.** Changes of the names of one node, as the kernel does for every file system: `link`, `unlink`
+//! and `rename` of the same node are logged in the order in which they happened.
 //!
 //! Locks, in the order in which they may be taken: `checkpointing`, then the intents' generation, `gate`, `state`.
 //! `state` is never held during I/O.
@@ -33,7 +41,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::database::{self, Birth, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
 use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
-use crate::intents::{Appended, Generation, IntentFile};
+use crate::intents::{Appended, Generation, HALF_SECTORS, IntentFile};
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::operation::Operation;
@@ -52,6 +60,15 @@ pub struct Log {
     root_device: AtomicU64,
 }
 
+/// How many nodes a log knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// In the database; a new one gets there with the next checkpoint.
+    pub nodes: u64,
+    /// Not clean.
+    pub open_nodes: u64,
+}
+
 /// What only one checkpoint or cut at a time may touch.
 #[derive(Debug)]
 pub(crate) struct Checkpointing {
@@ -64,7 +81,8 @@ pub(crate) struct State {
     pub(crate) epoch: Epoch,
     /// Something was logged in this epoch, be it already in the database.
     pub(crate) epoch_used: bool,
-    pub(crate) next_node: NodeId,
+    /// The youngest number that was given away.
+    pub(crate) last_node: NodeId,
     pub(crate) current: Pending,
     pub(crate) flushing: Option<Arc<Pending>>,
     /// How often something moved from memory into the database.
@@ -84,12 +102,46 @@ pub(crate) struct OpenNode {
 /// What a crash would find about an open node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// Its old fence, which differs from what is on the disk; enough as long as no byte was written.
+    /// Nothing of its own: all that was written to it is in memory or in the database, and the next write needs an intent.
     Attributes,
     /// No fence, or no record at all.
     NotNeeded,
     /// An intent.
     Durable(Generation),
+}
+
+impl State {
+    fn layers(&self) -> impl Iterator<Item = &Pending> {
+        [Some(&self.current), self.flushing.as_deref()].into_iter().flatten()
+    }
+
+    /// What memory knows of a node: its record, or that it is gone; `None`: ask the database.
+    pub(crate) fn pending_record(&self, node: NodeId) -> Option<Option<NodeRecord>> {
+        self.layers()
+            .find_map(|pending| pending.record(node))
+            .map(|record| record.copied())
+    }
+
+    /// What memory knows of a key, in the same way.
+    pub(crate) fn pending_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
+        let node = self.layers().find_map(|pending| pending.keys.get(&key).copied())?;
+        Some(node.filter(|node| self.pending_record(*node) != Some(None)))
+    }
+}
+
+impl OpenNode {
+    /// Whether it may be written now: with the intent it has, or with the `durable` one that was just made.
+    fn make_writable(&mut self, current: Generation, durable: Option<Generation>, changed_at_ns: u64) -> bool {
+        if self.intent == Intent::Attributes {
+            // An intent of an elder generation may have been dropped by a rotation that did not know of this write.
+            let Some(generation) = durable.filter(|durable| *durable == current) else {
+                return false;
+            };
+            self.intent = Intent::Durable(generation);
+        }
+        self.changed_at_ns = changed_at_ns;
+        true
+    }
 }
 
 impl Log {
@@ -102,33 +154,51 @@ impl Log {
     /// # Errors
     /// A disk that cannot be read or written, a damaged log, or one of a newer version.
     pub fn open(dir: &Arc<dyn DurableDir>, clock: Arc<dyn Clock>, random: &dyn Randomness) -> Result<Self> {
+        Self::open_with(dir, clock, random, HALF_SECTORS)
+    }
+
+    /// As [`Log::open`]; tests make the intent file small.
+    pub(crate) fn open_with(
+        dir: &Arc<dyn DurableDir>,
+        clock: Arc<dyn Clock>,
+        random: &dyn Randomness,
+        intent_half_sectors: u64,
+    ) -> Result<Self> {
         let mut is_new = false;
         let database = Database::open(Arc::clone(dir), || {
             is_new = true;
-            let tree =
-                random.next_u64().map_err(|source| LogError::File { file: "source of random numbers", source })?;
+            let tree = random.next_u64().map_err(|source| LogError::File {
+                file: "source of random numbers",
+                source,
+            })?;
             Ok(Birth { tree })
         })?;
         let snapshot = database.snapshot()?;
         let tree = TreeId(snapshot.number(meta::TREE)?);
         let epoch = Epoch(snapshot.number(meta::EPOCH)?).next();
-        let next_node = NodeId(snapshot.number(meta::NEXT_NODE)?);
+        let last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
         let counted_from = Generation(snapshot.number(meta::GENERATION)?);
         let was_tracking = snapshot.number(meta::TRACKING)? != 0;
-        let (intents, found, _) = IntentFile::open(dir.as_ref(), counted_from)?;
+        let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, intent_half_sectors)?;
 
         let mut interrupted = Vec::new();
         if found.every_node {
-            use redb::ReadableTable;
-            for entry in snapshot.transaction().open_table(database::NODES)?.iter()? {
-                interrupted.push(NodeId(entry?.0.value()));
-            }
+            snapshot.for_each_node(|node, record, _| {
+                if record.kind == NodeKind::File {
+                    interrupted.push(node);
+                }
+            })?;
         } else {
-            interrupted.extend(found.nodes);
+            for node in found.nodes {
+                // One without a record was new, and is found by the walk.
+                if snapshot
+                    .record(node)?
+                    .is_some_and(|record| record.kind == NodeKind::File)
+                {
+                    interrupted.push(node);
+                }
+            }
         }
-        interrupted.retain(|node| {
-            matches!(snapshot.record(*node), Ok(Some(record)) if record.kind == NodeKind::File)
-        });
         let mut pending = Pending::new(epoch);
         for node in &interrupted {
             pending.mark_whole(*node, WholeReason::Interrupted);
@@ -142,22 +212,25 @@ impl Log {
             events.push(LedgerEvent::Created);
         }
         if was_tracking {
-            events.push(LedgerEvent::Interrupted { open_files: interrupted.len() as u64 });
+            events.push(LedgerEvent::Interrupted {
+                open_files: interrupted.len() as u64,
+            });
         }
         let at_ns = clock.now_ns();
         database.write(|txn| {
             database::apply(txn, &pending)?;
-            database::set_fences(txn, interrupted.iter().map(|node| (*node, None)))?;
             database::set_number(txn, meta::EPOCH, epoch.0)?;
             database::set_number(txn, meta::GENERATION, generation.0)?;
             database::set_number(txn, meta::TRACKING, 0)?;
-            events.into_iter().try_for_each(|event| append_to_ledger(txn, LedgerEntry { at_ns, event }))
+            events
+                .into_iter()
+                .try_for_each(|event| append_to_ledger(txn, LedgerEntry { at_ns, event }))
         })?;
 
         let state = State {
             epoch,
             epoch_used: !interrupted.is_empty(),
-            next_node,
+            last_node,
             current: Pending::new(epoch),
             flushing: None,
             flushes: 0,
@@ -188,6 +261,18 @@ impl Log {
         self.state.lock().epoch
     }
 
+    /// How many nodes there are.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn counts(&self) -> Result<Counts> {
+        let nodes = self.database.snapshot()?.node_count()?;
+        Ok(Counts {
+            nodes,
+            open_nodes: self.state.lock().open.len() as u64,
+        })
+    }
+
     /// Says that from now on every change passes the gate, until [`Log::end_tracking`].
     ///
     /// # Errors
@@ -214,7 +299,6 @@ impl Log {
 
     /// Begins a change of names or attributes, which needs no intent: names are compared with the record after an
     /// unclean stop, and attributes with the fence.
-    #[must_use]
     pub fn begin(&self) -> Operation<'_> {
         Operation::new(self, self.gate.read())
     }
@@ -224,17 +308,14 @@ impl Log {
     /// # Errors
     /// If the intent cannot be made durable; the change must then not be performed.
     pub fn begin_write(&self, node: NodeId) -> Result<Operation<'_>> {
-        if let Some(gate) = self.try_begin_write(node, None) {
+        if let Some(gate) = self.try_begin_write(node, None)? {
             return Ok(Operation::new(self, gate));
         }
         loop {
             match self.intents.append(node)? {
-                Appended::Full => {
-                    let mut checkpointing = self.checkpointing.lock();
-                    self.commit_generation(&mut checkpointing)?;
-                }
+                Appended::Full(generation) => self.make_room_for_intents(generation)?,
                 Appended::Durable(generation) => {
-                    if let Some(gate) = self.try_begin_write(node, Some(generation)) {
+                    if let Some(gate) = self.try_begin_write(node, Some(generation))? {
                         return Ok(Operation::new(self, gate));
                     }
                 }
@@ -242,47 +323,61 @@ impl Log {
         }
     }
 
-    /// `durable`: the generation of an intent that was just made for this write.
-    fn try_begin_write(&self, node: NodeId, durable: Option<Generation>) -> Option<RwLockReadGuard<'_, ()>> {
+    /// `durable`: the generation of an intent that was just made for this write. `None`: an intent is needed.
+    fn try_begin_write(&self, node: NodeId, durable: Option<Generation>) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        let changed_at_ns = self.clock.monotonic_ns();
         let gate = self.gate.read();
-        let born_if_unknown = if self.state.lock().open.contains_key(&node) {
-            None
-        } else {
-            // Read before `state` is locked again; nothing but this node's own birth could change it.
-            Some(self.record(node).ok().flatten().map(|record| record.born))
+        {
+            let mut state = self.state.lock();
+            let generation = state.generation;
+            if let Some(open) = state.open.get_mut(&node) {
+                return Ok(open.make_writable(generation, durable, changed_at_ns).then_some(gate));
+            }
+        }
+        // Read without `state`. That the node is open cannot change meanwhile but by another write of its own.
+        let Some(record) = self.record(node)? else {
+            // A node without any name is nobody's business any more: it is written, not logged.
+            return Ok(Some(gate));
         };
         let mut state = self.state.lock();
         let generation = state.generation;
-        let changed_at_ns = self.clock.monotonic_ns();
-        // An intent of an elder generation may have been dropped by a rotation that did not know of this write.
-        let fresh = durable.filter(|durable| *durable == generation).map(Intent::Durable);
-        match state.open.get_mut(&node) {
-            Some(open) => {
-                if open.intent == Intent::Attributes {
-                    open.intent = fresh?;
-                }
-                open.changed_at_ns = changed_at_ns;
-            }
-            None => match born_if_unknown? {
-                // A node without any name is nobody's business any more: it is written, not logged.
-                None => return Some(gate),
-                Some(born) => {
-                    state.open.insert(node, OpenNode { intent: fresh?, born, changed_at_ns });
-                }
-            },
+        let closed = OpenNode {
+            intent: Intent::Attributes,
+            born: record.born,
+            changed_at_ns,
+        };
+        let open = state.open.get(&node).copied();
+        let mut opened = open.unwrap_or(closed);
+        let is_writable = opened.make_writable(generation, durable, changed_at_ns);
+        if is_writable {
+            state.open.insert(node, opened);
         }
-        Some(gate)
+        Ok(is_writable.then_some(gate))
     }
 
-    /// Begins the next generation of intents with those of the nodes that are open, and commits it.
-    pub(crate) fn commit_generation(&self, checkpointing: &mut Checkpointing) -> Result<()> {
-        let generation = self.rotate(checkpointing)?;
-        self.database.write(|txn| database::set_number(txn, meta::GENERATION, generation.0))?;
+    /// Begins the next generation of intents with those of the nodes that are open, unless another thread did so since
+    /// `full`, which found no room.
+    fn make_room_for_intents(&self, full: Generation) -> Result<()> {
+        let mut checkpointing = self.checkpointing.lock();
+        if self.intents.current() != full {
+            return Ok(());
+        }
+        // What was logged goes first: see the module on what makes intents droppable.
+        let pending = self.take_pending();
+        let generation = match self.rotate(&checkpointing) {
+            Ok(generation) => generation,
+            Err(error) => {
+                self.take_back(pending);
+                return Err(error);
+            }
+        };
+        self.commit_pending(pending, |txn| database::set_number(txn, meta::GENERATION, generation.0))?;
         checkpointing.committed = generation;
         Ok(())
     }
 
-    /// The generation to commit next: a new one, unless the last one never was committed.
+    /// The generation to commit next: a new one, unless the last one never was committed. The caller has taken the
+    /// pending log away before, and commits both together.
     pub(crate) fn rotate(&self, checkpointing: &Checkpointing) -> Result<Generation> {
         let current = self.intents.current();
         if current > checkpointing.committed {
@@ -291,7 +386,10 @@ impl Log {
         self.intents.rotate(|next| {
             let mut state = self.state.lock();
             state.generation = next;
-            let durable = state.open.iter_mut().filter(|(_, open)| matches!(open.intent, Intent::Durable(_)));
+            let durable = state
+                .open
+                .iter_mut()
+                .filter(|(_, open)| matches!(open.intent, Intent::Durable(_)));
             durable
                 .map(|(node, open)| {
                     open.intent = Intent::Durable(next);
@@ -302,15 +400,11 @@ impl Log {
     }
 
     pub(crate) fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
-        {
-            let state = self.state.lock();
-            for pending in [Some(&state.current), state.flushing.as_deref()].into_iter().flatten() {
-                if let Some(record) = pending.record(node) {
-                    return Ok(record.copied());
-                }
-            }
+        let pending = self.state.lock().pending_record(node);
+        match pending {
+            Some(record) => Ok(record),
+            None => self.database.snapshot()?.record(node),
         }
-        self.database.snapshot()?.record(node)
     }
 
     pub(crate) fn key(&self, identity: &Identity) -> DiskKey {
@@ -326,24 +420,33 @@ impl Log {
     /// # Errors
     /// If the database cannot be read.
     pub fn node_of(&self, identity: &Identity) -> Result<Option<NodeId>> {
-        let key = self.key(identity);
-        {
-            let state = self.state.lock();
-            for pending in [Some(&state.current), state.flushing.as_deref()].into_iter().flatten() {
-                if let Some(node) = pending.keys.get(&key) {
-                    return Ok(*node);
-                }
-            }
-        }
-        self.database.snapshot()?.node_of(key)
+        self.node_of_key(self.key(identity), || self.database.snapshot())
     }
 
-    /// The identity on the disk of a known node, with the device number 0 standing for the root's device.
+    pub(crate) fn node_of_key(
+        &self,
+        key: DiskKey,
+        snapshot: impl FnOnce() -> Result<Snapshot>,
+    ) -> Result<Option<NodeId>> {
+        if let Some(node) = self.state.lock().pending_node_of(key) {
+            return Ok(node);
+        }
+        let Some(node) = snapshot()?.node_of(key)? else {
+            return Ok(None);
+        };
+        // The key of a node that is gone waits in the database for the next checkpoint.
+        let is_gone = self.state.lock().pending_record(node) == Some(None);
+        Ok((!is_gone).then_some(node))
+    }
+
+    /// Whether `identity` is who `node` is on the disk.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub fn is_same(&self, node: NodeId, identity: &Identity) -> Result<bool> {
-        Ok(self.record(node)?.is_some_and(|record| record.key == self.key(identity)))
+        Ok(self
+            .record(node)?
+            .is_some_and(|record| record.key == self.key(identity)))
     }
 
     /// The names under which `node` is known now.
@@ -351,16 +454,20 @@ impl Log {
     /// # Errors
     /// If the database cannot be read.
     pub fn places_of(&self, node: NodeId) -> Result<Vec<(NodeId, OsString)>> {
+        self.with_places_of(node, |_, places| places)
+    }
+
+    /// Calls `act` with the names of `node`, while nothing can be logged.
+    pub(crate) fn with_places_of<T>(&self, node: NodeId, act: impl FnOnce(&mut State, Vec<Place>) -> T) -> Result<T> {
         loop {
             let flushes = self.state.lock().flushes;
             let durable = self.database.snapshot()?.places_of(node)?;
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if state.flushes != flushes {
                 // A checkpoint moved names from memory into a database younger than the one that was read.
                 continue;
             }
-            let layers: Vec<&Pending> =
-                [Some(&state.current), state.flushing.as_deref()].into_iter().flatten().collect();
+            let layers: Vec<&Pending> = state.layers().collect();
             let mut places: Vec<Place> = Vec::new();
             for place in layers.iter().flat_map(|layer| layer.places_of(node)).chain(&durable) {
                 let now = layers.iter().find_map(|layer| layer.names.get(place));
@@ -368,7 +475,8 @@ impl Log {
                     places.push(place.clone());
                 }
             }
-            return Ok(places);
+            drop(layers);
+            return Ok(act(&mut state, places));
         }
     }
 
@@ -386,33 +494,28 @@ impl Log {
     /// If the database cannot be read.
     pub fn child(&self, parent: NodeId, name: &OsStr) -> Result<Option<NodeId>> {
         let place = (parent, name.to_owned());
-        {
-            let state = self.state.lock();
-            for pending in [Some(&state.current), state.flushing.as_deref()].into_iter().flatten() {
-                if let Some(child) = pending.names.get(&place) {
-                    return Ok(*child);
-                }
-            }
+        let pending = self
+            .state
+            .lock()
+            .layers()
+            .find_map(|pending| pending.names.get(&place).copied());
+        if let Some(child) = pending {
+            return Ok(child);
         }
         self.database.snapshot()?.child(parent, name)
-    }
-
-    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
-        self.database.snapshot()
     }
 }
 
 /// A tree deeper than this is taken for a cycle in a damaged log.
 const DEPTH_MAX: usize = 1 << 16;
 
-pub(crate) fn locate(
-    node: NodeId,
-    places_of: impl Fn(NodeId) -> Result<Vec<Place>>,
-) -> Result<Option<Vec<OsString>>> {
+pub(crate) fn locate(node: NodeId, places_of: impl Fn(NodeId) -> Result<Vec<Place>>) -> Result<Option<Vec<OsString>>> {
     let mut names = Vec::new();
     let mut at = node;
     while at != NodeId::ROOT {
-        let Some((parent, name)) = places_of(at)?.into_iter().next() else { return Ok(None) };
+        let Some((parent, name)) = places_of(at)?.into_iter().next() else {
+            return Ok(None);
+        };
         names.push(name);
         if names.len() > DEPTH_MAX {
             return Err(LogError::Damaged { what: "table of names" });

@@ -34,9 +34,11 @@ pub struct ConsumerState {
 }
 
 impl ConsumerState {
-    /// The elder of mark and pending cut: layers from here on are needed.
-    pub(crate) fn needs(&self) -> Option<Epoch> {
-        [self.mark, self.pending.map(|pending| pending.epoch)].into_iter().flatten().min()
+    /// The epochs that separate layers for this consumer.
+    pub(crate) fn borders(&self) -> impl Iterator<Item = Epoch> + use<> {
+        [self.mark, self.pending.map(|pending| pending.epoch)]
+            .into_iter()
+            .flatten()
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -65,6 +67,11 @@ impl ConsumerState {
         let saved_at_ns = reader.signed()?;
         let note = reader.bytes()?.to_vec();
         reader.end()?;
-        Ok(Self { mark, pending: pending.map(|epoch| PendingCut { epoch, batch }), saved_at_ns, note })
+        Ok(Self {
+            mark,
+            pending: pending.map(|epoch| PendingCut { epoch, batch }),
+            saved_at_ns,
+            note,
+        })
     }
 }

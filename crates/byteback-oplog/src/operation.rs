@@ -37,7 +37,9 @@ impl<'a> Operation<'a> {
     pub fn wrote(&self, node: NodeId, range: ByteRange) {
         let mut state = self.log.state.lock();
         // A node without any name was not opened for the log: nothing to say about it.
-        let Some(born) = state.open.get(&node).map(|open| open.born) else { return };
+        let Some(born) = state.open.get(&node).map(|open| open.born) else {
+            return;
+        };
         state.epoch_used = true;
         if born == state.epoch {
             state.current.touch(node);
@@ -56,11 +58,26 @@ impl<'a> Operation<'a> {
         let key = self.log.key(identity);
         let mut state = self.log.state.lock();
         let epoch = state.epoch;
-        state.next_node = NodeId(state.next_node.0 + 1);
-        let node = state.next_node;
-        state.current.born(node, NodeRecord { kind, key, born: epoch, fence: None });
+        state.last_node = NodeId(state.last_node.0 + 1);
+        let node = state.last_node;
+        state.current.born(
+            node,
+            NodeRecord {
+                kind,
+                key,
+                born: epoch,
+                fence: None,
+            },
+        );
         let changed_at_ns = self.log.clock.monotonic_ns();
-        state.open.insert(node, OpenNode { intent: Intent::NotNeeded, born: epoch, changed_at_ns });
+        state.open.insert(
+            node,
+            OpenNode {
+                intent: Intent::NotNeeded,
+                born: epoch,
+                changed_at_ns,
+            },
+        );
         state.current.set_name(parent, name, Some(node));
         self.touch(&mut state, parent);
         node
@@ -91,6 +108,10 @@ impl<'a> Operation<'a> {
         replaced: Option<(NodeId, Remains)>,
     ) {
         let mut state = self.log.state.lock();
+        if replaced.is_some_and(|(replaced, _)| replaced == node) {
+            // Two names of one node: POSIX keeps both.
+            return;
+        }
         state.current.set_name(from.0, from.1, None);
         state.current.set_name(to.0, to.1, Some(node));
         for touched in [from.0, to.0, node] {
@@ -116,8 +137,7 @@ impl<'a> Operation<'a> {
             Remains::Linked => self.touch(state, node),
             Remains::Gone => {
                 state.open.remove(&node);
-                let born_here = state.current.record(node).flatten().copied();
-                state.current.gone(node, born_here.map(|record| record.key), born_here.is_none());
+                state.current.gone(node);
                 state.epoch_used = true;
             }
         }
@@ -132,7 +152,11 @@ impl<'a> Operation<'a> {
             return;
         }
         // `born` only matters for content, which cannot be written before an intent has looked it up.
-        let open = OpenNode { intent: Intent::Attributes, born: crate::ids::Epoch(0), changed_at_ns };
+        let open = OpenNode {
+            intent: Intent::Attributes,
+            born: crate::ids::Epoch(0),
+            changed_at_ns,
+        };
         state.open.insert(node, open);
     }
 }

@@ -18,7 +18,7 @@ use crate::record::{DiskKey, NodeRecord};
 pub(crate) type Place = (NodeId, OsString);
 
 /// What became of one node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum PendingNode {
     /// It exists and was changed.
     Changed {
@@ -30,7 +30,7 @@ pub(crate) enum PendingNode {
     Gone,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) epoch: Epoch,
     pub(crate) nodes: HashMap<NodeId, PendingNode>,
@@ -38,7 +38,10 @@ pub(crate) struct Pending {
     pub(crate) names: BTreeMap<Place, Option<NodeId>>,
     /// The other way round, for names that were added.
     places: HashMap<NodeId, BTreeSet<Place>>,
+    /// Keys of nodes that were born or replaced.
     pub(crate) keys: HashMap<DiskKey, Option<NodeId>>,
+    /// A transaction with part of this failed, and may have arrived all the same.
+    pub(crate) may_be_durable: bool,
 }
 
 impl Pending {
@@ -49,6 +52,7 @@ impl Pending {
             names: BTreeMap::new(),
             places: HashMap::new(),
             keys: HashMap::new(),
+            may_be_durable: false,
         }
     }
 
@@ -58,7 +62,13 @@ impl Pending {
 
     pub(crate) fn born(&mut self, node: NodeId, record: NodeRecord) {
         self.keys.insert(record.key, Some(node));
-        self.nodes.insert(node, PendingNode::Changed { record: Some(record), layer: Layer::default() });
+        self.nodes.insert(
+            node,
+            PendingNode::Changed {
+                record: Some(record),
+                layer: Layer::default(),
+            },
+        );
     }
 
     /// Says that something about `node` changed, be it only an attribute.
@@ -81,8 +91,10 @@ impl Pending {
     }
 
     fn layer(&mut self, node: NodeId) -> Option<&mut Layer> {
-        let entry =
-            self.nodes.entry(node).or_insert_with(|| PendingNode::Changed { record: None, layer: Layer::default() });
+        let entry = self.nodes.entry(node).or_insert_with(|| PendingNode::Changed {
+            record: None,
+            layer: Layer::default(),
+        });
         match entry {
             PendingNode::Changed { layer, .. } => Some(layer),
             PendingNode::Gone => None,
@@ -102,23 +114,19 @@ impl Pending {
         }
     }
 
-    /// Forgets a node whose last name is gone. `durable`: whether the database may know it.
-    pub(crate) fn gone(&mut self, node: NodeId, key: Option<DiskKey>, durable: bool) {
+    /// Forgets a node whose last name is gone.
+    pub(crate) fn gone(&mut self, node: NodeId) {
         self.places.remove(&node);
-        if durable {
-            self.nodes.insert(node, PendingNode::Gone);
-            if let Some(key) = key
-                && self.keys.get(&key).is_none_or(|other| *other == Some(node))
-            {
-                self.keys.insert(key, None);
-            }
-        } else {
+        let born_here = self.record(node).flatten().map(|record| record.key);
+        if let Some(key) = born_here
+            && self.keys.get(&key) == Some(&Some(node))
+        {
+            self.keys.remove(&key);
+        }
+        if born_here.is_some() && !self.may_be_durable {
             self.nodes.remove(&node);
-            if let Some(key) = key
-                && self.keys.get(&key) == Some(&Some(node))
-            {
-                self.keys.remove(&key);
-            }
+        } else {
+            self.nodes.insert(node, PendingNode::Gone);
         }
     }
 
@@ -144,8 +152,14 @@ impl Pending {
                     self.nodes.insert(node, PendingNode::Gone);
                 }
                 PendingNode::Changed { record, layer } => {
-                    match self.nodes.entry(node).or_insert_with(|| PendingNode::Changed { record: None, layer: Layer::default() }) {
-                        PendingNode::Changed { record: old, layer: below } => {
+                    match self.nodes.entry(node).or_insert_with(|| PendingNode::Changed {
+                        record: None,
+                        layer: Layer::default(),
+                    }) {
+                        PendingNode::Changed {
+                            record: old,
+                            layer: below,
+                        } => {
                             *old = record.or(old.take());
                             below.lay(&layer);
                         }

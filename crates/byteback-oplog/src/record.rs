@@ -118,7 +118,11 @@ impl NodeRecord {
         }
         let kind = kind_from_code(reader.byte()?)?;
         let fenced = reader.byte()?;
-        let key = DiskKey { device: reader.varint()?, inode: reader.varint()?, birth_ns: reader.signed()? };
+        let key = DiskKey {
+            device: reader.varint()?,
+            inode: reader.varint()?,
+            birth_ns: reader.signed()?,
+        };
         let born = Epoch(reader.varint()?);
         let fence = match fenced {
             0 => None,

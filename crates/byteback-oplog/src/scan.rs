@@ -7,14 +7,18 @@
 //! A file is taken as unchanged only if its fence holds in every field; see [`crate::record`]. Nodes are recognised by
 //! identity, so a renamed file or directory stays what it was. Directories that cannot be read keep what the record says and
 //! are reported. What lies on another device than the root is not part of the tree.
+//!
+//! In the end whatever no name leads to is buried, with all below it. A node whose last name is in a directory that cannot be
+//! read is not among them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use byteback_host::tree::Stat;
+use byteback_host::tree::{FileKind, Stat};
 
-use crate::database;
+use crate::checkpoint::TIME_TICK_NS;
+use crate::database::{self, Snapshot};
 use crate::error::{LogError, Result};
 use crate::ids::{NodeId, NodeKind};
 use crate::layer::WholeReason;
@@ -39,7 +43,8 @@ pub trait TreeView {
     /// What the system answered.
     fn enter(&self, dir: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir>;
 
-    /// All entries, in any order; one that vanishes meanwhile is left out.
+    /// All entries, in any order; one that vanishes meanwhile is left out. One that cannot be looked at for another
+    /// reason is an error of the whole directory: what is left out counts as removed.
     ///
     /// # Errors
     /// What the system answered.
@@ -70,8 +75,8 @@ struct Scan<'a, V: TreeView> {
     report: ScanReport,
     /// Nodes with several names that were compared already.
     seen: HashSet<NodeId>,
-    /// Nodes that lost a name, and may have no other.
-    orphans: HashSet<NodeId>,
+    /// The database as of the last flush; what was found since is in memory.
+    snapshot: Snapshot,
     fences: Vec<(NodeId, Option<Fence>)>,
     unflushed: u64,
     device: u64,
@@ -83,27 +88,36 @@ impl Log {
     /// # Errors
     /// If the root cannot be read, or the log cannot be written.
     pub fn scan<V: TreeView>(&self, view: &V, progress: &mut dyn FnMut(u64)) -> Result<ScanReport> {
-        let (root, stat) =
-            view.root().map_err(|source| LogError::Tree { path: ".".to_owned(), source })?;
+        let (root, stat) = view.root().map_err(|source| LogError::Tree {
+            path: ".".to_owned(),
+            source,
+        })?;
         self.set_root_device(stat.dev);
         let mut scan = Scan {
             log: self,
             view,
             report: ScanReport::default(),
             seen: HashSet::new(),
-            orphans: HashSet::new(),
+            snapshot: self.database.snapshot()?,
             fences: Vec::new(),
             unflushed: 0,
             device: stat.dev,
         };
         scan.root(&stat)?;
         scan.walk(root, progress)?;
-        scan.bury_orphans()?;
+        scan.flush()?;
+        scan.bury_the_nameless()?;
         scan.flush()?;
         let report = scan.report;
         if !report.is_first && (report.changed_files > 0 || report.changed_names > 0) {
-            let event = LedgerEvent::UntrackedChanges { files: report.changed_files, names: report.changed_names };
-            let entry = LedgerEntry { at_ns: self.clock.now_ns(), event };
+            let event = LedgerEvent::UntrackedChanges {
+                files: report.changed_files,
+                names: report.changed_names,
+            };
+            let entry = LedgerEntry {
+                at_ns: self.clock.now_ns(),
+                event,
+            };
             self.database.write(|txn| append_to_ledger(txn, entry))?;
         }
         Ok(report)
@@ -113,14 +127,22 @@ impl Log {
 impl<V: TreeView> Scan<'_, V> {
     fn root(&mut self, stat: &Stat) -> Result<()> {
         let key = self.log.key(&stat.identity());
-        match self.log.record(NodeId::ROOT)? {
+        match self.record(NodeId::ROOT)? {
             Some(record) if record.key == key => self.compare(NodeId::ROOT, &record, stat),
             known => {
                 self.report.is_first = known.is_none();
                 let mut state = self.log.state.lock();
                 let born = known.map_or(state.epoch, |record| record.born);
-                let fence = Some(Fence::of(stat));
-                state.current.born(NodeId::ROOT, NodeRecord { kind: NodeKind::Directory, key, born, fence });
+                let fence = self.fence_that_proves(stat);
+                state.current.born(
+                    NodeId::ROOT,
+                    NodeRecord {
+                        kind: NodeKind::Directory,
+                        key,
+                        born,
+                        fence,
+                    },
+                );
                 state.epoch_used = true;
             }
         }
@@ -136,7 +158,17 @@ impl<V: TreeView> Scan<'_, V> {
             left: Vec<(OsString, NodeId)>,
         }
         let left = self.directory(&root, NodeId::ROOT, &[])?;
-        let mut levels = vec![Level { dir: root, name: OsString::new(), left }];
+        if let Some((_, source)) = self.report.unreadable.pop() {
+            return Err(LogError::Tree {
+                path: ".".to_owned(),
+                source,
+            });
+        }
+        let mut levels = vec![Level {
+            dir: root,
+            name: OsString::new(),
+            left,
+        }];
         while let Some(level) = levels.last_mut() {
             let Some((name, node)) = level.left.pop() else {
                 levels.pop();
@@ -170,7 +202,7 @@ impl<V: TreeView> Scan<'_, V> {
                 return Ok(Vec::new());
             }
         };
-        let mut recorded: BTreeMap<OsString, NodeId> = self.log.snapshot()?.entries(node)?.into_iter().collect();
+        let mut recorded: BTreeMap<OsString, NodeId> = self.recorded_entries(node)?.into_iter().collect();
         let mut subdirectories = Vec::new();
         for (name, stat) in entries {
             if stat.dev != self.device {
@@ -179,16 +211,22 @@ impl<V: TreeView> Scan<'_, V> {
             let child = self.node(&stat)?;
             self.report.nodes += 1;
             self.unflushed += 1;
+            let is_directory = stat.kind == FileKind::Dir;
             if recorded.remove(&name) != Some(child) {
+                if is_directory {
+                    // It has only this name now, also where its old one is in a directory that cannot be read.
+                    for (parent, name) in self.log.places_of(child)? {
+                        self.set_name(parent, &name, None);
+                    }
+                }
                 self.set_name(node, &name, Some(child));
             }
-            if stat.kind == byteback_host::tree::FileKind::Dir {
+            if is_directory {
                 subdirectories.push((name, child));
             }
         }
-        for (name, child) in recorded {
+        for name in recorded.into_keys() {
             self.set_name(node, &name, None);
-            self.orphans.insert(child);
         }
         Ok(subdirectories)
     }
@@ -206,31 +244,44 @@ impl<V: TreeView> Scan<'_, V> {
     fn node(&mut self, stat: &Stat) -> Result<NodeId> {
         let identity = stat.identity();
         let kind = node_kind(stat);
-        if let Some(node) = self.log.node_of(&identity)?
-            && let Some(record) = self.log.record(node)?
-        {
-            if record.kind == kind {
-                let first_sight = stat.nlink == 1 || kind == NodeKind::Directory || self.seen.insert(node);
-                if first_sight {
-                    self.compare(node, &record, stat);
-                }
-                return Ok(node);
-            }
-            // Without birth times a reused inode number looks like the old node until the kinds differ.
-            self.orphans.insert(node);
-        }
         let key = self.log.key(&identity);
+        if let Some(node) = self.log.node_of_key(key, || Ok(self.snapshot.clone()))?
+            && let Some(record) = self.record(node)?
+            // Without birth times a reused inode number looks like the old node until the kinds differ.
+            && record.kind == kind
+        {
+            let first_sight = stat.nlink == 1 || kind == NodeKind::Directory || self.seen.insert(node);
+            if first_sight {
+                self.compare(node, &record, stat);
+            }
+            return Ok(node);
+        }
         let mut state = self.log.state.lock();
         let epoch = state.epoch;
-        state.next_node = NodeId(state.next_node.0 + 1);
-        let node = state.next_node;
+        state.last_node = NodeId(state.last_node.0 + 1);
+        let node = state.last_node;
         let is_file = kind == NodeKind::File;
-        let fence = (!is_file).then(|| Fence::of(stat));
-        state.current.born(node, NodeRecord { kind, key, born: epoch, fence });
+        let fence = if is_file { None } else { self.fence_that_proves(stat) };
+        state.current.born(
+            node,
+            NodeRecord {
+                kind,
+                key,
+                born: epoch,
+                fence,
+            },
+        );
         state.epoch_used = true;
         if is_file {
             self.report.changed_files += 1;
-            state.open.insert(node, OpenNode { intent: Intent::NotNeeded, born: epoch, changed_at_ns: 0 });
+            state.open.insert(
+                node,
+                OpenNode {
+                    intent: Intent::NotNeeded,
+                    born: epoch,
+                    changed_at_ns: 0,
+                },
+            );
         }
         if stat.nlink > 1 {
             self.seen.insert(node);
@@ -247,46 +298,87 @@ impl<V: TreeView> Scan<'_, V> {
         state.epoch_used = true;
         if record.kind != NodeKind::File {
             state.current.touch(node);
-            self.fences.push((node, Some(now)));
+            self.fences.push((node, self.fence_that_proves(stat)));
             return;
         }
-        let reason = if record.fence.is_some() { WholeReason::Untracked } else { WholeReason::Interrupted };
+        let reason = if record.fence.is_some() {
+            WholeReason::Untracked
+        } else {
+            WholeReason::Interrupted
+        };
         state.current.mark_whole(node, reason);
-        state.open.insert(node, OpenNode { intent: Intent::NotNeeded, born: record.born, changed_at_ns: 0 });
-        self.fences.push((node, None));
+        // The layer that was just logged takes the fence away when it is flushed.
+        state.open.insert(
+            node,
+            OpenNode {
+                intent: Intent::NotNeeded,
+                born: record.born,
+                changed_at_ns: 0,
+            },
+        );
         self.report.changed_files += 1;
     }
 
-    /// Forgets the nodes that no name leads to any more, and whatever was below them.
-    fn bury_orphans(&mut self) -> Result<()> {
-        self.flush()?;
-        let mut left: Vec<NodeId> = self.orphans.drain().collect();
-        while let Some(node) = left.pop() {
-            if !self.log.places_of(node)?.is_empty() {
-                continue;
+    /// The fence of a node that is not a file, unless a later change within the same tick of the kernel's clock would not show.
+    fn fence_that_proves(&self, stat: &Stat) -> Option<Fence> {
+        let age_ns = self.log.clock.now_ns().saturating_sub(stat.ctime_ns);
+        (age_ns > TIME_TICK_NS).then(|| Fence::of(stat))
+    }
+
+    fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
+        let pending = self.log.state.lock().pending_record(node);
+        pending.map_or_else(|| self.snapshot.record(node), Ok)
+    }
+
+    /// The entries that the record has for a directory. Names that were found since the last flush may be missing, but not
+    /// those that were taken away: it is asked about a directory's own entries before any of them is touched.
+    fn recorded_entries(&self, directory: NodeId) -> Result<Vec<(OsString, NodeId)>> {
+        let entries = self.snapshot.entries(directory)?;
+        let state = self.log.state.lock();
+        let is_there =
+            |(name, _): &(OsString, NodeId)| state.current.names.get(&(directory, name.clone())) != Some(&None);
+        Ok(entries.into_iter().filter(is_there).collect())
+    }
+
+    /// Forgets the nodes that no name leads to, and whatever was below them.
+    fn bury_the_nameless(&mut self) -> Result<()> {
+        let mut left = Vec::new();
+        self.snapshot.for_each_node(|node, record, has_place| {
+            if !has_place {
+                left.push((node, record.kind));
             }
-            let Some(record) = self.log.record(node)? else { continue };
-            if record.kind == NodeKind::Directory {
-                for (name, child) in self.log.snapshot()?.entries(node)? {
-                    self.log.state.lock().current.set_name(node, &name, None);
-                    self.report.changed_names += 1;
-                    left.push(child);
+        })?;
+        while let Some((node, kind)) = left.pop() {
+            if kind == NodeKind::Directory {
+                for (name, child) in self.snapshot.entries(node)? {
+                    self.set_name(node, &name, None);
+                    if self.log.places_of(child)?.is_empty()
+                        && let Some(record) = self.record(child)?
+                    {
+                        left.push((child, record.kind));
+                    }
                 }
             }
             let mut state = self.log.state.lock();
             state.open.remove(&node);
-            state.current.gone(node, None, true);
+            state.current.gone(node);
             state.epoch_used = true;
+            drop(state);
+            self.unflushed += 1;
+            if self.unflushed >= FLUSH_AFTER_ENTRIES {
+                self.flush()?;
+            }
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.log.flush()?;
+        let _one = self.log.checkpointing.lock();
         let fences = std::mem::take(&mut self.fences);
-        if !fences.is_empty() {
-            self.log.database.write(|txn| database::set_fences(txn, fences))?;
-        }
+        let pending = self.log.take_pending();
+        self.log
+            .commit_pending(pending, |txn| database::set_fences(txn, fences))?;
+        self.snapshot = self.log.database.snapshot()?;
         self.unflushed = 0;
         Ok(())
     }
