@@ -21,6 +21,7 @@ pub(crate) mod inode_flags;
 pub(crate) mod listing;
 pub(crate) mod names;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,6 +54,9 @@ pub(crate) struct Tree {
     pub(crate) tracked: Arc<Tracked>,
     /// Whether new files need the caller's ids: the daemon is root.
     switch_user: bool,
+    /// What has lost its last name while the kernel still refers to it, other than regular files: a FIFO that is open,
+    /// a directory that somebody works in. Held by `O_PATH` descriptors, because no handle of ours holds it.
+    orphans: Mutex<HashMap<NodeId, Arc<OwnedFd>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
 }
@@ -69,8 +73,8 @@ pub(crate) struct Found {
 pub(crate) enum NodeFd {
     /// Of an open file.
     Open(Arc<OpenFile>),
-    /// `O_PATH`, cached.
-    Directory(Arc<OwnedFd>),
+    /// `O_PATH`, kept.
+    Kept(Arc<OwnedFd>),
     /// `O_PATH`, opened for this request.
     Path(OwnedFd),
 }
@@ -79,7 +83,7 @@ impl AsFd for NodeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Open(file) => file.as_fd(),
-            Self::Directory(fd) => fd.as_fd(),
+            Self::Kept(fd) => fd.as_fd(),
             Self::Path(fd) => fd.as_fd(),
         }
     }
@@ -103,6 +107,7 @@ impl Tree {
             handles: HandleTable::default(),
             tracked,
             switch_user: rustix::process::geteuid().is_root(),
+            orphans: Mutex::new(HashMap::new()),
             own_threads: Mutex::new(Vec::new()),
         })
     }
@@ -117,6 +122,14 @@ impl Tree {
 
     fn listings(&self) -> MutexGuard<'_, ListingPool> {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<OwnedFd>>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orphan(&self, node: NodeId) -> Option<Arc<OwnedFd>> {
+        self.orphans().get(&node).cloned()
     }
 
     pub(crate) fn own_threads(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -138,6 +151,9 @@ impl Tree {
             return Ok(Arc::clone(&self.root));
         }
         if let Some(fd) = self.directories().get(node) {
+            return Ok(fd);
+        }
+        if let Some(fd) = self.orphan(node) {
             return Ok(fd);
         }
         // Up to the nearest directory that is open, then down again.
@@ -177,7 +193,12 @@ impl Tree {
         }
         let known = self.inodes().known(node).ok_or_else(stale)?;
         if known.kind == FileKind::Dir {
-            return self.directory(node).map(NodeFd::Directory);
+            return self.directory(node).map(NodeFd::Kept);
+        }
+        if known.links.is_empty()
+            && let Some(fd) = self.orphan(node)
+        {
+            return Ok(NodeFd::Kept(fd));
         }
         for link in &known.links {
             let Ok(dir) = self.directory(link.parent) else {
@@ -240,6 +261,7 @@ impl Tree {
     pub(crate) fn forget(&self, node: NodeId, count: u64) {
         if self.inodes().forget(node, count) {
             self.directories().remove(node);
+            self.orphans().remove(&node);
         }
     }
 

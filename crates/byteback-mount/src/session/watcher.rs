@@ -6,7 +6,7 @@
 //!
 //! The watcher is a forked copy of the daemon that does nothing but read a pipe. The daemon holds the other end:
 //! first it writes the mount's id, at an orderly end one byte more. If the pipe ends without that byte, the daemon is
-//! dead: the watcher compares the id of what is mounted with what it was told, and only then unmounts lazily.
+//! dead: the watcher unmounts lazily what has the id it was told *and* no daemon any more; nothing else.
 //!
 //! Between `fork` and `_exit` only calls that are safe after a fork in a process with threads: no allocation, no
 //! locks; all strings were made before. The copy closes every descriptor but the pipe (a copy of `/dev/fuse` would
@@ -138,7 +138,7 @@ unsafe fn watch(orders: &Orders) -> ! {
             // Never mounted, or an orderly end.
             libc::_exit(0);
         }
-        if mount_id_at(&orders.point) == Some(u64::from_ne_bytes(id)) {
+        if is_our_dead_mount(&orders.point, u64::from_ne_bytes(id)) {
             if orders.is_root {
                 libc::umount2(orders.point.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW);
             } else {
@@ -176,28 +176,32 @@ unsafe fn read_exactly(buffer: &mut [u8]) -> bool {
     true
 }
 
-/// The id of the topmost mount at `point`, without allocating and without asking its file system.
-unsafe fn mount_id_at(point: &CStr) -> Option<u64> {
+/// Whether the topmost mount at `point` is the one with this id, and dead. The id alone would not do: the kernel gives
+/// it to the next mount as soon as ours is gone.
+///
+/// Asking for the space is a request to the daemon: it fails once the connection is aborted, and waits until then.
+unsafe fn is_our_dead_mount(point: &CStr, id: u64) -> bool {
     let mut text = [0u8; 512];
-    // SAFETY: constant or caller's strings, and a buffer that is writable for the length given.
-    let count = unsafe {
+    // SAFETY: constant or caller's strings, and buffers that are writable for the length given.
+    let (count, is_dead) = unsafe {
         let fd = libc::open(point.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
-        if fd < 0 {
-            return None;
-        }
         // The descriptor must have a known number, so that its path is a constant.
-        if libc::dup2(fd, 9) < 0 {
-            return None;
+        if fd < 0 || libc::dup2(fd, 9) < 0 {
+            return false;
         }
         let info = libc::open(c"/proc/self/fdinfo/9".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         let count = libc::read(info, text.as_mut_ptr().cast(), text.len());
+        let mut space: libc::statfs = std::mem::zeroed();
+        let answered = libc::fstatfs(9, &raw mut space);
+        let is_dead = answered != 0 && matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED);
+        // The helper's unmount is refused while a descriptor is open.
         libc::close(info);
-        // An O_PATH descriptor would keep the mount busy for an unmount that is not lazy.
         libc::close(9);
         libc::close(fd);
-        count
+        (count, is_dead)
     };
-    parse_mount_id(text.get(..usize::try_from(count).ok()?)?)
+    let told = usize::try_from(count).ok().and_then(|count| text.get(..count));
+    is_dead && told.and_then(parse_mount_id) == Some(id)
 }
 
 fn parse_mount_id(text: &[u8]) -> Option<u64> {

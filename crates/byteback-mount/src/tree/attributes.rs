@@ -44,6 +44,11 @@ impl Tree {
         if known.kind == FileKind::Dir {
             return host::stat_fd(&*self.directory(node)?);
         }
+        if known.links.is_empty()
+            && let Some(fd) = self.orphan(node)
+        {
+            return host::stat_fd(&*fd);
+        }
         for link in &known.links {
             let Ok(dir) = self.directory(link.parent) else {
                 continue;
@@ -174,7 +179,7 @@ impl Tree {
     /// The space of the file system that `node` lies on.
     pub(crate) fn statvfs(&self, node: NodeId) -> io::Result<StatVfs> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
-        let fd = self.node_fd(node).unwrap_or(NodeFd::Directory(self.root.clone()));
+        let fd = self.node_fd(node).unwrap_or(NodeFd::Kept(self.root.clone()));
         Ok(rustix::fs::fstatvfs(fd)?)
     }
 

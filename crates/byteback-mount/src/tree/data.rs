@@ -42,7 +42,13 @@ impl Tree {
             let file = Arc::new(OpenFile::new(fd, node, identity, flags, got, own));
             if flags.contains(OFlags::TRUNC) {
                 let object = Self::object_of_file(&file);
-                self.tracked.truncate(object, file.as_fd(), 0)?;
+                if file.for_writing() {
+                    self.tracked.truncate(object, file.as_fd(), 0)?;
+                } else {
+                    // Read-only with O_TRUNC: odd, but Linux empties the file if it may be written.
+                    let writable = byteback_host::tree::reopen(&*file, OFlags::WRONLY | OFlags::NONBLOCK)?;
+                    self.tracked.truncate(object, writable.as_fd(), 0)?;
+                }
                 self.drop_set_id(object, &*file, caller)?;
             }
             let handle = self.handles.insert(Arc::clone(&file));

@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
 use byteback_host::tree::{self as host, FileKind, Stat};
@@ -16,7 +16,11 @@ use super::{Found, Tree, stale};
 use crate::credentials::{Assumed, Caller, assume};
 use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::NodeId;
-use crate::tracked::{Place, Victim};
+use crate::tracked::{Object, Place, Victim};
+
+/// Nameless FIFOs, directories and the like that are held at the same time. The kernel forgets most of them at once;
+/// beyond this many, asking about one more answers `ESTALE`.
+const ORPHAN_COUNT_MAX: usize = 512;
 
 /// What a creating request says about its caller.
 #[derive(Clone, Copy, Debug)]
@@ -186,11 +190,38 @@ impl Tree {
             dir: dir.as_fd(),
             name,
         };
-        remove(self, place, victim)?;
+        let orphaned = self.keep_orphan(&dir, name, victim);
+        if let Err(error) = remove(self, place, victim) {
+            if orphaned {
+                self.orphans().remove(&victim.object.node);
+            }
+            return Err(error);
+        }
         self.listings().changed(parent);
         self.inodes()
             .remove_link(victim.object.node, parent, name, victim.is_last_link());
         Ok(())
+    }
+
+    /// Holds what is about to lose its last name, if the kernel may go on to refer to it and no handle of ours would
+    /// hold it: without that its number could be given to another inode. A regular file is held by its handles; one
+    /// that is not open must be gone, with its space, when `unlink` returns. Returns whether it is held now.
+    fn keep_orphan(&self, dir: &OwnedFd, name: &OsStr, victim: Victim) -> bool {
+        let Object { node, identity, kind } = victim.object;
+        if kind == FileKind::File || !victim.is_last_link() || self.orphans().len() >= ORPHAN_COUNT_MAX {
+            return false;
+        }
+        if self.inodes().identity(node) != Some((identity, kind)) {
+            return false;
+        }
+        let Ok(fd) = host::open_path_at(dir, name) else {
+            return false;
+        };
+        if !host::stat_fd(&fd).is_ok_and(|stat| stat.identity() == identity) {
+            return false;
+        }
+        self.orphans().insert(node, Arc::new(fd));
+        true
     }
 
     fn victim(&self, stat: Stat) -> Victim {
@@ -226,11 +257,21 @@ impl Tree {
             dir: new_dir.as_fd(),
             name: new_name,
         };
-        self.tracked.rename(from, to, flags, moved, replaced)?;
+        let overwritten = replaced.filter(|_| !flags.contains(RenameFlags::EXCHANGE));
+        let orphaned = overwritten.filter(|victim| self.keep_orphan(&new_dir, new_name, *victim));
+        if let Err(error) = self.tracked.rename(from, to, flags, moved, replaced) {
+            if let Some(victim) = orphaned {
+                self.orphans().remove(&victim.object.node);
+            }
+            return Err(error.into());
+        }
         self.listings().changed(parent);
         self.listings().changed(new_parent);
         let same_inode = replaced.is_some_and(|replaced| replaced.object.identity == moved.object.identity);
         if same_inode {
+            if let Some(victim) = orphaned {
+                self.orphans().remove(&victim.object.node);
+            }
             // Two names of one inode: the call does nothing, by POSIX.
             return Ok(());
         }

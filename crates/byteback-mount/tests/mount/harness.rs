@@ -66,6 +66,11 @@ impl Fixture {
         self.dir.path().join("tree")
     }
 
+    /// A folder beside the tree that every user can enter.
+    pub(crate) fn beside(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// A path in the tree.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.tree().join(name)
@@ -80,7 +85,10 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         drop(self.mount.take());
-        let _ = rustix::mount::unmount(self.dir.path().join("below"), rustix::mount::UnmountFlags::DETACH);
+        // Also what a test mounted there itself.
+        for name in ["below", "tree"] {
+            while rustix::mount::unmount(self.dir.path().join(name), rustix::mount::UnmountFlags::DETACH).is_ok() {}
+        }
     }
 }
 
@@ -107,8 +115,9 @@ pub(crate) fn try_as(uid: u32, groups: &str, dir: &Path, script: &str) -> (bool,
         command.arg(format!("--groups={groups}"));
     }
     let output = command
-        .args(["sh", "-c", script])
-        .current_dir(dir)
+        // An ordinary user's mount lets nobody else in, so the script enters the directory by itself.
+        .args(["sh", "-c", &format!("cd \"$1\" || exit\n{script}"), "sh"])
+        .arg(dir)
         .output()
         .expect("setpriv and sh are part of the base system");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -11,5 +11,9 @@
     reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
 )]
 
+mod differential;
 mod harness;
+mod life;
+mod operations;
+mod other_user;
 mod semantics;

@@ -5,4 +5,4 @@ mod listings;
 mod metadata;
 mod names;
 mod owners;
-mod stores;
+pub(crate) mod stores;

@@ -37,7 +37,13 @@ fn a_write_is_in_the_backing_file_before_it_returns() {
 #[test]
 fn appends_of_two_openers_do_not_overwrite() {
     both_modes(|fixture| {
-        let open = || OpenOptions::new().append(true).create(true).open(fixture.at("log")).unwrap();
+        let open = || {
+            OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(fixture.at("log"))
+                .unwrap()
+        };
         let (mut a, mut b) = (open(), open());
         for _ in 0..100 {
             a.write_all(b"aaaaa").unwrap();
@@ -90,7 +96,12 @@ fn files_beyond_four_gibibytes() {
 #[test]
 fn holes_are_found() {
     let fixture = Fixture::new();
-    let file = File::options().read(true).write(true).create_new(true).open(fixture.at("s")).unwrap();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(fixture.at("s"))
+        .unwrap();
     file.write_all_at(&[1; 4096], 1 << 20).unwrap();
     file.set_len(2 << 20).unwrap();
     assert_eq!(seek(&file, At::Data(0)).unwrap(), 1 << 20);
@@ -101,13 +112,24 @@ fn holes_are_found() {
 #[test]
 fn fallocate_in_the_modes_that_the_kernel_forwards() {
     let fixture = Fixture::new();
-    let file = File::options().read(true).write(true).create_new(true).open(fixture.at("f")).unwrap();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(fixture.at("f"))
+        .unwrap();
     file.write_all_at(&[9; 65536], 0).unwrap();
     fallocate(&file, FallocateFlags::empty(), 65536, 4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 65536 + 4096);
     fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 65536 + 4096);
-    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 100, 10_000).unwrap();
+    fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        100,
+        10_000,
+    )
+    .unwrap();
     fallocate(&file, FallocateFlags::ZERO_RANGE, 20_000, 5).unwrap();
     let mut expected = vec![9u8; 65536];
     expected[100..10_100].fill(0);
@@ -125,7 +147,10 @@ fn ranges_are_copied_inside_the_mount_and_from_outside() {
     let fixture = Fixture::new();
     let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
     fs::write(fixture.at("a"), &content).unwrap();
-    let (from, to) = (File::open(fixture.at("a")).unwrap(), File::create(fixture.at("b")).unwrap());
+    let (from, to) = (
+        File::open(fixture.at("a")).unwrap(),
+        File::create(fixture.at("b")).unwrap(),
+    );
     let (mut read_at, mut write_at) = (1001, 77);
     let copied = rustix::fs::copy_file_range(&from, Some(&mut read_at), &to, Some(&mut write_at), 300_000).unwrap();
     assert_eq!(copied, 300_000);
@@ -141,7 +166,11 @@ fn ranges_are_copied_inside_the_mount_and_from_outside() {
 fn opening_with_truncation_empties() {
     both_modes(|fixture| {
         fs::write(fixture.at("a"), vec![1; 10_000]).unwrap();
-        let file = OpenOptions::new().write(true).truncate(true).open(fixture.at("a")).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(fixture.at("a"))
+            .unwrap();
         assert_eq!(file.metadata().unwrap().len(), 0);
         assert_eq!(fs::metadata(fixture.below("a")).unwrap().len(), 0);
         file.write_all_at(b"new", 0).unwrap();
@@ -172,7 +201,12 @@ fn truncation_by_path_and_by_descriptor() {
 #[test]
 fn an_unlinked_open_file_lives_on() {
     both_modes(|fixture| {
-        let file = File::options().read(true).write(true).create_new(true).open(fixture.at("gone")).unwrap();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(fixture.at("gone"))
+            .unwrap();
         file.write_all_at(b"before", 0).unwrap();
         fs::remove_file(fixture.at("gone")).unwrap();
         file.write_all_at(b"after!", 6).unwrap();
@@ -180,7 +214,10 @@ fn an_unlinked_open_file_lives_on() {
         rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o640)).unwrap();
         rustix::fs::fsetxattr(&file, "user.x", b"1", rustix::fs::XattrFlags::empty()).unwrap();
         let metadata = file.metadata().unwrap();
-        assert_eq!((metadata.nlink(), metadata.len(), metadata.mode() & 0o777), (0, 9, 0o640));
+        assert_eq!(
+            (metadata.nlink(), metadata.len(), metadata.mode() & 0o777),
+            (0, 9, 0o640)
+        );
         let mut read = [0; 9];
         file.read_exact_at(&mut read, 0).unwrap();
         assert_eq!(&read, b"beforeaft");
@@ -198,12 +235,22 @@ fn an_unlinked_open_file_lives_on() {
 #[test]
 fn direct_and_synchronous_opens() {
     let fixture = Fixture::new();
-    let direct = File::options().read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(fixture.at("d")).unwrap();
+    let direct = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(fixture.at("d"))
+        .unwrap();
     let buffer = vec![3u8; 8192 + 4096];
     let aligned = buffer.as_ptr().align_offset(4096);
     direct.write_all_at(&buffer[aligned..aligned + 8192], 4096).unwrap();
     assert_eq!(fs::read(fixture.at("d")).unwrap().len(), 12288);
-    let sync = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(fixture.at("d")).unwrap();
+    let sync = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_SYNC)
+        .open(fixture.at("d"))
+        .unwrap();
     sync.write_all_at(b"durable", 1).unwrap();
     sync.sync_data().unwrap();
     assert_eq!(&fs::read(fixture.below("d")).unwrap()[1..8], b"durable");
@@ -223,7 +270,13 @@ fn a_name_made_below_is_found_although_its_absence_was_remembered() {
     assert!(!fixture.at("late").exists());
     fs::write(fixture.below("late"), b"from below").unwrap();
     // Creating finds it, and the kernel looks again.
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(fixture.at("late")).unwrap();
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(fixture.at("late"))
+        .unwrap();
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "from below");
@@ -232,9 +285,13 @@ fn a_name_made_below_is_found_although_its_absence_was_remembered() {
 #[test]
 fn programs_run_and_cannot_be_written_meanwhile() {
     let fixture = Fixture::new();
-    fs::copy("/bin/sleep", fixture.at("sleep")).unwrap();
-    set_mode(&fixture.at("sleep"), 0o755);
-    let mut child = std::process::Command::new(fixture.at("sleep")).arg("5").spawn().unwrap();
+    // By another process: a descriptor of ours could be inherited by what another test starts just then, and would make
+    // the program busy.
+    crate::harness::run_as(0, "0", &fixture.tree(), "cp /bin/sleep sleep");
+    let mut child = std::process::Command::new(fixture.at("sleep"))
+        .arg("5")
+        .spawn()
+        .unwrap();
     let busy = OpenOptions::new().write(true).open(fixture.at("sleep"));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -258,7 +315,11 @@ fn locks_hold_between_openers() {
             let mut flock: libc::flock = std::mem::zeroed();
             flock.l_type = i16::try_from(kind).unwrap();
             flock.l_len = 10;
-            libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()), libc::F_OFD_SETLK, &flock)
+            libc::fcntl(
+                std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()),
+                libc::F_OFD_SETLK,
+                &flock,
+            )
         }
     };
     assert_eq!(lock(&a, libc::F_WRLCK), 0);
@@ -270,10 +331,19 @@ fn locks_hold_between_openers() {
 #[test]
 fn a_full_disk_writes_what_fits_and_says_so() {
     let fixture = Fixture::prepared(CacheMode::Exact, |tree| {
-        rustix::mount::mount("none", tree, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"size=1m")).unwrap();
+        rustix::mount::mount(
+            "none",
+            tree,
+            "tmpfs",
+            rustix::mount::MountFlags::empty(),
+            Some(c"size=1m"),
+        )
+        .unwrap();
     });
     let file = File::create(fixture.at("full")).unwrap();
-    let error = (0..).find_map(|n| file.write_all_at(&[n as u8; 100_000], n * 100_000).err()).unwrap();
+    let error = (0..)
+        .find_map(|n| file.write_all_at(&[n as u8; 100_000], n * 100_000).err())
+        .unwrap();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
     let below = fs::read(fixture.below("full")).unwrap();
     assert_eq!(below, fs::read(fixture.at("full")).unwrap());
@@ -281,13 +351,15 @@ fn a_full_disk_writes_what_fits_and_says_so() {
     fs::remove_file(fixture.at("full")).unwrap();
     drop(file);
     fs::write(fixture.at("fits"), vec![1; 500_000]).unwrap();
-    rustix::mount::unmount(fixture.below(""), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]
 fn temporary_files_without_a_name_are_refused_so_that_programs_fall_back() {
     let fixture = Fixture::new();
-    let refused = File::options().write(true).custom_flags(libc::O_TMPFILE).open(fixture.tree());
+    let refused = File::options()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(fixture.tree());
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
     // The crate does what others do: a name, at once removed.
     let mut file = tempfile::tempfile_in(fixture.tree()).unwrap();

@@ -114,7 +114,11 @@ fn trees_are_removed_by_the_usual_tools() {
         fs::create_dir_all(fixture.at(&format!("t/{n}/x/y"))).unwrap();
         fill(&fixture.at(&format!("t/{n}/many")), 60);
     }
-    let status = std::process::Command::new("rm").arg("-r").arg(fixture.at("t")).status().unwrap();
+    let status = std::process::Command::new("rm")
+        .arg("-r")
+        .arg(fixture.at("t"))
+        .status()
+        .unwrap();
     assert!(status.success());
     assert!(!fixture.below("t").exists());
 }

@@ -27,7 +27,11 @@ fn times_are_kept_to_the_nanosecond_also_before_1970() {
     symlink("f", fixture.at("l")).unwrap();
     fs::create_dir(fixture.at("d")).unwrap();
     for name in ["f", "l", "d"] {
-        for (atime, mtime) in [((1, 2), (3, 999_999_999)), ((-1, 800_000_000), (-86_400, 1)), ((4_000_000_000, 5), (0, 0))] {
+        for (atime, mtime) in [
+            ((1, 2), (3, 999_999_999)),
+            ((-1, 800_000_000), (-86_400, 1)),
+            ((4_000_000_000, 5), (0, 0)),
+        ] {
             set_times(&fixture.at(name), atime, mtime);
             for path in [fixture.at(name), fixture.below(name)] {
                 let seen = fs::symlink_metadata(path).unwrap();
@@ -70,12 +74,19 @@ fn extended_attributes_of_all_classes() {
     symlink("f", fixture.at("l")).unwrap();
     for name in ["f", "d", "l"] {
         let path = fixture.at(name);
-        let classes: &[&str] = if name == "l" { &["trusted.a"] } else { &["user.a", "trusted.a", "security.a"] };
+        let classes: &[&str] = if name == "l" {
+            &["trusted.a"]
+        } else {
+            &["user.a", "trusted.a", "security.a"]
+        };
         for attribute in classes {
             let mut buffer = [0; 64];
             assert_eq!(lgetxattr(&path, *attribute, &mut buffer), Err(Errno::NODATA));
             lsetxattr(&path, *attribute, b"value", XattrFlags::CREATE).unwrap();
-            assert_eq!(lsetxattr(&path, *attribute, b"v", XattrFlags::CREATE), Err(Errno::EXIST));
+            assert_eq!(
+                lsetxattr(&path, *attribute, b"v", XattrFlags::CREATE),
+                Err(Errno::EXIST)
+            );
             assert_eq!(lgetxattr(&path, *attribute, &mut buffer), Ok(5));
             assert_eq!(lgetxattr(fixture.below(name), *attribute, &mut buffer), Ok(5));
             assert_eq!(&buffer[..5], b"value");
@@ -87,7 +98,10 @@ fn extended_attributes_of_all_classes() {
     assert!(list[..length].split(|byte| *byte == 0).any(|name| name == b"user.a"));
     removexattr(fixture.at("f"), "user.a").unwrap();
     assert_eq!(removexattr(fixture.at("f"), "user.a"), Err(Errno::NODATA));
-    assert_eq!(setxattr(fixture.at("f"), "user.a", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+    assert_eq!(
+        setxattr(fixture.at("f"), "user.a", b"", XattrFlags::REPLACE),
+        Err(Errno::NODATA)
+    );
     // An empty value is a value.
     setxattr(fixture.at("f"), "user.empty", b"", XattrFlags::empty()).unwrap();
     assert_eq!(getxattr(fixture.at("f"), "user.empty", &mut list), Ok(0));
@@ -99,7 +113,10 @@ fn inode_flags_pass_through_and_unknown_ioctls_are_refused_cleanly() {
     fs::write(fixture.at("f"), b"").unwrap();
     fs::create_dir(fixture.at("d")).unwrap();
     for name in ["f", "d"] {
-        let (here, below) = (File::open(fixture.at(name)).unwrap(), File::open(fixture.below(name)).unwrap());
+        let (here, below) = (
+            File::open(fixture.at(name)).unwrap(),
+            File::open(fixture.below(name)).unwrap(),
+        );
         let flags = rustix::fs::ioctl_getflags(&below).unwrap();
         assert_eq!(rustix::fs::ioctl_getflags(&here).unwrap(), flags);
         let noatime = flags | rustix::fs::IFlags::NOATIME;
@@ -118,8 +135,14 @@ fn inode_flags_pass_through_and_unknown_ioctls_are_refused_cleanly() {
 #[test]
 fn space_is_that_of_the_backing_file_system() {
     let fixture = Fixture::new();
-    let (here, below) = (rustix::fs::statvfs(fixture.tree()).unwrap(), rustix::fs::statvfs(fixture.below("")).unwrap());
-    assert_eq!((here.f_blocks, here.f_files, here.f_bsize, here.f_namemax), (below.f_blocks, below.f_files, below.f_bsize, below.f_namemax));
+    let (here, below) = (
+        rustix::fs::statvfs(fixture.tree()).unwrap(),
+        rustix::fs::statvfs(fixture.below("")).unwrap(),
+    );
+    assert_eq!(
+        (here.f_blocks, here.f_files, here.f_bsize, here.f_namemax),
+        (below.f_blocks, below.f_files, below.f_bsize, below.f_namemax)
+    );
 }
 
 #[test]

@@ -25,7 +25,10 @@ fn inode_numbers_are_those_of_the_backing_directory() {
     fs::write(fixture.at("d/f"), b"").unwrap();
     symlink("x", fixture.at("d/l")).unwrap();
     for name in ["", "d", "d/f", "d/l"] {
-        let (here, below) = (fs::symlink_metadata(fixture.at(name)).unwrap(), fs::symlink_metadata(fixture.below(name)).unwrap());
+        let (here, below) = (
+            fs::symlink_metadata(fixture.at(name)).unwrap(),
+            fs::symlink_metadata(fixture.below(name)).unwrap(),
+        );
         assert_eq!(here.ino(), below.ino(), "{name:?}");
     }
     let listed: Vec<u64> = fs::read_dir(fixture.tree())
@@ -41,7 +44,10 @@ fn hard_links_are_one_file() {
     fs::create_dir(fixture.at("d")).unwrap();
     fs::write(fixture.at("a"), b"one").unwrap();
     fs::hard_link(fixture.at("a"), fixture.at("d/b")).unwrap();
-    let (a, b) = (fs::metadata(fixture.at("a")).unwrap(), fs::metadata(fixture.at("d/b")).unwrap());
+    let (a, b) = (
+        fs::metadata(fixture.at("a")).unwrap(),
+        fs::metadata(fixture.at("d/b")).unwrap(),
+    );
     assert_eq!((a.ino(), a.nlink()), (b.ino(), 2));
     fs::write(fixture.at("d/b"), b"two").unwrap();
     assert_eq!(fs::read(fixture.at("a")).unwrap(), b"two");
@@ -89,12 +95,20 @@ fn renaming_with_flags() {
     fs::create_dir(fixture.at("dir")).unwrap();
     fs::write(fixture.at("dir/inside"), b"i").unwrap();
     fs::write(fixture.at("file"), b"f").unwrap();
-    assert_eq!(rename(&fixture.at("file"), &fixture.at("dir"), RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    assert_eq!(
+        rename(&fixture.at("file"), &fixture.at("dir"), RenameFlags::NOREPLACE),
+        Err(Errno::EXIST)
+    );
     rename(&fixture.at("file"), &fixture.at("dir"), RenameFlags::EXCHANGE).unwrap();
     assert_eq!(fs::read(fixture.at("dir")).unwrap(), b"f");
     assert_eq!(fs::read(fixture.at("file/inside")).unwrap(), b"i");
     rename(&fixture.at("dir"), &fixture.at("moved"), RenameFlags::WHITEOUT).unwrap();
-    assert!(fs::symlink_metadata(fixture.at("dir")).unwrap().file_type().is_char_device());
+    assert!(
+        fs::symlink_metadata(fixture.at("dir"))
+            .unwrap()
+            .file_type()
+            .is_char_device()
+    );
     assert_eq!(fs::read(fixture.at("moved")).unwrap(), b"f");
 }
 
@@ -119,10 +133,22 @@ fn refused_renames_and_removals() {
     assert_eq!(rename(&fixture.at("d"), &fixture.at("f"), none), Err(Errno::NOTDIR));
     fs::create_dir(fixture.at("g")).unwrap();
     assert_eq!(rename(&fixture.at("g"), &fixture.at("d"), none), Err(Errno::NOTEMPTY));
-    assert_eq!(fs::remove_dir(fixture.at("d")).unwrap_err().raw_os_error(), Some(libc::ENOTEMPTY));
-    assert_eq!(fs::remove_file(fixture.at("d")).unwrap_err().raw_os_error(), Some(libc::EISDIR));
-    assert_eq!(fs::remove_dir(fixture.at("f")).unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
-    assert_eq!(fs::remove_file(fixture.at("none")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    assert_eq!(
+        fs::remove_dir(fixture.at("d")).unwrap_err().raw_os_error(),
+        Some(libc::ENOTEMPTY)
+    );
+    assert_eq!(
+        fs::remove_file(fixture.at("d")).unwrap_err().raw_os_error(),
+        Some(libc::EISDIR)
+    );
+    assert_eq!(
+        fs::remove_dir(fixture.at("f")).unwrap_err().raw_os_error(),
+        Some(libc::ENOTDIR)
+    );
+    assert_eq!(
+        fs::remove_file(fixture.at("none")).unwrap_err().raw_os_error(),
+        Some(libc::ENOENT)
+    );
 }
 
 #[test]
@@ -131,8 +157,16 @@ fn a_removed_working_directory_answers() {
     fs::create_dir(fixture.at("d")).unwrap();
     let dir = File::open(fixture.at("d")).unwrap();
     fs::remove_dir(fixture.at("d")).unwrap();
-    assert_eq!(fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&dir))).unwrap().nlink(), 0);
-    assert_eq!(openat(&dir, "x", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).unwrap_err(), Errno::NOENT);
+    assert_eq!(
+        fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&dir)))
+            .unwrap()
+            .nlink(),
+        0
+    );
+    assert_eq!(
+        openat(&dir, "x", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600)).unwrap_err(),
+        Errno::NOENT
+    );
 }
 
 #[test]
@@ -144,23 +178,34 @@ fn names_of_any_bytes_up_to_255() {
     let long = "n".repeat(255);
     fs::write(fixture.at(&long), b"long").unwrap();
     assert_eq!(fs::read(fixture.at(&long)).unwrap(), b"long");
-    let names: Vec<_> = fs::read_dir(fixture.tree()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(fixture.tree())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert!(names.contains(&odd.to_owned()) && names.contains(&long.clone().into()));
-    assert_eq!(fs::write(fixture.at(&(long + "n")), b"").unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    assert_eq!(
+        fs::write(fixture.at(&(long + "n")), b"").unwrap_err().raw_os_error(),
+        Some(libc::ENAMETOOLONG)
+    );
 }
 
 #[test]
 fn paths_longer_than_path_max() {
     let fixture = Fixture::new();
     let name = "d".repeat(200);
-    let mut dir = openat(CWD, &fixture.tree(), OFlags::PATH, Mode::empty()).unwrap();
+    let mut dir = openat(CWD, fixture.tree(), OFlags::PATH, Mode::empty()).unwrap();
     for _ in 0..60 {
         mkdirat(&dir, name.as_str(), Mode::from_raw_mode(0o755)).unwrap();
         dir = openat(&dir, name.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
     let file = openat(&dir, "deep", OFlags::CREATE | OFlags::RDWR, Mode::from_raw_mode(0o644)).unwrap();
     rustix::io::write(&file, b"12 kB down").unwrap();
-    assert_eq!(rustix::fs::statat(&dir, "deep", rustix::fs::AtFlags::empty()).unwrap().st_size, 10);
+    assert_eq!(
+        rustix::fs::statat(&dir, "deep", rustix::fs::AtFlags::empty())
+            .unwrap()
+            .st_size,
+        10
+    );
     drop((file, dir));
     fs::remove_dir_all(fixture.at(&name)).unwrap();
 }
@@ -183,9 +228,20 @@ fn fifos_sockets_and_device_nodes() {
     assert_eq!(text, "hi");
 
     let zero = rustix::fs::makedev(1, 5);
-    mknodat(CWD, fixture.at("zero"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), zero).unwrap();
+    mknodat(
+        CWD,
+        fixture.at("zero"),
+        FileType::CharacterDevice,
+        Mode::from_raw_mode(0o666),
+        zero,
+    )
+    .unwrap();
     assert_eq!(fs::metadata(fixture.at("zero")).unwrap().rdev(), zero);
-    if fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|line| line.contains(" /var/tmp ") && line.contains("nodev")) {
+    if fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .any(|line| line.contains(" /var/tmp ") && line.contains("nodev"))
+    {
         return;
     }
     let mut bytes = [1; 4];
@@ -225,7 +281,13 @@ fn renaming_directories_does_not_disturb_who_works_below() {
         while !stop.load(Ordering::Relaxed) {
             n += 1;
             let name = format!("n{}", n % 50);
-            let file = openat(&deep, name.as_str(), OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).unwrap();
+            let file = openat(
+                &deep,
+                name.as_str(),
+                OFlags::CREATE | OFlags::WRONLY,
+                Mode::from_raw_mode(0o644),
+            )
+            .unwrap();
             rustix::io::write(&file, b"x").unwrap();
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).unwrap();
             rustix::fs::unlinkat(&deep, name.as_str(), rustix::fs::AtFlags::empty()).unwrap();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 
 use crate::harness::{Fixture, mode_of, run_as, set_mode, try_as};
+use crate::other_user::{call_script, program_in};
 
 const ANNA: u32 = 61_001;
 const BERT: u32 = 61_002;
@@ -26,7 +27,10 @@ fn new_files_have_the_callers_owner_group_and_umask() {
     for name in ["file", "dir", "link", "fifo", "open"] {
         assert_eq!(owner(&fixture, name), (ANNA, ANNA), "{name}");
     }
-    let modes: Vec<u32> = ["file", "dir", "fifo", "open"].iter().map(|name| mode_of(&fixture.below(name))).collect();
+    let modes: Vec<u32> = ["file", "dir", "fifo", "open"]
+        .iter()
+        .map(|name| mode_of(&fixture.below(name)))
+        .collect();
     assert_eq!(modes, [0o640, 0o750, 0o640, 0o666]);
     // And root's own afterwards, by the same threads.
     for n in 0..20 {
@@ -54,8 +58,8 @@ fn set_group_id_of_new_files_depends_on_membership() {
     fs::create_dir(fixture.at("shared")).unwrap();
     chown(fixture.at("shared"), None, Some(CLUB)).unwrap();
     set_mode(&fixture.at("shared"), 0o2777);
-    let python = "import os; os.umask(0); os.close(os.open(NAME, os.O_CREAT|os.O_WRONLY, 0o2775))";
-    let script = |name: &str| format!("python3 -c '{}'", python.replace("NAME", &format!("\"{name}\"")));
+    let program = program_in(fixture.beside());
+    let script = |name: &str| call_script(&program, &["create", name, "2775"]);
     run_as(ANNA, "", &fixture.at("shared"), &script("outsider"));
     run_as(ANNA, &CLUB.to_string(), &fixture.at("shared"), &script("member"));
     assert_eq!(mode_of(&fixture.below("shared/outsider")), 0o775);
@@ -91,14 +95,15 @@ fn permissions_are_enforced() {
 
 #[test]
 fn set_id_bits_go_when_another_user_changes_the_data() {
+    let fixture = Fixture::new();
+    let copy = call_script(&program_in(fixture.beside()), &["copy", "src", "f"]);
     let changes = [
         ("write", "printf x | dd of=f conv=notrunc status=none"),
         ("open-trunc", "true > f"),
         ("truncate", "truncate -s 3 f"),
         ("fallocate", "fallocate -l 100000 f"),
-        ("copy", "python3 -c 'import os; a=os.open(\"src\",0); b=os.open(\"f\",1); os.copy_file_range(a,b,3)'"),
+        ("copy", &*copy),
     ];
-    let fixture = Fixture::new();
     fs::write(fixture.at("src"), b"source").unwrap();
     for (kind, script) in changes {
         for (before, after) in [(0o6777, 0o777), (0o2767, 0o2767)] {
@@ -131,7 +136,10 @@ fn acls_are_kept_and_enforced() {
     set_mode(&fixture.at("f"), 0o600);
     assert!(!try_as(ANNA, "", &fixture.tree(), "cat f").0);
     let shown = run_as(0, "0", &fixture.tree(), "getfacl -cn f");
-    assert!(shown.contains(&format!("user:{ANNA}:r--")) && shown.contains("mask::---"), "{shown}");
+    assert!(
+        shown.contains(&format!("user:{ANNA}:r--")) && shown.contains("mask::---"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -139,12 +147,22 @@ fn default_acls_replace_the_umask() {
     let fixture = Fixture::new();
     fs::create_dir(fixture.at("d")).unwrap();
     set_mode(&fixture.at("d"), 0o777);
-    run_as(0, "0", &fixture.tree(), &format!("setfacl -d -m u::rwx,g::rwx,o::r-x,u:{BERT}:rwx d"));
+    run_as(
+        0,
+        "0",
+        &fixture.tree(),
+        &format!("setfacl -d -m u::rwx,g::rwx,o::r-x,u:{BERT}:rwx d"),
+    );
     run_as(ANNA, "", &fixture.at("d"), "umask 077; echo x > f; mkdir sub");
     let native = fixture.below("native");
     fs::create_dir(&native).unwrap();
     set_mode(&native, 0o777);
-    run_as(0, "0", &native, &format!("setfacl -d -m u::rwx,g::rwx,o::r-x,u:{BERT}:rwx ."));
+    run_as(
+        0,
+        "0",
+        &native,
+        &format!("setfacl -d -m u::rwx,g::rwx,o::r-x,u:{BERT}:rwx ."),
+    );
     run_as(ANNA, "", &native, "umask 077; echo x > f; mkdir sub");
     for name in ["f", "sub"] {
         let shown = |dir: &std::path::Path| run_as(0, "0", dir, &format!("getfacl -cn {name}"));

@@ -1,0 +1,427 @@
+//! Beginning and end of a mount: who may end it, and what is left when the daemon dies.
+//!
+//! The daemon of these tests is this test program once more, as another process, which mounts what it is told.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use byteback_mount::tracked::Tracked;
+use byteback_mount::{Mount, MountError, MountOptions, Unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Fixture, mode_of, require_fuse, run_as, set_mode};
+use crate::other_user::{call_script, program_in};
+
+/// The helper of ordinary users serves only those with an entry in the user database: `nobody`.
+const NOBODY: u32 = 65_534;
+/// A name that options and the mount table have to escape.
+const TREE: &str = "tree, with\\odd name";
+const MOUNT_VARIABLE: &str = "BYTEBACK_TEST_MOUNT";
+
+/// No test: the daemon of other tests. Commands come on standard input.
+#[test]
+#[ignore = "started by other tests as their daemon"]
+fn daemon_for_another_test() {
+    let Some(directory) = std::env::var_os(MOUNT_VARIABLE) else {
+        return;
+    };
+    let mount = match Mount::start(&MountOptions::new(directory), Arc::new(Tracked::new())) {
+        Ok(mount) => mount,
+        Err(error) => {
+            println!("DAEMON failed: {error}");
+            return;
+        }
+    };
+    println!("DAEMON mounted");
+    for line in std::io::stdin().lines() {
+        match line.unwrap().as_str() {
+            "unmount" => println!("DAEMON {:?}", mount.unmount(Unmount::IfIdle)),
+            "wait" => println!("DAEMON {:?}", mount.wait()),
+            "flush" => println!("DAEMON {:?}", mount.flush_stores()),
+            other => panic!("unknown command {other}"),
+        }
+    }
+}
+
+/// Ordinary users can open `/dev/fuse` while this lives. That is how distributions ship it; a bare machine may not.
+struct DeviceForAll;
+
+static DEVICE_MODE: Mutex<(usize, u32)> = Mutex::new((0, 0));
+
+impl DeviceForAll {
+    fn new() -> Self {
+        let mut users = DEVICE_MODE.lock().unwrap();
+        if users.0 == 0 {
+            users.1 = mode_of(Path::new("/dev/fuse"));
+            set_mode(Path::new("/dev/fuse"), users.1 | 0o666);
+        }
+        users.0 += 1;
+        Self
+    }
+}
+
+impl Drop for DeviceForAll {
+    fn drop(&mut self) {
+        let mut users = DEVICE_MODE.lock().unwrap();
+        users.0 -= 1;
+        if users.0 == 0 {
+            set_mode(Path::new("/dev/fuse"), users.1);
+        }
+    }
+}
+
+struct Daemon {
+    _device: DeviceForAll,
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+    /// `None` once it was handed on.
+    work: Option<tempfile::TempDir>,
+}
+
+impl Daemon {
+    fn start(uid: u32) -> Self {
+        require_fuse();
+        let device = DeviceForAll::new();
+        let work = tempfile::Builder::new()
+            .prefix("byteback-life-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        set_mode(work.path(), 0o755);
+        let tree = work.path().join(TREE);
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("plain"), b"below the mount").unwrap();
+        for path in [&tree, &tree.join("plain")] {
+            chown(path, Some(uid), Some(uid)).unwrap();
+        }
+        Self::start_in(uid, work, device)
+    }
+
+    /// Starts in a folder that exists.
+    fn start_in(uid: u32, work: tempfile::TempDir, device: DeviceForAll) -> Self {
+        let tree = work.path().join(TREE);
+        // An ordinary user may be unable to reach the program where it was built.
+        let program = program_in(work.path());
+        let mut command = Command::new("setpriv");
+        command.args([
+            format!("--reuid={uid}"),
+            format!("--regid={uid}"),
+            "--clear-groups".into(),
+        ]);
+        command
+            .arg(program)
+            .args(["--ignored", "--exact", "life::daemon_for_another_test", "--nocapture"])
+            .env(MOUNT_VARIABLE, &tree)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut daemon = Self {
+            _device: device,
+            child,
+            said,
+            work: Some(work),
+        };
+        assert_eq!(daemon.answer(), "mounted");
+        daemon
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.work().join(TREE)
+    }
+
+    fn work(&self) -> &Path {
+        self.work.as_ref().unwrap().path()
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "the daemon ended");
+            // The test runner's own words are before and after.
+            if let Some((_, said)) = line.split_once("DAEMON ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Gives up the dead daemon, but not its folder.
+    fn keep(mut self) -> tempfile::TempDir {
+        self.work.take().unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn die(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The process that watches over this daemon: it holds the other end of one of the daemon's pipes.
+    fn watcher(&self) -> Pid {
+        let links = |pid: &str| -> Vec<PathBuf> {
+            fs::read_dir(format!("/proc/{pid}/fd"))
+                .into_iter()
+                .flatten()
+                .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+                .filter(|link| link.to_string_lossy().starts_with("pipe:"))
+                .collect()
+        };
+        let find = || {
+            let ours = links(&self.child.id().to_string());
+            fs::read_dir("/proc").unwrap().find_map(|entry| {
+                let name = entry.ok()?.file_name().into_string().ok()?;
+                let comm = fs::read_to_string(format!("/proc/{name}/comm")).ok()?;
+                let watches = comm.trim() == "byteback-watch" && links(&name).iter().any(|link| ours.contains(link));
+                watches.then(|| Pid::from_raw(name.parse().ok()?)).flatten()
+            })
+        };
+        let mut found = None;
+        eventually("a watcher runs", || {
+            found = find();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if self.work.is_some() {
+            eventually("the mount is gone", || {
+                unmount(self.tree(), UnmountFlags::DETACH).is_err()
+            });
+        }
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "not within five seconds: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let name = path.to_str().unwrap().replace('\\', "\\134").replace(' ', "\\040");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&*name))
+}
+
+fn dies_and_leaves_the_plain_directory(uid: u32) {
+    let mut daemon = Daemon::start(uid);
+    assert!(is_mounted(&daemon.tree()));
+    run_as(uid, "", &daemon.tree(), "cat plain && echo written > new");
+    let started = Instant::now();
+    daemon.die();
+    eventually("the plain directory is visible", || {
+        fs::read(daemon.tree().join("plain")).is_ok()
+    });
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "took {:?}",
+        started.elapsed()
+    );
+    assert!(!is_mounted(&daemon.tree()));
+    assert_eq!(fs::read(daemon.tree().join("new")).unwrap(), b"written\n");
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_plain_directory() {
+    dies_and_leaves_the_plain_directory(0);
+}
+
+#[test]
+fn a_killed_daemon_of_an_ordinary_user_leaves_the_plain_directory() {
+    dies_and_leaves_the_plain_directory(NOBODY);
+}
+
+#[test]
+fn the_watcher_survives_what_is_sent_to_the_whole_group() {
+    let mut daemon = Daemon::start(0);
+    rustix::process::kill_process_group(daemon.pid(), Signal::TERM).unwrap();
+    daemon.child.wait().unwrap();
+    eventually("the mount is gone", || !is_mounted(&daemon.tree()));
+}
+
+#[test]
+fn an_orderly_end_leaves_no_watcher() {
+    let mut daemon = Daemon::start(0);
+    let watcher = daemon.watcher();
+    assert_eq!(daemon.ask("unmount"), "Ok(())");
+    assert!(!is_mounted(&daemon.tree()));
+    eventually("the watcher is gone", || {
+        match fs::read_to_string(format!("/proc/{}/stat", watcher.as_raw_nonzero())) {
+            // An init that does not reap leaves a zombie.
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        }
+    });
+}
+
+/// Somebody unmounts ours and mounts something of his own there, before the daemon can say that all is well.
+#[test]
+fn the_watcher_unmounts_nothing_of_others() {
+    let mut daemon = Daemon::start(0);
+    kill_process(daemon.pid(), Signal::STOP).unwrap();
+    unmount(daemon.tree(), UnmountFlags::DETACH).unwrap();
+    mount("none", daemon.tree(), "tmpfs", MountFlags::empty(), None).unwrap();
+    let watcher = daemon.watcher();
+    daemon.die();
+    eventually("the watcher is gone", || {
+        match fs::read_to_string(format!("/proc/{}/stat", watcher.as_raw_nonzero())) {
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        }
+    });
+    assert!(is_mounted(&daemon.tree()), "the other mount is still there");
+}
+
+#[test]
+fn a_dead_leftover_is_removed_at_the_next_start() {
+    for uid in [0, NOBODY] {
+        let mut daemon = Daemon::start(uid);
+        kill_process(daemon.watcher(), Signal::KILL).unwrap();
+        daemon.die();
+        assert!(is_mounted(&daemon.tree()), "nobody has removed it");
+        assert!(fs::read(daemon.tree().join("plain")).is_err());
+        let (tree, work) = (daemon.tree(), daemon.keep());
+        let mut again = Daemon::start_in(uid, work, DeviceForAll::new());
+        assert_eq!(run_as(uid, "", &tree, "cat plain"), "below the mount");
+        assert_eq!(again.ask("unmount"), "Ok(())");
+        assert!(!is_mounted(&tree), "nothing is left below");
+    }
+}
+
+#[test]
+fn others_may_unmount_and_the_session_ends() {
+    for (uid, script) in [
+        (0, "cd /; umount \"$OLDPWD\""),
+        (NOBODY, "cd /; fusermount3 -u \"$OLDPWD\""),
+    ] {
+        let mut daemon = Daemon::start(uid);
+        run_as(uid, "", &daemon.tree(), script);
+        assert_eq!(daemon.ask("wait"), "Ok(())");
+        assert!(!is_mounted(&daemon.tree()));
+        assert_eq!(fs::read(daemon.tree().join("plain")).unwrap(), b"below the mount");
+    }
+}
+
+#[test]
+fn an_ordinary_user_mounts_works_flushes_and_unmounts() {
+    let mut daemon = Daemon::start(NOBODY);
+    let script = "
+        set -e
+        umask 022
+        mkdir -p d/e; echo one > d/e/f; mv d/e/f d/g; ln d/g d/h; ln -s g d/s; chmod 600 d/g; touch -d @1 d/g
+        printf two >> d/s; cp -a d copy; mkfifo p; truncate -s 5 copy/g
+        setfacl -m u:1:r d/h || true; test \"$(stat -c %U%h d/h)\" = \"$(stat -c %U%h d/g)\"
+        echo ours > w; chmod 200 w; echo more >> w; chmod 600 w; cat w
+        cat d/s; rm -r d";
+    let said = run_as(NOBODY, "", &daemon.tree(), script);
+    assert_eq!(said, "ours\nmore\none\ntwo");
+    // The owner of the mount alone is let in.
+    assert!(fs::read(daemon.tree().join("plain")).is_err());
+    // Root may not enter the mount, so the program goes there by itself.
+    let mapped = daemon.tree().join("mapped");
+    let script = call_script(&daemon.work().join("program"), &["map", mapped.to_str().unwrap()]);
+    let mut writer = Command::new("setpriv")
+        .args([
+            format!("--reuid={NOBODY}"),
+            format!("--regid={NOBODY}"),
+            "--clear-groups".into(),
+        ])
+        .args(["sh", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(writer.stdout.take().unwrap()).lines();
+    assert!(
+        said.any(|line| line.unwrap().ends_with("CALL ready")),
+        "the mapping exists"
+    );
+    assert_eq!(daemon.ask("flush"), "Ok(Flushed { synced: 1, invalidated: 0 })");
+    // In use: refused, and still mounted.
+    assert!(daemon.ask("unmount").contains("Busy"));
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    eventually("idle", || daemon.ask("unmount") == "Ok(())");
+    let below = fs::read(daemon.tree().join("mapped")).unwrap();
+    assert_eq!(&below[100..106], b"stored");
+    assert_eq!(fs::metadata(daemon.tree().join("w")).unwrap().uid(), NOBODY);
+}
+
+#[test]
+fn a_busy_mount_is_not_unmounted_unless_detached() {
+    let fixture = Fixture::new();
+    let file = fs::File::create(fixture.at("f")).unwrap();
+    assert!(matches!(
+        fixture.mount().unmount(Unmount::IfIdle),
+        Err(MountError::Busy { .. })
+    ));
+    fixture.mount().unmount(Unmount::Detach).unwrap();
+    assert!(!is_mounted(&fixture.tree()));
+    (&file).write_all(b"still served").unwrap();
+    assert!(!fixture.mount().has_ended());
+    drop(file);
+    fixture.mount().wait().unwrap();
+    assert_eq!(fs::read(fixture.tree().join("f")).unwrap(), b"still served");
+}
+
+#[test]
+fn one_directory_is_mounted_once() {
+    let fixture = Fixture::new();
+    let again = Mount::start(&MountOptions::new(fixture.tree()), Arc::new(Tracked::new()));
+    assert!(matches!(again, Err(MountError::AlreadyMounted { .. })));
+    let missing = Mount::start(&MountOptions::new("/nonexistent/tree"), Arc::new(Tracked::new()));
+    assert!(matches!(missing, Err(MountError::Directory { .. })));
+}
+
+#[test]
+fn a_mount_elsewhere_sees_changes_made_at_the_directorys_own_place() {
+    require_fuse();
+    let work = tempfile::Builder::new()
+        .prefix("byteback-life-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let (tree, at) = (work.path().join("tree"), work.path().join("at"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&at).unwrap();
+    fs::write(tree.join("f"), b"first").unwrap();
+    let mut options = MountOptions::new(&tree);
+    options.at = Some(at.clone());
+    let mount = Mount::start(&options, Arc::new(Tracked::new())).unwrap();
+    assert_eq!(fs::read(at.join("f")).unwrap(), b"first");
+    fs::write(tree.join("f"), b"second, longer").unwrap();
+    eventually("the new content", || {
+        fs::read(at.join("f")).unwrap() == b"second, longer"
+    });
+    fs::rename(tree.join("f"), tree.join("g")).unwrap();
+    eventually("the new name", || {
+        fs::read(at.join("g")).is_ok_and(|read| read == b"second, longer")
+    });
+    eventually("the old name is gone", || !at.join("f").exists());
+    mount.unmount(Unmount::IfIdle).unwrap();
+}
