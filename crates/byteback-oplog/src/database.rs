@@ -32,6 +32,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
+use backend::{Backend, Unconfirmed};
 use byteback_host::durable::{DurableDir, OpenMode};
 use parking_lot::RwLock;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
@@ -74,6 +75,7 @@ pub(crate) mod meta {
 pub(crate) struct Database {
     dir: Arc<dyn DurableDir>,
     open: RwLock<Option<redb::Database>>,
+    unconfirmed: Unconfirmed,
 }
 
 /// What a new database is told about itself.
@@ -88,13 +90,14 @@ impl Database {
             source,
         };
         let names = dir.list().map_err(failed)?;
+        let unconfirmed = Unconfirmed::default();
         let redb = if names.iter().any(|name| name == FILE_NAME) {
-            open_redb(dir.as_ref(), FILE_NAME, OpenMode::Existing)?
+            open_redb(dir.as_ref(), FILE_NAME, OpenMode::Existing, &unconfirmed)?
         } else {
             if names.iter().any(|name| name == UNBORN_FILE_NAME) {
                 dir.remove(UNBORN_FILE_NAME).map_err(failed)?;
             }
-            let redb = open_redb(dir.as_ref(), UNBORN_FILE_NAME, OpenMode::CreateNew)?;
+            let redb = open_redb(dir.as_ref(), UNBORN_FILE_NAME, OpenMode::CreateNew, &unconfirmed)?;
             fill_newborn(&redb, &birth()?)?;
             // The file was synced by the commit; its first durable name is the final one.
             dir.rename(UNBORN_FILE_NAME, FILE_NAME).map_err(failed)?;
@@ -104,6 +107,7 @@ impl Database {
         let this = Self {
             dir,
             open: RwLock::new(Some(redb)),
+            unconfirmed,
         };
         match this.snapshot()?.number(meta::FORMAT)? {
             FORMAT => Ok(this),
@@ -149,7 +153,12 @@ impl Database {
         }
         let mut open = self.open.write();
         if open.is_none() {
-            *open = Some(open_redb(self.dir.as_ref(), FILE_NAME, OpenMode::Existing)?);
+            *open = Some(open_redb(
+                self.dir.as_ref(),
+                FILE_NAME,
+                OpenMode::Existing,
+                &self.unconfirmed,
+            )?);
         }
         open.as_ref()
             .map_or_else(|| Err(LogError::Failed("the database is closed".to_owned())), body)
@@ -184,14 +193,16 @@ fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
     Ok(())
 }
 
-fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode) -> Result<redb::Database> {
-    let file = dir.open(name, mode).map_err(|source| LogError::File {
+fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unconfirmed) -> Result<redb::Database> {
+    let failed = |source| LogError::File {
         file: FILE_NAME,
         source,
-    })?;
+    };
+    let file = dir.open(name, mode).map_err(failed)?;
+    let backend = Backend::open(file, Arc::clone(unconfirmed)).map_err(failed)?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
-    Ok(builder.create_with_backend(backend::Backend::new(file))?)
+    Ok(builder.create_with_backend(backend)?)
 }
 
 /// A snapshot of the database.

@@ -1,14 +1,22 @@
 //! redb's storage over a durable file.
 //!
-//! A backend that redb has closed answers nothing more. After an I/O error the database is opened anew on the same file
-//! while snapshots of the old one still exist; the new one knows nothing of them and reuses their pages, so that they must
-//! not read the file any more: they get an error, never the pages of somebody else.
+//! **Closed is closed.** After an I/O error the database is opened anew on the same file while snapshots of the old one still
+//! exist; the new one knows nothing of them and reuses their pages, so that they must not read the file any more: they get
+//! an error, never the pages of somebody else.
+//!
+//! **A failed sync.** What was written since the last good one may never reach the disk, although it can still be read, and
+//! the next sync will not say so. Hence the ranges that no sync has confirmed are remembered beyond the backend, and whoever
+//! opens the file again first writes them once more as they read now: what redb then trusts, its next sync makes durable.
 
 use std::io;
 use std::sync::Arc;
 
+use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::durable::DurableFile;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+
+/// The ranges of one file that were written and not confirmed by a sync.
+pub(crate) type Unconfirmed = Arc<Mutex<ExtentSet>>;
 
 /// A [`redb::StorageBackend`] on whatever `byteback-host` provides. The state folder is locked as a whole by its owner,
 /// so range locks are left to the default (unsupported).
@@ -16,13 +24,31 @@ use parking_lot::RwLock;
 pub(crate) struct Backend {
     /// `None` once closed. Held shared during an operation, so that closing waits for those under way.
     file: RwLock<Option<Arc<dyn DurableFile>>>,
+    unconfirmed: Unconfirmed,
 }
 
 impl Backend {
-    pub(crate) fn new(file: Arc<dyn DurableFile>) -> Self {
-        Self {
-            file: RwLock::new(Some(file)),
+    /// A backend on `file`, in which `unconfirmed` is written once more.
+    pub(crate) fn open(file: Arc<dyn DurableFile>, unconfirmed: Unconfirmed) -> io::Result<Self> {
+        let mut ranges = unconfirmed.lock().clone();
+        let len_bytes = file.len()?;
+        if !ranges.is_empty() {
+            ranges.truncate(len_bytes);
+            // The last byte stands for the length.
+            if let Some(last) = len_bytes
+                .checked_sub(1)
+                .and_then(|last| ByteRange::new(last, len_bytes))
+            {
+                ranges.insert(last);
+            }
+            for range in ranges.iter() {
+                write_again(file.as_ref(), range)?;
+            }
         }
+        Ok(Self {
+            file: RwLock::new(Some(file)),
+            unconfirmed,
+        })
     }
 
     fn on<T>(&self, act: impl FnOnce(&dyn DurableFile) -> io::Result<T>) -> io::Result<T> {
@@ -33,6 +59,20 @@ impl Backend {
             )),
         }
     }
+}
+
+fn write_again(file: &dyn DurableFile, range: ByteRange) -> io::Result<()> {
+    let mut buffer = [0; 16 << 10];
+    let mut at = range.start();
+    while at < range.end() {
+        // At most the buffer's length, so the cast loses nothing.
+        let len = (range.end() - at).min(buffer.len() as u64) as usize;
+        let piece = &mut buffer[..len];
+        file.read_exact_at(at, piece)?;
+        file.write_all_at(at, piece)?;
+        at += len as u64;
+    }
+    Ok(())
 }
 
 impl redb::StorageBackend for Backend {
@@ -49,11 +89,20 @@ impl redb::StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.on(|file| file.sync_data())
+        self.on(|file| {
+            let written = std::mem::take(&mut *self.unconfirmed.lock());
+            file.sync_data()
+                .inspect_err(|_| self.unconfirmed.lock().union_with(&written))
+        })
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.on(|file| file.write_all_at(offset, data))
+        self.on(|file| {
+            if let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) {
+                self.unconfirmed.lock().insert(range);
+            }
+            file.write_all_at(offset, data)
+        })
     }
 
     fn close(&self) -> io::Result<()> {
