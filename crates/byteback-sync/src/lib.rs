@@ -1,1 +1,41 @@
-//! The client engine: backup, transfer, restore, verification.
+//! The client engine: backup, restore, verification and comparison of tracked folders with a server.
+//!
+//! It talks to a tree through [`byteback_control::TreeService`] (in this process, or a daemon behind a socket: it does not
+//! know which) and to a server through the HTTP API. It decides what is sent, in which order and what happens when
+//! one side fails; it never prints and reads no environment. Progress goes to a [`Monitor`].
+//!
+//! | to do | call |
+//! |---|---|
+//! | reach a server | [`ServerClient::new`], [`join`] |
+//! | save what changed | [`backup()`] |
+//! | get it back | [`restore()`] |
+//! | check it | [`verify()`] |
+//! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`] |
+//!
+//! It must not know how folders are mounted or how the server stores.
+
+mod backup;
+mod error;
+mod listing;
+mod monitor;
+mod restore;
+mod server_client;
+mod snapshot_spec;
+mod tree_reader;
+mod verify;
+
+pub use backup::{
+    BackupDurations, BackupOptions, BackupReport, PART_LEN_BYTES_DEFAULT, UnsavedFile, WholeFiles, backup, file_id,
+};
+pub use error::{Result, ServerError, ServerErrorKind, SyncError};
+pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
+pub use monitor::{Event, Monitor, Phase, Silent};
+pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
+pub use server_client::{
+    ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join,
+};
+pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
+pub use verify::{Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
+
+#[cfg(test)]
+mod tests;

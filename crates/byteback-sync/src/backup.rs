@@ -1,0 +1,452 @@
+//! A backup: one moment of a tracked tree becomes one batch at the server.
+//!
+//! Order of durable steps, and what a crash after each of them leaves:
+//!
+//! 1. *Settle*: a pending cut of an earlier run is settled by asking the server about its batch. (Crash: asked again.)
+//! 2. *Cut*. (Crash: a pending cut without a batch; the next run gives it up, the mark has not moved.)
+//! 3. *Note* the batch's counter in the log, before the first byte of the batch leaves. (Crash: the next run asks the
+//!    server about this counter: not applied, given up; staged parts expire there.)
+//! 4. *Stage* full parts, keep the last one. (Crash: as 3.)
+//! 5. If something could not be saved, note that too (the counter's lowest bit: real counters are even).
+//! 6. *Commit*: the server applies all or nothing. (Crash: the next run finds it applied. If all was saved, the mark
+//!    moves. If not, the mark stays and the same changes are sent once more on top: the dead process took with it which
+//!    files were left out.)
+//! 7. *Finish*: the mark moves, with the note for next time.
+//!
+//! Nothing is ever decided by a file's time or by the absence of an answer. If the server contradicts the note (another
+//! server, restored from an old copy, changed by somebody else), everything is sent, on top of whatever is there, and
+//! the report says why.
+//!
+//! A *counter* must never be used for two contents, also when the state folder was restored from an old copy: it is
+//! made of the time, random bits and the last one used, and not only of what is remembered.
+//!
+//! What this does not do: find changes (the tree's log does), mount, print.
+
+mod content;
+mod note;
+mod part_stream;
+mod report;
+mod transfer;
+
+use crate::error::{Result, ServerErrorKind, SyncError};
+use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::server_client::ServerClient;
+use byteback_api::messages::SnapshotLabel;
+use byteback_api::problem::Code;
+use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
+use byteback_control::{ConsumerStatus, CutInfo, CutRequest, Outcome, TreeService};
+use byteback_host::random::{Randomness, RealRandomness};
+use byteback_oplog::{NodeId, TreeId};
+use note::Note;
+use transfer::{Sent, transfer};
+
+pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
+
+/// Length of the parts that a large batch is cut into, in bytes.
+pub const PART_LEN_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
+
+/// The smallest and the largest part length that is used, whatever was asked for.
+const PART_LEN_BYTES_RANGE: std::ops::RangeInclusive<usize> = 4 * 1024..=48 * 1024 * 1024;
+
+/// What to back up as what.
+#[derive(Clone, Debug)]
+pub struct BackupOptions {
+    /// Whose mark counts in the folder's log, for example `backup:` and the folder's address.
+    pub consumer: String,
+    /// This machine, as the server numbers it: what `join` answered together with the token.
+    pub device: DeviceId,
+    /// Tags of the snapshot.
+    pub tags: Vec<String>,
+    /// Host, for the snapshot's label.
+    pub host: ByteString,
+    /// Directory, for the snapshot's label.
+    pub path: ByteString,
+    /// Length of a part of the batch; [`PART_LEN_BYTES_DEFAULT`].
+    pub part_len_bytes: usize,
+    /// Only say what would be sent.
+    pub dry_run: bool,
+    /// Send everything, as if nothing had ever been saved.
+    pub force_full: bool,
+    /// Make a snapshot also when nothing has changed.
+    pub snapshot_if_unchanged: bool,
+}
+
+impl BackupOptions {
+    /// The usual options for a consumer on a device.
+    #[must_use]
+    pub fn new(consumer: impl Into<String>, device: DeviceId) -> Self {
+        Self {
+            consumer: consumer.into(),
+            device,
+            tags: Vec::new(),
+            host: ByteString::default(),
+            path: ByteString::default(),
+            part_len_bytes: PART_LEN_BYTES_DEFAULT,
+            dry_run: false,
+            force_full: false,
+            snapshot_if_unchanged: true,
+        }
+    }
+}
+
+/// The identity of a node at servers: the tree's number and the node's.
+#[must_use]
+pub fn file_id(tree: TreeId, node: NodeId) -> FileId {
+    FileId((u128::from(tree.0) << 64) | u128::from(node.0))
+}
+
+/// What the batch stands on.
+struct Basis {
+    /// Send everything, and why.
+    everything: Option<String>,
+    /// The folder's sequence number that the changes follow; `None` with everything.
+    base_seq: Option<Seq>,
+    note: Option<Note>,
+}
+
+impl Basis {
+    fn everything(why: impl Into<String>) -> Self {
+        Self {
+            everything: Some(why.into()),
+            base_seq: None,
+            note: None,
+        }
+    }
+}
+
+/// All that a backup needs to know where it works.
+struct Job<'a> {
+    tree: &'a dyn TreeService,
+    server: &'a ServerClient,
+    folder: &'a FolderName,
+    options: &'a BackupOptions,
+    monitor: &'a dyn Monitor,
+}
+
+/// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
+///
+/// # Errors
+/// Whatever keeps the whole backup from being made; then nothing was saved and the next backup covers it again, except
+/// for [`SyncError::OutcomeUnknown`] and [`SyncError::SavedNotNoted`], after which the next backup finds out. A file that
+/// cannot be read is no error: see [`BackupReport::unsaved`].
+pub fn backup(
+    tree: &dyn TreeService,
+    server: &ServerClient,
+    folder: &FolderName,
+    options: &BackupOptions,
+    monitor: &dyn Monitor,
+) -> Result<BackupReport> {
+    let job = Job {
+        tree,
+        server,
+        folder,
+        options,
+        monitor,
+    };
+    let began_ns = server.clock().monotonic_ns();
+    let wire_before = server.wire_bytes();
+    let mut report = BackupReport {
+        device: options.device,
+        dry_run: options.dry_run,
+        ..BackupReport::default()
+    };
+    monitor.event(Event::Phase(Phase::Preparing));
+    let basis = job.basis()?;
+    report.durations.prepare_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    let fresh = |report: &BackupReport| BackupReport {
+        durations: report.durations,
+        device: report.device,
+        ..BackupReport::default()
+    };
+    let on_top = basis.base_seq.is_some();
+    let result = match job.attempt(basis, &mut report) {
+        Err(SyncError::Server(error)) if on_top && contradicts_basis(&error) => {
+            let why = format!("the server refused the changes since the last backup ({})", error.message);
+            monitor.event(Event::Warning(&format!("{why}; sending everything")));
+            report = fresh(&report);
+            job.attempt(Basis::everything(why), &mut report)
+        }
+        result => result,
+    };
+    result?;
+    report.wire = server.wire_bytes().since(wire_before);
+    report.durations.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    Ok(report)
+}
+
+/// Whether an error says that the batch does not fit onto what the server has; nothing was applied then.
+fn contradicts_basis(error: &crate::ServerError) -> bool {
+    error.kind == ServerErrorKind::Conflict
+        || error
+            .problem
+            .as_ref()
+            .is_some_and(|problem| problem.code == Code::InvalidBatch)
+}
+
+impl Job<'_> {
+    /// Finds out what the server has, and settles what an earlier run left.
+    fn basis(&self) -> Result<Basis> {
+        let info = self.server.folder(self.folder)?;
+        let status = self.tree.status()?;
+        let none = ConsumerStatus {
+            name: self.options.consumer.clone(),
+            mark: None,
+            pending: None,
+            saved_at_ns: 0,
+            note: Vec::new(),
+        };
+        let consumer = status
+            .consumers
+            .into_iter()
+            .find(|consumer| consumer.name == self.options.consumer)
+            .unwrap_or(none);
+        let root = file_id(status.tree, NodeId::ROOT);
+        let mut note = Note::from_bytes(&consumer.note);
+        let mut mark = consumer.mark;
+        let mut later_seq = None;
+        if let Some((epoch, batch)) = consumer.pending
+            && !self.options.dry_run
+        {
+            let settled = self.settle(batch, root, note.as_ref())?;
+            if let Some((_, true)) = &settled {
+                mark = Some(epoch);
+            }
+            match settled {
+                Some((saved, true)) => note = Some(saved),
+                // Applied, but not everything was: the same changes go on top of it once more.
+                Some((saved, false)) => later_seq = Some(saved.seq),
+                None => {}
+            }
+        }
+        if self.options.force_full {
+            return Ok(Basis::everything("it was asked for"));
+        }
+        let (Some(note), Some(_)) = (note, mark) else {
+            return Ok(Basis::everything("this is the first backup of the folder to this server"));
+        };
+        if note.everything_next {
+            return Ok(Basis::everything("too many files could not be saved last time"));
+        }
+        if note.server != self.server.base_url() || note.folder != self.folder.as_str() {
+            return Ok(Basis::everything(format!(
+                "the last backup went to another place ({}, folder {})",
+                note.server, note.folder
+            )));
+        }
+        if note.device != self.options.device {
+            return Ok(Basis::everything("this machine has joined the server anew since the last backup"));
+        }
+        if note.root != root {
+            return Ok(Basis::everything("the folder's log was made anew since the last backup"));
+        }
+        if info.seq < note.seq {
+            return Ok(Basis::everything(format!(
+                "the server has lost batches (it is at {}, the last backup made {}): it was restored from an older copy",
+                info.seq, note.seq
+            )));
+        }
+        if info.root != Some(root) {
+            return Ok(Basis::everything("another tree has taken this folder of the server"));
+        }
+        let applied = self.server.batch_status(self.folder, note.counter)?.applied;
+        if applied.is_none_or(|applied| applied.seq != note.seq) {
+            return Ok(Basis::everything(
+                "the server does not know the last backup: it was restored from an older copy or is another one",
+            ));
+        }
+        Ok(Basis {
+            everything: None,
+            base_seq: Some(later_seq.unwrap_or(note.seq)),
+            note: Some(note),
+        })
+    }
+
+    /// Settles a pending cut: what the server has of it, and whether the mark moved.
+    fn settle(&self, batch: u64, root: FileId, last: Option<&Note>) -> Result<Option<(Note, bool)>> {
+        let consumer = &self.options.consumer;
+        let (counter, is_complete) = (batch & !1, batch & 1 == 0);
+        let applied = match counter {
+            0 => None,
+            counter => self.server.batch_status(self.folder, counter)?.applied,
+        };
+        let Some(applied) = applied else {
+            self.tree.resolve_pending(consumer, None)?;
+            return Ok(None);
+        };
+        let note = Note::new(
+            self.server.base_url(),
+            self.folder.as_str(),
+            self.options.device,
+            counter,
+            applied.seq,
+            applied.snapshot_id.or(last.and_then(|last| last.snapshot_id)),
+            root,
+        );
+        self.tree
+            .resolve_pending(consumer, is_complete.then(|| note.to_bytes()))?;
+        Ok(Some((note, is_complete)))
+    }
+
+    /// One backup on a given basis.
+    fn attempt(&self, basis: Basis, report: &mut BackupReport) -> Result<()> {
+        check_cancelled(self.monitor)?;
+        self.monitor.event(Event::Phase(Phase::Cutting));
+        let clock = self.server.clock();
+        let cut_began_ns = clock.monotonic_ns();
+        let cut = self.tree.cut(&CutRequest {
+            consumer: self.options.consumer.clone(),
+            everything: basis.everything.is_some(),
+            look_only: self.options.dry_run,
+            since: None,
+        })?;
+        report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);
+        report.tree_nodes = cut.tree_nodes;
+        report.everything_because.clone_from(&basis.everything);
+        self.monitor.event(Event::Totals {
+            files: cut.nodes,
+            bytes: cut.content_bytes,
+        });
+        for unreadable in &cut.unreadable {
+            report.unsaved.push(unsaved(unreadable));
+            self.tell_failure(report.unsaved.last());
+        }
+        // The tree knows why it reports everything when it was not asked to: it has no mark (any more).
+        let basis = match (cut.since, basis.everything.is_some()) {
+            (None, false) => {
+                report.everything_because = Some("the folder's log no longer knows the last backup".to_owned());
+                Basis {
+                    everything: report.everything_because.clone(),
+                    base_seq: None,
+                    note: None,
+                }
+            }
+            _ => basis,
+        };
+        if self.options.dry_run {
+            let counted = transfer::count(self.tree, &cut, report);
+            self.tree.finish(cut.cut, &Outcome::Abandoned)?;
+            report.changed_bytes = cut.content_bytes;
+            report.seq = basis.base_seq;
+            return counted;
+        }
+        self.save(&cut, &basis, report)
+    }
+
+    /// Sends what the cut reports and finishes it, one way or the other.
+    fn save(&self, cut: &CutInfo, basis: &Basis, report: &mut BackupReport) -> Result<()> {
+        let clock = self.server.clock();
+        let transfer_began_ns = clock.monotonic_ns();
+        self.monitor.event(Event::Phase(Phase::Transferring));
+        let result = self.next_counter(basis).and_then(|counter| {
+            let sent = transfer(self, cut, basis, counter, report)?;
+            Ok((sent, counter))
+        });
+        report.durations.transfer_ns = clock
+            .monotonic_ns()
+            .saturating_sub(transfer_began_ns)
+            .saturating_sub(report.durations.commit_ns);
+        let (sent, counter) = match result {
+            Ok(done) => done,
+            Err(error) => {
+                let outcome = match error {
+                    SyncError::OutcomeUnknown { .. } => Outcome::Unknown,
+                    _ => Outcome::Abandoned,
+                };
+                // The first error is the one to tell; a log that fails as well keeps the mark anyway.
+                let _ = self.tree.finish(cut.cut, &outcome);
+                return Err(error);
+            }
+        };
+        let Sent {
+            applied,
+            unsaved,
+            missing,
+            left_out,
+        } = sent;
+        let root = file_id(cut.tree, NodeId::ROOT);
+        let note = match (&applied, &basis.note) {
+            (Some(applied), _) => {
+                report.counter = counter;
+                report.seq = Some(applied.seq);
+                report.snapshot_id = applied.snapshot_id;
+                report.stored_bytes = applied.stored_bytes;
+                Note::new(
+                    self.server.base_url(),
+                    self.folder.as_str(),
+                    self.options.device,
+                    counter,
+                    applied.seq,
+                    applied.snapshot_id,
+                    root,
+                )
+            }
+            (None, Some(last)) => {
+                report.seq = basis.base_seq;
+                last.clone()
+            }
+            // Everything holds at least the root, so there is always a batch.
+            (None, None) => return Err(SyncError::hostile("the folder's log reports no root directory")),
+        };
+        let note = note.with_left_out(missing, left_out);
+        let finished = self
+            .tree
+            .finish(
+                cut.cut,
+                &Outcome::Saved {
+                    note: note.to_bytes(),
+                    unsaved,
+                },
+            )
+            .map_err(SyncError::SavedNotNoted)?;
+        report.read_bytes = finished.read_bytes;
+        report.kept_bytes = finished.kept_bytes;
+        report.daemon_cpu_ns = finished.cpu_ns;
+        if applied.is_none() && self.options.snapshot_if_unchanged {
+            let snapshot = self
+                .server
+                .create_snapshot(self.folder, basis.base_seq, &self.label())?;
+            report.snapshot_id = Some(snapshot.id);
+        }
+        Ok(())
+    }
+
+    fn label(&self) -> SnapshotLabel {
+        SnapshotLabel {
+            time_ns: self.server.clock().now_ns(),
+            host: self.options.host.clone(),
+            path: self.options.path.clone(),
+            tags: self.options.tags.clone(),
+        }
+    }
+
+    /// A number that this device has never used for a batch of this folder; even.
+    fn next_counter(&self, basis: &Basis) -> Result<u64> {
+        let random = RealRandomness
+            .next_u64()
+            .map_err(|error| SyncError::local("draw", "a batch number", error))?;
+        let now_ns = u64::try_from(self.server.clock().now_ns()).unwrap_or(0);
+        // A millisecond or so of the time gives way to random bits: also a clock that was set back, or a copy of this
+        // machine that starts at the same moment, draws another number.
+        let drawn = (now_ns & !0xf_ffff) | (random & 0xf_fffe);
+        let last = basis.note.as_ref().map_or(0, |note| note.counter);
+        let counter = drawn.max(last.saturating_add(2) & !1);
+        // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
+        Ok(counter.min(u64::MAX >> 1 & !1).max(2))
+    }
+
+    fn tell_failure(&self, file: Option<&UnsavedFile>) {
+        if let Some(file) = file {
+            self.monitor.event(Event::FileFailed {
+                path: &file.path,
+                reason: &file.reason,
+            });
+        }
+    }
+}
+
+fn unsaved(error: &byteback_control::ServiceError) -> UnsavedFile {
+    UnsavedFile {
+        path: error.path.clone().unwrap_or_default(),
+        reason: error.message.clone(),
+    }
+}

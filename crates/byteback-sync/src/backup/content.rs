@@ -1,0 +1,364 @@
+//! A file's changed ranges as delta records.
+//!
+//! A version of a file may be carried by several delta records, each over the result of the one before, so that none
+//! needs more than [`LITERAL_BYTES_MAX`] of literals in memory. The node's record stands before them and says how
+//! many there are. Nobody knows that before the file was read: holes carry no bytes. Hence the deltas are held back
+//! until they fill a part; mostly the file ends before, and the number is exact. If it does not, the number is taken
+//! as if the rest had no holes, and what is too much is filled with deltas that change nothing.
+//!
+//! *Lengths.* The client does not know how long the file was at the server (that would need a record per file that
+//! survives crashes on both sides). It need not: a delta over the previous contents says `base_len = new_len`, which
+//! means that the base is first cut off or filled up with zeros to that length. This is what `DeltaMap` means by bytes
+//! past a base's end, and the log guarantees that all bytes past the old length were reported as changed.
+
+use super::part_stream::PartStream;
+use crate::error::{Result, SyncError};
+use crate::monitor::{Event, Monitor, check_cancelled};
+use byteback_api::batch::{ContentBase, ContentChange, NodeRecord};
+use byteback_api::{Attributes, FileId};
+use byteback_control::{CutId, ErrorKind, Piece, ServiceError, TreeService};
+use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_oplog::NodeId;
+
+/// Most literal bytes of one delta record.
+const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Most ranges of one request to the tree.
+const RANGES_PER_READ_MAX: usize = 4096;
+
+/// What of a file is to be sent.
+pub(crate) struct FileChange {
+    pub(crate) node: NodeId,
+    pub(crate) id: FileId,
+    pub(crate) attributes: Attributes,
+    pub(crate) base: ContentBase,
+    /// Ascending, apart from each other, below the file's length.
+    pub(crate) ranges: Vec<ByteRange>,
+}
+
+/// What sending it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileStats {
+    pub(crate) literal_bytes: u64,
+}
+
+/// How sending one file ended.
+pub(crate) enum FileOutcome {
+    Sent(FileStats),
+    /// It cannot be read; the batch is as if it had not been tried.
+    Unreadable(ServiceError),
+}
+
+impl FileChange {
+    /// All of it, over nothing.
+    pub(crate) fn whole(node: NodeId, id: FileId, attributes: Attributes) -> Self {
+        let ranges = ByteRange::new(0, attributes.size).into_iter().collect();
+        Self {
+            node,
+            id,
+            attributes,
+            base: ContentBase::Empty,
+            ranges,
+        }
+    }
+
+    /// These ranges (offset and length), over the previous contents.
+    pub(crate) fn of_ranges(node: NodeId, id: FileId, attributes: Attributes, ranges: &[(u64, u64)]) -> Self {
+        let mut set = ExtentSet::new();
+        for (offset, len) in ranges {
+            let end = offset.saturating_add(*len).min(attributes.size);
+            if let Some(range) = ByteRange::new(*offset, end) {
+                set.insert(range);
+            }
+        }
+        Self {
+            node,
+            id,
+            attributes,
+            base: ContentBase::Previous,
+            ranges: set.iter().collect(),
+        }
+    }
+
+    pub(crate) fn changed_bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.len_bytes()).sum()
+    }
+}
+
+/// Reads what changed and adds the file's records to the batch.
+pub(crate) fn send_file(
+    tree: &dyn TreeService,
+    cut: CutId,
+    file: FileChange,
+    stream: &mut PartStream<'_, '_>,
+    monitor: &dyn Monitor,
+) -> Result<FileOutcome> {
+    stream.mark();
+    let outcome = read_and_send(tree, cut, file, stream, monitor)?;
+    if let FileOutcome::Unreadable(_) = outcome {
+        stream.take_back()?;
+    }
+    stream.forget_mark();
+    Ok(outcome)
+}
+
+fn read_and_send(
+    tree: &dyn TreeService,
+    cut: CutId,
+    file: FileChange,
+    stream: &mut PartStream<'_, '_>,
+    monitor: &dyn Monitor,
+) -> Result<FileOutcome> {
+    let ranges = file.ranges.clone();
+    let mut sink = DeltaSink::new(file, stream, monitor);
+    for some in ranges.chunks(RANGES_PER_READ_MAX) {
+        let asked: Vec<(u64, u64)> = some.iter().map(|range| (range.start(), range.len_bytes())).collect();
+        // An error of our own has to pass through the service; it waits here meanwhile.
+        let mut own_error = None;
+        let node = sink.file.node;
+        let read = tree.read(cut, node, &asked, &mut |piece| {
+            sink.piece(piece).map_err(|error| {
+                let told = ServiceError::new(ErrorKind::Protocol, error.to_string());
+                own_error = Some(error);
+                told
+            })
+        });
+        if let Some(error) = own_error {
+            return match error {
+                Failure::File(error) => Ok(FileOutcome::Unreadable(error)),
+                Failure::All(error) => Err(error),
+            };
+        }
+        match read {
+            Ok(()) => {}
+            Err(error) if error.kind == ErrorKind::Node => return Ok(FileOutcome::Unreadable(error)),
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(last) = some.last()
+            && let Err(error) = sink.expect_covered(last.end())
+        {
+            return Ok(FileOutcome::Unreadable(error));
+        }
+    }
+    match sink.finish() {
+        Ok(stats) => Ok(FileOutcome::Sent(stats)),
+        Err(Failure::File(error)) => Ok(FileOutcome::Unreadable(error)),
+        Err(Failure::All(error)) => Err(error),
+    }
+}
+
+/// Whether an error ends one file or the whole backup.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    File(ServiceError),
+    #[error("{0}")]
+    All(SyncError),
+}
+
+impl From<SyncError> for Failure {
+    fn from(error: SyncError) -> Self {
+        Self::All(error)
+    }
+}
+
+/// Takes the pieces of a file and makes deltas of them.
+struct DeltaSink<'a, 'scope, 'env> {
+    file: FileChange,
+    stream: &'a mut PartStream<'scope, 'env>,
+    monitor: &'a dyn Monitor,
+    /// Which range is being covered, and up to where.
+    range: usize,
+    position: u64,
+    writer: Option<DeltaWriter<Vec<u8>>>,
+    /// Literal bytes in `writer`.
+    literal_bytes: u64,
+    /// Finished deltas that wait for their number to be known.
+    held_back: Vec<Vec<u8>>,
+    held_back_bytes: usize,
+    /// Deltas that the node's record announced and that are still to come; `None` before the record is written.
+    announced_left: Option<u32>,
+    deltas: u32,
+    stats: FileStats,
+}
+
+impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
+    fn new(file: FileChange, stream: &'a mut PartStream<'scope, 'env>, monitor: &'a dyn Monitor) -> Self {
+        let position = file.ranges.first().map_or(0, |range| range.start());
+        Self {
+            file,
+            stream,
+            monitor,
+            range: 0,
+            position,
+            writer: None,
+            literal_bytes: 0,
+            held_back: Vec::new(),
+            held_back_bytes: 0,
+            announced_left: None,
+            deltas: 0,
+            stats: FileStats::default(),
+        }
+    }
+
+    fn piece(&mut self, piece: Piece<'_>) -> Result<(), Failure> {
+        check_cancelled(self.monitor)?;
+        match piece {
+            Piece::Hole(range) => {
+                self.advance(range.start(), range.len_bytes())?;
+                // Over nothing, what no delta mentions is zero anyway.
+                if self.file.base == ContentBase::Previous {
+                    let subject = self.file.id;
+                    self.writer()?.zero(range).map_err(|error| unusable(subject, error))?;
+                }
+            }
+            Piece::Data { offset, bytes } => {
+                self.advance(offset, len_u64(bytes.len()))?;
+                self.monitor.event(Event::BytesRead(len_u64(bytes.len())));
+                let (mut offset, mut bytes) = (offset, bytes);
+                while !bytes.is_empty() {
+                    let room = usize::try_from(LITERAL_BYTES_MAX - self.literal_bytes).unwrap_or(usize::MAX);
+                    let (now, later) = bytes.split_at(room.min(bytes.len()));
+                    let subject = self.file.id;
+                    self.writer()?
+                        .literal_bytes(offset, now)
+                        .map_err(|error| unusable(subject, error))?;
+                    self.literal_bytes += len_u64(now.len());
+                    offset += len_u64(now.len());
+                    bytes = later;
+                    if self.literal_bytes == LITERAL_BYTES_MAX {
+                        self.end_delta(offset)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the piece is the one that comes next.
+    fn advance(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
+        let mut range = self.file.ranges.get(self.range).copied();
+        if range.is_some_and(|range| range.end() == self.position) {
+            self.range += 1;
+            range = self.file.ranges.get(self.range).copied();
+            self.position = range.map_or(self.position, |range| range.start());
+        }
+        let end = offset.checked_add(len_bytes);
+        match (range, end) {
+            (Some(range), Some(end)) if offset == self.position && end <= range.end() && len_bytes > 0 => {
+                self.position = end;
+                Ok(())
+            }
+            _ => Err(Failure::File(ServiceError::new(
+                ErrorKind::Node,
+                format!("its bytes came in disorder: {len_bytes} at {offset}, expected at {}", self.position),
+            ))),
+        }
+    }
+
+    fn expect_covered(&self, end: u64) -> Result<(), ServiceError> {
+        if self.position == end {
+            return Ok(());
+        }
+        Err(ServiceError::new(
+            ErrorKind::Node,
+            format!("its bytes ended at {}, expected up to {end}", self.position),
+        ))
+    }
+
+    /// The writer of the delta that is at work.
+    fn writer(&mut self) -> Result<&mut DeltaWriter<Vec<u8>>, Failure> {
+        if self.writer.is_none() {
+            let new_len = self.file.attributes.size;
+            let base_len = match self.file.base {
+                ContentBase::Empty if self.deltas == 0 => 0,
+                _ => new_len,
+            };
+            let writer = DeltaWriter::new(Vec::new(), base_len, new_len, WriterOptions::default())
+                .map_err(|error| unusable(self.file.id, error))?;
+            self.writer = Some(writer);
+        }
+        self.writer
+            .as_mut()
+            .ok_or_else(|| unusable(self.file.id, WriteError::Incomplete))
+    }
+
+    /// Ends the delta at work; the file was read up to `position`.
+    fn end_delta(&mut self, position: u64) -> Result<(), Failure> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let (bytes, stats) = writer.finish().map_err(|error| unusable(self.file.id, error))?;
+        self.deltas += 1;
+        self.literal_bytes = 0;
+        self.stats.literal_bytes += stats.literal_bytes;
+        if let Some(left) = &mut self.announced_left {
+            *left = left.saturating_sub(1);
+            self.stream.delta(self.file.id, &bytes)?;
+            return Ok(());
+        }
+        self.held_back_bytes += bytes.len();
+        self.held_back.push(bytes);
+        if self.held_back_bytes >= self.stream.part_len_bytes() {
+            let rest: u64 = self
+                .file
+                .ranges
+                .iter()
+                .filter_map(|range| ByteRange::new(range.start().max(position), range.end()))
+                .map(|range| range.len_bytes())
+                .sum();
+            // Below 2^63 / 2^23, hence checked only for form's sake.
+            let more = u32::try_from(rest.div_ceil(LITERAL_BYTES_MAX)).map_err(|_| {
+                Failure::File(ServiceError::new(
+                    ErrorKind::Node,
+                    "it has more data than one batch can carry",
+                ))
+            })?;
+            self.release(more)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the node's record, which announces the deltas held back and `more`, and those held back.
+    fn release(&mut self, more: u32) -> Result<(), Failure> {
+        let deltas = self.deltas.saturating_add(more);
+        self.stream.node(&NodeRecord {
+            id: self.file.id,
+            attributes: self.file.attributes.clone(),
+            content: Some(ContentChange {
+                deltas,
+                base: self.file.base,
+            }),
+        })?;
+        for bytes in std::mem::take(&mut self.held_back) {
+            self.stream.delta(self.file.id, &bytes)?;
+        }
+        self.held_back_bytes = 0;
+        self.announced_left = Some(more);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<FileStats, Failure> {
+        self.end_delta(u64::MAX)?;
+        // A change of length alone, and a file of nothing but holes, are deltas too.
+        if self.deltas == 0 && (self.file.base == ContentBase::Previous || self.file.attributes.size > 0) {
+            self.writer()?;
+            self.end_delta(u64::MAX)?;
+        }
+        if self.announced_left.is_none() {
+            self.release(0)?;
+        }
+        while self.announced_left.is_some_and(|left| left > 0) {
+            self.writer()?;
+            self.end_delta(u64::MAX)?;
+        }
+        Ok(self.stats)
+    }
+}
+
+fn unusable(subject: FileId, error: WriteError) -> Failure {
+    Failure::All(SyncError::delta(subject, error))
+}
+
+fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,92 @@
+//! What the client remembers of its last backup: the consumer's note in the folder's log.
+//!
+//! JSON with a version. A note that cannot be understood is as good as none: the next backup then covers everything,
+//! which is always right. Beside where the server stood, it holds what the server does *not* have although the mark
+//! has passed it: nodes that could not be read when they were new, and the names that had to be left out with them.
+//! The log reports such nodes again, but not their names, and it no longer calls them new.
+
+use byteback_api::{ByteString, DeviceId, FileId, Seq};
+use byteback_oplog::NodeId;
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+
+/// More left-out names than this are not remembered one by one: the next backup covers everything.
+const LEFT_OUT_MAX: usize = 20_000;
+
+/// A name that the server does not have because it lacks the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeftOutName {
+    pub(crate) parent: NodeId,
+    pub(crate) name: ByteString,
+    pub(crate) child: NodeId,
+}
+
+/// The memory of one backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) version: u32,
+    pub(crate) server: String,
+    pub(crate) folder: String,
+    pub(crate) device: DeviceId,
+    /// The batch that brought the folder to `seq`: whoever has applied it under this number is the same server.
+    pub(crate) counter: u64,
+    pub(crate) seq: Seq,
+    pub(crate) snapshot_id: Option<u64>,
+    pub(crate) root: FileId,
+    /// Nodes that the server lacks.
+    #[serde(default)]
+    pub(crate) missing: Vec<NodeId>,
+    /// Names that it lacks for that reason.
+    #[serde(default)]
+    pub(crate) left_out: Vec<LeftOutName>,
+    /// There were too many of them to remember.
+    #[serde(default)]
+    pub(crate) everything_next: bool,
+}
+
+impl Note {
+    pub(crate) fn new(
+        server: &str,
+        folder: &str,
+        device: DeviceId,
+        counter: u64,
+        seq: Seq,
+        snapshot_id: Option<u64>,
+        root: FileId,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            server: server.to_owned(),
+            folder: folder.to_owned(),
+            device,
+            counter,
+            seq,
+            snapshot_id,
+            root,
+            missing: Vec::new(),
+            left_out: Vec::new(),
+            everything_next: false,
+        }
+    }
+
+    pub(crate) fn with_left_out(mut self, missing: Vec<NodeId>, left_out: Vec<LeftOutName>) -> Self {
+        if missing.len() + left_out.len() > LEFT_OUT_MAX {
+            self.everything_next = true;
+        } else {
+            self.missing = missing;
+            self.left_out = left_out;
+        }
+        self
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // A struct of numbers, strings and lists always has a JSON form; an empty note means "cover everything".
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let note: Self = serde_json::from_slice(bytes).ok()?;
+        (note.version == VERSION).then_some(note)
+    }
+}

@@ -1,0 +1,279 @@
+//! The batch on its way: records go into a part in memory, full parts to the server while the next one fills.
+//!
+//! Each part is kept in memory until the server has it, so that it can be sent again. Memory: the part that fills, one
+//! that waits and one that is on its way, whatever the size of the backup. A batch that fits into one part is sent by
+//! its commit alone.
+//!
+//! *Taking back*: a file may turn out to be unreadable when much of it is already staged. Staged parts count only
+//! with the commit, and staging a number again replaces it, so the batch goes back to where the file began
+//! ([`PartStream::mark`], [`PartStream::take_back`]) and goes on from there as if the file had never been.
+//!
+//! The counter of the batch is made durable in the folder's log before the first part leaves, so that whoever comes
+//! after a crash can ask the server what became of it.
+
+use crate::error::{Result, ServerError, SyncError};
+use crate::monitor::{Event, Monitor};
+use crate::server_client::ServerClient;
+use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::messages::BatchApplied;
+use byteback_api::{FileId, FolderName};
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::Scope;
+
+/// Where a batch goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Destination<'env> {
+    pub(crate) server: &'env ServerClient,
+    pub(crate) folder: &'env FolderName,
+    pub(crate) counter: u64,
+    pub(crate) monitor: &'env dyn Monitor,
+}
+
+/// A part's bytes, shared with the writer that fills them so that they can be cut back.
+#[derive(Clone, Default)]
+struct PartBytes(Rc<RefCell<Vec<u8>>>);
+
+impl Write for PartBytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A place in the batch to go back to.
+struct Mark {
+    part: u32,
+    len: usize,
+    totals: Totals,
+    /// The bytes before the mark, once their part has left.
+    bytes: Option<Vec<u8>>,
+}
+
+/// The thread that sends parts.
+struct Sender {
+    parts: SyncSender<(u32, Vec<u8>)>,
+    answers: Receiver<Result<(), ServerError>>,
+    in_flight: u32,
+}
+
+/// A batch that is being written and sent; see the module's header.
+pub(crate) struct PartStream<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    to: Destination<'env>,
+    part_len_bytes: usize,
+    /// Makes the counter durable in the folder's log.
+    note_counter: &'env dyn Fn() -> Result<()>,
+    noted: bool,
+    writer: BatchWriter<PartBytes>,
+    bytes: PartBytes,
+    /// Number of the part that fills.
+    part: u32,
+    totals: Totals,
+    mark: Option<Mark>,
+    sender: Option<Sender>,
+}
+
+impl<'scope, 'env> PartStream<'scope, 'env> {
+    pub(crate) fn begin(
+        scope: &'scope Scope<'scope, 'env>,
+        to: Destination<'env>,
+        part_len_bytes: usize,
+        manifest: &Manifest,
+        note_counter: &'env dyn Fn() -> Result<()>,
+    ) -> Result<Self> {
+        let bytes = PartBytes::default();
+        let mut writer = BatchWriter::new(bytes.clone())?;
+        writer.manifest(manifest)?;
+        Ok(Self {
+            scope,
+            to,
+            part_len_bytes,
+            note_counter,
+            noted: false,
+            writer,
+            bytes,
+            part: 1,
+            totals: Totals::default(),
+            mark: None,
+            sender: None,
+        })
+    }
+
+    pub(crate) fn part_len_bytes(&self) -> usize {
+        self.part_len_bytes
+    }
+
+    /// Parts that were staged so far.
+    pub(crate) fn staged_parts(&self) -> u32 {
+        self.part - 1
+    }
+
+    /// What was written so far.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    pub(crate) fn node(&mut self, node: &NodeRecord) -> Result<()> {
+        self.writer.node(node)?;
+        self.totals.nodes += 1;
+        self.send_if_full()
+    }
+
+    pub(crate) fn entry(&mut self, entry: &EntryRecord) -> Result<()> {
+        self.writer.entry(entry)?;
+        self.totals.entries += 1;
+        self.send_if_full()
+    }
+
+    pub(crate) fn delta(&mut self, file: FileId, stream: &[u8]) -> Result<()> {
+        self.writer.delta(file, stream)?;
+        self.totals.deltas += 1;
+        self.send_if_full()
+    }
+
+    /// Remembers this place until [`Self::forget_mark`].
+    pub(crate) fn mark(&mut self) {
+        self.mark = Some(Mark {
+            part: self.part,
+            len: self.bytes.0.borrow().len(),
+            totals: self.totals,
+            bytes: None,
+        });
+    }
+
+    pub(crate) fn forget_mark(&mut self) {
+        self.mark = None;
+    }
+
+    /// Goes back to the mark, as if nothing had been written since.
+    pub(crate) fn take_back(&mut self) -> Result<()> {
+        let Some(mark) = self.mark.take() else { return Ok(()) };
+        // A part that is still on its way must not arrive after the one that replaces it.
+        self.wait_for_answers()?;
+        self.totals = mark.totals;
+        self.part = mark.part;
+        match mark.bytes {
+            // Resuming writes the header of a part, which the kept bytes already begin with.
+            Some(kept) => {
+                self.resume()?;
+                *self.bytes.0.borrow_mut() = kept;
+            }
+            None => {
+                let mut kept = self.bytes.0.take();
+                kept.truncate(mark.len);
+                self.resume()?;
+                *self.bytes.0.borrow_mut() = kept;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the batch and lets the server apply it.
+    ///
+    /// `before_commit` runs when all parts are staged: the last moment at which nothing is decided.
+    pub(crate) fn commit(mut self, before_commit: impl FnOnce() -> Result<()>) -> Result<BatchApplied> {
+        self.wait_for_answers()?;
+        self.note_once()?;
+        let parts = self.staged_parts();
+        let (writer, bytes) = (self.writer, self.bytes);
+        writer.end()?;
+        let bytes = bytes.0.take();
+        before_commit()?;
+        let applied = self.to.server.commit(self.to.folder, self.to.counter, parts, &bytes)?;
+        self.to.monitor.event(Event::BytesSent(len_u64(bytes.len())));
+        Ok(applied)
+    }
+
+    fn send_if_full(&mut self) -> Result<()> {
+        if self.bytes.0.borrow().len() < self.part_len_bytes {
+            return Ok(());
+        }
+        self.note_once()?;
+        let bytes = self.bytes.0.take();
+        if let Some(mark) = &mut self.mark
+            && mark.part == self.part
+        {
+            mark.bytes = bytes.get(..mark.len).map(<[u8]>::to_vec);
+        }
+        let (server, folder, counter, monitor) = (self.to.server, self.to.folder, self.to.counter, self.to.monitor);
+        let sender = match &mut self.sender {
+            Some(sender) => sender,
+            none => {
+                // One part waits while one is on its way and the next one fills.
+                let (parts, waiting) = sync_channel::<(u32, Vec<u8>)>(1);
+                let (answer, answers) = channel();
+                self.scope.spawn(move || {
+                    for (part, bytes) in waiting {
+                        let staged = server.put_part(folder, counter, part, &bytes).map(drop);
+                        if staged.is_ok() {
+                            monitor.event(Event::BytesSent(len_u64(bytes.len())));
+                        }
+                        if answer.send(staged).is_err() {
+                            return;
+                        }
+                    }
+                });
+                none.insert(Sender {
+                    parts,
+                    answers,
+                    in_flight: 0,
+                })
+            }
+        };
+        while let Ok(answer) = sender.answers.try_recv() {
+            sender.in_flight -= 1;
+            answer?;
+        }
+        sender.in_flight += 1;
+        sender.parts.send((self.part, bytes)).map_err(|_| sender_ended())?;
+        self.part = self.part.checked_add(1).ok_or_else(|| {
+            SyncError::hostile("a batch would need more parts than can be counted")
+        })?;
+        Ok(self.resume()?)
+    }
+
+    fn note_once(&mut self) -> Result<()> {
+        if !self.noted {
+            (self.note_counter)()?;
+            self.noted = true;
+        }
+        Ok(())
+    }
+
+    /// Begins an empty part.
+    fn resume(&mut self) -> Result<(), BatchError> {
+        self.bytes = PartBytes::default();
+        self.writer = BatchWriter::resume(self.bytes.clone(), self.totals)?;
+        Ok(())
+    }
+
+    fn wait_for_answers(&mut self) -> Result<()> {
+        let Some(sender) = &mut self.sender else { return Ok(()) };
+        while sender.in_flight > 0 {
+            let answer = sender.answers.recv().map_err(|_| sender_ended())?;
+            sender.in_flight -= 1;
+            answer?;
+        }
+        Ok(())
+    }
+}
+
+/// Only a panic of the sending thread, which the scope reports, can lead here.
+fn sender_ended() -> SyncError {
+    SyncError::local(
+        "send",
+        "a part of the batch",
+        io::Error::other("the sending thread has ended"),
+    )
+}
+
+fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

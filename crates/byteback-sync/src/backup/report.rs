@@ -1,0 +1,115 @@
+//! What a backup did, in numbers that a person can check.
+
+use crate::server_client::WireBytes;
+use byteback_api::{ByteString, DeviceId, Seq};
+use serde::Serialize;
+
+/// Why a file was sent whole instead of its changed ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WholeFiles {
+    /// It did not exist at the last backup.
+    pub created: u64,
+    /// There is no last backup to build on.
+    pub no_mark: u64,
+    /// It changed while nobody tracked it.
+    pub untracked: u64,
+    /// The daemon or the machine stopped while it was open for change.
+    pub interrupted: u64,
+    /// It could not be saved last time.
+    pub unsaved_before: u64,
+}
+
+/// A file that could not be saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnsavedFile {
+    /// Its path, or its number where the path is unknown.
+    pub path: ByteString,
+    /// Why.
+    pub reason: String,
+}
+
+/// How long the phases took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BackupDurations {
+    /// Asking server and log, until the cut.
+    pub prepare_ns: u64,
+    /// The cut.
+    pub cut_ns: u64,
+    /// Reading and sending.
+    pub transfer_ns: u64,
+    /// Waiting for the server to apply the batch.
+    pub commit_ns: u64,
+    /// All.
+    pub total_ns: u64,
+}
+
+/// What a backup did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BackupReport {
+    /// Nothing was sent: it was only asked what would be.
+    pub dry_run: bool,
+    /// Why everything was reported instead of the changes since last time.
+    pub everything_because: Option<String>,
+    /// Nodes of the tree at the cut.
+    pub tree_nodes: u64,
+    /// Files that are new.
+    pub files_new: u64,
+    /// Files that were there and have new content or attributes.
+    pub files_changed: u64,
+    /// Directories that are new.
+    pub dirs_new: u64,
+    /// Directories that were there and have new attributes.
+    pub dirs_changed: u64,
+    /// Symlinks, pipes, sockets and devices that are new or changed.
+    pub others: u64,
+    /// Names that were given.
+    pub names_added: u64,
+    /// Names that were removed.
+    pub names_removed: u64,
+    /// Files sent whole, and why.
+    pub whole: WholeFiles,
+    /// Bytes of content that may have changed: what the log reports, clipped to the files' lengths.
+    pub changed_bytes: u64,
+    /// Bytes of content read from the folder's files.
+    pub read_bytes: u64,
+    /// Bytes that were hashed to find the changes: none, a log knows them.
+    pub hashed_bytes: u64,
+    /// Bytes of content that were sent, before compression. Holes are not sent.
+    pub literal_bytes: u64,
+    /// Bytes that the server's store grew by, as it says.
+    pub stored_bytes: u64,
+    /// Bytes on the socket, headers included.
+    pub wire: WireBytes,
+    /// Old bytes that the daemon kept because programs overwrote them before they were read.
+    pub kept_bytes: u64,
+    /// CPU time of the folder's daemon, nanoseconds.
+    pub daemon_cpu_ns: u64,
+    /// What could not be saved and will be tried again.
+    pub unsaved: Vec<UnsavedFile>,
+    /// The folder's sequence number now; none after a dry run of a first backup.
+    pub seq: Option<Seq>,
+    /// The snapshot.
+    pub snapshot_id: Option<u64>,
+    /// Who saved it.
+    pub device: DeviceId,
+    /// The batch; 0 if none was needed.
+    pub counter: u64,
+    /// Parts that were staged before the commit.
+    pub parts: u32,
+    /// Durations.
+    pub durations: BackupDurations,
+}
+
+impl BackupReport {
+    /// Whether all that was there is saved.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.unsaved.is_empty()
+    }
+
+    /// Whether a batch was needed.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        self.counter != 0
+    }
+}

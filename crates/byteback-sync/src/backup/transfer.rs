@@ -1,0 +1,347 @@
+//! What a cut reports, as records of a batch.
+//!
+//! Nodes come first, page by page: attributes are fetched for a page at once, contents file by file. Names follow. A
+//! name is sent only if the server has, or gets with this batch, both the directory and what is in it; the others are
+//! remembered for the next backup.
+
+use super::content::{FileChange, FileOutcome, send_file};
+use super::note::LeftOutName;
+use super::part_stream::{Destination, PartStream};
+use super::report::{BackupReport, UnsavedFile};
+use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
+use crate::error::{Result, SyncError};
+use crate::monitor::{Event, Phase, check_cancelled};
+use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::messages::BatchApplied;
+use byteback_api::{Attributes, ByteString, NodeKind};
+use byteback_control::{
+    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
+};
+use byteback_oplog::{NodeId, WholeReason};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many nodes' attributes are asked for at once.
+const ATTRIBUTES_PER_CALL: usize = 512;
+
+/// What became of a cut.
+pub(super) struct Sent {
+    /// The server's answer; `None` if there was nothing to send.
+    pub(super) applied: Option<BatchApplied>,
+    /// What could not be saved.
+    pub(super) unsaved: Vec<NodeId>,
+    /// Nodes that the server still lacks.
+    pub(super) missing: Vec<NodeId>,
+    /// Names that it lacks for that reason.
+    pub(super) left_out: Vec<LeftOutName>,
+}
+
+/// Sends everything that the cut reports as one batch.
+pub(super) fn transfer(
+    job: &Job<'_>,
+    cut: &CutInfo,
+    basis: &Basis,
+    counter: u64,
+    report: &mut BackupReport,
+) -> Result<Sent> {
+    let label = job.label();
+    let manifest = Manifest {
+        device: job.options.device,
+        counter,
+        base_seq: basis.base_seq,
+        root: file_id(cut.tree, NodeId::ROOT),
+        created_ns: label.time_ns,
+        host: job.options.host.clone(),
+        path: job.options.path.clone(),
+        snapshot: Some(label),
+    };
+    let destination = Destination {
+        server: job.server,
+        folder: job.folder,
+        counter,
+        monitor: job.monitor,
+    };
+    let part_len_bytes = job
+        .options
+        .part_len_bytes
+        .clamp(*PART_LEN_BYTES_RANGE.start(), *PART_LEN_BYTES_RANGE.end());
+    let note_counter = || job.tree.note_batch(cut.cut, counter).map_err(SyncError::from);
+    std::thread::scope(|scope| {
+        let stream = PartStream::begin(scope, destination, part_len_bytes, &manifest, &note_counter)?;
+        let mut transfer = Transfer {
+            job,
+            cut,
+            stream,
+            report,
+            is_on_top: basis.base_seq.is_some(),
+            missing: BTreeSet::new(),
+            left_out: BTreeMap::new(),
+            unsaved: Vec::new(),
+        };
+        if let Some(note) = &basis.note {
+            transfer.missing.extend(&note.missing);
+            for name in &note.left_out {
+                transfer
+                    .left_out
+                    .insert((name.parent, name.name.clone()), name.child);
+            }
+        }
+        transfer.run(counter)
+    })
+}
+
+/// Goes through a cut that is only looked at, and counts.
+pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupReport) -> Result<()> {
+    for_each_page(tree, cut, |page| {
+        for change in &page.nodes {
+            count_node(change, report);
+        }
+        for change in &page.names {
+            count_name(change, report);
+        }
+        Ok(())
+    })
+}
+
+fn for_each_page(
+    tree: &dyn TreeService,
+    cut: &CutInfo,
+    mut each: impl FnMut(ChangesPage) -> Result<()>,
+) -> Result<()> {
+    let mut cursor = ChangesCursor::default();
+    loop {
+        let mut page = tree.changes(cut.cut, cursor)?;
+        let next = page.next.take();
+        let is_empty = page.nodes.is_empty() && page.names.is_empty();
+        each(page)?;
+        match next {
+            None => return Ok(()),
+            Some(next) if is_empty || next == cursor => {
+                let message = "the changes of the folder do not end; restart its daemon";
+                return Err(ServiceError::new(ErrorKind::Protocol, message).into());
+            }
+            Some(next) => cursor = next,
+        }
+    }
+}
+
+fn count_node(change: &NodeChange, report: &mut BackupReport) {
+    use byteback_oplog::NodeKind;
+    let counter = match (change.kind, change.is_new) {
+        (NodeKind::File, true) => &mut report.files_new,
+        (NodeKind::File, false) => &mut report.files_changed,
+        (NodeKind::Directory, true) => &mut report.dirs_new,
+        (NodeKind::Directory, false) => &mut report.dirs_changed,
+        _ => &mut report.others,
+    };
+    *counter += 1;
+    if let ContentChange::Whole(reason) = &change.content {
+        count_whole(*reason, report);
+    }
+}
+
+fn count_whole(reason: WholeReason, report: &mut BackupReport) {
+    let counter = match reason {
+        WholeReason::Created => &mut report.whole.created,
+        WholeReason::NoMark => &mut report.whole.no_mark,
+        WholeReason::Untracked => &mut report.whole.untracked,
+        WholeReason::Interrupted => &mut report.whole.interrupted,
+        WholeReason::Unsaved => &mut report.whole.unsaved_before,
+    };
+    *counter += 1;
+}
+
+fn count_name(change: &NameChange, report: &mut BackupReport) {
+    match change.child {
+        Some(_) => report.names_added += 1,
+        None => report.names_removed += 1,
+    }
+}
+
+struct Transfer<'a, 'scope, 'env> {
+    job: &'a Job<'a>,
+    cut: &'a CutInfo,
+    stream: PartStream<'scope, 'env>,
+    report: &'a mut BackupReport,
+    /// The batch follows what the server has; otherwise it replaces everything.
+    is_on_top: bool,
+    /// Nodes that the server lacks even after this batch, as far as is known.
+    missing: BTreeSet<NodeId>,
+    left_out: BTreeMap<(NodeId, ByteString), NodeId>,
+    unsaved: Vec<NodeId>,
+}
+
+impl Transfer<'_, '_, '_> {
+    fn run(mut self, counter: u64) -> Result<Sent> {
+        let (tree, cut) = (self.job.tree, self.cut);
+        for_each_page(tree, cut, |page| {
+            for some in page.nodes.chunks(ATTRIBUTES_PER_CALL) {
+                self.nodes(some)?;
+            }
+            for change in &page.names {
+                self.name(change)?;
+            }
+            Ok(())
+        })?;
+        self.late_names()?;
+
+        let missing: Vec<NodeId> = self.missing.into_iter().collect();
+        let left_out: Vec<LeftOutName> = self
+            .left_out
+            .into_iter()
+            .map(|((parent, name), child)| LeftOutName { parent, name, child })
+            .collect();
+        let is_empty = self.stream.totals() == Totals::default();
+        let applied = if is_empty && self.is_on_top {
+            None
+        } else {
+            let is_complete = self.unsaved.is_empty() && missing.is_empty() && left_out.is_empty();
+            let (job, report) = (self.job, self.report);
+            report.parts = self.stream.staged_parts();
+            job.monitor.event(Event::Phase(Phase::Committing));
+            let clock = job.server.clock();
+            let began_ns = clock.monotonic_ns();
+            let committed = self.stream.commit(|| {
+                check_cancelled(job.monitor)?;
+                if !is_complete {
+                    job.tree.note_batch(cut.cut, counter | 1)?;
+                }
+                Ok(())
+            });
+            report.durations.commit_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            Some(committed?)
+        };
+        Ok(Sent {
+            applied,
+            unsaved: self.unsaved,
+            missing,
+            left_out,
+        })
+    }
+
+    fn nodes(&mut self, changes: &[NodeChange]) -> Result<()> {
+        check_cancelled(self.job.monitor)?;
+        let nodes: Vec<NodeId> = changes.iter().map(|change| change.node).collect();
+        let attributes = self.job.tree.attributes(self.cut.cut, &nodes)?;
+        if attributes.len() != nodes.len() {
+            let message = "the folder's daemon answered for other files than were asked for; restart it";
+            return Err(ServiceError::new(ErrorKind::Protocol, message).into());
+        }
+        for (change, attributes) in changes.iter().zip(attributes) {
+            check_cancelled(self.job.monitor)?;
+            match attributes {
+                Ok(attributes) => self.node(change, attributes)?,
+                Err(error) if error.kind == ErrorKind::Node => self.failed(change, &error)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server has a version of this node that changes can follow.
+    fn server_has(&self, change: &NodeChange) -> bool {
+        self.is_on_top && !change.is_new && !self.missing.contains(&change.node)
+    }
+
+    fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
+        let id = file_id(self.cut.tree, change.node);
+        let server_has = self.server_has(change);
+        let file = match (&change.content, attributes.kind) {
+            (_, NodeKind::File) if !server_has => Some(FileChange::whole(change.node, id, attributes.clone())),
+            (ContentChange::Unchanged, _) => None,
+            (ContentChange::Ranges(ranges), NodeKind::File) => {
+                Some(FileChange::of_ranges(change.node, id, attributes.clone(), ranges))
+            }
+            (ContentChange::Whole(_), NodeKind::File) => Some(FileChange::whole(change.node, id, attributes.clone())),
+            _ => None,
+        };
+        let is_resent = self.missing.contains(&change.node);
+        match file {
+            Some(file) => {
+                let changed_bytes = file.changed_bytes();
+                match send_file(self.job.tree, self.cut.cut, file, &mut self.stream, self.job.monitor)? {
+                    FileOutcome::Sent(stats) => {
+                        self.report.changed_bytes += changed_bytes;
+                        self.report.literal_bytes += stats.literal_bytes;
+                    }
+                    FileOutcome::Unreadable(error) => return self.failed(change, &error),
+                }
+            }
+            None => self.stream.node(&NodeRecord {
+                id,
+                attributes,
+                content: None,
+            })?,
+        }
+        if is_resent && !matches!(change.content, ContentChange::Whole(_)) {
+            self.report.whole.unsaved_before += 1;
+        }
+        count_node(change, self.report);
+        self.missing.remove(&change.node);
+        self.job.monitor.event(Event::FileDone { path: None });
+        Ok(())
+    }
+
+    fn failed(&mut self, change: &NodeChange, error: &ServiceError) -> Result<()> {
+        if change.node == NodeId::ROOT {
+            // Without its root a tree is none.
+            return Err(error.clone().into());
+        }
+        if !self.server_has(change) {
+            self.missing.insert(change.node);
+        }
+        self.unsaved.push(change.node);
+        let path = match &error.path {
+            Some(path) => Some(path.clone()),
+            None => self.job.tree.path(self.cut.cut, change.node)?,
+        };
+        let file = UnsavedFile {
+            path: path.unwrap_or_else(|| ByteString::from(format!("(node {})", change.node))),
+            reason: error.message.clone(),
+        };
+        self.job.tell_failure(Some(&file));
+        self.report.unsaved.push(file);
+        Ok(())
+    }
+
+    fn name(&mut self, change: &NameChange) -> Result<()> {
+        // Whatever was left out under this name is out of date.
+        self.left_out.remove(&(change.parent, change.name.clone()));
+        let lacks = |node: &NodeId| self.missing.contains(node);
+        if lacks(&change.parent) || change.child.as_ref().is_some_and(lacks) {
+            if let Some(child) = change.child {
+                self.left_out.insert((change.parent, change.name.clone()), child);
+                // The name may stand for something else at the server, which it stands for no longer.
+                if !self.missing.contains(&change.parent) && self.is_on_top {
+                    self.entry(change.parent, &change.name, None)?;
+                }
+            }
+            return Ok(());
+        }
+        count_name(change, self.report);
+        self.entry(change.parent, &change.name, change.child)
+    }
+
+    /// Names that earlier backups had to leave out and that can be given now.
+    fn late_names(&mut self) -> Result<()> {
+        let missing = &self.missing;
+        let (ready, left_out) = std::mem::take(&mut self.left_out)
+            .into_iter()
+            .partition(|((parent, _), child)| !missing.contains(parent) && !missing.contains(child));
+        self.left_out = left_out;
+        let ready: BTreeMap<(NodeId, ByteString), NodeId> = ready;
+        for ((parent, name), child) in ready {
+            self.report.names_added += 1;
+            self.entry(parent, &name, Some(child))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, parent: NodeId, name: &ByteString, child: Option<NodeId>) -> Result<()> {
+        let tree = self.cut.tree;
+        self.stream.entry(&EntryRecord {
+            parent: file_id(tree, parent),
+            name: name.clone(),
+            child: child.map(|child| file_id(tree, child)),
+        })
+    }
+}

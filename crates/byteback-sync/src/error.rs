@@ -1,0 +1,296 @@
+//! What can go wrong in the client engine, sorted by what a person or a program can do about it.
+//!
+//! [`ServerError`] is about the other end of the network: its [`ServerErrorKind`] decides about retries and, in the
+//! binary, about the exit code; its text says what was asked, what was answered and what to do next. [`SyncError`]
+//! is everything that ends an operation. What concerns one file only and lets the rest go on is no error here but
+//! an event of the [`Monitor`](crate::Monitor) and a line of the report.
+
+use byteback_api::Problem;
+use byteback_api::batch::BatchError;
+use byteback_api::problem::Code;
+use byteback_control::ServiceError;
+use std::io;
+
+/// What kind of failure at the server or on the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerErrorKind {
+    /// The folder, snapshot, path or version does not exist there.
+    NotFound,
+    /// The server does not accept the token.
+    WrongToken,
+    /// Somebody else changed the same files first.
+    Conflict,
+    /// Staged parts have expired or were lost: the batch has to be sent anew.
+    PartsMissing,
+    /// The server's disk is full.
+    Full,
+    /// A body or batch exceeds a limit of the server.
+    TooLarge,
+    /// No connection, a connection that broke, or a server that does not answer in time.
+    Unreachable,
+    /// The server is stopping or overloaded.
+    Busy,
+    /// Stored bytes are damaged.
+    Damaged,
+    /// The server refuses what was sent: the two ends do not agree.
+    Refused,
+    /// The server failed inside.
+    Internal,
+    /// The answer is none that this program understands, or breaks the rules of the API.
+    Protocol,
+    /// The certificate or the TLS settings do not fit.
+    Tls,
+}
+
+impl ServerErrorKind {
+    /// Whether the same request may succeed a little later.
+    #[must_use]
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Busy)
+    }
+
+    fn of(code: Code, status: u16) -> Self {
+        match code {
+            Code::Unauthorized | Code::JoinTokenInvalid => Self::WrongToken,
+            Code::RouteNotFound | Code::MethodNotAllowed => Self::Protocol,
+            Code::FolderNotFound | Code::SnapshotNotFound | Code::NodeNotFound => Self::NotFound,
+            Code::InvalidParameter | Code::InvalidBody | Code::InvalidBatch | Code::RangeNotSatisfiable => {
+                Self::Refused
+            }
+            Code::Conflict => Self::Conflict,
+            Code::PartsMissing => Self::PartsMissing,
+            Code::BodyTooLarge | Code::BatchTooLarge => Self::TooLarge,
+            Code::RequestTimeout => Self::Unreachable,
+            Code::Unavailable => Self::Busy,
+            Code::StorageFull => Self::Full,
+            Code::StorageDamaged => Self::Damaged,
+            Code::Internal => Self::Internal,
+            Code::Unknown => Self::of_status(status),
+        }
+    }
+
+    fn of_status(status: u16) -> Self {
+        match status {
+            401 | 403 => Self::WrongToken,
+            404 | 410 => Self::NotFound,
+            408 => Self::Unreachable,
+            409 => Self::Conflict,
+            413 => Self::TooLarge,
+            502..=504 => Self::Busy,
+            507 => Self::Full,
+            500..=599 => Self::Internal,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// A request that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{request}: {message}")]
+pub struct ServerError {
+    /// What kind of failure.
+    pub kind: ServerErrorKind,
+    /// What was asked for: method and address without the query.
+    pub request: String,
+    /// What happened.
+    pub message: String,
+    /// What to do next.
+    pub next: String,
+    /// The server's own words, if it had any.
+    pub problem: Option<Box<Problem>>,
+    /// What failed below.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl ServerError {
+    pub(crate) fn protocol(request: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind: ServerErrorKind::Protocol,
+            request: request.to_owned(),
+            message: message.into(),
+            next: "Check that the address belongs to a Byteback server, and that client and server have the same \
+                   version."
+                .to_owned(),
+            problem: None,
+            source: None,
+        }
+    }
+
+    pub(crate) fn of_problem(request: &str, status: u16, problem: Problem) -> Self {
+        Self {
+            kind: ServerErrorKind::of(problem.code, status),
+            request: request.to_owned(),
+            message: problem.to_string(),
+            next: problem.next.clone(),
+            problem: Some(Box::new(problem)),
+            source: None,
+        }
+    }
+
+    /// An error status without a problem document: something else than a Byteback server may have answered.
+    pub(crate) fn of_status(request: &str, status: u16) -> Self {
+        Self {
+            kind: ServerErrorKind::of_status(status),
+            request: request.to_owned(),
+            message: format!("the answer was HTTP status {status} without an explanation"),
+            next: "Check that the address belongs to a Byteback server and that no proxy stands in between.".to_owned(),
+            problem: None,
+            source: None,
+        }
+    }
+
+    pub(crate) fn of_transport(request: &str, error: ureq::Error) -> Self {
+        let (kind, next) = match &error {
+            ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) | ureq::Error::TlsRequired => (
+                ServerErrorKind::Tls,
+                "Check the server's certificate, or name the certificate that signed it in the configuration.",
+            ),
+            ureq::Error::Io(io) if is_tls(io) => (
+                ServerErrorKind::Tls,
+                "Check the server's certificate, or name the certificate that signed it in the configuration.",
+            ),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::RequireHttpsOnly(_) => (
+                ServerErrorKind::Refused,
+                "Check the server's address in the configuration.",
+            ),
+            ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => (
+                ServerErrorKind::Protocol,
+                "Check that the address belongs to a Byteback server.",
+            ),
+            _ => (
+                ServerErrorKind::Unreachable,
+                "Check that the server runs and that the network reaches it; then do the same again.",
+            ),
+        };
+        Self {
+            kind,
+            request: request.to_owned(),
+            message: error.to_string(),
+            next: next.to_owned(),
+            problem: None,
+            source: Some(Box::new(error)),
+        }
+    }
+}
+
+/// Whether an I/O error wraps one of TLS: a wrong certificate does not become right by trying again.
+fn is_tls(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// An operation of the client engine failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// The server, or the way to it.
+    #[error("the server did not do what was asked")]
+    Server(#[from] ServerError),
+    /// The tracked tree, or its daemon.
+    #[error("the folder cannot be read")]
+    Tree(#[from] ServiceError),
+    /// The user stopped it. Nothing was saved, nothing is lost.
+    #[error("stopped before the end, as asked; nothing was saved")]
+    Cancelled,
+    /// The batch could not be put together.
+    #[error("the batch could not be put together")]
+    Batch(#[from] BatchError),
+    /// A delta could not be written or read.
+    #[error("a delta of {subject} is unusable")]
+    Delta {
+        /// Which file.
+        subject: String,
+        /// What is wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The connection broke while the server was committing, and it has not answered since.
+    #[error(
+        "the server may or may not have applied batch {counter}: it stopped answering; run the backup again, which \
+         asks it and loses nothing"
+    )]
+    OutcomeUnknown {
+        /// The batch.
+        counter: u64,
+        /// Why it is unknown.
+        source: Box<ServerError>,
+    },
+    /// The server applied the batch, but the folder's log could not note that.
+    #[error("the backup is saved, but the folder's log could not note it; the next backup asks the server about it")]
+    SavedNotNoted(#[source] ServiceError),
+    /// The server sends what no honest server would send.
+    #[error("the server's answer is not to be trusted: {what}; nothing of it was used")]
+    Hostile {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No snapshot fits the specification.
+    #[error("there is no snapshot '{spec}' in folder '{folder}'; list them with 'snapshots'")]
+    NoSuchSnapshot {
+        /// What was asked for.
+        spec: String,
+        /// Where.
+        folder: String,
+    },
+    /// Restoring would mix with what is there.
+    #[error("{target} is not empty; choose an empty directory, or allow overwriting")]
+    TargetNotEmpty {
+        /// The directory.
+        target: String,
+    },
+    /// Something on this machine could not be done.
+    #[error("cannot {operation} {subject}: {source}")]
+    Local {
+        /// What, as an infinitive.
+        operation: &'static str,
+        /// With which file.
+        subject: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+impl SyncError {
+    /// What to do next, where that is not already part of the text.
+    #[must_use]
+    pub fn next_step(&self) -> Option<&str> {
+        match self {
+            Self::Server(error) => Some(&error.next),
+            _ => None,
+        }
+    }
+
+    /// The kind of the server's failure, if it is one.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        match self {
+            Self::Server(error) => Some(error.kind),
+            Self::OutcomeUnknown { source, .. } => Some(source.kind),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn local(operation: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
+        Self::Local {
+            operation,
+            subject: subject.into(),
+            source,
+        }
+    }
+
+    pub(crate) fn hostile(what: impl Into<String>) -> Self {
+        Self::Hostile { what: what.into() }
+    }
+
+    pub(crate) fn delta(
+        subject: impl ToString,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Delta {
+            subject: subject.to_string(),
+            source: source.into(),
+        }
+    }
+}
+
+/// The result of an operation of this crate.
+pub type Result<T, E = SyncError> = std::result::Result<T, E>;

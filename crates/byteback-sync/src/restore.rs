@@ -1,0 +1,452 @@
+//! A restore: a snapshot, or what lies at one path of it, becomes files again.
+//!
+//! Order: directories are made as they are met; files are written under a temporary name, get all their attributes and
+//! only then their own name; hard links follow when all files are there; the attributes of directories come last,
+//! deepest first, because whatever is made in a directory moves its times. One sync of the file system ends it. A
+//! restore that was interrupted leaves whole files and files with temporary names, and can be run again into the same
+//! directory: a file of the same length and time is taken as restored, unless `verify` asks for its bytes anew.
+//!
+//! Nothing is ever made outside the target: every name is one component, checked, and is looked up from a descriptor
+//! of its directory, never through a symlink. A server that sends other names ends the restore.
+//!
+//! What this machine or this user cannot do (owners and devices without privilege, attributes that the file system does
+//! not keep) is counted by kind and leaves the rest alone. Where an owner could not be given, set-id bits are not given
+//! either: a program must not gain the rights of somebody else than its owner.
+//!
+//! What this does not do: map user names of another machine to numbers, merge contents.
+
+mod attributes;
+mod file;
+mod place;
+mod report;
+
+use crate::error::{Result, SyncError};
+use crate::listing::trim_slashes;
+use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::server_client::ServerClient;
+use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
+use crate::tree_reader::{TreeReader, join_path};
+use attributes::apply_attributes;
+use byteback_api::messages::{EntryInfo, NodeInfo};
+use byteback_api::{ByteString, FileId, FolderName, NodeKind, Seq};
+use byteback_host::tree::{self, FileKind};
+use file::{FileJob, restore_file};
+use place::{Place, clear_way, make_directory, remove_all, rename_into_place, temporary_name};
+use report::Tally;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+pub use report::{NotRestored, NotRestoredKind, RestoreReport};
+
+/// How to restore.
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreOptions {
+    /// Restore into a directory that is not empty, replacing what has the same name.
+    pub overwrite: bool,
+    /// Remove what is in the restored directories and not in the snapshot.
+    pub delete: bool,
+    /// Write also those files again that have the right length and time already.
+    pub verify: bool,
+    /// How many files are fetched at the same time.
+    pub jobs: usize,
+}
+
+impl Default for RestoreOptions {
+    fn default() -> Self {
+        Self {
+            overwrite: false,
+            delete: false,
+            verify: false,
+            jobs: 4,
+        }
+    }
+}
+
+/// Restores what lies at `path` (empty: all) of a snapshot into the directory `target`, which is made if it is missing.
+/// The contents of a directory come directly into `target`; anything else comes there under its own name.
+///
+/// # Errors
+/// [`SyncError::TargetNotEmpty`], [`SyncError::Hostile`], a server that fails or an unusable target. What concerns one file
+/// only is no error: see [`RestoreReport::not_restored`].
+pub fn restore(
+    server: &ServerClient,
+    folder: &FolderName,
+    at: SnapshotSpec,
+    path: &[u8],
+    target: &Path,
+    options: &RestoreOptions,
+    monitor: &dyn Monitor,
+) -> Result<RestoreReport> {
+    let clock = server.clock();
+    let began_ns = clock.monotonic_ns();
+    let wire_before = server.wire_bytes();
+    monitor.event(Event::Phase(Phase::Preparing));
+    let snapshot = resolve_snapshot(server, folder, at)?;
+    let mut tree = TreeReader::new(server, folder, snapshot.seq);
+    let path = trim_slashes(path);
+    let node = tree.node_at(path)?;
+    let target_dir = open_target(target, options)?;
+    let tally = Tally::new(monitor);
+    let restore = Restore {
+        server,
+        folder,
+        at: snapshot.seq,
+        target: &target_dir,
+        target_path: target,
+        options,
+        monitor,
+        tally: &tally,
+    };
+    monitor.event(Event::Phase(Phase::Restoring));
+    restore.run(&mut tree, node, path)?;
+    rustix::fs::syncfs(&target_dir)
+        .map_err(|error| SyncError::local("sync", target.display().to_string(), error.into()))?;
+    let mut report = tally.into_report();
+    report.snapshot_id = snapshot.id;
+    report.seq = snapshot.seq;
+    report.wire = server.wire_bytes().since(wire_before);
+    report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    Ok(report)
+}
+
+/// Opens the directory that everything goes into, made if it is missing.
+fn open_target(target: &Path, options: &RestoreOptions) -> Result<OwnedFd> {
+    let failed =
+        |operation: &'static str, error: io::Error| SyncError::local(operation, target.display().to_string(), error);
+    match rustix::fs::mkdir(target, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(errno) => return Err(failed("make the directory", errno.into())),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(target, flags, Mode::empty())
+        .map_err(|errno| failed("open the directory", errno.into()))?;
+    if !options.overwrite {
+        match tree::read_dir(&dir, 0).and_then(|mut names| names.next().transpose()) {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                return Err(SyncError::TargetNotEmpty {
+                    target: target.display().to_string(),
+                });
+            }
+            Err(error) => return Err(failed("list", error)),
+        }
+    }
+    Ok(dir)
+}
+
+/// A directory that was made and still needs its attributes.
+struct MadeDirectory {
+    path: Vec<u8>,
+    node: NodeInfo,
+}
+
+/// A further name of a file.
+struct HardLink {
+    place: Place,
+    file: FileId,
+}
+
+struct Restore<'a> {
+    server: &'a ServerClient,
+    folder: &'a FolderName,
+    at: Seq,
+    target: &'a OwnedFd,
+    target_path: &'a Path,
+    options: &'a RestoreOptions,
+    monitor: &'a dyn Monitor,
+    tally: &'a Tally<'a>,
+}
+
+impl Restore<'_> {
+    fn run(&self, tree: &mut TreeReader<'_>, node: NodeInfo, path: &[u8]) -> Result<()> {
+        let is_directory = node.attributes.kind == NodeKind::Directory;
+        if !is_directory {
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if tree::check_component(OsStr::from_bytes(name)).is_err() {
+                return Err(SyncError::hostile("the root of the folder is no directory"));
+            }
+            let place = Place {
+                dir: Vec::new(),
+                name: OsStr::from_bytes(name).to_owned(),
+            };
+            let entry = EntryInfo {
+                name: ByteString::from(name),
+                node,
+            };
+            return self.in_parallel(|jobs| self.entry(self.target, place, &entry, jobs));
+        }
+        let mut made = Vec::new();
+        let mut links = Vec::new();
+        self.in_parallel(|jobs| self.walk(tree, node, &mut made, &mut links, jobs))?;
+        self.monitor.event(Event::Phase(Phase::Finishing));
+        self.hard_links(links)?;
+        for directory in made.into_iter().rev() {
+            check_cancelled(self.monitor)?;
+            let done = self
+                .open_dir(&directory.path)
+                .and_then(|dir| apply_attributes(&dir, &directory.node.attributes, &directory.path, self.tally));
+            if let Err(error) = done {
+                self.tally.failed(&directory.path, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all directories below `root`, hands files on and remembers what comes later.
+    fn walk(
+        &self,
+        tree: &mut TreeReader<'_>,
+        root: NodeInfo,
+        made: &mut Vec<MadeDirectory>,
+        links: &mut Vec<HardLink>,
+        jobs: &mut dyn FnMut(FileJob) -> Result<()>,
+    ) -> Result<()> {
+        // The first name of each file; later names become links to it.
+        let mut first_names: HashMap<FileId, ()> = HashMap::new();
+        let mut to_do = vec![(Vec::new(), root)];
+        while let Some((path, node)) = to_do.pop() {
+            check_cancelled(self.monitor)?;
+            let dir = match self.open_dir(&path) {
+                Ok(dir) => dir,
+                Err(error) => {
+                    self.tally.failed(&path, &error);
+                    continue;
+                }
+            };
+            let mut names = HashSet::new();
+            let mut below = Vec::new();
+            tree.entries(node.id, &path, |entry| {
+                check_cancelled(self.monitor)?;
+                let place = Place {
+                    dir: path.clone(),
+                    name: OsString::from_vec(entry.name.as_bytes().to_vec()),
+                };
+                if self.options.delete {
+                    names.insert(place.name.clone());
+                }
+                if entry.node.attributes.kind == NodeKind::Directory {
+                    match make_directory(&dir, &place.name, self.options.overwrite) {
+                        Ok(()) => below.push((join_path(&path, entry.name.as_bytes()), entry.node)),
+                        Err(error) => self.tally.failed(&place.path(), &error),
+                    }
+                    return Ok(());
+                }
+                if first_names.insert(entry.node.id, ()).is_some() {
+                    links.push(HardLink {
+                        place,
+                        file: entry.node.id,
+                    });
+                    return Ok(());
+                }
+                self.entry(&dir, place, &entry, jobs)
+            })?;
+            if self.options.delete {
+                self.remove_others(&dir, &path, &names);
+            }
+            to_do.extend(below);
+            made.push(MadeDirectory { path, node });
+        }
+        Ok(())
+    }
+
+    /// Restores what is neither a directory nor a further name of something.
+    fn entry(
+        &self,
+        dir: &OwnedFd,
+        place: Place,
+        entry: &EntryInfo,
+        jobs: &mut dyn FnMut(FileJob) -> Result<()>,
+    ) -> Result<()> {
+        if entry.node.attributes.kind == NodeKind::File {
+            return jobs(FileJob {
+                place,
+                node: entry.node.clone(),
+            });
+        }
+        match self.special(dir, &place, &entry.node) {
+            Ok(()) => {
+                self.tally.remember(entry.node.id, &place);
+                self.tally.special_done(&place.path());
+            }
+            Err(error) => self.tally.failed(&place.path(), &error),
+        }
+        Ok(())
+    }
+
+    /// Makes a symlink, pipe, socket or device.
+    fn special(&self, dir: &OwnedFd, place: &Place, node: &NodeInfo) -> io::Result<()> {
+        use rustix::fs::FileType;
+        clear_way(dir, &place.name, self.options.overwrite)?;
+        let temporary = temporary_name(node.id);
+        let _ = rustix::fs::unlinkat(dir, temporary.as_os_str(), AtFlags::empty());
+        let file_type = match node.attributes.kind {
+            NodeKind::Symlink => {
+                let target = node.attributes.target.as_ref().map(|target| target.as_bytes());
+                rustix::fs::symlinkat(
+                    OsStr::from_bytes(target.unwrap_or_default()),
+                    dir,
+                    temporary.as_os_str(),
+                )?;
+                None
+            }
+            NodeKind::Fifo => Some(FileType::Fifo),
+            NodeKind::Socket => Some(FileType::Socket),
+            NodeKind::CharDevice => Some(FileType::CharacterDevice),
+            NodeKind::BlockDevice => Some(FileType::BlockDevice),
+            // Never asked for.
+            NodeKind::File | NodeKind::Directory => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        if let Some(file_type) = file_type {
+            let made = rustix::fs::mknodat(
+                dir,
+                temporary.as_os_str(),
+                file_type,
+                Mode::RUSR | Mode::WUSR,
+                node.attributes.rdev,
+            );
+            match made {
+                Err(rustix::io::Errno::PERM)
+                    if matches!(node.attributes.kind, NodeKind::CharDevice | NodeKind::BlockDevice) =>
+                {
+                    self.tally.not_restored(NotRestoredKind::Device, &place.path(), "needs privilege");
+                    return Ok(());
+                }
+                made => made?,
+            }
+        }
+        let made = tree::open_path_at(dir, &temporary)?;
+        apply_attributes(&made, &node.attributes, &place.path(), self.tally)?;
+        rename_into_place(dir, &temporary, &place.name)
+    }
+
+    /// Gives files their further names.
+    fn hard_links(&self, links: Vec<HardLink>) -> Result<()> {
+        for link in links {
+            check_cancelled(self.monitor)?;
+            // Its first name failed, and was told.
+            let Some(first) = self.tally.first_place(link.file) else {
+                self.tally.failed(
+                    &link.place.path(),
+                    &io::Error::other("it is a further name of a file that could not be restored"),
+                );
+                continue;
+            };
+            let done = self.hard_link(&first, &link);
+            match done {
+                Ok(()) => self.tally.link_done(&link.place.path()),
+                Err(error) => self.tally.failed(&link.place.path(), &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn hard_link(&self, first: &Place, link: &HardLink) -> io::Result<()> {
+        let from = self.open_dir(&first.dir)?;
+        let to = self.open_dir(&link.place.dir)?;
+        let existing = tree::stat_at(&from, &first.name)?.identity();
+        if tree::stat_at(&to, &link.place.name).is_ok_and(|there| there.identity() == existing) {
+            return Ok(());
+        }
+        clear_way(&to, &link.place.name, self.options.overwrite)?;
+        let temporary = temporary_name(link.file);
+        let _ = rustix::fs::unlinkat(&to, temporary.as_os_str(), AtFlags::empty());
+        rustix::fs::linkat(
+            &from,
+            first.name.as_os_str(),
+            &to,
+            temporary.as_os_str(),
+            AtFlags::empty(),
+        )?;
+        rename_into_place(&to, &temporary, &link.place.name)
+    }
+
+    /// Removes what the snapshot does not have.
+    fn remove_others(&self, dir: &OwnedFd, path: &[u8], names: &HashSet<OsString>) {
+        let listed: io::Result<Vec<_>> = tree::read_dir(dir, 0).and_then(Iterator::collect);
+        let listed = match listed {
+            Ok(listed) => listed,
+            Err(error) => return self.tally.failed(path, &error),
+        };
+        for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
+            // Temporary names of files that are being written now.
+            if place::is_temporary(&entry.name) && entry.kind_hint != Some(FileKind::Dir) {
+                continue;
+            }
+            match remove_all(dir, &entry.name) {
+                Ok(()) => self.tally.removed(),
+                Err(error) => self.tally.failed(&join_path(path, entry.name.as_bytes()), &error),
+            }
+        }
+    }
+
+    /// Runs `make_jobs` while threads work on the files that it hands on.
+    fn in_parallel(&self, make_jobs: impl FnOnce(&mut dyn FnMut(FileJob) -> Result<()>) -> Result<()>) -> Result<()> {
+        let threads = self.options.jobs.clamp(1, 64);
+        let (sender, receiver) = sync_channel::<FileJob>(threads * 4);
+        let receiver = Mutex::new(receiver);
+        let first_error = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| self.work(&receiver, &first_error));
+            }
+            let made = make_jobs(&mut |job| {
+                if lock(&first_error).is_some() {
+                    return Err(SyncError::Cancelled);
+                }
+                sender
+                    .send(job)
+                    .map_err(|_| SyncError::local("restore", "files", io::Error::other("all threads have ended")))
+            });
+            drop(sender);
+            made
+        })
+        .or_else(|error| match error {
+            // The walk was stopped because of this one.
+            SyncError::Cancelled if lock(&first_error).is_some() => Ok(()),
+            error => Err(error),
+        })?;
+        match lock(&first_error).take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn work(&self, jobs: &Mutex<Receiver<FileJob>>, first_error: &Mutex<Option<SyncError>>) {
+        loop {
+            let Ok(job) = lock(jobs).recv() else { return };
+            // After an error that ends everything the rest is only taken out of the way.
+            if lock(first_error).is_some() {
+                continue;
+            }
+            if let Err(error) = check_cancelled(self.monitor).and_then(|()| restore_file(self, &job)) {
+                lock(first_error).get_or_insert(error);
+            }
+        }
+    }
+
+    /// The directory at `path` below the target.
+    fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        if path.is_empty() {
+            return self.target.as_fd().try_clone_to_owned();
+        }
+        tree::reopen(
+            tree::open_beneath(self.target, &PathBuf::from(OsStr::from_bytes(path)))?,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+        )
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        self.target_path.join(OsStr::from_bytes(path)).display().to_string()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,75 @@
+//! Owner, permissions, extended attributes and times of what was restored, in the order in which none undoes another.
+
+use super::report::{NotRestoredKind, Tally};
+use byteback_api::{Attributes, NodeKind};
+use byteback_host::tree::{self, SetTime, SetXattr};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+
+/// Gives what `fd` names its attributes; `path` is for messages. What is not possible here is counted; the rest is done.
+///
+/// # Errors
+/// If the file itself cannot be looked at any more.
+pub(super) fn apply_attributes(
+    fd: impl AsFd,
+    attributes: &Attributes,
+    path: &[u8],
+    tally: &Tally<'_>,
+) -> io::Result<()> {
+    let now = tree::stat_fd(&fd)?;
+    let missed = |kind, error: &io::Error| tally.not_restored(kind, path, &error.to_string());
+    let mut mode = attributes.mode;
+    if (now.uid, now.gid) != (attributes.uid, attributes.gid) {
+        // Giving away needs privilege; a group of one's own does not.
+        let both = tree::set_owner(&fd, Some(attributes.uid), Some(attributes.gid));
+        if let Err(error) = both {
+            if now.gid != attributes.gid {
+                let _ = tree::set_owner(&fd, None, Some(attributes.gid));
+            }
+            missed(NotRestoredKind::Owner, &error);
+            if mode & SET_ID != 0 {
+                mode &= !SET_ID;
+                missed(
+                    NotRestoredKind::SetId,
+                    &io::Error::other("the owner could not be given, so neither are its rights"),
+                );
+            }
+        }
+    }
+    if attributes.kind != NodeKind::Symlink
+        && let Err(error) = tree::set_mode(&fd, mode)
+    {
+        missed(NotRestoredKind::Mode, &error);
+    }
+    let wanted: BTreeSet<&[u8]> = attributes.xattrs.iter().map(|xattr| xattr.name.as_bytes()).collect();
+    for present in tree::list_xattrs(&fd).unwrap_or_default() {
+        if !wanted.contains(present.as_bytes()) && !is_set_by_system(present.as_bytes()) {
+            let _ = tree::remove_xattr(&fd, &present);
+        }
+    }
+    for xattr in &attributes.xattrs {
+        let name = OsStr::from_bytes(xattr.name.as_bytes());
+        if tree::get_xattr(&fd, name).is_ok_and(|value| value.as_deref() == Some(xattr.value.as_bytes())) {
+            continue;
+        }
+        if let Err(error) = tree::set_xattr(&fd, name, xattr.value.as_bytes(), SetXattr::Any) {
+            let error = io::Error::new(error.kind(), format!("{}: {error}", xattr.name));
+            missed(NotRestoredKind::Xattr, &error);
+        }
+    }
+    if let Err(error) = tree::set_times(&fd, SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
+        missed(NotRestoredKind::Times, &error);
+    }
+    Ok(())
+}
+
+/// Labels that the system gives by itself and that the backup's machine may not have had.
+fn is_set_by_system(name: &[u8]) -> bool {
+    name.starts_with(b"security.")
+}

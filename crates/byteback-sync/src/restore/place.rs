@@ -1,0 +1,113 @@
+//! Names in the target: temporary ones, what stands in the way, and putting things in their place.
+
+use crate::tree_reader::join_path;
+use byteback_api::FileId;
+use byteback_host::tree::{self, FileKind};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+const TEMPORARY_PREFIX: &str = ".byteback-restore-";
+
+/// A name in a directory below the target.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Path of the directory.
+    pub(super) dir: Vec<u8>,
+    pub(super) name: OsString,
+}
+
+impl Place {
+    pub(super) fn path(&self) -> Vec<u8> {
+        join_path(&self.dir, self.name.as_bytes())
+    }
+}
+
+/// What a file is called until it is whole. An interrupted restore that is run again finds the name and replaces it.
+pub(super) fn temporary_name(file: FileId) -> OsString {
+    OsString::from(format!("{TEMPORARY_PREFIX}{file}"))
+}
+
+/// Whether a name is one of [`temporary_name`].
+pub(super) fn is_temporary(name: &OsStr) -> bool {
+    let rest = name.as_bytes().strip_prefix(TEMPORARY_PREFIX.as_bytes());
+    rest.is_some_and(|id| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Makes sure that something that is no directory can take this name.
+pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Result<()> {
+    match tree::stat_at(&dir, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) if !overwrite => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something else appeared under this name; allow overwriting to replace it",
+        )),
+        Ok(there) if there.kind == FileKind::Dir => remove_all(dir, name),
+        // Replaced by the rename.
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Makes a directory that only we can use until its attributes are set; one that is there stays.
+pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Result<()> {
+    match rustix::fs::mkdirat(dir.as_fd(), name, Mode::RWXU) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    if tree::stat_at(&dir, name)?.kind == FileKind::Dir {
+        return Ok(());
+    }
+    clear_way(&dir, name, overwrite)?;
+    rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::empty())?;
+    Ok(rustix::fs::mkdirat(dir, name, Mode::RWXU)?)
+}
+
+/// Gives what was made under a temporary name its own.
+pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr) -> io::Result<()> {
+    rustix::fs::renameat(dir.as_fd(), temporary, dir.as_fd(), name)?;
+    // Two names of one inode stay both; then the temporary one is too much.
+    match rustix::fs::unlinkat(dir.as_fd(), temporary, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Removes a name and all that is below it; symlinks are removed, never followed.
+pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir.as_fd(), tree::check_component(name)?, AtFlags::empty()) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    // Descriptors of the way down; the deepest is emptied first.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut way = vec![(tree::open_at(&dir, name, flags, Mode::empty())?, name.to_owned())];
+    while let Some((at, _)) = way.last() {
+        let mut deeper = None;
+        for entry in tree::read_dir(at, 0)? {
+            let entry = entry?;
+            match rustix::fs::unlinkat(at, entry.name.as_os_str(), AtFlags::empty()) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
+                    let below = tree::open_at(at, &entry.name, flags, Mode::empty())?;
+                    deeper = Some((below, entry.name));
+                    break;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if let Some(deeper) = deeper {
+            way.push(deeper);
+            continue;
+        }
+        if let Some((_, emptied)) = way.pop() {
+            let parent = way.last().map_or(dir.as_fd(), |(parent, _)| parent.as_fd());
+            rustix::fs::unlinkat(parent, emptied.as_os_str(), AtFlags::REMOVEDIR)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! What a restore did and what it could not do.
+
+use super::place::Place;
+use crate::monitor::{Event, Monitor};
+use crate::server_client::WireBytes;
+use byteback_api::{ByteString, FileId, Seq};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What kind of thing could not be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotRestoredKind {
+    /// Owner or group: needs privilege.
+    Owner,
+    /// Set-id bits, because the owner could not be given.
+    SetId,
+    /// Permissions.
+    Mode,
+    /// An extended attribute or ACL.
+    Xattr,
+    /// Times.
+    Times,
+    /// A device node: needs privilege.
+    Device,
+    /// The file or directory itself.
+    File,
+}
+
+/// Things of one kind that could not be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotRestored {
+    /// What kind.
+    pub kind: NotRestoredKind,
+    /// How many.
+    pub count: u64,
+    /// The first of them.
+    pub first_path: ByteString,
+    /// Why the first one could not be restored.
+    pub first_reason: String,
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RestoreReport {
+    /// The snapshot.
+    pub snapshot_id: u64,
+    /// Its sequence number.
+    pub seq: Seq,
+    /// Files written.
+    pub files: u64,
+    /// Files that were there already, with the right length and time.
+    pub files_kept: u64,
+    /// Symlinks, pipes, sockets and devices.
+    pub specials: u64,
+    /// Further names of files.
+    pub hard_links: u64,
+    /// Names removed because the snapshot does not have them.
+    pub removed: u64,
+    /// Bytes written; holes take none.
+    pub written_bytes: u64,
+    /// Bytes on the socket.
+    pub wire: WireBytes,
+    /// How long it took, in nanoseconds.
+    pub total_ns: u64,
+    /// What could not be restored, by kind.
+    pub not_restored: Vec<NotRestored>,
+}
+
+impl RestoreReport {
+    /// Whether all that the snapshot has is there now, as it was.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.not_restored.is_empty()
+    }
+}
+
+/// Counts from several threads.
+pub(super) struct Tally<'a> {
+    monitor: &'a dyn Monitor,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    report: RestoreReport,
+    not_restored: BTreeMap<NotRestoredKind, NotRestored>,
+    /// Where each thing that may have further names was put.
+    places: HashMap<FileId, Place>,
+}
+
+impl<'a> Tally<'a> {
+    pub(super) fn new(monitor: &'a dyn Monitor) -> Self {
+        Self {
+            monitor,
+            counts: Mutex::new(Counts::default()),
+        }
+    }
+
+    pub(super) fn into_report(self) -> RestoreReport {
+        let counts = self.counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        RestoreReport {
+            not_restored: counts.not_restored.into_values().collect(),
+            ..counts.report
+        }
+    }
+
+    pub(super) fn remember(&self, file: FileId, place: &Place) {
+        self.lock().places.insert(file, place.clone());
+    }
+
+    pub(super) fn first_place(&self, file: FileId) -> Option<Place> {
+        self.lock().places.get(&file).cloned()
+    }
+
+    pub(super) fn file_done(&self, path: &[u8], written_bytes: u64) {
+        let mut counts = self.lock();
+        counts.report.files += 1;
+        counts.report.written_bytes += written_bytes;
+        drop(counts);
+        self.done(path);
+    }
+
+    pub(super) fn file_kept(&self, path: &[u8]) {
+        self.lock().report.files_kept += 1;
+        self.done(path);
+    }
+
+    pub(super) fn special_done(&self, path: &[u8]) {
+        self.lock().report.specials += 1;
+        self.done(path);
+    }
+
+    pub(super) fn link_done(&self, path: &[u8]) {
+        self.lock().report.hard_links += 1;
+        self.done(path);
+    }
+
+    pub(super) fn removed(&self) {
+        self.lock().report.removed += 1;
+    }
+
+    pub(super) fn failed(&self, path: &[u8], error: &io::Error) {
+        self.not_restored(NotRestoredKind::File, path, &error.to_string());
+    }
+
+    /// Counts something that could not be restored; tells each failed file, and the first of every other kind.
+    pub(super) fn not_restored(&self, kind: NotRestoredKind, path: &[u8], reason: &str) {
+        let path = ByteString::from(path);
+        let mut counts = self.lock();
+        let entry = counts.not_restored.entry(kind).or_insert_with(|| NotRestored {
+            kind,
+            count: 0,
+            first_path: path.clone(),
+            first_reason: reason.to_owned(),
+        });
+        entry.count += 1;
+        let is_first = entry.count == 1;
+        drop(counts);
+        if kind == NotRestoredKind::File {
+            self.monitor.event(Event::FileFailed { path: &path, reason });
+        } else if is_first {
+            let what = match kind {
+                NotRestoredKind::Owner => "owners",
+                NotRestoredKind::SetId => "set-id bits",
+                NotRestoredKind::Mode => "permissions",
+                NotRestoredKind::Xattr => "extended attributes",
+                NotRestoredKind::Times => "times",
+                NotRestoredKind::Device | NotRestoredKind::File => "devices",
+            };
+            self.monitor.event(Event::Warning(&format!(
+                "some {what} cannot be restored here, the first one of '{path}': {reason}"
+            )));
+        }
+    }
+
+    fn done(&self, path: &[u8]) {
+        self.monitor.event(Event::FileDone {
+            path: Some(&ByteString::from(path)),
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,394 @@
+//! The server as the engine sees it: one method per call of the API, typed errors, retries, and a count of the
+//! bytes on the socket.
+//!
+//! Retries: every request that may be sent twice without harm (all of them but the exchange of a join token) is
+//! repeated with growing pauses when the connection fails or the server is busy, a bounded number of times, and
+//! never after an answer that says no. A commit is idempotent by (device, counter), so it may be repeated too; see
+//! [`ServerClient::commit`] for what happens when its outcome stays unknown.
+//!
+//! Nothing that the server says is believed: sizes of answers are limited, JSON is parsed into the types of the API,
+//! and whoever uses the answers checks what they claim (names, order, cycles). The token appears in no error.
+//!
+//! The client neither follows redirects (the token would go with them) nor reads proxies from the environment.
+
+mod calls;
+mod counting;
+
+use crate::error::{Result, ServerError, ServerErrorKind};
+use byteback_api::Problem;
+use byteback_api::problem::MEDIA_PROBLEM;
+use byteback_api::routes::Route;
+use byteback_host::clock::{Clock, RealClock};
+use counting::{CountingConnector, WireCounter};
+use serde::de::DeserializeOwned;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+use ureq::http;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector, RustlsConnector, TcpConnector};
+
+pub use calls::{ContentReader, TreePlace, VerifyStream, join};
+pub use counting::WireBytes;
+
+/// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry xattrs.
+const JSON_LEN_MAX: u64 = 64 * 1024 * 1024;
+
+/// How to reach a server.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Certificates (PEM, one or more) that the server's must be signed by; without them Mozilla's list counts.
+    pub ca_pem: Option<Vec<u8>>,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest silence of the server in the middle of an exchange.
+    pub idle_timeout: Duration,
+    /// Longest wait for the answer to a commit, which may have to sync a lot of data.
+    pub commit_timeout: Duration,
+    /// How often a request is sent at most.
+    pub attempts_max: u32,
+    /// The pause after the first failure; it doubles each time, up to 32 times.
+    pub first_pause: Duration,
+    /// Measures the pauses.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            ca_pem: None,
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            commit_timeout: Duration::from_secs(600),
+            attempts_max: 5,
+            first_pause: Duration::from_millis(250),
+            clock: Arc::new(RealClock),
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("attempts_max", &self.attempts_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A Byteback server, reached with one device's token.
+pub struct ServerClient {
+    agent: ureq::Agent,
+    base_url: String,
+    authorization: String,
+    counter: Arc<WireCounter>,
+    options: ClientOptions,
+}
+
+impl std::fmt::Debug for ServerClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerClient")
+            .field("base_url", &self.base_url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is sent with a request.
+enum Body<'a> {
+    Nothing,
+    Bytes { media: &'a str, bytes: &'a [u8] },
+}
+
+/// One request, ready to be sent as often as needed.
+struct Ask<'a> {
+    method: http::Method,
+    /// Path and query, encoded.
+    target: String,
+    /// The path without the query, for messages.
+    path_len: usize,
+    body: Body<'a>,
+    headers: Vec<(&'static str, String)>,
+    timeout: Duration,
+}
+
+impl Ask<'_> {
+    fn name(&self) -> String {
+        format!("{} {}", self.method, self.target.get(..self.path_len).unwrap_or_default())
+    }
+}
+
+impl ServerClient {
+    /// A client of the server at `base_url` (`http://` or `https://`, host, optional port and path). Does not connect.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::Refused`] for an address that cannot be one; [`ServerErrorKind::Tls`] for certificates that
+    /// cannot be read.
+    pub fn new(base_url: &str, token: &str, options: ClientOptions) -> Result<Self, ServerError> {
+        let base_url = base_url.trim_end_matches('/').to_owned();
+        let refused = |message: &str, next: &str| ServerError {
+            kind: ServerErrorKind::Refused,
+            request: base_url.clone(),
+            message: message.to_owned(),
+            next: next.to_owned(),
+            problem: None,
+            source: None,
+        };
+        let uri: http::Uri = base_url
+            .parse()
+            .map_err(|_| refused("this is no address", "Write it as https://HOST:PORT."))?;
+        if uri.host().is_none() || !matches!(uri.scheme_str(), Some("http" | "https")) || uri.query().is_some() {
+            return Err(refused(
+                "this is no address of a server",
+                "Write it as https://HOST:PORT or http://HOST:PORT.",
+            ));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(refused(
+                "the token holds characters that no token has",
+                "Copy the token again, without spaces or line ends.",
+            ));
+        }
+        let mut tls = TlsConfig::builder();
+        if let Some(pem) = &options.ca_pem {
+            tls = tls.root_certs(RootCerts::from(certificates(&base_url, pem)?));
+        }
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .user_agent(concat!("byteback/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("")
+            .timeout_connect(Some(options.connect_timeout))
+            .tls_config(tls.build())
+            .max_response_header_size(64 * 1024)
+            .build();
+        let counter = Arc::new(WireCounter::default());
+        let connector = ()
+            .chain(TcpConnector::default())
+            .chain(CountingConnector::new(Arc::clone(&counter)))
+            .chain(RustlsConnector::default());
+        Ok(Self {
+            agent: ureq::Agent::with_parts(config, connector, DefaultResolver::default()),
+            base_url,
+            authorization: format!("Bearer {token}"),
+            counter,
+            options,
+        })
+    }
+
+    /// The address that the client was made with, without a slash at the end.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// Bytes on the socket since the client was made, headers (and with TLS its records) included.
+    #[must_use]
+    pub fn wire_bytes(&self) -> WireBytes {
+        self.counter.read()
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.options.clock.as_ref()
+    }
+
+    fn ask<'a>(&self, route: Route, parameters: &[&str], query: &[(&str, String)]) -> Ask<'a> {
+        let mut target = String::new();
+        let mut parameters = parameters.iter();
+        for segment in route.path().split('/').skip(1) {
+            target.push('/');
+            if segment.starts_with('{') {
+                target.push_str(&byteback_api::query::encode(
+                    parameters.next().copied().unwrap_or_default().as_bytes(),
+                ));
+            } else {
+                target.push_str(segment);
+            }
+        }
+        let path_len = target.len();
+        for (index, (name, value)) in query.iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            target.push_str(value);
+        }
+        let method = match route.method() {
+            byteback_api::routes::Method::Get => http::Method::GET,
+            byteback_api::routes::Method::Put => http::Method::PUT,
+            byteback_api::routes::Method::Post => http::Method::POST,
+            byteback_api::routes::Method::Delete => http::Method::DELETE,
+        };
+        Ask {
+            method,
+            target,
+            path_len,
+            body: Body::Nothing,
+            headers: Vec::new(),
+            timeout: self.options.idle_timeout,
+        }
+    }
+
+    /// Sends a request until it is answered or will not be; an answer that says no is an error.
+    fn send(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
+        let mut pauses = self.pauses();
+        loop {
+            let error = match self.send_once(ask) {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            if !error.kind.is_transient() || !pauses.rest() {
+                return Err(error);
+            }
+        }
+    }
+
+    fn send_once(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
+        let name = ask.name();
+        let uri = format!("{}{}", self.base_url, ask.target);
+        let mut request = http::Request::builder().method(ask.method.clone()).uri(uri);
+        if !self.authorization.is_empty() {
+            request = request.header(http::header::AUTHORIZATION, &self.authorization);
+        }
+        for (header, value) in &ask.headers {
+            request = request.header(*header, value);
+        }
+        let bytes = match ask.body {
+            Body::Nothing => &[][..],
+            Body::Bytes { media, bytes } => {
+                request = request.header(http::header::CONTENT_TYPE, media);
+                bytes
+            }
+        };
+        let failed = |error: ureq::Error| ServerError::of_transport(&name, error);
+        let response = if matches!(ask.body, Body::Nothing) && ask.method == http::Method::GET {
+            let request = request.body(()).map_err(|error| failed(error.into()))?;
+            self.agent.run(self.limit_silence(request, ask.timeout))
+        } else {
+            let request = request.body(bytes).map_err(|error| failed(error.into()))?;
+            self.agent.run(self.limit_silence(request, ask.timeout))
+        };
+        let response = response.map_err(failed)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(refusal(&name, response))
+    }
+
+    fn limit_silence<S: ureq::AsSendBody>(&self, request: http::Request<S>, timeout: Duration) -> http::Request<S> {
+        self.agent
+            .configure_request(request)
+            .timeout_per_read(Some(timeout))
+            .timeout_per_write(Some(timeout))
+            .build()
+    }
+
+    fn json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
+        let mut pauses = self.pauses();
+        loop {
+            // The body may break off like the head: both are one request, repeated as one.
+            let error = match self.send(ask).and_then(|response| read_json(&ask.name(), response)) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            if !error.kind.is_transient() || !pauses.rest() {
+                return Err(error);
+            }
+        }
+    }
+
+    pub(crate) fn pauses(&self) -> Pauses<'_> {
+        Pauses {
+            left: self.options.attempts_max.saturating_sub(1),
+            pause: self.options.first_pause,
+            longest: self.options.first_pause.saturating_mul(32),
+            clock: self.options.clock.as_ref(),
+        }
+    }
+}
+
+/// The pauses between the attempts of one request.
+pub(crate) struct Pauses<'a> {
+    left: u32,
+    pause: Duration,
+    longest: Duration,
+    clock: &'a dyn Clock,
+}
+
+impl Pauses<'_> {
+    /// Waits before the next attempt; false when there is none left.
+    pub(crate) fn rest(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        self.clock.sleep(self.pause);
+        self.pause = self.pause.saturating_mul(2).min(self.longest);
+        true
+    }
+}
+
+/// The error that an answer stands for.
+fn refusal(name: &str, response: http::Response<ureq::Body>) -> ServerError {
+    let status = response.status().as_u16();
+    let is_problem = response
+        .headers()
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.starts_with(MEDIA_PROBLEM));
+    if !is_problem {
+        return ServerError::of_status(name, status);
+    }
+    match read_limited(name, response, 1 << 20).map(|bytes| serde_json::from_slice::<Problem>(&bytes)) {
+        Ok(Ok(problem)) => ServerError::of_problem(name, status, problem),
+        _ => ServerError::of_status(name, status),
+    }
+}
+
+fn read_limited(name: &str, response: http::Response<ureq::Body>, limit: u64) -> Result<Vec<u8>, ServerError> {
+    let mut bytes = Vec::new();
+    response
+        .into_body()
+        .into_reader()
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| ServerError::of_transport(name, error.into()))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
+        return Err(ServerError::protocol(name, format!("the answer is longer than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn read_json<T: DeserializeOwned>(name: &str, response: http::Response<ureq::Body>) -> Result<T, ServerError> {
+    let bytes = read_limited(name, response, JSON_LEN_MAX)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| ServerError::protocol(name, format!("the answer cannot be understood: {error}")))
+}
+
+fn certificates(base_url: &str, pem: &[u8]) -> Result<Vec<Certificate<'static>>, ServerError> {
+    let failed = |message: String| ServerError {
+        kind: ServerErrorKind::Tls,
+        request: base_url.to_owned(),
+        message,
+        next: "Give a file with one or more certificates in PEM format.".to_owned(),
+        problem: None,
+        source: None,
+    };
+    let mut certificates = Vec::new();
+    for item in ureq::tls::parse_pem(pem) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
+            Ok(_) => {}
+            Err(error) => return Err(failed(format!("the certificates cannot be read: {error}"))),
+        }
+    }
+    if certificates.is_empty() {
+        return Err(failed("there is no certificate in the given text".to_owned()));
+    }
+    Ok(certificates)
+}
+
+#[cfg(test)]
+mod tests;

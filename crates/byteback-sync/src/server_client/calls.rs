@@ -1,0 +1,365 @@
+//! The calls of the API, one method each.
+
+use super::{Body, ClientOptions, JSON_LEN_MAX, ServerClient, read_json};
+use crate::error::{Result, ServerError, ServerErrorKind};
+use byteback_api::batch::MAGIC;
+use byteback_api::messages::{
+    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, JoinRequest,
+    JoinResponse, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
+};
+use byteback_api::routes::Route;
+use byteback_api::{FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_DELTA, Seq, query};
+use std::io::{self, BufRead, BufReader, Read};
+use ureq::http;
+
+/// Which directory of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreePlace<'a> {
+    /// The one of this identity.
+    Node(FileId),
+    /// The one at this path below the root; empty for the root itself.
+    Path(&'a [u8]),
+}
+
+/// Exchanges a one-time join token for a device's own token.
+///
+/// # Errors
+/// [`ServerErrorKind::WrongToken`] when the token is unknown, used or expired. Sent once only: a token that was used
+/// by an answer that got lost is used.
+pub fn join(
+    base_url: &str,
+    join_token: &str,
+    name: &str,
+    options: ClientOptions,
+) -> Result<JoinResponse, ServerError> {
+    let mut client = ServerClient::new(base_url, "", options)?;
+    client.authorization.clear();
+    let request = JoinRequest {
+        join_token: join_token.to_owned(),
+        name: name.to_owned(),
+    };
+    let bytes = to_json(&request)?;
+    let mut ask = client.ask(Route::Join, &[], &[]);
+    ask.body = json_body(&bytes);
+    let response = client.send_once(&ask)?;
+    read_json(&ask.name(), response)
+}
+
+impl ServerClient {
+    /// Whether the server is alive, and its version.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn health(&self) -> Result<Health, ServerError> {
+        self.json(&self.ask(Route::Health, &[], &[]))
+    }
+
+    /// All folders that the device may see.
+    ///
+    /// # Errors
+    /// As every call: see [`ServerErrorKind`].
+    pub fn folders(&self) -> Result<FolderList, ServerError> {
+        self.json(&self.ask(Route::Folders, &[], &[]))
+    }
+
+    /// Creates a folder, or describes it if it exists.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn create_folder(&self, folder: &FolderName) -> Result<FolderInfo, ServerError> {
+        self.json(&self.ask(Route::FolderCreate, &[folder.as_str()], &[]))
+    }
+
+    /// Describes a folder.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if there is none of this name.
+    pub fn folder(&self, folder: &FolderName) -> Result<FolderInfo, ServerError> {
+        self.json(&self.ask(Route::Folder, &[folder.as_str()], &[]))
+    }
+
+    /// Stages a part of a batch, replacing what had this number.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn put_part(
+        &self,
+        folder: &FolderName,
+        counter: u64,
+        part: u32,
+        bytes: &[u8],
+    ) -> Result<PartStaged, ServerError> {
+        debug_assert!(bytes.starts_with(&MAGIC), "a part is a piece of a batch stream");
+        let mut ask = self.ask(
+            Route::PartPut,
+            &[folder.as_str(), &counter.to_string(), &part.to_string()],
+            &[],
+        );
+        ask.body = Body::Bytes {
+            media: MEDIA_BATCH,
+            bytes,
+        };
+        self.json(&ask)
+    }
+
+    /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.
+    ///
+    /// When the connection fails, the server is asked whether it applied the batch before it is sent again.
+    ///
+    /// # Errors
+    /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`], [`ServerErrorKind::Internal`] and
+    /// [`ServerErrorKind::Protocol`] leave it unknown whether the batch was applied; all other kinds say that it was
+    /// not. See [`ServerClient::commit_outcome_is_known`].
+    pub fn commit(
+        &self,
+        folder: &FolderName,
+        counter: u64,
+        parts: u32,
+        bytes: &[u8],
+    ) -> Result<BatchApplied, ServerError> {
+        let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
+        ask.body = Body::Bytes {
+            media: MEDIA_BATCH,
+            bytes,
+        };
+        if parts > 0 {
+            ask.headers.push((HEADER_PARTS, parts.to_string()));
+        }
+        ask.timeout = self.options.commit_timeout;
+        let mut pauses = self.pauses();
+        loop {
+            let result = self
+                .send_once(&ask)
+                .and_then(|response| read_json::<BatchApplied>(&ask.name(), response));
+            let error = match result {
+                Ok(applied) => return Ok(applied),
+                Err(error) if Self::commit_outcome_is_known(error.kind) => return Err(error),
+                Err(error) => error,
+            };
+            if !pauses.rest() {
+                return Err(error);
+            }
+            // The question has attempts of its own; if it stays without an answer, so does the outcome.
+            if let Some(applied) = self.batch_status(folder, counter)?.applied {
+                return Ok(applied);
+            }
+            if !error.kind.is_transient() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Whether a failed commit of this kind was certainly not applied.
+    #[must_use]
+    pub fn commit_outcome_is_known(kind: ServerErrorKind) -> bool {
+        !matches!(
+            kind,
+            ServerErrorKind::Unreachable
+                | ServerErrorKind::Busy
+                | ServerErrorKind::Internal
+                | ServerErrorKind::Protocol
+        )
+    }
+
+    /// What became of this device's batch.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn batch_status(&self, folder: &FolderName, counter: u64) -> Result<BatchStatus, ServerError> {
+        self.json(&self.ask(Route::BatchStatus, &[folder.as_str(), &counter.to_string()], &[]))
+    }
+
+    /// A page of snapshots, oldest first.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn snapshot_page(&self, folder: &FolderName, cursor: Option<&str>) -> Result<SnapshotPage, ServerError> {
+        let mut parameters = Vec::new();
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Snapshots, &[folder.as_str()], &parameters))
+    }
+
+    /// Names a sequence number.
+    ///
+    /// # Errors
+    /// As every call. When an answer gets lost and the request is repeated, there may be two names for the same.
+    pub fn create_snapshot(
+        &self,
+        folder: &FolderName,
+        seq: Option<Seq>,
+        label: &SnapshotLabel,
+    ) -> Result<Snapshot, ServerError> {
+        let bytes = to_json(&CreateSnapshot {
+            seq,
+            label: label.clone(),
+        })?;
+        let mut ask = self.ask(Route::SnapshotCreate, &[folder.as_str()], &[]);
+        ask.body = json_body(&bytes);
+        self.json(&ask)
+    }
+
+    /// A directory at a moment, a page of it.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if there is nothing at this place.
+    pub fn tree_page(
+        &self,
+        folder: &FolderName,
+        at: Seq,
+        place: TreePlace<'_>,
+        cursor: Option<&str>,
+    ) -> Result<TreePage, ServerError> {
+        let mut parameters = vec![("at", at.to_string())];
+        match place {
+            TreePlace::Node(id) => parameters.push(("parent", id.to_string())),
+            TreePlace::Path([]) => {}
+            TreePlace::Path(path) => parameters.push(("path", query::encode(path))),
+        }
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Tree, &[folder.as_str()], &parameters))
+    }
+
+    /// A node at a moment.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if it did not exist then.
+    pub fn node(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<NodeInfo, ServerError> {
+        let parameters = [("at", at.to_string())];
+        self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
+    }
+
+    /// The contents of a file at a moment as a delta over nothing, in which holes are zeros. A connection that breaks
+    /// shows as an error of the reader.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then; [`ServerErrorKind::Damaged`].
+    pub fn content(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<ContentReader, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(Route::Content, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.headers.push(("accept", MEDIA_DELTA.to_owned()));
+        let response = self.send(&ask)?;
+        let media = response.headers().get(http::header::CONTENT_TYPE);
+        if media.is_none_or(|media| media.as_bytes() != MEDIA_DELTA.as_bytes()) {
+            return Err(ServerError::protocol(&ask.name(), "the contents came in another form than asked for"));
+        }
+        Ok(ContentReader(BufReader::with_capacity(
+            1 << 18,
+            response.into_body().into_reader(),
+        )))
+    }
+
+    /// The ranges of a file that were written between two moments, a page of them.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn changes_page(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        from: Seq,
+        to: Seq,
+        cursor: Option<&str>,
+    ) -> Result<ChangesPage, ServerError> {
+        let mut parameters = vec![("from", from.to_string()), ("to", to.to_string())];
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Changes, &[folder.as_str(), &node.to_string()], &parameters))
+    }
+
+    /// The differences between two moments, a page of them.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn diff_page(
+        &self,
+        folder: &FolderName,
+        from: Seq,
+        to: Seq,
+        cursor: Option<&str>,
+    ) -> Result<DiffPage, ServerError> {
+        let mut parameters = vec![("from", from.to_string()), ("to", to.to_string())];
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
+    }
+
+    /// Lets the server re-read all that a moment needs.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn verify_stream(&self, folder: &FolderName, at: Seq) -> Result<VerifyStream, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(Route::Verify, &[folder.as_str()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        let response = self.send(&ask)?;
+        Ok(VerifyStream {
+            request: ask.name(),
+            lines: BufReader::new(Box::new(response.into_body().into_reader())),
+        })
+    }
+}
+
+/// The delta stream of a file's contents.
+pub struct ContentReader(BufReader<ureq::BodyReader<'static>>);
+
+impl std::fmt::Debug for ContentReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContentReader").finish_non_exhaustive()
+    }
+}
+
+impl Read for ContentReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+/// The events of a verification, as they come.
+pub struct VerifyStream {
+    request: String,
+    lines: BufReader<Box<dyn Read + Send>>,
+}
+
+impl std::fmt::Debug for VerifyStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VerifyStream").finish_non_exhaustive()
+    }
+}
+
+impl VerifyStream {
+    /// The next event, `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::Unreachable`] when the connection breaks, [`ServerErrorKind::Protocol`] for a line that is no
+    /// event.
+    pub fn next_event(&mut self) -> Result<Option<VerifyEvent>, ServerError> {
+        let mut line = Vec::new();
+        let read = (&mut self.lines)
+            .take(JSON_LEN_MAX)
+            .read_until(b'\n', &mut line)
+            .map_err(|error| ServerError::of_transport(&self.request, error.into()))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        serde_json::from_slice(&line).map(Some).map_err(|error| {
+            ServerError::protocol(&self.request, format!("a line of the answer cannot be understood: {error}"))
+        })
+    }
+}
+
+fn json_body(bytes: &[u8]) -> Body<'_> {
+    Body::Bytes {
+        media: "application/json",
+        bytes,
+    }
+}
+
+fn to_json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, ServerError> {
+    serde_json::to_vec(value)
+        .map_err(|error| ServerError::protocol("a request", format!("it cannot be written as JSON: {error}")))
+}
+
+fn push_cursor(parameters: &mut Vec<(&str, String)>, cursor: Option<&str>) {
+    if let Some(cursor) = cursor {
+        parameters.push(("cursor", query::encode(cursor.as_bytes())));
+    }
+}
+

@@ -1,0 +1,103 @@
+//! Counts the bytes of every connection below TLS, where they are on the wire.
+//!
+//! The library that speaks HTTP lets transports be chained: the counter stands between the socket and TLS, so
+//! headers, bodies and TLS records are in the sum, and TCP's own headers are not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
+
+/// Bytes that went over the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct WireBytes {
+    /// To the server.
+    pub sent: u64,
+    /// From the server.
+    pub received: u64,
+}
+
+impl WireBytes {
+    /// What came in addition since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(earlier.sent),
+            received: self.received.saturating_sub(earlier.received),
+        }
+    }
+
+    /// Both directions.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.sent.saturating_add(self.received)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct WireCounter {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl WireCounter {
+    pub(super) fn read(&self) -> WireBytes {
+        WireBytes {
+            sent: self.sent.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CountingConnector {
+    counter: Arc<WireCounter>,
+}
+
+impl CountingConnector {
+    pub(super) fn new(counter: Arc<WireCounter>) -> Self {
+        Self { counter }
+    }
+}
+
+impl<In: Transport> Connector<In> for CountingConnector {
+    type Out = CountingTransport<In>;
+
+    fn connect(&self, _: &ConnectionDetails<'_>, chained: Option<In>) -> Result<Option<Self::Out>, ureq::Error> {
+        Ok(chained.map(|inner| CountingTransport {
+            inner,
+            counter: Arc::clone(&self.counter),
+        }))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CountingTransport<T> {
+    inner: T,
+    counter: Arc<WireCounter>,
+}
+
+impl<T: Transport> Transport for CountingTransport<T> {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        self.inner.buffers()
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        self.inner.transmit_output(amount, timeout)?;
+        let amount = u64::try_from(amount).unwrap_or(u64::MAX);
+        self.counter.sent.fetch_add(amount, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        let before = self.inner.buffers().input().len();
+        let more = self.inner.await_input(timeout)?;
+        let after = self.inner.buffers().input().len();
+        let amount = u64::try_from(after.saturating_sub(before)).unwrap_or(u64::MAX);
+        self.counter.received.fetch_add(amount, Ordering::Relaxed);
+        Ok(more)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.inner.is_open()
+    }
+}

@@ -1,0 +1,1 @@
+//! The engine against a server and a scripted tree.

@@ -1,0 +1,210 @@
+//! Checking a snapshot: the server re-reads every stored byte that it needs, and, if asked, each file is compared with
+//! the folder, byte by byte.
+//!
+//! The comparison walks the snapshot and the directory together. What is on both sides is compared in kind, attributes
+//! and content; what is on one side only is told. A folder that was changed after the snapshot differs rightly: the
+//! user knows, this module does not. Contents are never held: the stream of the server is compared as it comes.
+//!
+//! What this does not do: repair.
+
+mod compare;
+
+use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
+use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::server_client::{ServerClient, WireBytes};
+use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
+use byteback_api::messages::VerifyEvent;
+use byteback_api::{ByteString, FileId, FolderName, Seq};
+use serde::Serialize;
+use std::path::Path;
+
+/// How thoroughly to verify.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VerifyOptions<'a> {
+    /// Compare with this directory, too.
+    pub deep: Option<&'a Path>,
+}
+
+/// A file that the server cannot read in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifyDamage {
+    /// The file.
+    pub id: FileId,
+    /// One of its paths.
+    pub path: Option<ByteString>,
+    /// What is wrong.
+    pub detail: String,
+}
+
+/// In what the folder differs from the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "difference", rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// The snapshot has it, the folder does not.
+    Missing,
+    /// The folder has it, the snapshot does not.
+    Extra,
+    /// One is, for example, a file, the other a directory.
+    Kind,
+    /// Another length.
+    Size {
+        /// In the snapshot.
+        snapshot: u64,
+        /// In the folder.
+        folder: u64,
+    },
+    /// Other bytes.
+    Content {
+        /// Where the first one is.
+        first_offset: u64,
+    },
+    /// Other attributes.
+    Attribute {
+        /// Which: `mode`, `owner`, `mtime`, `rdev`, `target`, `xattrs`.
+        which: &'static str,
+    },
+    /// Two names of one file in the snapshot are two files in the folder.
+    NotLinked,
+    /// It cannot be read in the folder.
+    Unreadable {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A difference at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Where.
+    pub path: ByteString,
+    /// What.
+    #[serde(flatten)]
+    pub kind: DifferenceKind,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// The snapshot.
+    pub snapshot_id: u64,
+    /// Its sequence number.
+    pub seq: Seq,
+    /// Files that the server checked.
+    pub files: u64,
+    /// Frames that it read.
+    pub frames: u64,
+    /// Stored bytes that it read.
+    pub bytes: u64,
+    /// Files that it cannot read in full.
+    pub damaged: Vec<VerifyDamage>,
+    /// Whether the folder was compared.
+    pub is_deep: bool,
+    /// Names compared with the folder.
+    pub compared: u64,
+    /// Bytes of content compared with the folder.
+    pub compared_bytes: u64,
+    /// What differs.
+    pub differences: Vec<Difference>,
+    /// Bytes on the socket.
+    pub wire: WireBytes,
+    /// How long it took, in nanoseconds.
+    pub total_ns: u64,
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged and nothing differs.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.damaged.is_empty() && self.differences.is_empty()
+    }
+}
+
+/// Verifies a snapshot at the server and, with [`VerifyOptions::deep`], against a directory.
+///
+/// # Errors
+/// If the verification itself fails; what it finds is in the report.
+pub fn verify(
+    server: &ServerClient,
+    folder: &FolderName,
+    at: SnapshotSpec,
+    options: &VerifyOptions<'_>,
+    monitor: &dyn Monitor,
+) -> Result<VerifyReport> {
+    let clock = server.clock();
+    let began_ns = clock.monotonic_ns();
+    let wire_before = server.wire_bytes();
+    monitor.event(Event::Phase(Phase::Preparing));
+    let snapshot = resolve_snapshot(server, folder, at)?;
+    let mut report = VerifyReport {
+        snapshot_id: snapshot.id,
+        seq: snapshot.seq,
+        ..VerifyReport::default()
+    };
+    monitor.event(Event::Phase(Phase::Verifying));
+    verify_stored(server, folder, monitor, &mut report)?;
+    if let Some(dir) = options.deep {
+        report.is_deep = true;
+        compare::compare(server, folder, dir, monitor, &mut report)?;
+    }
+    report.wire = server.wire_bytes().since(wire_before);
+    report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    Ok(report)
+}
+
+/// Lets the server check what it stores.
+fn verify_stored(
+    server: &ServerClient,
+    folder: &FolderName,
+    monitor: &dyn Monitor,
+    report: &mut VerifyReport,
+) -> Result<()> {
+    let mut stream = server.verify_stream(folder, report.seq)?;
+    let mut bytes_told = 0;
+    let failed = |kind, message: String| {
+        SyncError::Server(ServerError {
+            kind,
+            request: format!("POST /v1/folders/{folder}/verify"),
+            message,
+            next: "Look at the server's log; try again.".to_owned(),
+            problem: None,
+            source: None,
+        })
+    };
+    loop {
+        check_cancelled(monitor)?;
+        match stream.next_event()? {
+            Some(VerifyEvent::Progress { bytes, .. }) => {
+                monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
+                bytes_told = bytes.max(bytes_told);
+            }
+            Some(VerifyEvent::Damage { id, path, detail }) => {
+                let shown = path.clone().unwrap_or_else(|| ByteString::from(id.to_string()));
+                monitor.event(Event::FileFailed {
+                    path: &shown,
+                    reason: &detail,
+                });
+                report.damaged.push(VerifyDamage { id, path, detail });
+            }
+            Some(VerifyEvent::Summary {
+                files,
+                frames,
+                bytes,
+                damaged_files,
+            }) => {
+                let told = u64::try_from(report.damaged.len()).unwrap_or(u64::MAX);
+                if damaged_files != told {
+                    return Err(SyncError::hostile(format!(
+                        "{damaged_files} damaged files were summed up, {told} were told"
+                    )));
+                }
+                (report.files, report.frames, report.bytes) = (files, frames, bytes);
+                return Ok(());
+            }
+            Some(VerifyEvent::Failed { detail }) => return Err(failed(ServerErrorKind::Internal, detail)),
+            None => {
+                let message = "the verification broke off before its end and proves nothing".to_owned();
+                return Err(failed(ServerErrorKind::Unreachable, message));
+            }
+        }
+    }
+}
