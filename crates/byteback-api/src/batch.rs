@@ -20,6 +20,9 @@
 //! commit's body last form the batch, so the manifest stands in part 1 (or in the commit's body if there
 //! are no parts) and the totals stand in the commit's body.
 //!
+//! A delta without copies need not know how long its base is: the base is first cut off, or filled up with zeros, to
+//! the delta's `base_len`. A sender that knows the changed ranges and the new length says `base_len = new_len`.
+//!
 //! Several deltas of one file apply one over the other: the first one's base is the file's previous
 //! contents or nothing ([`ContentBase`]), each next one's base is the result so far. So a large first
 //! upload is split into pieces without waiting for its end.

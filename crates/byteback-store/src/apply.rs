@@ -352,19 +352,22 @@ impl<'a> Apply<'a> {
                 "a delta of file {file} comes that its node record does not announce"
             ));
         };
-        if delta.base_len != pending.len {
+        // The sender need not know how long the file was: the base is first cut off or filled up with zeros to the
+        // length that the delta says. Copies name bytes of the base, so their sender has to know it.
+        if delta.base_len != pending.len && delta.copies {
             return invalid(&format!(
-                "a delta of file {file} starts from {} bytes, but the file has {} at that point",
+                "a delta with copies of file {file} starts from {} bytes, but the file has {} at that point",
                 delta.base_len, pending.len
             ));
         }
+        let base_len = delta.base_len.min(pending.len);
         pending.layer = pending.layer.saturating_add(1);
         pending.len = delta.new_len;
         pending.deltas_left = pending.deltas_left.saturating_sub(1);
-        let covers_all = !delta.copies && delta.covered_to >= delta.base_len.min(delta.new_len);
+        let covers_all = !delta.copies && delta.covered_to >= base_len.min(delta.new_len);
         let resets = pending.resets || covers_all;
         pending.resets = false;
-        let row = layer_row(pending.layer, delta.base_len, delta.new_len, delta.extents, resets);
+        let row = layer_row(pending.layer, base_len, delta.new_len, delta.extents, resets);
         self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
         self.catalog.insert_layer(node, &row, &delta.pages, &delta.segments)?;
         compact(self.catalog, node, row.last)?;
