@@ -1,1 +1,25 @@
-//! The process behind one tracked tree.
+//! The process behind one tracked tree: it owns the log, and while the tree is mounted the gate and the pictures.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`state_folder`] | where a tree's log lives, and who may use it |
+//! | [`tree`] | a tree with its log, opened and compared with the record |
+//! | [`service`] | the tree as [`byteback_control::TreeService`]: cuts, changes, content |
+//! | [`daemon`] | the mounted tree: checkpoints, socket, start and end in good order |
+//!
+//! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
+//! file while it is read, so each is compared with itself before and after.
+//!
+//! It knows no server and no network.
+
+pub mod daemon;
+mod error;
+pub mod service;
+pub mod state_folder;
+pub mod tree;
+
+pub use daemon::{Daemon, DaemonOptions};
+pub use error::DaemonError;
+pub use service::Service;
+pub use state_folder::StateFolder;
+pub use tree::TrackedTree;

@@ -30,13 +30,29 @@ pub struct LiveTree {
     root: Arc<OwnedFd>,
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
+    settle_up_to_ns: Option<i64>,
 }
 
 impl LiveTree {
     /// The tree below `root`, which `log` tracks.
     #[must_use]
     pub fn new(root: Arc<OwnedFd>, log: Arc<Log>, clock: Arc<dyn Clock>) -> Self {
-        Self { root, log, clock }
+        Self {
+            root,
+            log,
+            clock,
+            settle_up_to_ns: None,
+        }
+    }
+
+    /// The same tree, settling only what was last changed before the wall clock said `time_ns`: after an unmount, whatever is
+    /// younger may have been changed without passing the gate.
+    #[must_use]
+    pub fn settling_up_to(self, time_ns: i64) -> Self {
+        Self {
+            settle_up_to_ns: Some(time_ns),
+            ..self
+        }
     }
 
     /// The log of the tree.
@@ -58,7 +74,9 @@ impl LiveTree {
     pub fn find(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let Some(names) = self.log.locate(node).map_err(io::Error::other)? else { return Ok(None) };
+            let Some(names) = self.log.locate(node).map_err(io::Error::other)? else {
+                return Ok(None);
+            };
             let path: PathBuf = names.iter().collect();
             match host::open_beneath(&*self.root, &path) {
                 Ok(fd) => {
@@ -87,7 +105,9 @@ impl LiveTree {
             rustix::fs::fsync(&file).ok()?;
         }
         let stat = host::stat_fd(&fd).ok()?;
-        let is_old = self.clock.now_ns().saturating_sub(stat.ctime_ns) > TIME_TICK_NS;
+        let now_ns = self.clock.now_ns();
+        let latest_ns = self.settle_up_to_ns.map_or(now_ns, |time_ns| time_ns.min(now_ns));
+        let is_old = latest_ns.saturating_sub(stat.ctime_ns) > TIME_TICK_NS;
         is_old.then(|| Fence::of(&stat))
     }
 }

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
 use byteback_host::tree::{self as host, FileKind, Stat};
-use byteback_oplog::{Epoch, NodeId};
+use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::live::{LiveTree, open_for_reading};
@@ -59,7 +59,11 @@ impl NodeAttributes {
     /// What the system answered.
     pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let stat = host::stat_fd(fd)?;
-        let target = if stat.kind == FileKind::Symlink { Some(host::read_link_fd(fd)?) } else { None };
+        let target = if stat.kind == FileKind::Symlink {
+            Some(host::read_link_fd(fd)?)
+        } else {
+            None
+        };
         let mut xattrs = Vec::new();
         match host::list_xattrs(fd) {
             Ok(names) => {
@@ -150,7 +154,6 @@ impl Pictures {
 /// One picture. Dropping it frees what was kept.
 #[derive(Debug)]
 pub struct Picture {
-    epoch: Epoch,
     nodes: Mutex<Scope>,
     kept: Kept,
     lost: Mutex<Option<String>>,
@@ -188,20 +191,16 @@ struct NodeState {
 impl Picture {
     /// A picture that keeps its old bytes in an unnamed file in `dir`.
     #[must_use]
-    pub fn new(dir: &Path, epoch: Epoch) -> Arc<Self> {
+    pub fn new(dir: &Path) -> Arc<Self> {
         Arc::new(Self {
-            epoch,
-            nodes: Mutex::new(Scope { everything: true, nodes: HashMap::new() }),
+            nodes: Mutex::new(Scope {
+                everything: true,
+                nodes: HashMap::new(),
+            }),
             kept: Kept::new(dir),
             lost: Mutex::new(None),
             read_bytes: AtomicU64::new(0),
         })
-    }
-
-    /// The epoch that was current when the picture was ordered.
-    #[must_use]
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
     }
 
     /// From now on only these nodes are needed, and of their content only these ranges.
@@ -233,11 +232,18 @@ impl Picture {
 
     fn state_of(&self, node: NodeId) -> Option<Arc<Mutex<NodeState>>> {
         let mut scope = self.nodes.lock();
-        if scope.everything { Some(Arc::clone(scope.nodes.entry(node).or_default())) } else { scope.nodes.get(&node).cloned() }
+        if scope.everything {
+            Some(Arc::clone(scope.nodes.entry(node).or_default()))
+        } else {
+            scope.nodes.get(&node).cloned()
+        }
     }
 
     fn check(&self) -> Result<(), PictureError> {
-        self.lost.lock().as_ref().map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
+        self.lost
+            .lock()
+            .as_ref()
+            .map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
     }
 
     fn save(&self, state: &mut NodeState, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> io::Result<()> {
@@ -245,7 +251,9 @@ impl Picture {
             Some(attributes) => attributes.stat.size,
             None => state.attributes.insert(NodeAttributes::read(fd)?).stat.size,
         };
-        let Some(range) = range.and_then(|range| range.split_at(size).0) else { return Ok(()) };
+        let Some(range) = range.and_then(|range| range.split_at(size).0) else {
+            return Ok(());
+        };
         let mut missing = ExtentSet::new();
         match &state.needed {
             Needed::All => missing.insert(range),
@@ -291,7 +299,9 @@ impl Picture {
     /// # Errors
     /// [`PictureError::Node`] if they cannot be read; [`PictureError::Lost`].
     pub fn attributes(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
-        let Some(state) = self.state_of(node) else { return Err(not_in_picture()) };
+        let Some(state) = self.state_of(node) else {
+            return Err(not_in_picture());
+        };
         let mut state = state.lock();
         self.check()?;
         if let Some(attributes) = &state.attributes {
@@ -315,7 +325,9 @@ impl Picture {
         ranges: impl IntoIterator<Item = ByteRange>,
         sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
     ) -> Result<(), PictureError> {
-        let Some(shared) = self.state_of(node) else { return Err(not_in_picture()) };
+        let Some(shared) = self.state_of(node) else {
+            return Err(not_in_picture());
+        };
         let file = {
             let mut state = shared.lock();
             if state.attributes.is_some() && state.fd.is_none() && live.log().locate(node).ok().flatten().is_none() {
@@ -335,7 +347,11 @@ impl Picture {
                 self.check()?;
                 let size = match (&state.attributes, &file) {
                     (Some(attributes), _) => attributes.stat.size,
-                    (None, Some(file)) => host::stat_fd(file).map_err(|source| PictureError::Node { source })?.size,
+                    (None, Some(file)) => {
+                        host::stat_fd(file)
+                            .map_err(|source| PictureError::Node { source })?
+                            .size
+                    }
                     (None, None) => return Err(not_in_picture()),
                 };
                 let Some(piece) = piece.split_at(size).0 else { break };
@@ -401,7 +417,9 @@ impl Picture {
 }
 
 fn not_in_picture() -> PictureError {
-    PictureError::Node { source: io::Error::new(io::ErrorKind::NotFound, "it is not part of this picture") }
+    PictureError::Node {
+        source: io::Error::new(io::ErrorKind::NotFound, "it is not part of this picture"),
+    }
 }
 
 /// A descriptor of a node, by its name or the one that was kept.
@@ -412,7 +430,10 @@ fn find(live: &LiveTree, state: &mut NodeState, node: NodeId) -> Result<OwnedFd,
     }
     match live.find(node).map_err(failed)? {
         Some((fd, _)) => Ok(fd),
-        None => Err(failed(io::Error::new(io::ErrorKind::NotFound, "it was removed and nothing of it was kept"))),
+        None => Err(failed(io::Error::new(
+            io::ErrorKind::NotFound,
+            "it was removed and nothing of it was kept",
+        ))),
     }
 }
 
@@ -421,7 +442,12 @@ fn read_exact_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> io::Result<(
     while done < buffer.len() {
         match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
             // Cut off since its size was asked: the picture saved what it needed, so only an untracked change can do that.
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it was cut off while it was read")),
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it was cut off while it was read",
+                ));
+            }
             Ok(more) => done += more,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

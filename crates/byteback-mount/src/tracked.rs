@@ -30,10 +30,10 @@ use rustix::io::Errno;
 
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
-pub use account::Account;
-use account::{Change, NameChange};
 pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
+pub use account::Account;
+use account::{Change, NameChange};
 
 /// Why the gate did not let a change through.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,9 @@ pub struct Tracked {
 
 impl std::fmt::Debug for Tracked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tracked").field("is_logged", &self.account.is_some()).finish()
+        f.debug_struct("Tracked")
+            .field("is_logged", &self.account.is_some())
+            .finish()
     }
 }
 
@@ -148,24 +150,44 @@ impl Tracked {
         Self { account: Some(account) }
     }
 
-    fn begin_content(&self, identity: &Identity, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> TrackedResult<Change<'_>> {
-        let Some(account) = &self.account else { return Ok(Change { kept: None }) };
-        let Some(node) = account.log.node_of(identity)? else { return Ok(Change { kept: None }) };
+    fn begin_content(
+        &self,
+        identity: &Identity,
+        fd: BorrowedFd<'_>,
+        range: Option<ByteRange>,
+    ) -> TrackedResult<Change<'_>> {
+        let Some(account) = &self.account else {
+            return Ok(Change { kept: None });
+        };
+        let Some(node) = account.log.node_of(identity)? else {
+            return Ok(Change { kept: None });
+        };
         let operation = account.log.begin_write(node)?;
         account.pictures.before_content(node, fd, range);
-        Ok(Change { kept: Some((operation, node)) })
+        Ok(Change {
+            kept: Some((operation, node)),
+        })
     }
 
     fn begin_attributes(&self, object: Object, fd: BorrowedFd<'_>) -> TrackedResult<Change<'_>> {
-        let Some(account) = &self.account else { return Ok(Change { kept: None }) };
-        let Some(node) = account.log.node_of(&object.identity)? else { return Ok(Change { kept: None }) };
+        let Some(account) = &self.account else {
+            return Ok(Change { kept: None });
+        };
+        let Some(node) = account.log.node_of(&object.identity)? else {
+            return Ok(Change { kept: None });
+        };
         let operation = account.log.begin();
         account.pictures.before_attributes(node, fd);
-        Ok(Change { kept: Some((operation, node)) })
+        Ok(Change {
+            kept: Some((operation, node)),
+        })
     }
 
     fn begin_names(&self) -> Option<NameChange<'_>> {
-        self.account.as_ref().map(|account| NameChange { operation: account.log.begin(), account })
+        self.account.as_ref().map(|account| NameChange {
+            operation: account.log.begin(),
+            account,
+        })
     }
 
     /// Makes something new at `place` by `make`.
@@ -359,7 +381,9 @@ impl Tracked {
     fn remove(&self, place: Place<'_>, victim: Victim, flags: AtFlags, operation: &'static str) -> TrackedResult<()> {
         let remove =
             || uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, flags)).map_err(backing(operation));
-        let Some(names) = self.begin_names() else { return remove() };
+        let Some(names) = self.begin_names() else {
+            return remove();
+        };
         let parent = names.directory(place)?;
         let node = names.victim(place, victim)?;
         remove()?;
@@ -394,7 +418,9 @@ impl Tracked {
             })
             .map_err(backing("rename"))
         };
-        let Some(names) = self.begin_names() else { return rename() };
+        let Some(names) = self.begin_names() else {
+            return rename();
+        };
         let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let node = names.node(&moved.object.identity)?;

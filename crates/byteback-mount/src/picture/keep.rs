@@ -28,7 +28,9 @@ impl ExtentValue for KeptBytes {
     fn advance(&self, by_bytes: u64) -> Self {
         match *self {
             Self::Hole => Self::Hole,
-            Self::At { offset } => Self::At { offset: offset.saturating_add(by_bytes) },
+            Self::At { offset } => Self::At {
+                offset: offset.saturating_add(by_bytes),
+            },
         }
     }
 
@@ -45,7 +47,10 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), file: Mutex::new(None) }
+        Self {
+            dir: dir.to_owned(),
+            file: Mutex::new(None),
+        }
     }
 
     pub(super) fn len_bytes(&self) -> u64 {

@@ -105,14 +105,17 @@ impl NameChange<'_> {
         };
         match (over, over_stat) {
             (Some(over), _) if exchange => {
-                self.operation.exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
+                self.operation
+                    .exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
             }
             (Some(over), Some(stat)) => {
                 let remains = self.remains(stat, over, (to_dir, to_place.name));
                 let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
                 self.operation.renamed(from, to, moved, Some((over, remains)));
             }
-            _ => self.operation.renamed((from_dir, from_place.name), (to_dir, to_place.name), moved, None),
+            _ => self
+                .operation
+                .renamed((from_dir, from_place.name), (to_dir, to_place.name), moved, None),
         }
     }
 

@@ -1,0 +1,142 @@
+//! A mounted tree, from the mount to the last checkpoint.
+//!
+//! Order of the start: the tree is compared with its record; tracking is noted as begun, durably; then the mount opens the gate.
+//! Order of the end: the mount is gone; what was still open is settled and fenced; the end of tracking is noted. Whatever is
+//! killed in between leaves "tracking" noted, and the next start takes the files with open intents as changed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use byteback_control::{Server, TreeService};
+use byteback_mount::tracked::{Account, Tracked};
+use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
+use byteback_oplog::{Close, TIME_TICK_NS};
+
+use crate::error::DaemonError;
+use crate::service::Service;
+use crate::tree::TrackedTree;
+
+/// How often what is in memory goes to the database.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+/// A node is closed after so long without a change: by then the kernel has written its pages by itself (30 s by default), and
+/// syncing it costs next to nothing.
+const CLOSE_AFTER_NS: u64 = 35_000_000_000;
+
+/// How to mount a tree.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// Mount point, cache mode, threads; the directory is the tree's.
+    pub mount: MountOptions,
+}
+
+/// A mounted tree that is being served.
+pub struct Daemon {
+    tree: Arc<TrackedTree>,
+    mount: Arc<Mount>,
+    server: Option<Server>,
+    stop_checkpoints: Option<mpsc::Sender<()>>,
+    checkpoints: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// Mounts `tree` and serves it.
+    ///
+    /// # Errors
+    /// If it cannot be mounted or the control socket cannot be made; nothing is mounted then.
+    pub fn start(tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
+        let tree = Arc::new(tree);
+        let log = Arc::clone(tree.log());
+        log.begin_tracking()?;
+        let account = Account {
+            log,
+            pictures: Arc::clone(tree.pictures()),
+        };
+        let tracked = Arc::new(Tracked::with_account(account));
+        let mount = match Mount::start(&options.mount, tracked) {
+            Ok(mount) => Arc::new(mount),
+            Err(error) => {
+                tree.log().end_tracking()?;
+                return Err(error.into());
+            }
+        };
+        let mode = match options.mount.mode {
+            CacheMode::Exact => "exact",
+            CacheMode::Fast => "fast",
+        };
+        let service: Arc<dyn TreeService> = Arc::new(Service::mounted(Arc::clone(&tree), Arc::clone(&mount), mode));
+        let path = tree.folder().socket();
+        let server = Server::start(&path, service).map_err(|source| DaemonError::Socket { path, source })?;
+        let (stop_checkpoints, stopped) = mpsc::channel();
+        let checkpoints = std::thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn({
+                let tree = Arc::clone(&tree);
+                move || keep_checkpoints(&tree, &stopped)
+            })
+            .map_err(|source| DaemonError::Folder {
+                path: tree.folder().directory().to_owned(),
+                source,
+            })?;
+        Ok(Self {
+            tree,
+            mount,
+            server: Some(server),
+            stop_checkpoints: Some(stop_checkpoints),
+            checkpoints: Some(checkpoints),
+        })
+    }
+
+    /// The mount, to be unmounted by a signal or asked for its state.
+    #[must_use]
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    /// The tree.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<TrackedTree> {
+        &self.tree
+    }
+
+    /// Serves until the mount is gone, whoever removed it, and ends in good order.
+    ///
+    /// # Errors
+    /// If serving ended by an error, or the last checkpoint failed: the next start then takes more files as changed.
+    pub fn run(mut self) -> Result<(), DaemonError> {
+        let ended = self.mount.wait();
+        let ended_at_ns = self.tree.clock().now_ns();
+        drop(self.stop_checkpoints.take());
+        if let Some(checkpoints) = self.checkpoints.take() {
+            let _ = checkpoints.join();
+        }
+        // Times of changes made in this tick still tell nothing.
+        self.tree
+            .clock()
+            .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
+        let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
+        self.tree.log().checkpoint(&settler, Close::All)?;
+        self.tree.log().end_tracking()?;
+        drop(self.server.take());
+        Ok(ended?)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // After `run` there is nothing left to do; otherwise somebody gave up on the tree.
+        if !self.mount.has_ended() && self.mount.unmount(Unmount::IfIdle).is_err() {
+            let _ = self.mount.unmount(Unmount::Detach);
+        }
+    }
+}
+
+fn keep_checkpoints(tree: &TrackedTree, stopped: &mpsc::Receiver<()>) {
+    while stopped.recv_timeout(CHECKPOINT_EVERY) == Err(RecvTimeoutError::Timeout) {
+        // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
+        let _ = tree
+            .log()
+            .checkpoint(tree.live(), Close::QuietFor { ns: CLOSE_AFTER_NS });
+    }
+}

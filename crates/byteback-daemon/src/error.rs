@@ -1,0 +1,59 @@
+//! What can go wrong before a tree is served, and what to do next.
+
+use std::io;
+use std::path::PathBuf;
+
+use byteback_mount::MountError;
+use byteback_oplog::LogError;
+use thiserror::Error;
+
+/// An error of the process behind a tree.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// The tracked directory cannot be used.
+    #[error("cannot use the folder {path}: {source}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The state folder cannot be used.
+    #[error("cannot use the state folder {path}: {source}")]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process owns the tree.
+    #[error("{path} is already in use: {reason}")]
+    InUse {
+        /// The tracked directory.
+        path: PathBuf,
+        /// Who.
+        reason: String,
+    },
+    /// The state folder lies in the tree that it describes.
+    #[error("the state folder {state} lies inside {path}; choose another with XDG_STATE_HOME or --state-dir")]
+    StateInside {
+        /// The state folder.
+        state: PathBuf,
+        /// The tracked directory.
+        path: PathBuf,
+    },
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The mount failed.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The control socket cannot be made.
+    #[error("cannot listen on {path}: {source}")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,374 @@
+//! A tracked tree as its users see it.
+//!
+//! Mounted, a cut is protected by a picture. Not mounted, nobody holds anything still: a file counts as saved only if its
+//! attributes before and after the reading agree, and then they become its fence in the log, so that the next backup passes it by.
+
+mod attributes;
+mod open_cut;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use byteback_api::{Attributes, ByteString};
+use byteback_control::{
+    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece,
+    Result, ServiceError, TreeService, TreeStatus,
+};
+use byteback_mount::picture::{Needed, Picture, PictureError};
+use byteback_mount::{Mount, MountError, Unmount};
+use byteback_oplog::{Content, Cut, LogError, NodeId, NodeKind};
+use parking_lot::Mutex;
+
+use crate::tree::TrackedTree;
+use open_cut::OpenCut;
+
+const UNMOUNT_ATTEMPTS: u32 = 20;
+const UNMOUNT_RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub struct Service {
+    tree: Arc<TrackedTree>,
+    mount: Option<Arc<Mount>>,
+    mode: Option<String>,
+    cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
+    next_cut: AtomicU64,
+}
+
+impl Service {
+    /// Serves a tree that is not mounted.
+    #[must_use]
+    pub fn unmounted(tree: Arc<TrackedTree>) -> Self {
+        Self::new(tree, None, None)
+    }
+
+    /// Serves a mounted tree; `mode` is for people.
+    #[must_use]
+    pub fn mounted(tree: Arc<TrackedTree>, mount: Arc<Mount>, mode: &str) -> Self {
+        Self::new(tree, Some(mount), Some(mode.to_owned()))
+    }
+
+    fn new(tree: Arc<TrackedTree>, mount: Option<Arc<Mount>>, mode: Option<String>) -> Self {
+        Self {
+            tree,
+            mount,
+            mode,
+            cuts: Mutex::default(),
+            next_cut: AtomicU64::new(1),
+        }
+    }
+
+    fn cut_of(&self, cut: CutId) -> Result<Arc<OpenCut>> {
+        let found = self.cuts.lock().get(&cut).cloned();
+        found.ok_or_else(|| {
+            ServiceError::new(
+                ErrorKind::PictureLost,
+                "this cut is not open any more; begin a new backup",
+            )
+        })
+    }
+
+    fn take_cut(&self, request: &CutRequest) -> Result<(Cut, Option<Arc<Picture>>)> {
+        let log = self.tree.log();
+        if request.look_only {
+            return Ok((log.look().map_err(log_failed)?, None));
+        }
+        let picture = Picture::new(self.tree.folder().path());
+        let pictures = self.tree.pictures();
+        if let Some(mount) = &self.mount {
+            // Before the cut, not in it: what the kernel still holds belongs to the time before.
+            mount
+                .flush_stores()
+                .map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
+        }
+        match log.cut(&request.consumer, || pictures.open(Arc::clone(&picture))) {
+            Ok(cut) => Ok((cut, Some(picture))),
+            Err(error) => {
+                pictures.close(&picture);
+                Err(log_failed(error))
+            }
+        }
+    }
+
+    fn path_text(&self, cut: &Cut, node: NodeId) -> Option<ByteString> {
+        let names = cut.locate(node).ok().flatten()?;
+        Some(ByteString::from(join(&names)))
+    }
+
+    fn node_failed(&self, cut: &Cut, node: NodeId, error: &PictureError) -> ServiceError {
+        let kind = match error {
+            PictureError::Lost(_) => ErrorKind::PictureLost,
+            PictureError::Node { .. } | PictureError::Stopped => ErrorKind::Node,
+        };
+        let path = self.path_text(cut, node);
+        let message = match &path {
+            Some(path) if kind == ErrorKind::Node => format!("cannot read {path}: {error}"),
+            _ => error.to_string(),
+        };
+        ServiceError { kind, message, path }
+    }
+}
+
+pub(crate) fn log_failed(error: LogError) -> ServiceError {
+    ServiceError::new(ErrorKind::Log, error.to_string())
+}
+
+fn join(names: &[OsString]) -> Vec<u8> {
+    names.iter().map(|name| name.as_bytes()).collect::<Vec<_>>().join(&b'/')
+}
+
+impl TreeService for Service {
+    fn status(&self) -> Result<TreeStatus> {
+        let log = self.tree.log();
+        let bytes = |path: &std::path::Path| ByteString::from(path.as_os_str().as_bytes());
+        let counts = log.counts().map_err(log_failed)?;
+        let consumers = log
+            .consumers()
+            .map_err(log_failed)?
+            .into_iter()
+            .map(|(name, state)| ConsumerStatus {
+                name,
+                mark: state.mark,
+                pending: state.pending.map(|pending| (pending.epoch, pending.batch)),
+                saved_at_ns: state.saved_at_ns,
+                note: state.note,
+            });
+        Ok(TreeStatus {
+            path: bytes(self.tree.folder().directory()),
+            mounted_at: self.mount.as_ref().map(|mount| bytes(mount.point())),
+            mode: self.mode.clone(),
+            tree: log.tree(),
+            epoch: log.epoch(),
+            nodes: counts.nodes,
+            open_nodes: counts.open_nodes,
+            pid: std::process::id(),
+            consumers: consumers.collect(),
+            ledger: log.ledger().map_err(log_failed)?,
+        })
+    }
+
+    fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()> {
+        let log = self.tree.log();
+        match saved {
+            Some(note) => log.advance(consumer, &note),
+            None => log.abandon(consumer),
+        }
+        .map_err(log_failed)
+    }
+
+    fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
+        let log = self.tree.log();
+        let mark = log.consumer(&request.consumer).map_err(log_failed)?.mark;
+        let since = if request.everything {
+            None
+        } else {
+            request.since.or(mark)
+        };
+        let cpu_ns = open_cut::process_cpu_ns();
+        let (cut, picture) = self.take_cut(request)?;
+        let open = (|| {
+            let changes = cut.changes(since)?;
+            let tree_nodes = cut.node_count()?;
+            Ok((changes, tree_nodes))
+        })();
+        let (changes, tree_nodes) = match open {
+            Ok(open) => open,
+            Err(error) => {
+                if let Some(picture) = &picture {
+                    self.tree.pictures().close(picture);
+                }
+                return Err(log_failed(error));
+            }
+        };
+        if let Some(picture) = &picture {
+            let needed = |content: &Content| match content {
+                Content::Unchanged => Needed::Ranges(byteback_extents::ExtentSet::new()),
+                Content::Ranges(ranges) => Needed::Ranges(ranges.clone()),
+                Content::Whole(_) => Needed::All,
+            };
+            picture.restrict(
+                changes
+                    .nodes
+                    .iter()
+                    .map(|change| (change.node, needed(&change.content)))
+                    .collect(),
+            );
+        }
+        let content_bytes = changes.nodes.iter().map(|change| match &change.content {
+            Content::Ranges(ranges) => ranges.total_len_bytes(),
+            Content::Unchanged | Content::Whole(_) => 0,
+        });
+        let cut_id = CutId(self.next_cut.fetch_add(1, Ordering::Relaxed));
+        let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
+            let path = ByteString::from(join(names));
+            let message =
+                format!("cannot read the directory {path}: {error}; what is in it is kept as it was saved before");
+            ServiceError {
+                kind: ErrorKind::Node,
+                message,
+                path: Some(path),
+            }
+        });
+        let info = CutInfo {
+            cut: cut_id,
+            tree: log.tree(),
+            epoch: cut.epoch(),
+            since: since.filter(|since| *since <= cut.epoch()),
+            nodes: changes.nodes.len() as u64,
+            names: changes.names.len() as u64,
+            content_bytes: content_bytes.sum(),
+            tree_nodes,
+            unreadable: unreadable.collect(),
+        };
+        let open = OpenCut::new(
+            request.consumer.clone(),
+            cut,
+            changes,
+            picture,
+            self.mount.is_none(),
+            cpu_ns,
+        );
+        self.cuts.lock().insert(cut_id, Arc::new(open));
+        Ok(info)
+    }
+
+    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
+        Ok(self.cut_of(cut)?.page(cursor))
+    }
+
+    fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>> {
+        let open = self.cut_of(cut)?;
+        let picture = open.picture()?;
+        let mut answers = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            match picture.attributes(self.tree.live(), *node) {
+                Ok(read) => {
+                    open.saw(*node, &read.stat);
+                    answers.push(Ok(attributes::to_api(read)));
+                }
+                Err(error @ PictureError::Lost(_)) => return Err(self.node_failed(&open.cut, *node, &error)),
+                Err(error) => answers.push(Err(self.node_failed(&open.cut, *node, &error))),
+            }
+        }
+        Ok(answers)
+    }
+
+    fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let open = self.cut_of(cut)?;
+        let picture = open.picture()?;
+        let ranges = ranges
+            .iter()
+            .filter_map(|(offset, len)| byteback_extents::ByteRange::new(*offset, offset.saturating_add(*len)));
+        let mut refused = None;
+        let outcome = picture.read(self.tree.live(), node, ranges, &mut |content| {
+            use byteback_mount::picture::Content as Read;
+            let piece = match content {
+                Read::Data(offset, bytes) => Piece::Data { offset, bytes },
+                Read::Hole(range) => Piece::Hole(range),
+            };
+            sink(piece).map_err(|error| {
+                refused = Some(error);
+                PictureError::Stopped
+            })
+        });
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        outcome.map_err(|error| self.node_failed(&open.cut, node, &error))?;
+        if open.is_unprotected && !open.is_unchanged(self.tree.live(), node) {
+            let path = self.path_text(&open.cut, node);
+            let name = path.clone().unwrap_or_else(|| ByteString::from("a file"));
+            let message = format!(
+                "{name} was changed while it was read: it will be saved next time (a mounted folder is saved as of one moment)"
+            );
+            return Err(ServiceError {
+                kind: ErrorKind::Node,
+                message,
+                path,
+            });
+        }
+        Ok(())
+    }
+
+    fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
+        let open = self.cut_of(cut)?;
+        let names = open.cut.locate(node).map_err(log_failed)?;
+        Ok(names.map(|names| ByteString::from(OsString::from_vec(join(&names)).into_vec())))
+    }
+
+    fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
+        let open = self.cut_of(cut)?;
+        self.tree.log().note_batch(&open.consumer, batch).map_err(log_failed)
+    }
+
+    fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
+        let open = self.cuts.lock().remove(&cut);
+        let Some(open) = open else {
+            return Ok(FinishReport::default());
+        };
+        let Some(picture) = &open.picture else {
+            return Ok(FinishReport::default());
+        };
+        self.tree.pictures().close(picture);
+        let log = self.tree.log();
+        match outcome {
+            Outcome::Saved { note, unsaved } => {
+                // First what is missing, then the mark: a crash in between reports too much, not too little.
+                if !unsaved.is_empty() {
+                    log.report_again(unsaved).map_err(log_failed)?;
+                }
+                if open.is_unprotected {
+                    log.set_fences(&open.proven_fences(unsaved, self.tree.clock().now_ns()))
+                        .map_err(log_failed)?;
+                }
+                log.advance(&open.consumer, note).map_err(log_failed)?;
+            }
+            Outcome::Abandoned => log.abandon(&open.consumer).map_err(log_failed)?,
+            Outcome::Unknown => {}
+        }
+        Ok(FinishReport {
+            read_bytes: picture.read_bytes(),
+            kept_bytes: picture.kept_bytes(),
+            cpu_ns: if self.mount.is_some() {
+                open_cut::process_cpu_ns().saturating_sub(open.cpu_ns)
+            } else {
+                0
+            },
+        })
+    }
+
+    fn unmount(&self) -> Result<()> {
+        let Some(mount) = &self.mount else {
+            return Err(ServiceError::new(ErrorKind::Protocol, "this folder is not mounted"));
+        };
+        // What can be settled while nobody else reaches the files is settled now; the end only has the rest to do.
+        let _ = self
+            .tree
+            .log()
+            .checkpoint(self.tree.live(), byteback_oplog::Close::QuietFor { ns: 50_000_000 });
+        // A file that was closed a moment ago may still be on its way through the kernel.
+        for _ in 0..UNMOUNT_ATTEMPTS {
+            match mount.unmount(Unmount::IfIdle) {
+                Err(MountError::Busy { .. }) => self.tree.clock().sleep(UNMOUNT_RETRY_AFTER),
+                done => return done.map_err(|error| ServiceError::new(ErrorKind::Gone, error.to_string())),
+            }
+        }
+        mount
+            .unmount(Unmount::IfIdle)
+            .map_err(|error| ServiceError::new(ErrorKind::Gone, error.to_string()))
+    }
+}
+
+/// What a file's content is worth to a picture: nothing but files has any.
+pub(crate) fn is_file(kind: NodeKind) -> bool {
+    kind == NodeKind::File
+}

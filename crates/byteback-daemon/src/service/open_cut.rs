@@ -1,0 +1,144 @@
+//! A cut that is being read.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use byteback_api::ByteString;
+use byteback_control::{
+    ChangesCursor, ChangesPage, ContentChange, ErrorKind, NameChange, NodeChange, Result, ServiceError,
+};
+use byteback_host::tree::Stat;
+use byteback_mount::live::LiveTree;
+use byteback_mount::picture::Picture;
+use byteback_oplog::{Changes, Content, Cut, Fence, NodeId, TIME_TICK_NS};
+use parking_lot::Mutex;
+
+use super::is_file;
+
+/// Nodes or names in one page: a page of the longest names stays far below the limit of a frame.
+const PAGE_ITEMS: usize = 10_000;
+/// Ranges in one page.
+const PAGE_RANGES: usize = 500_000;
+
+pub(super) struct OpenCut {
+    pub(super) consumer: String,
+    pub(super) cut: Cut,
+    changes: Changes,
+    pub(super) picture: Option<Arc<Picture>>,
+    /// No mount holds the files still.
+    pub(super) is_unprotected: bool,
+    /// CPU time of this process when the cut was ordered.
+    pub(super) cpu_ns: u64,
+    /// What files looked like when their attributes were read; only where they are unprotected.
+    seen: Mutex<HashMap<NodeId, Fence>>,
+}
+
+impl OpenCut {
+    pub(super) fn new(
+        consumer: String,
+        cut: Cut,
+        changes: Changes,
+        picture: Option<Arc<Picture>>,
+        is_unprotected: bool,
+        cpu_ns: u64,
+    ) -> Self {
+        Self {
+            consumer,
+            cut,
+            changes,
+            picture,
+            is_unprotected,
+            cpu_ns,
+            seen: Mutex::default(),
+        }
+    }
+
+    pub(super) fn picture(&self) -> Result<&Arc<Picture>> {
+        let message = "this cut was only made to look at the changes; its content cannot be read";
+        self.picture
+            .as_ref()
+            .ok_or_else(|| ServiceError::new(ErrorKind::Protocol, message))
+    }
+
+    pub(super) fn page(&self, cursor: ChangesCursor) -> ChangesPage {
+        let skip = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let mut page = ChangesPage::default();
+        let mut ranges = 0;
+        for change in self.changes.nodes.iter().skip(skip(cursor.nodes)).take(PAGE_ITEMS) {
+            if ranges >= PAGE_RANGES {
+                break;
+            }
+            let content = match &change.content {
+                Content::Unchanged => ContentChange::Unchanged,
+                Content::Whole(reason) => ContentChange::Whole(*reason),
+                Content::Ranges(set) => {
+                    ranges += set.len();
+                    ContentChange::Ranges(set.iter().map(|range| (range.start(), range.len_bytes())).collect())
+                }
+            };
+            page.nodes.push(NodeChange {
+                node: change.node,
+                kind: change.kind,
+                content,
+                is_new: change.is_new,
+            });
+        }
+        let nodes = cursor.nodes + page.nodes.len() as u64;
+        if nodes >= self.changes.nodes.len() as u64 {
+            let left = PAGE_ITEMS - page.nodes.len().min(PAGE_ITEMS);
+            for change in self.changes.names.iter().skip(skip(cursor.names)).take(left) {
+                let name = ByteString::from(change.name.clone().into_vec());
+                page.names.push(NameChange {
+                    parent: change.parent,
+                    name,
+                    child: change.child,
+                });
+            }
+        }
+        let names = cursor.names + page.names.len() as u64;
+        let is_last = nodes >= self.changes.nodes.len() as u64 && names >= self.changes.names.len() as u64;
+        page.next = (!is_last).then_some(ChangesCursor { nodes, names });
+        page
+    }
+
+    /// Remembers what an unprotected file looks like before it is read.
+    pub(super) fn saw(&self, node: NodeId, stat: &Stat) {
+        if self.is_unprotected {
+            self.seen.lock().insert(node, Fence::of(stat));
+        }
+    }
+
+    /// Whether a file still looks as it did.
+    pub(super) fn is_unchanged(&self, live: &LiveTree, node: NodeId) -> bool {
+        let Some(before) = self.seen.lock().get(&node).copied() else {
+            return false;
+        };
+        matches!(live.find(node), Ok(Some((_, stat))) if Fence::of(&stat) == before)
+    }
+
+    /// The fences of the files that are saved now. A file that was changed within the last tick before it was looked at could be
+    /// changed again without showing it, so it gets none and is saved once more next time.
+    pub(super) fn proven_fences(&self, unsaved: &[NodeId], now_ns: i64) -> Vec<(NodeId, Option<Fence>)> {
+        let unsaved: HashSet<NodeId> = unsaved.iter().copied().collect();
+        let seen = self.seen.lock();
+        let files = self
+            .changes
+            .nodes
+            .iter()
+            .filter(|change| is_file(change.kind) && !unsaved.contains(&change.node));
+        files
+            .filter_map(|change| {
+                let fence = seen.get(&change.node)?;
+                let is_old = now_ns.saturating_sub(fence.ctime_ns) > TIME_TICK_NS;
+                Some((change.node, is_old.then_some(*fence)))
+            })
+            .collect()
+    }
+}
+
+/// CPU time of this process, all threads.
+pub(super) fn process_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}

@@ -1,0 +1,177 @@
+//! Where a tree's log lives: one folder per tracked directory, below the state root.
+//!
+//! The folder's name is made of the directory's last name, for people, and a hash of its whole path, for uniqueness; the file
+//! `path` inside holds the path itself, so that a collision is noticed and that a person can see what it belongs to.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lock` | held by the process that owns the tree |
+//! | `path` | the tracked directory |
+//! | `log.redb`, `intents` | the operation log, see `byteback-oplog` |
+//! | `control.sock` | where the daemon listens |
+//! | `binding.json` | where the tree is backed up to; written and read by the command |
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use byteback_host::durable::{DirLock, RealDir};
+
+use crate::error::DaemonError;
+
+const NAME_BYTES_MAX: usize = 40;
+
+/// The state folder of one tracked directory.
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    directory: PathBuf,
+    folder: PathBuf,
+}
+
+impl StateFolder {
+    /// The state folder of `directory` below `state_root`, which need not exist.
+    ///
+    /// # Errors
+    /// If `directory` does not exist, or the state root lies inside it.
+    pub fn of(directory: &Path, state_root: &Path) -> Result<Self, DaemonError> {
+        let failed = |source| DaemonError::Folder {
+            path: directory.to_owned(),
+            source,
+        };
+        let directory = fs::canonicalize(directory).map_err(failed)?;
+        let state_root = std::path::absolute(state_root).map_err(failed)?;
+        // What exists of the state root may hide a symlink into the tree.
+        let existing = state_root.ancestors().find_map(|path| fs::canonicalize(path).ok());
+        if existing.is_some_and(|existing| existing.starts_with(&directory)) || state_root.starts_with(&directory) {
+            return Err(DaemonError::StateInside {
+                state: state_root,
+                path: directory,
+            });
+        }
+        let folder = state_root.join("trees").join(folder_name(&directory));
+        Ok(Self { directory, folder })
+    }
+
+    /// All state folders below `state_root`.
+    ///
+    /// # Errors
+    /// If the state root cannot be read.
+    pub fn all(state_root: &Path) -> io::Result<Vec<Self>> {
+        let mut folders = Vec::new();
+        let entries = match fs::read_dir(state_root.join("trees")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(folders),
+            entries => entries?,
+        };
+        for entry in entries {
+            let folder = entry?.path();
+            if let Ok(path) = fs::read(folder.join("path")) {
+                folders.push(Self {
+                    directory: PathBuf::from(std::ffi::OsString::from_vec(path)),
+                    folder,
+                });
+            }
+        }
+        folders.sort_by(|one, other| one.directory.cmp(&other.directory));
+        Ok(folders)
+    }
+
+    /// The tracked directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether there is a log already.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.folder.join("path").exists()
+    }
+
+    /// Where the daemon of the tree listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("control.sock")
+    }
+
+    /// Makes the folder if it is missing.
+    ///
+    /// # Errors
+    /// If it cannot be made, or belongs to another directory.
+    pub fn create(&self) -> Result<(), DaemonError> {
+        let failed = |source| DaemonError::State {
+            path: self.folder.clone(),
+            source,
+        };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)
+            .map_err(failed)?;
+        let path = self.folder.join("path");
+        match fs::read(&path) {
+            Ok(owner) if owner == self.directory.as_os_str().as_bytes() => Ok(()),
+            Ok(owner) => {
+                let owner = String::from_utf8_lossy(&owner).into_owned();
+                Err(failed(io::Error::other(format!("it belongs to {owner}"))))
+            }
+            Err(_) => fs::write(&path, self.directory.as_os_str().as_bytes()).map_err(failed),
+        }
+    }
+
+    /// Takes the tree for this process, creating its folder if it is missing.
+    ///
+    /// # Errors
+    /// [`DaemonError::InUse`] if another process owns it.
+    pub fn take(&self) -> Result<(RealDir, DirLock), DaemonError> {
+        self.create()?;
+        let dir = RealDir::open(&self.folder).map_err(|source| DaemonError::State {
+            path: self.folder.clone(),
+            source,
+        })?;
+        let lock = dir.lock().map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => DaemonError::InUse {
+                path: self.directory.clone(),
+                reason: source.to_string(),
+            },
+            _ => DaemonError::State {
+                path: self.folder.clone(),
+                source,
+            },
+        })?;
+        Ok((dir, lock))
+    }
+}
+
+fn folder_name(directory: &Path) -> String {
+    let last = directory.file_name().unwrap_or(OsStr::new("root"));
+    let mut name: String = last
+        .as_bytes()
+        .iter()
+        .take(NAME_BYTES_MAX)
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() || *byte == b'-' {
+                char::from(*byte)
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    name.push_str(&format!("-{:016x}", fnv1a(directory.as_os_str().as_bytes())));
+    name
+}
+
+/// FNV-1a: stable over versions of everything, which the standard library's hash is not.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

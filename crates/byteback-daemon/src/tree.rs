@@ -1,0 +1,90 @@
+//! A tracked tree in the hands of this process: opened, locked, and compared with its record.
+
+use std::sync::Arc;
+
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::{DirLock, DurableDir};
+use byteback_host::random::RealRandomness;
+use byteback_mount::live::LiveTree;
+use byteback_mount::picture::Pictures;
+use byteback_oplog::{Log, ScanReport};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::error::DaemonError;
+use crate::state_folder::StateFolder;
+
+/// A tree that this process owns. Everybody else is refused until it is dropped.
+pub struct TrackedTree {
+    folder: StateFolder,
+    live: LiveTree,
+    pictures: Arc<Pictures>,
+    clock: Arc<dyn Clock>,
+    scan: ScanReport,
+    _lock: DirLock,
+}
+
+impl TrackedTree {
+    /// Takes the tree, opens its log and compares the record with what is on the disk. `progress` is told the number of
+    /// nodes seen.
+    ///
+    /// # Errors
+    /// If another process owns the tree, or folder or log cannot be read.
+    pub fn open(folder: StateFolder, progress: &mut dyn FnMut(u64)) -> Result<Self, DaemonError> {
+        let (dir, lock) = folder.take()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root =
+            rustix::fs::openat(CWD, folder.directory(), flags, Mode::empty()).map_err(|errno| DaemonError::Folder {
+                path: folder.directory().to_owned(),
+                source: errno.into(),
+            })?;
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let dir: Arc<dyn DurableDir> = Arc::new(dir);
+        let log = Arc::new(Log::open(&dir, Arc::clone(&clock), &RealRandomness)?);
+        let live = LiveTree::new(Arc::new(root), Arc::clone(&log), Arc::clone(&clock));
+        let scan = log.scan(&live, progress)?;
+        Ok(Self {
+            folder,
+            live,
+            pictures: Arc::default(),
+            clock,
+            scan,
+            _lock: lock,
+        })
+    }
+
+    /// Where its state is.
+    #[must_use]
+    pub fn folder(&self) -> &StateFolder {
+        &self.folder
+    }
+
+    /// The files.
+    #[must_use]
+    pub fn live(&self) -> &LiveTree {
+        &self.live
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Arc<Log> {
+        self.live.log()
+    }
+
+    /// The open pictures.
+    #[must_use]
+    pub fn pictures(&self) -> &Arc<Pictures> {
+        &self.pictures
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// What the comparison with the record found.
+    #[must_use]
+    pub fn scan_report(&self) -> &ScanReport {
+        &self.scan
+    }
+}

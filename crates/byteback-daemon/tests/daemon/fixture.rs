@@ -1,0 +1,97 @@
+//! A daemon over a temporary directory, in this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use byteback_control::{Client, TreeService};
+use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
+use byteback_mount::{CacheMode, Mount, MountOptions};
+
+pub(crate) struct Fixture {
+    dir: tempfile::TempDir,
+    mode: CacheMode,
+    running: Option<(Arc<Mount>, JoinHandle<Result<(), DaemonError>>)>,
+}
+
+impl Fixture {
+    pub(crate) fn new(mode: CacheMode) -> Self {
+        assert!(
+            Path::new("/dev/fuse").exists(),
+            "/dev/fuse is missing: these tests need a machine with FUSE"
+        );
+        let dir = tempfile::Builder::new()
+            .prefix("byteback-daemon-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        set_mode(dir.path(), 0o755);
+        set_mode(&dir.path().join("tree"), 0o777);
+        Self {
+            dir,
+            mode,
+            running: None,
+        }
+    }
+
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    pub(crate) fn folder(&self) -> StateFolder {
+        StateFolder::of(&self.tree(), &self.dir.path().join("state")).unwrap()
+    }
+
+    pub(crate) fn open(&self) -> TrackedTree {
+        // A connection that has just ended may hold on to the last daemon for a moment; in a process of its own it could not.
+        for _ in 0..200 {
+            match TrackedTree::open(self.folder(), &mut |_| {}) {
+                Err(DaemonError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
+                opened => return opened.unwrap(),
+            }
+        }
+        panic!("the tree is still in use");
+    }
+
+    /// The tree without a mount, as a backup of an unmounted folder has it.
+    pub(crate) fn unmounted(&self) -> Service {
+        Service::unmounted(Arc::new(self.open()))
+    }
+
+    pub(crate) fn mount(&mut self) {
+        let tree = self.open();
+        let mut mount = MountOptions::new(self.tree());
+        mount.mode = self.mode;
+        let daemon = Daemon::start(tree, &DaemonOptions { mount }).unwrap();
+        let mount = Arc::clone(daemon.mount());
+        self.running = Some((mount, std::thread::spawn(move || daemon.run())));
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.folder().socket()).unwrap()
+    }
+
+    /// Unmounts in good order, through the control socket.
+    pub(crate) fn umount(&mut self) {
+        self.client().unmount().unwrap();
+        let (mount, run) = self.running.take().unwrap();
+        run.join().unwrap().unwrap();
+        drop(mount);
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if let Some((mount, run)) = self.running.take() {
+            if mount.unmount(byteback_mount::Unmount::IfIdle).is_err() {
+                let _ = mount.unmount(byteback_mount::Unmount::Detach);
+            }
+            let _ = run.join();
+        }
+    }
+}
+
+pub(crate) fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}

@@ -1,0 +1,177 @@
+//! Start, stop, and what a start finds.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use byteback_control::TreeService;
+use byteback_mount::CacheMode;
+use byteback_oplog::LedgerEvent;
+
+use crate::fixture::Fixture;
+use crate::operations::look;
+use crate::saved::{Begun, Saved};
+
+fn content(saved: &Saved, path: &str) -> Vec<u8> {
+    saved.tree()[std::path::Path::new(path)].1.clone()
+}
+
+#[test]
+fn a_folder_that_was_never_mounted_is_saved_by_the_same_way() {
+    let fixture = Fixture::new(CacheMode::Exact);
+    let tree = fixture.tree();
+    fs::create_dir(tree.join("sub")).unwrap();
+    fs::write(tree.join("sub/one"), vec![1; 5000]).unwrap();
+    fs::hard_link(tree.join("sub/one"), tree.join("two")).unwrap();
+    fs::write(tree.join("three"), b"").unwrap();
+    // Times of this moment prove nothing; such files would be saved twice.
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    let mut saved = Saved::default();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    assert_eq!(content(&saved, "two"), vec![1; 5000]);
+    assert_eq!(saved.whole_files, 2);
+
+    fs::File::options()
+        .write(true)
+        .open(tree.join("two"))
+        .unwrap()
+        .write_all_at(&[9; 10], 100)
+        .unwrap();
+    fs::rename(tree.join("three"), tree.join("sub/four")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    assert_eq!(content(&saved, "sub/one")[100..110], [9; 10]);
+    let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(names, ["", "sub", "sub/four", "sub/one", "two"]);
+
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    assert_eq!(
+        (saved.whole_files, saved.asked_bytes),
+        (0, 0),
+        "nothing was changed, so nothing is read"
+    );
+}
+
+#[test]
+fn what_is_changed_in_place_is_read_and_nothing_else() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fs::write(fixture.tree().join("image"), vec![7; 8 << 20]).unwrap();
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    let file = fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("image"))
+        .unwrap();
+    for piece in 0..64_u64 {
+        file.write_all_at(&[3; 1000], piece * 100_000 + 7).unwrap();
+    }
+    drop(file);
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(saved.asked_bytes, 64_000);
+    assert_eq!(
+        content(&saved, "image"),
+        fs::read(fixture.tree().join("image")).unwrap()
+    );
+    fs::rename(fixture.tree().join("image"), fixture.tree().join("renamed")).unwrap();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(saved.asked_bytes, 0, "a rename costs nothing");
+}
+
+#[test]
+fn changes_while_not_mounted_are_found_and_noted() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fs::write(fixture.tree().join("kept"), vec![1; 100]).unwrap();
+    fs::write(fixture.tree().join("changed"), vec![1; 100]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    fixture.umount();
+    // Same size, and the time of change put back: only the change time of the inode tells.
+    let before = fs::metadata(fixture.tree().join("changed")).unwrap();
+    fs::write(fixture.tree().join("changed"), vec![2; 100]).unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("changed"))
+        .unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+    assert_eq!(
+        fs::metadata(fixture.tree().join("changed")).unwrap().mtime_nsec(),
+        before.mtime_nsec()
+    );
+    drop(file);
+    fixture.mount();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(saved.whole_files, 1);
+    assert_eq!(content(&saved, "changed"), vec![2; 100]);
+    let ledger = fixture.client().status().unwrap().ledger;
+    let found = ledger
+        .iter()
+        .any(|entry| matches!(entry.event, LedgerEvent::UntrackedChanges { files: 1, .. }));
+    assert!(found, "{ledger:?}");
+    assert!(
+        !ledger
+            .iter()
+            .any(|entry| matches!(entry.event, LedgerEvent::Interrupted { .. })),
+        "{ledger:?}"
+    );
+}
+
+#[test]
+fn an_abandoned_cut_is_covered_by_the_next() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    fs::write(fixture.tree().join("first"), vec![1; 1000]).unwrap();
+    let client = fixture.client();
+    Begun::cut(&client, "backup").abandon(&client);
+    fs::write(fixture.tree().join("second"), vec![2; 1000]).unwrap();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    let seen: Vec<_> = look(&fixture.tree()).into_keys().collect();
+    assert_eq!(saved.tree().into_keys().collect::<Vec<_>>(), seen);
+    assert_eq!(content(&saved, "first"), vec![1; 1000]);
+}
+
+#[test]
+fn the_old_bytes_of_what_was_not_read_yet_are_kept() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let at = |name: &str| fixture.tree().join(name);
+    fs::write(at("overwritten"), vec![1; 300_000]).unwrap();
+    fs::write(at("cut off"), vec![2; 300_000]).unwrap();
+    fs::write(at("removed, large"), vec![3; 300_000]).unwrap();
+    fs::write(at("removed, small"), vec![4; 3000]).unwrap();
+    fs::write(at("replaced"), vec![5; 3000]).unwrap();
+    let seen = look(&fixture.tree());
+    let client = fixture.client();
+    let begun = Begun::cut(&client, "backup");
+    fs::File::options()
+        .write(true)
+        .open(at("overwritten"))
+        .unwrap()
+        .write_all_at(&[9; 100_000], 50_000)
+        .unwrap();
+    fs::File::options()
+        .write(true)
+        .open(at("cut off"))
+        .unwrap()
+        .set_len(10)
+        .unwrap();
+    fs::remove_file(at("removed, large")).unwrap();
+    fs::remove_file(at("removed, small")).unwrap();
+    fs::write(at("new"), b"new").unwrap();
+    fs::rename(at("new"), at("replaced")).unwrap();
+    let mut saved = Saved::default();
+    begun.save(&client, &mut saved);
+    let tree = saved.tree();
+    assert_eq!(tree.keys().collect::<Vec<_>>(), seen.keys().collect::<Vec<_>>());
+    for (path, seen) in seen {
+        assert!(tree[&path].1 == seen.content, "{path:?}");
+    }
+}

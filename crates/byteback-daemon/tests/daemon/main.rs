@@ -1,0 +1,20 @@
+//! The process behind a tree, on real mounts.
+//!
+//! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
+//! `life`: start, stop, untracked changes, everything that a start finds.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
+)]
+
+#[path = "../../../byteback-mount/tests/mount/operations.rs"]
+mod operations;
+
+mod coverage;
+mod fixture;
+mod life;
+mod saved;

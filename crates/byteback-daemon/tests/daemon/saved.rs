@@ -1,0 +1,167 @@
+//! The naive server of these tests: whatever a backup is told, applied to bytes in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use byteback_api::{Attributes, ByteString};
+use byteback_control::{
+    ChangesCursor, ContentChange, CutInfo, CutRequest, NameChange, NodeChange, Outcome, Piece, TreeService,
+};
+use byteback_oplog::NodeId;
+
+/// What one consumer has saved.
+#[derive(Clone, Default)]
+pub(crate) struct Saved {
+    nodes: BTreeMap<NodeId, (Attributes, Vec<u8>)>,
+    names: BTreeMap<(NodeId, ByteString), NodeId>,
+    /// Bytes of content asked for in the last backup.
+    pub(crate) asked_bytes: u64,
+    pub(crate) whole_files: u64,
+}
+
+/// A cut whose changes are known and whose content is not read yet.
+pub(crate) struct Begun {
+    info: CutInfo,
+    nodes: Vec<NodeChange>,
+    names: Vec<NameChange>,
+}
+
+impl Begun {
+    pub(crate) fn cut(tree: &dyn TreeService, consumer: &str) -> Self {
+        let request = CutRequest {
+            consumer: consumer.to_owned(),
+            everything: false,
+            look_only: false,
+            since: None,
+        };
+        let info = tree.cut(&request).unwrap();
+        let (mut nodes, mut names) = (Vec::new(), Vec::new());
+        let mut cursor = Some(ChangesCursor::default());
+        while let Some(at) = cursor {
+            let page = tree.changes(info.cut, at).unwrap();
+            nodes.extend(page.nodes);
+            names.extend(page.names);
+            cursor = page.next;
+        }
+        assert_eq!((nodes.len() as u64, names.len() as u64), (info.nodes, info.names));
+        Self { info, nodes, names }
+    }
+
+    /// Reads everything and applies it to `saved`, as a server would.
+    pub(crate) fn save(self, tree: &dyn TreeService, saved: &mut Saved) {
+        (saved.asked_bytes, saved.whole_files) = (0, 0);
+        if self.info.since.is_none() {
+            *saved = Saved::default();
+        }
+        let ids: Vec<NodeId> = self.nodes.iter().map(|change| change.node).collect();
+        let attributes = tree.attributes(self.info.cut, &ids).unwrap();
+        for (change, attributes) in self.nodes.iter().zip(attributes) {
+            let attributes = attributes.unwrap_or_else(|error| panic!("{:?}: {error}", change));
+            let known = saved.nodes.remove(&change.node);
+            assert!(
+                known.is_some() || change.is_new,
+                "{change:?} is said to be known, but was never saved"
+            );
+            let mut bytes = known.map(|(_, bytes)| bytes).unwrap_or_default();
+            let size = usize::try_from(attributes.size).unwrap();
+            let ranges = match &change.content {
+                ContentChange::Unchanged => Vec::new(),
+                ContentChange::Ranges(ranges) => ranges.clone(),
+                ContentChange::Whole(_) => {
+                    // Nothing of the old version may shine through.
+                    bytes = vec![0xAA; size];
+                    saved.whole_files += 1;
+                    vec![(0, attributes.size)]
+                }
+            };
+            // What lies beyond the old end and in no range is zeros.
+            bytes.resize(size, 0);
+            let mut expected: u64 = ranges
+                .iter()
+                .map(|(at, len)| (at + len).min(attributes.size).saturating_sub(*at))
+                .sum();
+            saved.asked_bytes += expected;
+            let ranges: Vec<(u64, u64)> = ranges
+                .into_iter()
+                .filter(|(at, len)| *len > 0 && *at < attributes.size)
+                .collect();
+            if !ranges.is_empty() {
+                tree.read(self.info.cut, change.node, &ranges, &mut |piece| {
+                    let (at, len) = match piece {
+                        Piece::Data { offset, bytes: data } => {
+                            let at = usize::try_from(offset).unwrap();
+                            bytes[at..at + data.len()].copy_from_slice(data);
+                            (offset, data.len() as u64)
+                        }
+                        Piece::Hole(range) => {
+                            let (start, end) = (
+                                usize::try_from(range.start()).unwrap(),
+                                usize::try_from(range.end()).unwrap(),
+                            );
+                            bytes[start..end].fill(0);
+                            (range.start(), range.len_bytes())
+                        }
+                    };
+                    assert!(
+                        ranges
+                            .iter()
+                            .any(|(from, count)| *from <= at && at + len <= from + count),
+                        "not asked for"
+                    );
+                    expected -= len;
+                    Ok(())
+                })
+                .unwrap();
+            }
+            assert_eq!(expected, 0, "{change:?}: not everything that was asked for came");
+            saved.nodes.insert(change.node, (attributes, bytes));
+        }
+        for change in self.names {
+            let place = (change.parent, change.name);
+            match change.child {
+                Some(child) => saved.names.insert(place, child),
+                None => saved.names.remove(&place),
+            };
+        }
+        let outcome = Outcome::Saved {
+            note: b"saved".to_vec(),
+            unsaved: Vec::new(),
+        };
+        tree.finish(self.info.cut, &outcome).unwrap();
+    }
+
+    pub(crate) fn abandon(self, tree: &dyn TreeService) {
+        tree.finish(self.info.cut, &Outcome::Abandoned).unwrap();
+    }
+}
+
+impl Saved {
+    /// The saved tree by path: attributes, content, and for files with several names a number that they share.
+    pub(crate) fn tree(&self) -> BTreeMap<PathBuf, (Attributes, Vec<u8>, NodeId)> {
+        let mut tree = BTreeMap::new();
+        let mut to_visit = vec![(PathBuf::new(), NodeId::ROOT)];
+        let mut seen_directories = BTreeSet::new();
+        while let Some((path, node)) = to_visit.pop() {
+            let (attributes, bytes) = self
+                .nodes
+                .get(&node)
+                .unwrap_or_else(|| panic!("{path:?} names node {node}, which was never saved"));
+            tree.insert(path.clone(), (attributes.clone(), bytes.clone(), node));
+            if attributes.kind == byteback_api::NodeKind::Directory {
+                assert!(
+                    seen_directories.insert(node),
+                    "{path:?} is a second name of a directory"
+                );
+                for ((parent, name), child) in &self.names {
+                    if *parent == node {
+                        let name = OsString::from_vec(name.as_bytes().to_vec());
+                        to_visit.push((path.join(name), *child));
+                    }
+                }
+            }
+        }
+        tree
+    }
+}
