@@ -4,7 +4,7 @@
 //! after does not. The names as they are in that moment come for free: they are what the database holds after the cut
 //! was committed, and a snapshot of it stays as it is.
 //!
-//! The epoch ends only if something was logged in it (SolFS §3.2.2: no version is added when nothing was written).
+//! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when nothing was written).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -69,6 +69,8 @@ pub struct NameChange {
 /// Everything that happened since a mark, in order of node and of name.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
+    /// The mark is unknown: this is all that there is now, and what is not in it may have been removed.
+    pub is_everything: bool,
     /// Nodes whose attributes or content may have changed.
     pub nodes: Vec<NodeChange>,
     /// Names that were added, removed, or stand for another node.
@@ -212,12 +214,12 @@ impl Cut {
             .into_iter()
             .map(|((parent, name), child)| NameChange { parent, name, child })
             .collect();
-        Ok(Changes { nodes, names })
+        Ok(Changes { is_everything: false, nodes, names })
     }
 
     fn everything(&self) -> Result<Changes> {
         let txn = self.snapshot.transaction();
-        let mut changes = Changes::default();
+        let mut changes = Changes { is_everything: true, ..Changes::default() };
         self.snapshot.for_each_node(|node, record, has_place| {
             let content = match record.kind {
                 NodeKind::File => Content::Whole(WholeReason::NoMark),

@@ -309,7 +309,7 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
     Ok(())
 }
 
-/// Writes what is pending. Layers are merged with what the same epoch already has (SolFS §3.2.1, persistence).
+/// Writes what is pending. Layers are merged with what the same epoch already has (SolFS section 3.2.1, persistence).
 /// May be repeated, also with more laid over it: the result is the same as if it had been done once.
 pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
     apply_nodes(txn, pending)?;

@@ -1,4 +1,4 @@
-//! What happened to one node within one epoch: the persisted form of the mlog tree (SolFS §3.2.1).
+//! What happened to one node within one epoch: the persisted form of the mlog tree (SolFS section 3.2.1).
 //!
 //! A [`Layer`] holds the byte ranges that were touched, or says that the whole content must be taken as changed and
 //! why. A layer without ranges still says something: attributes changed. Laying a younger layer over an elder one is

@@ -1,7 +1,7 @@
 //! The operation log: which bytes, names and attributes of a tracked tree changed since whom saw it last.
 //!
-//! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as they come (§3.2.1),
-//! kept in layers that backups separate (§3.2.2), asked by any number of backup programs (§3.3). Beyond the paper, all
+//! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as they come (section 3.2.1),
+//! kept in layers that backups separate (section 3.2.2), asked by any number of backup programs (section 3.3). Beyond the paper, all
 //! files share one counter, so that a backup is one moment of the whole tree; names are logged too, so that nobody walks
 //! the tree; identity follows the inode, so that a rename costs nothing; and a crash costs only files that were open.
 //!

@@ -533,3 +533,6 @@ pub(crate) fn append_to_ledger(txn: &redb::WriteTransaction, entry: LedgerEntry)
     table.insert(next, entry.encode().as_slice())?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Who has saved what: named consumers and their marks (SolFS §3.2.2, backup-driven versioning).
+//! Who has saved what: named consumers and their marks (SolFS section 3.2.2, backup-driven versioning).
 //!
 //! A *mark* is the first epoch that a consumer has not saved: `changes(since mark)` is what it needs next. A cut that is
 //! being saved is *pending*: it holds the layers like a mark, and becomes the mark when the consumer says that its

@@ -1,0 +1,108 @@
+//! Random lives of a [`World`]. `BYTEBACK_SEED` replays one, `BYTEBACK_RUNS` asks for more of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::world::{CONSUMERS, History, World};
+use crate::{Close, LogError};
+
+fn step(world: &mut World) -> Result<(), LogError> {
+    let consumer = CONSUMERS[world.random.below(3) as usize];
+    match world.random.below(40) {
+        0..=1 => world.cut(consumer)?,
+        2..=3 => {
+            world.cut(consumer)?;
+            if world.random.coin() {
+                let log = world.log();
+                world.change(Some(&log))?;
+            }
+            world.advance(consumer)?;
+        }
+        4 => world.advance(consumer)?,
+        5 => world.abandon(consumer)?,
+        6 if world.random.below(4) == 0 => world.reset(consumer)?,
+        7 => {
+            world.kill();
+            world.restart();
+        }
+        8 if world.random.coin() => world.power_loss(),
+        9..=10 => world.plan_power_loss(),
+        11 => {
+            world.clean_stop();
+            if world.log.is_none() {
+                for _ in 0..world.random.below(6) {
+                    world.pass(Duration::from_millis(3));
+                    world.change(None)?;
+                }
+                world.pass(Duration::from_millis(30));
+                world.restart();
+            }
+        }
+        12..=14 => {
+            let disturbed = world.random.coin();
+            let ns = world.random.below(100) * 1_000_000;
+            world.checkpoint(Close::QuietFor { ns }, disturbed)?;
+        }
+        15 => world.checkpoint(Close::All, true)?,
+        16 => world.plan_fault(),
+        17 if world.random.coin() => {
+            world.fill_disk();
+            for _ in 0..world.random.below(8) {
+                let log = world.log();
+                if let Err(error) = world.change(Some(&log)) {
+                    world.bear(&error);
+                }
+                if world.random.below(3) == 0
+                    && let Err(error) = world.checkpoint(Close::All, false)
+                {
+                    world.bear(&error);
+                }
+            }
+            world.empty_disk();
+        }
+        18..=20 => {
+            let ms = [1, 5, 40, 200][world.random.below(4) as usize];
+            world.pass(Duration::from_millis(ms));
+        }
+        _ => {
+            let log = world.log();
+            world.change(Some(&log))?;
+        }
+    }
+    Ok(())
+}
+
+fn live(seed: u64, steps: u64) {
+    let history = History::default();
+    let told = history.clone();
+    let life = catch_unwind(AssertUnwindSafe(move || {
+        let mut world = World::new(seed, told);
+        for _ in 0..steps {
+            if let Err(error) = step(&mut world) {
+                world.bear(&error);
+            }
+        }
+        world.check_all("in the end");
+        world.kill();
+        world.restart();
+    }));
+    if let Err(failure) = life {
+        let lines = history.lines();
+        for line in &lines[lines.len().saturating_sub(80)..] {
+            eprintln!("  {line}");
+        }
+        eprintln!("seed {seed}: replay with BYTEBACK_SEED={seed}");
+        std::panic::resume_unwind(failure);
+    }
+}
+
+#[test]
+fn no_change_is_missed_in_random_lives() {
+    if let Some(seed) = std::env::var("BYTEBACK_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        return live(seed, 120);
+    }
+    let runs = std::env::var("BYTEBACK_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);
+    for seed in 0..runs {
+        live(seed, 120);
+    }
+}
