@@ -1,6 +1,6 @@
 //! Ranges with values, where later ranges overlay earlier ones: the extent tree.
 //!
-//! Words: an *entry* is one range with its value; a *leaf* is a sorted array of at most [`LEAF_ENTRIES_MAX`] entries; *separators*
+//! Words: an *entry* is one range with its value; a *leaf* is a sorted array of at most [`LEAF_BYTES_MAX`]; *separators*
 //! are the first offsets of all leaves but the first.
 //!
 //! Two levels of sorted arrays instead of a B-tree: a search is two binary searches over dense memory, an insert moves at most one
@@ -10,7 +10,7 @@
 //!
 //! Invariants (checked by `check_invariants` after every step of the property tests):
 //! - entries are not empty, ascend and do not overlap; no two neighbours could be told as one (`ExtentValue::continues`);
-//! - no leaf is empty or holds more than [`LEAF_ENTRIES_MAX`]; `separators[i]` is the first offset of `leaves[i + 1]`;
+//! - no leaf is empty or holds more than `LEAF_ENTRIES_MAX` entries; `separators[i]` is the first offset of `leaves[i + 1]`;
 //! - `len` and `covered_bytes` are what a count would give.
 //!
 //! The *last-touched cache* is the place of the entry that the last insert made or extended. It is only a hint: it may point
@@ -30,9 +30,9 @@ pub use iter::{Gaps, Iter, Pieces, Tiles};
 use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
-/// The most entries in a leaf. Measured (`byteback-bench extents`, a million extents): 128 moves less per insert but splits the upper
-/// level twice as often; 512 moves too much. Small under test, so that a few entries already make many leaves.
-const LEAF_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 256 };
+/// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the more rarely the upper level moves.
+/// Measured with `byteback-bench extents`: half of this is slower for a million extents, twice of this for small, cold maps.
+const LEAF_BYTES_MAX: usize = 4096;
 
 /// One extent with its value.
 #[derive(Clone, PartialEq, Eq)]
@@ -73,6 +73,15 @@ pub struct ExtentMap<V> {
 }
 
 impl<V> ExtentMap<V> {
+    /// The most entries in a leaf; 256 for a set. Small under test, so that a few entries already make many leaves.
+    const LEAF_ENTRIES_MAX: usize = if cfg!(test) {
+        8
+    } else if size_of::<Entry<V>>() > LEAF_BYTES_MAX / 32 {
+        32
+    } else {
+        LEAF_BYTES_MAX / size_of::<Entry<V>>()
+    };
+
     /// An empty map; allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
@@ -289,7 +298,7 @@ impl<V: ExtentValue> ExtentMap<V> {
         let mut previous: Option<&Entry<V>> = None;
         let (mut len, mut covered_bytes) = (0, 0_u64);
         for (leaf_index, leaf) in self.leaves.iter().enumerate() {
-            if leaf.is_empty() || leaf.len() > LEAF_ENTRIES_MAX {
+            if leaf.is_empty() || leaf.len() > Self::LEAF_ENTRIES_MAX {
                 return Err(format!("leaf {leaf_index} holds {} entries", leaf.len()));
             }
             if leaf_index > 0 && self.separators[leaf_index - 1] != leaf[0].start {

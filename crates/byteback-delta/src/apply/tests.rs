@@ -181,6 +181,30 @@ impl Target for Failing<Vec<u8>> {
     }
 }
 
+/// A base that is large, all ones, and refuses to give much at once.
+struct Large;
+
+impl Base for Large {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(3_000_000)
+    }
+
+    fn read_range(&self, _offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        assert!(buffer.len() as u64 <= COPY_BUFFER_LEN, "{} bytes at once", buffer.len());
+        buffer.fill(1);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_large_base_is_copied_through_a_small_buffer() {
+    let stream = stream(3_000_000, 3_000_001, |_| {});
+    let mut target = Vec::new();
+    let stats = apply_to_new(&Large, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
+    assert_eq!(stats.copied_bytes, 3_000_000);
+    assert!(target[..3_000_000].iter().all(|&byte| byte == 1) && target[3_000_000..] == [0]);
+}
+
 #[test]
 fn failing_media_are_told_with_the_place() {
     let stream = stream(1000, 1000, |writer| writer.literal_bytes(500, b"12345").unwrap());

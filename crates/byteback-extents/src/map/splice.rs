@@ -3,18 +3,9 @@
 //! A change finds the run of entries that the range overlaps or touches, works out the at most three entries that take their place
 //! (what is left of the first, the new one, what is left of the last), and splices them in. Only then are leaves split or joined.
 
-use super::{Entry, ExtentMap, LEAF_ENTRIES_MAX, Leaf, Place};
+use super::{Entry, ExtentMap, Leaf, Place};
 use crate::range::ByteRange;
 use crate::value::ExtentValue;
-
-/// A leaf with fewer entries than this is joined with a neighbour if both fit well into one.
-const LEAF_ENTRIES_LOW: usize = LEAF_ENTRIES_MAX / 4;
-
-/// Leaves are joined only up to this size, so that the next insert does not split them again.
-const LEAF_ENTRIES_JOINED: usize = LEAF_ENTRIES_MAX / 4 * 3;
-
-/// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a few more reallocations.
-const LEAF_GROWTH_MAX: usize = LEAF_ENTRIES_MAX / 8;
 
 /// The run of entries that a range overlaps, and what stays of its first and last.
 struct Run<V> {
@@ -222,6 +213,15 @@ impl<V: ExtentValue> ExtentMap<V> {
 }
 
 impl<V> ExtentMap<V> {
+    /// A leaf with fewer entries than this is joined with a neighbour if both fit well into one.
+    const LEAF_ENTRIES_LOW: usize = Self::LEAF_ENTRIES_MAX / 4;
+
+    /// Leaves are joined only up to this size, so that the next insert does not split them again.
+    const LEAF_ENTRIES_JOINED: usize = Self::LEAF_ENTRIES_MAX / 4 * 3;
+
+    /// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a few more reallocations.
+    const LEAF_GROWTH_MAX: usize = Self::LEAF_ENTRIES_MAX / 8;
+
     /// Replaces the entries `from..to` of one leaf, which may end up empty or too long until it is reshaped.
     fn splice_leaf(&mut self, leaf_index: usize, from: usize, to: usize, new: [Option<Entry<V>>; 3]) {
         let leaf = &mut self.leaves[leaf_index];
@@ -235,7 +235,7 @@ impl<V> ExtentMap<V> {
                 leaf[at] = entry;
             } else {
                 if leaf.len() == leaf.capacity() {
-                    leaf.reserve_exact(leaf.len().clamp(1, LEAF_GROWTH_MAX));
+                    leaf.reserve_exact(leaf.len().clamp(1, Self::LEAF_GROWTH_MAX));
                 }
                 leaf.insert(at, entry);
             }
@@ -243,7 +243,7 @@ impl<V> ExtentMap<V> {
         }
         if at < to {
             leaf.drain(at..to);
-            give_back_slack(leaf);
+            Self::give_back_slack(leaf);
         }
         if from == 0
             && leaf_index > 0
@@ -281,17 +281,17 @@ impl<V> ExtentMap<V> {
 
     fn balance_leaf(&mut self, leaf_index: usize, at_index: usize) -> bool {
         let len = self.leaves[leaf_index].len();
-        if len > LEAF_ENTRIES_MAX {
+        if len > Self::LEAF_ENTRIES_MAX {
             self.split_leaf(leaf_index, at_index);
             return true;
         }
-        if len >= LEAF_ENTRIES_LOW {
+        if len >= Self::LEAF_ENTRIES_LOW {
             return false;
         }
         let fits = |other: usize| {
             self.leaves
                 .get(other)
-                .is_some_and(|other| other.len() + len <= LEAF_ENTRIES_JOINED)
+                .is_some_and(|other| other.len() + len <= Self::LEAF_ENTRIES_JOINED)
         };
         let left = match leaf_index.checked_sub(1) {
             Some(before) if fits(before) => before,
@@ -307,25 +307,25 @@ impl<V> ExtentMap<V> {
     /// Splits a leaf in halves; but leaves the elder part full where the map grows at its end or at its beginning.
     fn split_leaf(&mut self, leaf_index: usize, at_index: usize) {
         let leaf = &mut self.leaves[leaf_index];
-        let at = if leaf_index == self.separators.len() && at_index + 1 >= LEAF_ENTRIES_MAX {
-            LEAF_ENTRIES_MAX
+        let at = if leaf_index == self.separators.len() && at_index + 1 >= Self::LEAF_ENTRIES_MAX {
+            Self::LEAF_ENTRIES_MAX
         } else if leaf_index == 0 && at_index == 0 {
-            leaf.len() - LEAF_ENTRIES_MAX
+            leaf.len() - Self::LEAF_ENTRIES_MAX
         } else {
             leaf.len() / 2
         };
         let right = leaf.split_off(at);
-        give_back_slack(leaf);
+        Self::give_back_slack(leaf);
         if let Some(first) = right.first() {
             self.separators.insert(leaf_index, first.start);
             self.leaves.insert(leaf_index + 1, right);
         }
     }
-}
 
-/// Gives memory back that a leaf does not need soon.
-fn give_back_slack<V>(leaf: &mut Leaf<V>) {
-    if leaf.capacity() > leaf.len() + 2 * LEAF_GROWTH_MAX {
-        leaf.shrink_to(leaf.len() + LEAF_GROWTH_MAX);
+    /// Gives memory back that a leaf does not need soon.
+    fn give_back_slack(leaf: &mut Leaf<V>) {
+        if leaf.capacity() > leaf.len() + 2 * Self::LEAF_GROWTH_MAX {
+            leaf.shrink_to(leaf.len() + Self::LEAF_GROWTH_MAX);
+        }
     }
 }

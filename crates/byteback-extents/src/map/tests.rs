@@ -317,7 +317,10 @@ fn ascending_and_descending_extents_fill_their_leaves() {
     let descending: ExtentMap<()> = (0..COUNT).rev().map(|i| (r(i * 10, i * 10 + 1), ())).collect();
     for map in [&ascending, &descending] {
         map.check_invariants().unwrap();
-        assert_eq!(map.leaves.len() as u64, COUNT.div_ceil(LEAF_ENTRIES_MAX as u64));
+        assert_eq!(
+            map.leaves.len() as u64,
+            COUNT.div_ceil(ExtentMap::<()>::LEAF_ENTRIES_MAX as u64)
+        );
     }
     assert_eq!(ascending, descending);
 }
