@@ -4,11 +4,15 @@
 //! device's for good. Only SHA-256 hashes are stored. A hash needs no salt and no slow function, because 256 random bits
 //! cannot be guessed; comparisons take the same time wherever hashes differ.
 
+use crate::catalog::{Catalog as _, SqliteCatalog};
 use crate::error::StoreError;
 use crate::store::Store;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use byteback_host::clock::{Clock as _, RealClock};
+use byteback_host::random::{Randomness, RealRandomness};
 use sha2::{Digest as _, Sha256};
+use std::path::Path;
 use subtle::ConstantTimeEq as _;
 
 /// Prefix of join tokens.
@@ -22,6 +26,32 @@ const DEVICE_NAME_LEN_MAX: usize = 255;
 
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
+}
+
+fn draw(randomness: &dyn Randomness, prefix: &str) -> Result<String, StoreError> {
+    let mut secret = [0u8; 32];
+    randomness
+        .fill(&mut secret)
+        .map_err(|e| StoreError::io("draw random bytes", e))?;
+    Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(secret)))
+}
+
+/// Makes a join token for the store in the directory `path`, valid for `valid_ns`, also while another process serves that
+/// store: only the catalog is opened, and its engine puts the two writers in order.
+///
+/// # Errors
+/// There is no store; there is no randomness; the catalog fails.
+pub fn invite(path: impl AsRef<Path>, valid_ns: i64) -> Result<String, StoreError> {
+    let catalog = path.as_ref().join("catalog.sqlite");
+    // Opening it would create it.
+    std::fs::metadata(&catalog).map_err(|e| StoreError::io("find the catalog of the store", e))?;
+    let catalog = SqliteCatalog::open(catalog)?;
+    let token = draw(&RealRandomness, JOIN_PREFIX)?;
+    let now = RealClock.now_ns();
+    let transaction = catalog.write()?;
+    transaction.insert_join_token(&hash(&token), now, now.saturating_add(valid_ns))?;
+    transaction.commit()?;
+    Ok(token)
 }
 
 impl Store {
@@ -82,12 +112,7 @@ impl Store {
     }
 
     fn new_token(&self, prefix: &str) -> Result<String, StoreError> {
-        let mut secret = [0u8; 32];
-        self.parts
-            .randomness
-            .fill(&mut secret)
-            .map_err(|e| StoreError::io("draw random bytes", e))?;
-        Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(secret)))
+        draw(&*self.parts.randomness, prefix)
     }
 }
 

@@ -52,3 +52,14 @@ fn a_store_has_one_owner() {
     drop(store);
     Store::open(dir.path(), StoreLimits::default()).unwrap();
 }
+
+#[test]
+fn an_invitation_beside_a_serving_process_is_good_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(super::invite(dir.path(), 1_000_000_000).is_err(), "there is no store yet");
+    assert!(!dir.path().join("catalog.sqlite").exists(), "asking makes none");
+    let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
+    let join = super::invite(dir.path(), 3600 * 1_000_000_000).unwrap();
+    let (_, token) = store.join(&join, "laptop").unwrap();
+    assert!(store.authenticate(&token).unwrap().is_some());
+}
