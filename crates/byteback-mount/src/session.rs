@@ -157,6 +157,14 @@ struct End {
     ended: Condvar,
 }
 
+/// Removes what a daemon that died left at `path`, if there is such a mount; a living one stays.
+///
+/// # Errors
+/// [`MountError::Refused`] if the dead mount is not Byteback's, [`MountError::NotUnmounted`] if it cannot be removed.
+pub fn remove_leftover(path: &Path) -> Result<(), MountError> {
+    mounting::remove_leftover(path)
+}
+
 /// A live mount. Dropping it unmounts, lazily if it is in use.
 #[derive(Debug)]
 pub struct Mount {
