@@ -1,1 +1,24 @@
-//! The HTTP server over a store: routes, authentication, limits.
+//! The HTTP server over a store.
+//!
+//! [`Server::start`] binds an address, serves on threads of its own and gives a [`ServerHandle`]. Every request passes
+//! one gate, `dispatch`: it knows the route from the one table in `byteback-api`, checks the token, counts, runs the
+//! call and turns whatever went wrong into `application/problem+json`. Calls of the store block and run on blocking
+//! threads; bodies in both directions stream through short channels, so that memory does not grow with them.
+//!
+//! Shutdown: no new connections, requests at work finish (up to a limit), then the threads end. A killed server loses
+//! nothing that it acknowledged, because it acknowledges after the store's commit.
+//!
+//! This crate knows no FUSE and no client state, and decides nothing about versions.
+
+mod body;
+mod connection;
+mod convert;
+mod dispatch;
+mod listing;
+mod metrics;
+mod problem;
+mod reading;
+mod server;
+mod upload;
+
+pub use server::{Server, ServerConfig, ServerError, ServerHandle};

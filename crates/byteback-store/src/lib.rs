@@ -32,5 +32,6 @@ mod store;
 pub mod token;
 pub mod verify;
 
+pub use byteback_extents::ByteRange;
 pub use error::StoreError;
 pub use store::{Store, StoreLimits, StoreParts};

@@ -1,0 +1,252 @@
+//! Bodies between the async edge and blocking threads, through channels of a few chunks.
+//!
+//! In: `pump` moves a request's body into an [`IncomingBytes`], which a blocking thread reads. It enforces the length limit and the
+//! time between two chunks. When the reader stops early (an error), the pump goes on to read and drop what the client still
+//! sends, within the limit, so that the client gets to read the answer instead of a reset connection.
+//! Out: an [`OutgoingBytes`] is a `Write` for a blocking thread; its other end is the response's body. When the client goes
+//! away, writing fails.
+
+use crate::connection::AtWork;
+use crate::problem::refuse;
+use axum::body::{Body, Bytes, HttpBody};
+use byteback_api::problem::{Code, Problem};
+use http_body::{Frame, SizeHint};
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Chunks in flight.
+const CHUNKS: usize = 4;
+
+/// Longest chunk that is sent, in bytes.
+pub(crate) const CHUNK_LEN: usize = 128 * 1024;
+
+/// Limits of one incoming body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    pub(crate) len_max: u64,
+    pub(crate) idle_timeout: Duration,
+}
+
+/// The blocking end of a request's body.
+pub(crate) struct IncomingBytes {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
+    ended: bool,
+}
+
+/// The two ends of a request's body on its way in.
+pub(crate) fn incoming() -> (mpsc::Sender<io::Result<Bytes>>, IncomingBytes) {
+    let (sender, receiver) = mpsc::channel(CHUNKS);
+    (
+        sender,
+        IncomingBytes {
+            receiver,
+            current: Bytes::new(),
+            ended: false,
+        },
+    )
+}
+
+impl Read for IncomingBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() && !self.ended {
+            match self.receiver.blocking_recv() {
+                // An empty chunk is the body's true end. A channel that just closes is a body that was cut.
+                Some(Ok(chunk)) if chunk.is_empty() => self.ended = true,
+                Some(Ok(chunk)) => self.current = chunk,
+                Some(Err(e)) => {
+                    self.ended = true;
+                    return Err(e);
+                }
+                None => return Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+        let len = buffer.len().min(self.current.len());
+        let chunk = self.current.split_to(len);
+        if let Some(target) = buffer.get_mut(..len) {
+            target.copy_from_slice(&chunk);
+        }
+        Ok(len)
+    }
+}
+
+/// The next chunk of a body that holds data.
+async fn next_chunk(body: &mut Body, idle_timeout: Duration) -> Result<Option<Bytes>, Box<Problem>> {
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
+        match tokio::time::timeout(idle_timeout, frame).await {
+            Err(_) => {
+                let detail = format!("no byte arrived for {} s", idle_timeout.as_secs());
+                return Err(refuse(Code::RequestTimeout, detail));
+            }
+            Ok(None) => return Ok(None),
+            Ok(Some(Err(e))) => return Err(refuse(Code::InvalidBody, format!("the body broke off: {e}"))),
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+/// Moves a body to its reader. An error says why the body as such is refused, whatever the reader made of it.
+pub(crate) async fn pump(
+    mut body: Body,
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    limits: BodyLimits,
+) -> Result<(), Box<Problem>> {
+    let result = pump_chunks(&mut body, &sender, limits).await;
+    let last = match &result {
+        Ok(()) => Ok(Bytes::new()),
+        Err(problem) => Err(io::Error::other(problem.clone())),
+    };
+    // The reader may have stopped already.
+    let _ = sender.send(last).await;
+    result
+}
+
+async fn pump_chunks(
+    body: &mut Body,
+    sender: &mpsc::Sender<io::Result<Bytes>>,
+    limits: BodyLimits,
+) -> Result<(), Box<Problem>> {
+    let too_large = || refuse(Code::BodyTooLarge, format!("the limit is {} bytes", limits.len_max));
+    if body.size_hint().lower() > limits.len_max {
+        return Err(too_large());
+    }
+    let mut total = 0u64;
+    while let Some(chunk) = next_chunk(body, limits.idle_timeout).await? {
+        total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
+        if total > limits.len_max {
+            return Err(too_large());
+        }
+        // A reader that has stopped gets no more, but the client is heard out.
+        let _ = sender.send(Ok(chunk)).await;
+    }
+    Ok(())
+}
+
+/// A whole small body.
+pub(crate) async fn collect(mut body: Body, limits: BodyLimits) -> Result<Vec<u8>, Box<Problem>> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = next_chunk(&mut body, limits.idle_timeout).await? {
+        bytes.extend_from_slice(&chunk);
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limits.len_max {
+            return Err(refuse(
+                Code::BodyTooLarge,
+                format!("the limit is {} bytes", limits.len_max),
+            ));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Reads and drops the rest of a body that nobody wants, up to `len_max` bytes.
+pub(crate) async fn drain(mut body: Body, limits: BodyLimits) {
+    let mut total = 0u64;
+    while let Ok(Some(chunk)) = next_chunk(&mut body, limits.idle_timeout).await {
+        total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
+        if total > limits.len_max {
+            return;
+        }
+    }
+}
+
+/// The blocking end of a response's body.
+pub(crate) struct OutgoingBytes {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    pending: Vec<u8>,
+}
+
+impl OutgoingBytes {
+    /// Sends what is pending.
+    pub(crate) fn send(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let chunk = Bytes::from(std::mem::take(&mut self.pending));
+        self.sender
+            .blocking_send(Ok(chunk))
+            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Breaks the body off, so that the client cannot take it for complete.
+    pub(crate) fn fail(&mut self, error: io::Error) {
+        let _ = self.sender.blocking_send(Err(error));
+    }
+}
+
+impl Write for OutgoingBytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= CHUNK_LEN {
+            self.send()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send()
+    }
+}
+
+/// The two ends of a response's body; `len` is its length in bytes, if that is known.
+pub(crate) fn outgoing(len: Option<u64>) -> (OutgoingBytes, Body) {
+    let (sender, receiver) = mpsc::channel(CHUNKS);
+    (
+        OutgoingBytes {
+            sender,
+            pending: Vec::new(),
+        },
+        Body::new(ChannelBody { receiver, len }),
+    )
+}
+
+struct ChannelBody {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    len: Option<u64>,
+}
+
+impl HttpBody for ChannelBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        self.receiver
+            .poll_recv(cx)
+            .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.len.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// A response's body that keeps its connection marked as at work until it is sent.
+pub(crate) struct WorkingBody {
+    pub(crate) inner: Body,
+    pub(crate) _at_work: AtWork,
+}
+
+impl HttpBody for WorkingBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

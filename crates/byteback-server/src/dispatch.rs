@@ -1,0 +1,270 @@
+//! The one gate that every request passes.
+//!
+//! In this order: the connection is marked as at work; the token is checked if the route wants one; the call runs; the
+//! answer is counted. A route cannot forget any of it, because routes have no handlers of their own: the table says
+//! which call belongs to an address, and one `match` says which function answers it.
+
+use crate::body::{BodyLimits, WorkingBody, collect, drain};
+use crate::connection::Peer;
+use crate::metrics::Metrics;
+use crate::problem::{of_store, parameter, refuse, respond};
+use crate::server::ServerConfig;
+use crate::{listing, reading, upload};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use byteback_api::messages::{Health, JoinRequest, JoinResponse};
+use byteback_api::problem::{Code, Problem};
+use byteback_api::query::Query;
+use byteback_api::routes::{Access, Route};
+use byteback_api::{DeviceId, FileId, FolderName};
+use byteback_store::{Store, StoreError};
+use serde::Serialize;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Longest body of a call that takes JSON, in bytes.
+const JSON_LEN_MAX: u64 = 64 * 1024;
+
+/// What is read and dropped of the body of a request that is refused unheard, in bytes: enough for the sender to get
+/// to read the answer, too little to be worth an attack.
+const DRAIN_LEN_MAX: u64 = 256 * 1024;
+
+/// What every call needs.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) config: ServerConfig,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Long calls that hold a blocking thread while they wait for the client.
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+/// A request on its way to its call.
+pub(crate) struct Call {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) device: DeviceId,
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Body,
+}
+
+pub(crate) type Answer = Result<Response<Body>, Box<Problem>>;
+
+/// Answers a request for a route, or for no route.
+pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, request: Request) -> Response<Body> {
+    let at_work = request
+        .extensions()
+        .get::<axum::extract::ConnectInfo<Peer>>()
+        .map(|info| info.0.activity.begin());
+    let route = target.ok();
+    let answer = match target {
+        Ok(route) => answer(Arc::clone(&shared), route, request).await,
+        Err(code) => {
+            let detail = format!("{} {}", request.method(), request.uri().path());
+            drain(request.into_body(), drain_limits(&shared)).await;
+            Err(refuse(code, detail))
+        }
+    };
+    let response = answer.unwrap_or_else(|problem| {
+        if problem.status >= 500 && problem.code != Code::Unavailable {
+            shared
+                .config
+                .report(&format!("{}: {}", route.map_or("?", Route::path), problem));
+        }
+        respond(&problem)
+    });
+    shared.metrics.answered(route, response.status().as_u16());
+    match at_work {
+        Some(at_work) => response.map(|inner| {
+            Body::new(WorkingBody {
+                inner,
+                _at_work: at_work,
+            })
+        }),
+        None => response,
+    }
+}
+
+fn drain_limits(shared: &Shared) -> BodyLimits {
+    BodyLimits {
+        len_max: DRAIN_LEN_MAX,
+        idle_timeout: shared.config.idle_timeout,
+    }
+}
+
+async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
+    let (mut parts, body) = request.into_parts();
+    let device = match route.access() {
+        Access::Open => 0,
+        Access::Device => match authenticate(&shared, &parts.headers).await {
+            Ok(device) => device,
+            Err(problem) => {
+                drain(body, drain_limits(&shared)).await;
+                return Err(problem);
+            }
+        },
+    };
+    let params = RawPathParams::from_request_parts(&mut parts, &())
+        .await
+        .map_err(|e| parameter(format!("the address does not decode: {e}")))?;
+    let params = params
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let query = Query::parse(parts.uri.query()).map_err(|e| parameter(e.to_string()))?;
+    let call = Call {
+        shared,
+        device,
+        params,
+        query,
+        headers: parts.headers,
+        body,
+    };
+    match route {
+        Route::Health => {
+            call.query.finish().map_err(|e| parameter(e.to_string()))?;
+            json(&Health {
+                status: "ok".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            })
+        }
+        Route::Metrics => Ok(text("text/plain; version=0.0.4", call.shared.metrics.to_text())),
+        Route::OpenApi => Ok(text("application/json", byteback_api::openapi::DOCUMENT.to_owned())),
+        Route::Join => join(call).await,
+        Route::Folders => listing::folders(call).await,
+        Route::FolderCreate => listing::folder_create(call).await,
+        Route::Folder => listing::folder(call).await,
+        Route::PartPut => upload::part_put(call).await,
+        Route::BatchCommit => upload::batch_commit(call).await,
+        Route::BatchStatus => listing::batch_status(call).await,
+        Route::Snapshots => listing::snapshots(call).await,
+        Route::SnapshotCreate => listing::snapshot_create(call).await,
+        Route::SnapshotDelete => listing::snapshot_delete(call).await,
+        Route::Tree => listing::tree(call).await,
+        Route::Node => listing::node(call).await,
+        Route::Extents => listing::extents(call).await,
+        Route::Changes => listing::changes(call).await,
+        Route::Diff => listing::diff(call).await,
+        Route::Content => reading::content(call).await,
+        Route::Verify => reading::verify(call).await,
+    }
+}
+
+async fn authenticate(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<DeviceId, Box<Problem>> {
+    let refused = |detail: &str| refuse(Code::Unauthorized, detail);
+    let header = headers
+        .get(header::AUTHORIZATION)
+        .ok_or_else(|| refused("there is no Authorization header"))?;
+    let token = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim().to_owned())
+        .ok_or_else(|| refused("the Authorization header is not 'Bearer TOKEN'"))?;
+    let store = shared.store.clone();
+    let device = blocking(move || store.authenticate(&token)).await?;
+    device.ok_or_else(|| refused("the token is unknown"))
+}
+
+async fn join(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let request: JoinRequest = call.take_json().await?;
+    let store = call.shared.store.clone();
+    let (device_id, token) = blocking(move || store.join(&request.join_token, &request.name)).await?;
+    let mut response = json(&JoinResponse { device_id, token })?;
+    *response.status_mut() = StatusCode::CREATED;
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+impl Call {
+    /// A parameter of the path.
+    pub(crate) fn param<T>(&self, name: &str) -> Result<T, Box<Problem>>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let text = self
+            .params
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or("", |(_, value)| value);
+        text.parse()
+            .map_err(|e: T::Err| parameter(format!("'{name}' in the address: {e}")))
+    }
+
+    pub(crate) fn folder(&self) -> Result<String, Box<Problem>> {
+        Ok(self.param::<FolderName>("folder")?.as_str().to_owned())
+    }
+
+    pub(crate) fn node(&self) -> Result<byteback_store::model::FileId, Box<Problem>> {
+        self.param::<FileId>("node").map(crate::convert::file_to_store)
+    }
+
+    /// A parameter of the query.
+    pub(crate) fn query<T>(&mut self, name: &str) -> Result<Option<T>, Box<Problem>>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        self.query.take(name).map_err(|e| parameter(e.to_string()))
+    }
+
+    /// Refuses parameters that the call does not have.
+    pub(crate) fn finish_query(&mut self) -> Result<(), Box<Problem>> {
+        std::mem::take(&mut self.query)
+            .finish()
+            .map_err(|e| parameter(e.to_string()))
+    }
+
+    /// The body as JSON; the call goes on without it.
+    pub(crate) async fn take_json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Box<Problem>> {
+        let limits = BodyLimits {
+            len_max: JSON_LEN_MAX,
+            idle_timeout: self.shared.config.idle_timeout,
+        };
+        let bytes = collect(std::mem::take(&mut self.body), limits).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|e| refuse(Code::InvalidBody, format!("the body is not the expected JSON: {e}")))
+    }
+}
+
+/// Runs a call of the store on a blocking thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Box<Problem>> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|e| of_store(&e)),
+        Err(_) => Err(refuse(Code::Internal, "the call panicked or was cancelled")),
+    }
+}
+
+/// The right to hold a blocking thread for as long as a client sends or receives.
+pub(crate) async fn stream_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    let wait = Arc::clone(&shared.streams).acquire_owned();
+    match tokio::time::timeout(shared.config.idle_timeout, wait).await {
+        Ok(Ok(permit)) => Ok(permit),
+        _ => Err(refuse(Code::Unavailable, "too many transfers are at work")),
+    }
+}
+
+pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
+    match serde_json::to_string(value) {
+        Ok(body) => Ok(text("application/json", body)),
+        Err(e) => Err(refuse(Code::Internal, format!("the answer does not serialize: {e}"))),
+    }
+}
+
+fn text(media: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}

@@ -1,0 +1,158 @@
+//! Counters of the server, told in Prometheus' text format. None of them carries a folder's or a file's name.
+
+use byteback_api::routes::Route;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the server started.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    connections_opened: AtomicU64,
+    connections_closed: AtomicU64,
+    pub(crate) batches_applied: AtomicU64,
+    pub(crate) batches_repeated: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
+    /// Per route, and per class of status (1xx to 5xx).
+    requests: Vec<[AtomicU64; 5]>,
+    other_requests: AtomicU64,
+    unauthorized: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(u64::try_from(by).unwrap_or(0), Ordering::Relaxed);
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            connections_opened: AtomicU64::new(0),
+            connections_closed: AtomicU64::new(0),
+            batches_applied: AtomicU64::new(0),
+            batches_repeated: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
+            requests: Route::ALL.iter().map(|_| Default::default()).collect(),
+            other_requests: AtomicU64::new(0),
+            unauthorized: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        add(&self.received_bytes, bytes);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        add(&self.sent_bytes, bytes);
+    }
+
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn connection_opened(&self) {
+        add(&self.connections_opened, 1);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        add(&self.connections_closed, 1);
+    }
+
+    /// Counts an answered request; `None` for an address that is no route.
+    pub(crate) fn answered(&self, route: Option<Route>, status: u16) {
+        if status == 401 {
+            add(&self.unauthorized, 1);
+        }
+        let index = route.and_then(|route| Route::ALL.iter().position(|known| *known == route));
+        let class = usize::from(status / 100).saturating_sub(1);
+        match index
+            .and_then(|index| self.requests.get(index))
+            .and_then(|classes| classes.get(class))
+        {
+            Some(counter) => add(counter, 1),
+            None => add(&self.other_requests, 1),
+        }
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let mut out = String::new();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let open = load(&self.connections_opened).saturating_sub(load(&self.connections_closed));
+        let simple = [
+            (
+                "received_bytes_total",
+                "counter",
+                "Bytes read from connections.",
+                load(&self.received_bytes),
+            ),
+            (
+                "sent_bytes_total",
+                "counter",
+                "Bytes written to connections.",
+                load(&self.sent_bytes),
+            ),
+            (
+                "connections_opened_total",
+                "counter",
+                "Connections accepted.",
+                load(&self.connections_opened),
+            ),
+            ("connections", "gauge", "Open connections.", open),
+            (
+                "batches_applied_total",
+                "counter",
+                "Batches applied.",
+                load(&self.batches_applied),
+            ),
+            (
+                "batches_repeated_total",
+                "counter",
+                "Commits of batches that were applied before.",
+                load(&self.batches_repeated),
+            ),
+            (
+                "stored_bytes_total",
+                "counter",
+                "Bytes of literal frames that batches added.",
+                load(&self.stored_bytes),
+            ),
+            (
+                "unauthorized_total",
+                "counter",
+                "Requests without a valid token.",
+                load(&self.unauthorized),
+            ),
+            (
+                "unrouted_requests_total",
+                "counter",
+                "Requests for addresses that do not exist.",
+                load(&self.other_requests),
+            ),
+        ];
+        // Writing to a string cannot fail.
+        for (name, kind, help, value) in simple {
+            let _ = writeln!(out, "# HELP byteback_server_{name} {help}");
+            let _ = writeln!(out, "# TYPE byteback_server_{name} {kind}");
+            let _ = writeln!(out, "byteback_server_{name} {value}");
+        }
+        let _ = writeln!(out, "# HELP byteback_server_requests_total Answered requests.");
+        let _ = writeln!(out, "# TYPE byteback_server_requests_total counter");
+        for (route, classes) in Route::ALL.iter().zip(&self.requests) {
+            for (class, counter) in (1..).zip(classes) {
+                let count = load(counter);
+                if count > 0 {
+                    let (method, path) = (route.method().as_str(), route.path());
+                    let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{class}xx\"");
+                    let _ = writeln!(out, "byteback_server_requests_total{{{labels}}} {count}");
+                }
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,236 @@
+//! Calls that answer streams: contents, deltas over nothing, verifications.
+//!
+//! A stream that fails after its first byte is broken off, never ended: contents have their length in the head, a
+//! delta has a trailer, and a verification has a last line, so that no client takes a part for the whole.
+
+use crate::body::{CHUNK_LEN, OutgoingBytes, outgoing};
+use crate::convert;
+use crate::dispatch::{Answer, Call, blocking, stream_permit};
+use crate::problem::{parameter, refuse, respond};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use byteback_api::messages::VerifyEvent;
+use byteback_api::problem::Code;
+use byteback_api::{MEDIA_DELTA, MEDIA_JSON_LINES, Seq};
+use byteback_store::content::ContentReader;
+use byteback_store::{Store, StoreError};
+use std::io::{self, Write as _};
+use std::ops::ControlFlow;
+
+/// Files between two lines of progress.
+const FILES_PER_LINE: u64 = 64;
+
+pub(crate) async fn content(mut call: Call) -> Answer {
+    let (folder, file) = (call.folder()?, call.node()?);
+    let at = call.query::<Seq>("at")?;
+    call.finish_query()?;
+    let wants_delta = call
+        .headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .any(|accepted| accepted.split(',').any(|media| media.trim() == MEDIA_DELTA));
+    let store = call.shared.store.clone();
+    let (size, at) = {
+        let (store, folder) = (store.clone(), folder.clone());
+        blocking(move || store.content_size(&folder, file, at)).await?
+    };
+    let range = if wants_delta {
+        Ok(None)
+    } else {
+        requested_range(&call.headers, size)
+    };
+    let Ok(range) = range else {
+        let mut response = respond(&refuse(
+            Code::RangeNotSatisfiable,
+            format!("the contents have {size} bytes"),
+        ));
+        insert(
+            response.headers_mut(),
+            header::CONTENT_RANGE,
+            &format!("bytes */{size}"),
+        );
+        return Ok(response);
+    };
+    let permit = stream_permit(&call.shared).await?;
+    let wanted = range.map(|range| (range, byteback_store_range(range)));
+    let reader = {
+        let bytes = wanted.as_ref().and_then(|(_, bytes)| *bytes);
+        blocking(move || store.content(&folder, file, Some(at), bytes)).await?
+    };
+    let len = range.map_or(size, |(start, end)| end - start);
+    let (mut out, body) = outgoing(if wants_delta { None } else { Some(len) });
+    let shared = std::sync::Arc::clone(&call.shared);
+    tokio::task::spawn_blocking(move || {
+        let sent = if wants_delta {
+            send_delta(reader, &mut out)
+        } else {
+            send_bytes(reader, &mut out)
+        };
+        if let Err(error) = sent {
+            shared.config.report(&format!("contents of {file}: {error}"));
+            out.fail(io::Error::other(error));
+        }
+        drop(permit);
+    });
+    let mut response = Response::new(body);
+    if range.is_some() {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    let headers = response.headers_mut();
+    let media = if wants_delta {
+        MEDIA_DELTA
+    } else {
+        "application/octet-stream"
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    if !wants_delta {
+        headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        insert(headers, header::CONTENT_LENGTH, &len.to_string());
+    }
+    if let Some((start, end)) = range {
+        insert(
+            headers,
+            header::CONTENT_RANGE,
+            &format!("bytes {start}-{}/{size}", end.saturating_sub(1)),
+        );
+    }
+    Ok(response)
+}
+
+fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+    // Digits and a few ASCII signs are always a valid value.
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+fn byteback_store_range((start, end): (u64, u64)) -> Option<byteback_store::ByteRange> {
+    byteback_store::ByteRange::new(start, end)
+}
+
+/// The range \[start, end) that a `Range` header asks for; `Ok(None)` for none, or for one that RFC 9110 lets a server
+/// ignore (another unit, several ranges, malformed). `Err` when no byte of it exists.
+fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, ()> {
+    let Some(text) = headers.get(header::RANGE).and_then(|value| value.to_str().ok()) else {
+        return Ok(None);
+    };
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Ok(None);
+    };
+    let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Digits that do not fit lie beyond every file.
+        true => Some(text.parse::<u64>().unwrap_or(u64::MAX)),
+        false => None,
+    };
+    let (start, end) = match (first.is_empty(), last.is_empty()) {
+        (true, true) => return Ok(None),
+        (true, false) => match number(last) {
+            Some(suffix) => (size.saturating_sub(suffix), if suffix == 0 { 0 } else { size }),
+            None => return Ok(None),
+        },
+        (false, true) => match number(first) {
+            Some(start) => (start, size),
+            None => return Ok(None),
+        },
+        (false, false) => match (number(first), number(last)) {
+            (Some(start), Some(last)) if start <= last => (start, last.saturating_add(1).min(size)),
+            _ => return Ok(None),
+        },
+    };
+    if start >= end { Err(()) } else { Ok(Some((start, end))) }
+}
+
+/// A client that goes away is no error of ours.
+fn send_bytes(mut reader: ContentReader, out: &mut OutgoingBytes) -> Result<(), StoreError> {
+    let mut chunk = Vec::new();
+    loop {
+        reader.next_chunk(&mut chunk, CHUNK_LEN)?;
+        if chunk.is_empty() {
+            let _ = out.send();
+            return Ok(());
+        }
+        if out.write_all(&chunk).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn send_delta(reader: ContentReader, out: &mut OutgoingBytes) -> Result<(), StoreError> {
+    if reader.write_delta(&mut *out)?.is_ok() {
+        let _ = out.send();
+    }
+    Ok(())
+}
+
+pub(crate) async fn verify(mut call: Call) -> Answer {
+    let folder = call.folder()?;
+    let at = call.query::<Seq>("at")?;
+    call.finish_query()?;
+    let store = call.shared.store.clone();
+    // What can be wrong with the request is told by its status; the stream comes after.
+    let seq = {
+        let (store, folder) = (store.clone(), folder.clone());
+        blocking(move || store.folder(&folder)).await?.seq
+    };
+    if seq == 0 || at.is_some_and(|at| at == 0 || at > seq) {
+        return Err(parameter(format!("'at' goes from 1 to {seq}")));
+    }
+    let permit = stream_permit(&call.shared).await?;
+    let (mut out, body) = outgoing(None);
+    tokio::task::spawn_blocking(move || {
+        verify_into(&store, &folder, at, &mut out);
+        drop(permit);
+    });
+    Ok(json_lines(body))
+}
+
+fn json_lines(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_JSON_LINES));
+    response
+}
+
+fn verify_into(store: &Store, folder: &str, at: Option<Seq>, out: &mut OutgoingBytes) {
+    let mut told_files = 0;
+    let result = store.verify(folder, at, |event| {
+        let event = convert::verify_event(event);
+        // A line per file would be more than anyone reads; damage is always told at once.
+        if let VerifyEvent::Progress { files, .. } = &event {
+            if *files > 0 && *files < told_files + FILES_PER_LINE {
+                return ControlFlow::Continue(());
+            }
+            told_files = *files;
+        }
+        match line(out, &event) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    let last = match result {
+        Ok(totals) => VerifyEvent::Summary {
+            files: totals.files,
+            frames: totals.frames,
+            bytes: totals.bytes,
+            damaged_files: totals.damaged_files,
+        },
+        Err(error) => VerifyEvent::Failed {
+            detail: error.to_string(),
+        },
+    };
+    // Nobody is left to hear of a failure to say the last line.
+    let _ = line(out, &last);
+}
+
+fn line(out: &mut OutgoingBytes, event: &VerifyEvent) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(event).map_err(io::Error::other)?;
+    bytes.push(b'\n');
+    out.write_all(&bytes)?;
+    out.send()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Starting and stopping the server.
+//!
+//! A server owns a thread with a runtime; whoever started it keeps a [`ServerHandle`]. Stopping: the listener closes,
+//! idle connections close, requests at work finish or are cut off after [`ServerConfig::shutdown_timeout`]. What is
+//! cut off was not acknowledged.
+//!
+//! In the background, expired parts and unreferenced segments are collected now and then.
+
+use crate::connection::{CountingListener, Peer};
+use crate::dispatch::{Shared, dispatch};
+use crate::metrics::Metrics;
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use byteback_api::problem::Code;
+use byteback_api::routes::{Method, Route};
+use byteback_store::Store;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Where a server tells what a person must look at.
+type Report = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a server behaves.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Where to listen; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// Longest body that carries a piece of a batch, in bytes.
+    pub part_len_max: u64,
+    /// Open connections; more wait.
+    pub connections_max: usize,
+    /// Transfers at work at once; more wait, and are refused after `idle_timeout`.
+    pub streams_max: usize,
+    /// How long the head of a request may take, and a connection may idle.
+    pub head_timeout: Duration,
+    /// How long a client may be silent inside a body, or refuse to take bytes.
+    pub idle_timeout: Duration,
+    /// How long requests at work may take to finish when the server stops.
+    pub shutdown_timeout: Duration,
+    /// Time between two collections of what nothing refers to.
+    pub collect_interval: Duration,
+    /// Hears of failures that are the server's own; nothing else is told.
+    pub report: Option<Report>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8730)),
+            part_len_max: byteback_api::PART_LEN_MAX_DEFAULT,
+            connections_max: 1024,
+            streams_max: 64,
+            head_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(30),
+            collect_interval: Duration::from_secs(3600),
+            report: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerConfig")
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerConfig {
+    pub(crate) fn report(&self, message: &str) {
+        if let Some(report) = &self.report {
+            report(message);
+        }
+    }
+}
+
+/// A server cannot start or stop.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Threads cannot be started.
+    #[error("cannot start the server's threads: {0}")]
+    Threads(#[source] io::Error),
+    /// The connection loop failed.
+    #[error("the server stopped serving: {0}")]
+    Serve(#[source] io::Error),
+    /// The server's thread panicked.
+    #[error("the server's thread ended by a panic; nothing acknowledged is lost, start it again")]
+    Panicked,
+}
+
+/// The server; see [`Server::start`].
+#[derive(Debug)]
+pub struct Server;
+
+/// A running server. Dropping it stops the server and waits for it.
+#[derive(Debug)]
+pub struct ServerHandle {
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
+}
+
+impl Server {
+    /// Binds the address and serves `store`. It accepts connections when this returns.
+    ///
+    /// # Errors
+    /// The address is taken or not ours; threads cannot be started.
+    pub fn start(config: ServerConfig, store: Store) -> Result<ServerHandle, ServerError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            // Streams may hold theirs for long; the rest is for short calls.
+            .max_blocking_threads(config.streams_max.saturating_add(64))
+            .thread_name("byteback-serve")
+            .enable_all()
+            .build()
+            .map_err(ServerError::Threads)?;
+        let listen = |source| ServerError::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = runtime.block_on(TcpListener::bind(config.listen)).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let metrics = Arc::new(Metrics::new());
+        let (stop, stopped) = oneshot::channel();
+        let serving_metrics = Arc::clone(&metrics);
+        let thread = std::thread::Builder::new()
+            .name("byteback-serve".to_owned())
+            .spawn(move || {
+                let shutdown_timeout = config.shutdown_timeout;
+                let result = runtime.block_on(serve(config, store, listener, serving_metrics, stopped));
+                // Blocking calls that still run get the same time to end; then they are left to the process's end.
+                runtime.shutdown_timeout(shutdown_timeout);
+                result
+            })
+            .map_err(ServerError::Threads)?;
+        Ok(ServerHandle {
+            address,
+            metrics,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl ServerHandle {
+    /// The address that is listened on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Bytes read from all connections so far.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.metrics.received_bytes()
+    }
+
+    /// Bytes written to all connections so far.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.metrics.sent_bytes()
+    }
+
+    /// Stops accepting, lets requests at work finish, and waits for the end.
+    ///
+    /// # Errors
+    /// The server had failed before.
+    pub fn shutdown(mut self) -> Result<(), ServerError> {
+        self.stop_and_wait()
+    }
+
+    /// Waits until the server ends by itself, which it only does when it fails.
+    ///
+    /// # Errors
+    /// Why it ended.
+    pub fn wait(mut self) -> Result<(), ServerError> {
+        let result = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
+        result.unwrap_or(Err(ServerError::Panicked))
+    }
+
+    fn stop_and_wait(&mut self) -> Result<(), ServerError> {
+        if let Some(stop) = self.stop.take() {
+            // A server that ended by itself hears nothing any more.
+            let _ = stop.send(());
+        }
+        let result = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
+        result.unwrap_or(Err(ServerError::Panicked))
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `shutdown`.
+        let _ = self.stop_and_wait();
+    }
+}
+
+async fn serve(
+    config: ServerConfig,
+    store: Store,
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    stopped: oneshot::Receiver<()>,
+) -> Result<(), ServerError> {
+    let listener = CountingListener {
+        inner: listener,
+        permits: Arc::new(Semaphore::new(config.connections_max)),
+        metrics: Arc::clone(&metrics),
+        head_timeout: config.head_timeout,
+        idle_timeout: config.idle_timeout,
+    };
+    let shutdown_timeout = config.shutdown_timeout;
+    let streams = Arc::new(Semaphore::new(config.streams_max));
+    let shared = Arc::new(Shared {
+        store,
+        config,
+        metrics,
+        streams,
+    });
+    let collector = tokio::spawn(collect(Arc::clone(&shared)));
+    let (stopping, mut deadline) = oneshot::channel();
+    let service = router(shared).into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
+        // A handle that is gone without a word means the same.
+        let _ = stopped.await;
+        let _ = stopping.send(());
+    });
+    let cut_off = async move {
+        // The sender lives as long as the server serves.
+        let _ = (&mut deadline).await;
+        tokio::time::sleep(shutdown_timeout).await;
+    };
+    let result = tokio::select! {
+        result = serving.into_future() => result.map_err(ServerError::Serve),
+        () = cut_off => Ok(()),
+    };
+    collector.abort();
+    result
+}
+
+async fn collect(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(shared.config.collect_interval).await;
+        let store = shared.store.clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.collect()).await {
+            shared
+                .config
+                .report(&format!("cannot collect what nothing refers to: {error}"));
+        }
+    }
+}
+
+/// The router, built from the one table.
+fn router(shared: Arc<Shared>) -> Router {
+    let mut router = Router::new();
+    let mut paths: Vec<&str> = Route::ALL.iter().map(|route| route.path()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    for path in paths {
+        let mut methods: MethodRouter = MethodRouter::new();
+        for &route in Route::ALL.iter().filter(|route| route.path() == path) {
+            let shared = Arc::clone(&shared);
+            let filter = match route.method() {
+                Method::Get => MethodFilter::GET,
+                Method::Put => MethodFilter::PUT,
+                Method::Post => MethodFilter::POST,
+                Method::Delete => MethodFilter::DELETE,
+            };
+            let handler = move |request: Request| dispatch(Arc::clone(&shared), Ok(route), request);
+            methods = methods.merge(on(filter, handler));
+        }
+        router = router.route(path, methods);
+    }
+    let not_allowed = Arc::clone(&shared);
+    router
+        .fallback(move |request: Request| dispatch(Arc::clone(&shared), Err(Code::RouteNotFound), request))
+        .method_not_allowed_fallback(move |request: Request| {
+            dispatch(Arc::clone(&not_allowed), Err(Code::MethodNotAllowed), request)
+        })
+}

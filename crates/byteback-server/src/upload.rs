@@ -1,0 +1,122 @@
+//! Calls that take a piece of a batch: its body is decoded on a blocking thread while it arrives.
+//!
+//! Literals go to segments chunk by chunk. A client that dies in the middle leaves bytes in a segment that nothing
+//! refers to. When a body is refused as a body (too long, too slow, broken off), that is the answer, whatever the
+//! decoder made of the rest.
+
+use crate::body::{BodyLimits, IncomingBytes, incoming, pump};
+use crate::convert;
+use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
+use crate::problem::{of_batch, of_store, parameter, refuse};
+use axum::body::Body;
+use byteback_api::batch::{BatchReader, Record};
+use byteback_api::messages::PartStaged;
+use byteback_api::problem::{Code, Problem};
+use byteback_api::{HEADER_PARTS, MEDIA_BATCH};
+use byteback_store::stage::PartWriter;
+use std::io::BufReader;
+use std::sync::atomic::Ordering;
+
+pub(crate) async fn part_put(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let (folder, counter, part) = (call.folder()?, call.param("counter")?, call.param("part")?);
+    let (store, device) = (call.shared.store.clone(), call.device);
+    let expires_ns = take_piece(&mut call, move |bytes| {
+        let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
+        read_piece(bytes, &mut writer)?;
+        store.stage(writer, part).map_err(|e| of_store(&e))
+    })
+    .await?;
+    json(&PartStaged { part, expires_ns })
+}
+
+pub(crate) async fn batch_commit(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let (folder, counter) = (call.folder()?, call.param::<u64>("counter")?);
+    let staged_parts = match call.headers.get(HEADER_PARTS) {
+        None => 0,
+        Some(value) => {
+            let parsed = value.to_str().ok().and_then(|text| text.parse::<u32>().ok());
+            parsed.ok_or_else(|| parameter(format!("header {HEADER_PARTS} is not a number of parts")))?
+        }
+    };
+    let (store, device) = (call.shared.store.clone(), call.device);
+    // A batch that is applied already needs no second look at its body: it is read and dropped.
+    let known = {
+        let (store, folder) = (store.clone(), folder.clone());
+        blocking(move || store.batch_status(&folder, device, counter))
+            .await?
+            .applied
+    };
+    let applied = take_piece(&mut call, move |bytes| {
+        if let Some(applied) = known {
+            return Ok(applied);
+        }
+        let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
+        read_piece(bytes, &mut writer)?;
+        store.commit(writer, staged_parts).map_err(|e| of_store(&e))
+    })
+    .await?;
+    let metrics = &call.shared.metrics;
+    if applied.repeated {
+        metrics.batches_repeated.fetch_add(1, Ordering::Relaxed);
+    } else {
+        metrics.batches_applied.fetch_add(1, Ordering::Relaxed);
+        metrics.stored_bytes.fetch_add(applied.stored_bytes, Ordering::Relaxed);
+    }
+    json(&convert::applied(applied))
+}
+
+/// Runs `work` on a blocking thread over the request's body, while that arrives.
+async fn take_piece<T: Send + 'static>(
+    call: &mut Call,
+    work: impl FnOnce(IncomingBytes) -> Result<T, Box<Problem>> + Send + 'static,
+) -> Result<T, Box<Problem>> {
+    let media = call
+        .headers
+        .get(axum::http::header::CONTENT_TYPE)
+        .map(|value| value.as_bytes());
+    if media.is_some_and(|media| media != MEDIA_BATCH.as_bytes()) {
+        return Err(parameter(format!("the Content-Type of a piece is {MEDIA_BATCH}")));
+    }
+    let permit = stream_permit(&call.shared).await?;
+    let limits = BodyLimits {
+        len_max: call.shared.config.part_len_max,
+        idle_timeout: call.shared.config.idle_timeout,
+    };
+    let body: Body = std::mem::take(&mut call.body);
+    let (sender, bytes) = incoming();
+    let worker = tokio::task::spawn_blocking(move || {
+        let result = work(bytes);
+        drop(permit);
+        result
+    });
+    let pumped = pump(body, sender, limits).await;
+    let result = worker
+        .await
+        .unwrap_or_else(|_| Err(refuse(Code::Internal, "the call panicked")));
+    match (result, pumped) {
+        // What was committed is committed, even if the client went away after its last byte.
+        (Ok(value), _) => Ok(value),
+        (Err(_), Err(problem)) | (Err(problem), Ok(())) => Err(problem),
+    }
+}
+
+/// Feeds a piece to the store, record by record, up to its true end.
+fn read_piece(bytes: IncomingBytes, writer: &mut PartWriter) -> Result<(), Box<Problem>> {
+    let store = |result: Result<(), byteback_store::StoreError>| result.map_err(|e| of_store(&e));
+    let mut reader = BatchReader::new(BufReader::new(bytes));
+    while let Some(record) = reader.next_record().map_err(|e| of_batch(&e))? {
+        match record {
+            Record::Manifest(manifest) => store(writer.manifest(convert::manifest_to_store(*manifest)))?,
+            Record::Node(node) => store(writer.node(convert::node_to_store(*node)))?,
+            Record::Entry(entry) => store(writer.entry(convert::entry_to_store(entry)))?,
+            Record::Delta { file, .. } => {
+                store(writer.delta(convert::file_to_store(file), reader.delta()))?;
+                reader.finish_delta().map_err(|e| of_batch(&e))?;
+            }
+            Record::End(totals) => store(writer.end(convert::totals_to_store(totals)))?,
+        }
+    }
+    Ok(())
+}
