@@ -31,7 +31,8 @@ use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
 /// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the more rarely the upper level moves.
-/// Measured with `byteback-bench extents`: half of this is slower for a million extents, twice of this for small, cold maps.
+/// Half as much measured alike within the noise of a shared machine (`byteback-bench extents`). What costs is a cold leaf, which a
+/// search crosses in some five dependent cache misses: thousands of maps of hundreds of extents, each written to once in a while.
 const LEAF_BYTES_MAX: usize = 4096;
 
 /// One extent with its value.
