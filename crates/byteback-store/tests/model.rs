@@ -3,6 +3,14 @@
 //! The model knows trees and contents as plain maps, one per sequence number. After the batches, every moment is read
 //! back in several ways and compared; the store is reopened in between, batches are sent twice, and some come too late.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;

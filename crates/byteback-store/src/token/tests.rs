@@ -56,7 +56,10 @@ fn a_store_has_one_owner() {
 #[test]
 fn an_invitation_beside_a_serving_process_is_good_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(super::invite(dir.path(), 1_000_000_000).is_err(), "there is no store yet");
+    assert!(
+        super::invite(dir.path(), 1_000_000_000).is_err(),
+        "there is no store yet"
+    );
     assert!(!dir.path().join("catalog.sqlite").exists(), "asking makes none");
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let join = super::invite(dir.path(), 3600 * 1_000_000_000).unwrap();
