@@ -7,11 +7,8 @@
 //! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records, and a line in [`Suite`].
 
 mod alternate;
-mod compare;
 mod heap;
-mod random;
 mod report;
-mod rig;
 mod suites;
 
 use std::error::Error;

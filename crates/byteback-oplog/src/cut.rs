@@ -214,12 +214,19 @@ impl Cut {
             .into_iter()
             .map(|((parent, name), child)| NameChange { parent, name, child })
             .collect();
-        Ok(Changes { is_everything: false, nodes, names })
+        Ok(Changes {
+            is_everything: false,
+            nodes,
+            names,
+        })
     }
 
     fn everything(&self) -> Result<Changes> {
         let txn = self.snapshot.transaction();
-        let mut changes = Changes { is_everything: true, ..Changes::default() };
+        let mut changes = Changes {
+            is_everything: true,
+            ..Changes::default()
+        };
         self.snapshot.for_each_node(|node, record, has_place| {
             let content = match record.kind {
                 NodeKind::File => Content::Whole(WholeReason::NoMark),

@@ -161,7 +161,10 @@ pub fn backup(
     let on_top = basis.base_seq.is_some();
     let result = match job.attempt(basis, &mut report) {
         Err(SyncError::Server(error)) if on_top && contradicts_basis(&error) => {
-            let why = format!("the server refused the changes since the last backup ({})", error.message);
+            let why = format!(
+                "the server refused the changes since the last backup ({})",
+                error.message
+            );
             monitor.event(Event::Warning(&format!("{why}; sending everything")));
             report = fresh(&report);
             job.attempt(Basis::everything(why), &mut report)
@@ -222,7 +225,9 @@ impl Job<'_> {
             return Ok(Basis::everything("it was asked for"));
         }
         let (Some(note), Some(_)) = (note, mark) else {
-            return Ok(Basis::everything("this is the first backup of the folder to this server"));
+            return Ok(Basis::everything(
+                "this is the first backup of the folder to this server",
+            ));
         };
         if note.everything_next {
             return Ok(Basis::everything("too many files could not be saved last time"));
@@ -234,10 +239,14 @@ impl Job<'_> {
             )));
         }
         if note.device != self.options.device {
-            return Ok(Basis::everything("this machine has joined the server anew since the last backup"));
+            return Ok(Basis::everything(
+                "this machine has joined the server anew since the last backup",
+            ));
         }
         if note.root != root {
-            return Ok(Basis::everything("the folder's log was made anew since the last backup"));
+            return Ok(Basis::everything(
+                "the folder's log was made anew since the last backup",
+            ));
         }
         if info.seq < note.seq {
             return Ok(Basis::everything(format!(
@@ -431,7 +440,7 @@ impl Job<'_> {
         let last = basis.note.as_ref().map_or(0, |note| note.counter);
         let counter = drawn.max(last.saturating_add(2) & !1);
         // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
-        Ok(counter.min(u64::MAX >> 1 & !1).max(2))
+        Ok(counter.clamp(2, (u64::MAX >> 1) & !1))
     }
 
     fn tell_failure(&self, file: Option<&UnsavedFile>) {

@@ -281,10 +281,7 @@ impl SyncError {
         Self::Hostile { what: what.into() }
     }
 
-    pub(crate) fn delta(
-        subject: impl ToString,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn delta(subject: impl ToString, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Delta {
             subject: subject.to_string(),
             source: source.into(),

@@ -31,11 +31,6 @@ pub use error::{Result, ServerError, ServerErrorKind, SyncError};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
 pub use monitor::{Event, Monitor, Phase, Silent};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
-pub use server_client::{
-    ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join,
-};
+pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
 pub use verify::{Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
-
-#[cfg(test)]
-mod tests;

@@ -125,8 +125,8 @@ fn open_target(target: &Path, options: &RestoreOptions) -> Result<OwnedFd> {
         Err(errno) => return Err(failed("make the directory", errno.into())),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(target, flags, Mode::empty())
-        .map_err(|errno| failed("open the directory", errno.into()))?;
+    let dir =
+        rustix::fs::open(target, flags, Mode::empty()).map_err(|errno| failed("open the directory", errno.into()))?;
     if !options.overwrite {
         match tree::read_dir(&dir, 0).and_then(|mut names| names.next().transpose()) {
             Ok(None) => {}
@@ -315,7 +315,8 @@ impl Restore<'_> {
                 Err(rustix::io::Errno::PERM)
                     if matches!(node.attributes.kind, NodeKind::CharDevice | NodeKind::BlockDevice) =>
                 {
-                    self.tally.not_restored(NotRestoredKind::Device, &place.path(), "needs privilege");
+                    self.tally
+                        .not_restored(NotRestoredKind::Device, &place.path(), "needs privilege");
                     return Ok(());
                 }
                 made => made?,

@@ -115,7 +115,11 @@ struct Ask<'a> {
 
 impl Ask<'_> {
     fn name(&self) -> String {
-        format!("{} {}", self.method, self.target.get(..self.path_len).unwrap_or_default())
+        format!(
+            "{} {}",
+            self.method,
+            self.target.get(..self.path_len).unwrap_or_default()
+        )
     }
 }
 
@@ -166,10 +170,10 @@ impl ServerClient {
             .max_response_header_size(64 * 1024)
             .build();
         let counter = Arc::new(WireCounter::default());
-        let connector = ()
-            .chain(TcpConnector::default())
-            .chain(CountingConnector::new(Arc::clone(&counter)))
-            .chain(RustlsConnector::default());
+        let connector =
+            ().chain(TcpConnector::default())
+                .chain(CountingConnector::new(Arc::clone(&counter)))
+                .chain(RustlsConnector::default());
         Ok(Self {
             agent: ureq::Agent::with_parts(config, connector, DefaultResolver::default()),
             base_url,
@@ -356,7 +360,10 @@ fn read_limited(name: &str, response: http::Response<ureq::Body>, limit: u64) ->
         .read_to_end(&mut bytes)
         .map_err(|error| ServerError::of_transport(name, error.into()))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
-        return Err(ServerError::protocol(name, format!("the answer is longer than {limit} bytes")));
+        return Err(ServerError::protocol(
+            name,
+            format!("the answer is longer than {limit} bytes"),
+        ));
     }
     Ok(bytes)
 }

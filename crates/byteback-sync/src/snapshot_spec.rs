@@ -80,7 +80,10 @@ pub fn snapshots(
         for snapshot in page.snapshots {
             // Ascending numbers also mean that the pages cannot go in circles.
             if last_id >= Some(snapshot.id) {
-                return Err(SyncError::hostile(format!("snapshot {} is listed out of order", snapshot.id)));
+                return Err(SyncError::hostile(format!(
+                    "snapshot {} is listed out of order",
+                    snapshot.id
+                )));
             }
             last_id = Some(snapshot.id);
             each(snapshot)?;

@@ -60,10 +60,14 @@ impl<'a> TreeReader<'a> {
         loop {
             let page = self.page(TreePlace::Node(dir), cursor.as_deref())?;
             if page.node.id != dir || page.node.attributes.kind != NodeKind::Directory {
-                return Err(SyncError::hostile(format!("directory {dir} was asked for, another node came")));
+                return Err(SyncError::hostile(format!(
+                    "directory {dir} was asked for, another node came"
+                )));
             }
             if page.entries.is_empty() && page.next_cursor.is_some() {
-                return Err(SyncError::hostile(format!("an empty page of directory {dir} that has a next one")));
+                return Err(SyncError::hostile(format!(
+                    "an empty page of directory {dir} that has a next one"
+                )));
             }
             for entry in page.entries {
                 let name = entry.name.as_bytes();
@@ -71,7 +75,10 @@ impl<'a> TreeReader<'a> {
                     return Err(SyncError::hostile(format!("'{}' is no file name", entry.name)));
                 }
                 if last.as_deref().is_some_and(|last| last >= name) {
-                    return Err(SyncError::hostile(format!("the name '{}' is listed out of order", entry.name)));
+                    return Err(SyncError::hostile(format!(
+                        "the name '{}' is listed out of order",
+                        entry.name
+                    )));
                 }
                 last = Some(name.to_vec());
                 check_attributes(&entry.node, name)?;

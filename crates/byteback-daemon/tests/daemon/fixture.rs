@@ -8,10 +8,13 @@ use byteback_control::{Client, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, Mount, MountOptions};
 
+/// The mount, and the thread that serves it until it is gone.
+type Running = (Arc<Mount>, JoinHandle<Result<(), DaemonError>>);
+
 pub(crate) struct Fixture {
     dir: tempfile::TempDir,
     mode: CacheMode,
-    running: Option<(Arc<Mount>, JoinHandle<Result<(), DaemonError>>)>,
+    running: Option<Running>,
 }
 
 impl Fixture {

@@ -24,5 +24,10 @@ const START_NS: i64 = 1_700_000_000_000_000_000;
 /// A log on `disk`, with a tiny intent file.
 fn open(disk: &SimDisk, clock: &Arc<SimClock>, half_sectors: u64) -> Result<Log> {
     let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
-    Log::open_with(&dir, Arc::clone(clock) as Arc<dyn Clock>, &SimRandomness::new(7), half_sectors)
+    Log::open_with(
+        &dir,
+        Arc::clone(clock) as Arc<dyn Clock>,
+        &SimRandomness::new(7),
+        half_sectors,
+    )
 }

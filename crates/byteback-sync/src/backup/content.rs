@@ -1,7 +1,7 @@
 //! A file's changed ranges as delta records.
 //!
 //! A version of a file may be carried by several delta records, each over the result of the one before, so that none
-//! needs more than [`LITERAL_BYTES_MAX`] of literals in memory. The node's record stands before them and says how
+//! needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's record stands before them and says how
 //! many there are. Nobody knows that before the file was read: holes carry no bytes. Hence the deltas are held back
 //! until they fill a part; mostly the file ends before, and the number is exact. If it does not, the number is taken
 //! as if the rest had no holes, and what is too much is filled with deltas that change nothing.
@@ -21,7 +21,7 @@ use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_oplog::NodeId;
 
-/// Most literal bytes of one delta record.
+/// Most literal bytes of one delta record; with smaller parts, half a part.
 const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Most ranges of one request to the tree.
@@ -171,6 +171,7 @@ struct DeltaSink<'a, 'scope, 'env> {
     /// Which range is being covered, and up to where.
     range: usize,
     position: u64,
+    literal_bytes_max: u64,
     writer: Option<DeltaWriter<Vec<u8>>>,
     /// Literal bytes in `writer`.
     literal_bytes: u64,
@@ -186,12 +187,14 @@ struct DeltaSink<'a, 'scope, 'env> {
 impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
     fn new(file: FileChange, stream: &'a mut PartStream<'scope, 'env>, monitor: &'a dyn Monitor) -> Self {
         let position = file.ranges.first().map_or(0, |range| range.start());
+        let literal_bytes_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
         Self {
             file,
             stream,
             monitor,
             range: 0,
             position,
+            literal_bytes_max,
             writer: None,
             literal_bytes: 0,
             held_back: Vec::new(),
@@ -218,7 +221,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 self.monitor.event(Event::BytesRead(len_u64(bytes.len())));
                 let (mut offset, mut bytes) = (offset, bytes);
                 while !bytes.is_empty() {
-                    let room = usize::try_from(LITERAL_BYTES_MAX - self.literal_bytes).unwrap_or(usize::MAX);
+                    let room = usize::try_from(self.literal_bytes_max - self.literal_bytes).unwrap_or(usize::MAX);
                     let (now, later) = bytes.split_at(room.min(bytes.len()));
                     let subject = self.file.id;
                     self.writer()?
@@ -227,7 +230,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                     self.literal_bytes += len_u64(now.len());
                     offset += len_u64(now.len());
                     bytes = later;
-                    if self.literal_bytes == LITERAL_BYTES_MAX {
+                    if self.literal_bytes == self.literal_bytes_max {
                         self.end_delta(offset)?;
                     }
                 }
@@ -252,7 +255,10 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             }
             _ => Err(Failure::File(ServiceError::new(
                 ErrorKind::Node,
-                format!("its bytes came in disorder: {len_bytes} at {offset}, expected at {}", self.position),
+                format!(
+                    "its bytes came in disorder: {len_bytes} at {offset}, expected at {}",
+                    self.position
+                ),
             ))),
         }
     }
@@ -286,7 +292,9 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
 
     /// Ends the delta at work; the file was read up to `position`.
     fn end_delta(&mut self, position: u64) -> Result<(), Failure> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let Some(writer) = self.writer.take() else {
+            return Ok(());
+        };
         let (bytes, stats) = writer.finish().map_err(|error| unusable(self.file.id, error))?;
         self.deltas += 1;
         self.literal_bytes = 0;
@@ -306,8 +314,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 .filter_map(|range| ByteRange::new(range.start().max(position), range.end()))
                 .map(|range| range.len_bytes())
                 .sum();
-            // Below 2^63 / 2^23, hence checked only for form's sake.
-            let more = u32::try_from(rest.div_ceil(LITERAL_BYTES_MAX)).map_err(|_| {
+            let more = u32::try_from(rest.div_ceil(self.literal_bytes_max)).map_err(|_| {
                 Failure::File(ServiceError::new(
                     ErrorKind::Node,
                     "it has more data than one batch can carry",

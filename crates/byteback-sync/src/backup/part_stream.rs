@@ -186,7 +186,19 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         writer.end()?;
         let bytes = bytes.0.take();
         before_commit()?;
-        let applied = self.to.server.commit(self.to.folder, self.to.counter, parts, &bytes)?;
+        let counter = self.to.counter;
+        let applied = self
+            .to
+            .server
+            .commit(self.to.folder, counter, parts, &bytes)
+            .map_err(|error| {
+                if ServerClient::commit_outcome_is_known(error.kind) {
+                    SyncError::Server(error)
+                } else {
+                    let source = Box::new(error);
+                    SyncError::OutcomeUnknown { counter, source }
+                }
+            })?;
         self.to.monitor.event(Event::BytesSent(len_u64(bytes.len())));
         Ok(applied)
     }
@@ -233,9 +245,10 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         }
         sender.in_flight += 1;
         sender.parts.send((self.part, bytes)).map_err(|_| sender_ended())?;
-        self.part = self.part.checked_add(1).ok_or_else(|| {
-            SyncError::hostile("a batch would need more parts than can be counted")
-        })?;
+        self.part = self
+            .part
+            .checked_add(1)
+            .ok_or_else(|| SyncError::hostile("a batch would need more parts than can be counted"))?;
         Ok(self.resume()?)
     }
 

@@ -80,9 +80,7 @@ pub(super) fn transfer(
         if let Some(note) = &basis.note {
             transfer.missing.extend(&note.missing);
             for name in &note.left_out {
-                transfer
-                    .left_out
-                    .insert((name.parent, name.name.clone()), name.child);
+                transfer.left_out.insert((name.parent, name.name.clone()), name.child);
             }
         }
         transfer.run(counter)
@@ -102,11 +100,7 @@ pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupRe
     })
 }
 
-fn for_each_page(
-    tree: &dyn TreeService,
-    cut: &CutInfo,
-    mut each: impl FnMut(ChangesPage) -> Result<()>,
-) -> Result<()> {
+fn for_each_page(tree: &dyn TreeService, cut: &CutInfo, mut each: impl FnMut(ChangesPage) -> Result<()>) -> Result<()> {
     let mut cursor = ChangesCursor::default();
     loop {
         let mut page = tree.changes(cut.cut, cursor)?;

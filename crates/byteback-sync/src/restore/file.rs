@@ -110,7 +110,10 @@ fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileE
             return Err(FileError::All(SyncError::Cancelled));
         }
         if !pauses.rest() {
-            return Err(FileError::All(SyncError::delta(restore.shown(&job.place.path()), error)));
+            return Err(FileError::All(SyncError::delta(
+                restore.shown(&job.place.path()),
+                error,
+            )));
         }
     }
 }

@@ -26,12 +26,7 @@ pub enum TreePlace<'a> {
 /// # Errors
 /// [`ServerErrorKind::WrongToken`] when the token is unknown, used or expired. Sent once only: a token that was used
 /// by an answer that got lost is used.
-pub fn join(
-    base_url: &str,
-    join_token: &str,
-    name: &str,
-    options: ClientOptions,
-) -> Result<JoinResponse, ServerError> {
+pub fn join(base_url: &str, join_token: &str, name: &str, options: ClientOptions) -> Result<JoinResponse, ServerError> {
     let mut client = ServerClient::new(base_url, "", options)?;
     client.authorization.clear();
     let request = JoinRequest {
@@ -140,8 +135,12 @@ impl ServerClient {
                 return Err(error);
             }
             // The question has attempts of its own; if it stays without an answer, so does the outcome.
-            if let Some(applied) = self.batch_status(folder, counter)?.applied {
-                return Ok(applied);
+            match self.batch_status(folder, counter) {
+                Ok(BatchStatus {
+                    applied: Some(applied), ..
+                }) => return Ok(applied),
+                Ok(_) => {}
+                Err(_) => return Err(error),
             }
             if !error.kind.is_transient() {
                 return Err(error);
@@ -240,7 +239,10 @@ impl ServerClient {
         let response = self.send(&ask)?;
         let media = response.headers().get(http::header::CONTENT_TYPE);
         if media.is_none_or(|media| media.as_bytes() != MEDIA_DELTA.as_bytes()) {
-            return Err(ServerError::protocol(&ask.name(), "the contents came in another form than asked for"));
+            return Err(ServerError::protocol(
+                &ask.name(),
+                "the contents came in another form than asked for",
+            ));
         }
         Ok(ContentReader(BufReader::with_capacity(
             1 << 18,
@@ -340,7 +342,10 @@ impl VerifyStream {
             return Ok(None);
         }
         serde_json::from_slice(&line).map(Some).map_err(|error| {
-            ServerError::protocol(&self.request, format!("a line of the answer cannot be understood: {error}"))
+            ServerError::protocol(
+                &self.request,
+                format!("a line of the answer cannot be understood: {error}"),
+            )
         })
     }
 }
@@ -362,4 +367,3 @@ fn push_cursor(parameters: &mut Vec<(&str, String)>, cursor: Option<&str>) {
         parameters.push(("cursor", query::encode(cursor.as_bytes())));
     }
 }
-

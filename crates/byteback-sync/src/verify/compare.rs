@@ -236,7 +236,9 @@ impl Comparison<'_> {
         let shown = ByteString::from(path);
         let mut delta = DeltaReader::new(content).map_err(|error| SyncError::delta(&shown, error))?;
         if delta.header().base_len_bytes != 0 || delta.header().new_len_bytes != size {
-            return Err(SyncError::hostile(format!("the contents of '{shown}' have not the length of the file")));
+            return Err(SyncError::hostile(format!(
+                "the contents of '{shown}' have not the length of the file"
+            )));
         }
         let mut beside = Beside {
             file: &file,

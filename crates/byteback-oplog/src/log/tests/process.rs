@@ -16,7 +16,11 @@ impl Life {
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.0.load(Ordering::SeqCst) { Err(io::Error::other("the process is dead")) } else { Ok(()) }
+        if self.0.load(Ordering::SeqCst) {
+            Err(io::Error::other("the process is dead"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -35,7 +39,10 @@ struct MortalFile {
 impl DurableDir for MortalDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DurableFile>> {
         self.life.check()?;
-        Ok(Arc::new(MortalFile { file: self.disk.open(name, mode)?, life: self.life.clone() }))
+        Ok(Arc::new(MortalFile {
+            file: self.disk.open(name, mode)?,
+            life: self.life.clone(),
+        }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

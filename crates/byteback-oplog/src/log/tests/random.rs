@@ -101,7 +101,10 @@ fn no_change_is_missed_in_random_lives() {
     if let Some(seed) = std::env::var("BYTEBACK_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return live(seed, 120);
     }
-    let runs = std::env::var("BYTEBACK_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);
+    let runs = std::env::var("BYTEBACK_RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok())
+        .unwrap_or(300);
     for seed in 0..runs {
         live(seed, 120);
     }

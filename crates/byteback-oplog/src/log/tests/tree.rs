@@ -77,8 +77,15 @@ impl FakeTree {
         let number = (2..).find(|number| !taken.contains(number)).unwrap();
         let stamp = self.stamp();
         let birth_ns = self.has_births.then_some(self.now_ns);
-        let inode =
-            Inode { number, birth_ns, is_dir, bytes: Vec::new(), mode: 0o644, mtime_ns: stamp, ctime_ns: stamp };
+        let inode = Inode {
+            number,
+            birth_ns,
+            is_dir,
+            bytes: Vec::new(),
+            mode: 0o644,
+            mtime_ns: stamp,
+            ctime_ns: stamp,
+        };
         self.inodes.insert(uid, inode);
         uid
     }
@@ -97,7 +104,13 @@ impl FakeTree {
 
     /// Drops inodes that nothing holds; `open` are held by somebody.
     pub(super) fn drop_unnamed(&mut self, open: &[Uid]) {
-        let named: BTreeSet<Uid> = self.names.values().copied().chain([ROOT]).chain(open.iter().copied()).collect();
+        let named: BTreeSet<Uid> = self
+            .names
+            .values()
+            .copied()
+            .chain([ROOT])
+            .chain(open.iter().copied())
+            .collect();
         self.inodes.retain(|uid, _| named.contains(uid));
     }
 
@@ -207,7 +220,10 @@ impl FakeTree {
             let survivor = match (live, durable) {
                 (Some(live), Some(durable)) => survive(durable, live, random),
                 (Some(live), None) => {
-                    let empty = Inode { bytes: Vec::new(), ..live.clone() };
+                    let empty = Inode {
+                        bytes: Vec::new(),
+                        ..live.clone()
+                    };
                     survive(&empty, live, random)
                 }
                 (None, Some(durable)) => durable.clone(),
@@ -221,7 +237,8 @@ impl FakeTree {
         // What an undone removal brings back may want a number that another has by now.
         let mut taken = BTreeSet::new();
         inodes.retain(|_, inode| taken.insert(inode.number));
-        self.names.retain(|(parent, _), child| inodes.contains_key(parent) && inodes.contains_key(child));
+        self.names
+            .retain(|(parent, _), child| inodes.contains_key(parent) && inodes.contains_key(child));
         self.inodes = inodes;
         self.drop_unnamed(&[]);
         self.durable = self.inodes.iter().map(|(uid, inode)| (*uid, inode.clone())).collect();
@@ -257,7 +274,11 @@ impl FakeTree {
 
 fn survive(old: &Inode, new: &Inode, random: &mut SplitMix64) -> Inode {
     let mut left = if random.coin() { old.clone() } else { new.clone() };
-    let len = if random.coin() { old.bytes.len() } else { new.bytes.len() };
+    let len = if random.coin() {
+        old.bytes.len()
+    } else {
+        new.bytes.len()
+    };
     left.bytes = vec![0; len];
     for (index, piece) in left.bytes.chunks_mut(PIECE_BYTES).enumerate() {
         let source = if random.coin() { old } else { new };
@@ -276,7 +297,8 @@ impl TreeView for FakeTree {
     }
 
     fn enter(&self, dir: &Uid, name: &OsStr) -> io::Result<Uid> {
-        self.child(*dir, name.to_str().unwrap()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.child(*dir, name.to_str().unwrap())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn entries(&self, dir: &Uid) -> io::Result<Vec<(OsString, Stat)>> {
@@ -284,6 +306,8 @@ impl TreeView for FakeTree {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let entries = self.names.iter().filter(|((parent, _), _)| parent == dir);
-        Ok(entries.map(|((_, name), uid)| (OsString::from(name), self.stat(*uid))).collect())
+        Ok(entries
+            .map(|((_, name), uid)| (OsString::from(name), self.stat(*uid)))
+            .collect())
     }
 }

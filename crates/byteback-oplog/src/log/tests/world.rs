@@ -83,7 +83,18 @@ impl World {
             log: None,
             ids: HashMap::new(),
             held: Vec::new(),
-            consumers: CONSUMERS.iter().map(|name| (*name, Consumer { marks: [None].into(), ..Consumer::default() })).collect(),
+            consumers: CONSUMERS
+                .iter()
+                .map(|name| {
+                    (
+                        *name,
+                        Consumer {
+                            marks: [None].into(),
+                            ..Consumer::default()
+                        },
+                    )
+                })
+                .collect(),
             youngest_mark: Epoch(0),
             tolerated: 0,
             history,
@@ -171,7 +182,10 @@ impl World {
 
     fn try_start(&mut self) -> Result<(), LogError> {
         self.life = Life::default();
-        let dir: Arc<dyn DurableDir> = Arc::new(MortalDir { disk: self.disk.clone(), life: self.life.clone() });
+        let dir: Arc<dyn DurableDir> = Arc::new(MortalDir {
+            disk: self.disk.clone(),
+            life: self.life.clone(),
+        });
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let log = Log::open_with(&dir, clock, &SimRandomness::new(1), self.half_sectors)?;
         let log = self.log.insert(Arc::new(log));
@@ -181,7 +195,8 @@ impl World {
         self.ids.clear();
         for uid in self.tree.names.values().copied().chain([ROOT]) {
             let node = log.node_of(&self.tree.identity(uid))?;
-            self.ids.insert(uid, node.unwrap_or_else(|| panic!("the scan did not find {uid}")));
+            self.ids
+                .insert(uid, node.unwrap_or_else(|| panic!("the scan did not find {uid}")));
         }
         let distinct: BTreeSet<NodeId> = self.ids.values().copied().collect();
         assert_eq!(distinct.len(), self.ids.len(), "two files are one node: {:?}", self.ids);
@@ -203,7 +218,12 @@ impl World {
     }
 
     fn dirs(&self) -> Vec<Uid> {
-        self.tree.inodes.iter().filter(|(_, inode)| inode.is_dir).map(|(uid, _)| *uid).collect()
+        self.tree
+            .inodes
+            .iter()
+            .filter(|(_, inode)| inode.is_dir)
+            .map(|(uid, _)| *uid)
+            .collect()
     }
 
     fn any_place(&mut self) -> (Uid, &'static str) {
@@ -228,17 +248,29 @@ impl World {
                 }
             }
             2..=4 => {
-                let files: Vec<Uid> =
-                    self.tree.inodes.iter().filter(|(_, inode)| !inode.is_dir).map(|(uid, _)| *uid).collect();
+                let files: Vec<Uid> = self
+                    .tree
+                    .inodes
+                    .iter()
+                    .filter(|(_, inode)| !inode.is_dir)
+                    .map(|(uid, _)| *uid)
+                    .collect();
                 if let Some(uid) = self.any_of(&files) {
                     let at = self.random.below(100) as usize;
-                    let data: Vec<u8> = (0..=self.random.below(20)).map(|_| self.random.next_u64() as u8).collect();
+                    let data: Vec<u8> = (0..=self.random.below(20))
+                        .map(|_| self.random.next_u64() as u8)
+                        .collect();
                     self.write(log, uid, at, &data)?;
                 }
             }
             5 => {
-                let files: Vec<Uid> =
-                    self.tree.inodes.iter().filter(|(_, inode)| !inode.is_dir).map(|(uid, _)| *uid).collect();
+                let files: Vec<Uid> = self
+                    .tree
+                    .inodes
+                    .iter()
+                    .filter(|(_, inode)| !inode.is_dir)
+                    .map(|(uid, _)| *uid)
+                    .collect();
                 if let Some(uid) = self.any_of(&files) {
                     let len = self.random.below(120) as usize;
                     self.truncate(log, uid, len)?;
@@ -331,7 +363,11 @@ impl World {
     }
 
     fn remains(&self, uid: Uid) -> Remains {
-        if self.tree.inodes[&uid].is_dir || self.tree.links(uid) <= 1 { Remains::Gone } else { Remains::Linked }
+        if self.tree.inodes[&uid].is_dir || self.tree.links(uid) <= 1 {
+            Remains::Gone
+        } else {
+            Remains::Linked
+        }
     }
 
     /// After a name was taken away.
@@ -376,7 +412,10 @@ impl World {
         let operation = log.map(Log::begin);
         self.tree.rename(from, to);
         if let Some(operation) = operation {
-            let (from, to) = ((self.ids[&from.0], OsStr::new(from.1)), (self.ids[&to.0], OsStr::new(to.1)));
+            let (from, to) = (
+                (self.ids[&from.0], OsStr::new(from.1)),
+                (self.ids[&to.0], OsStr::new(to.1)),
+            );
             let replaced = replaced.map(|(node, remains)| (node.unwrap(), remains));
             operation.renamed(from, to, self.ids[&uid], replaced);
         }
@@ -386,7 +425,10 @@ impl World {
     }
 
     pub(super) fn exchange(&mut self, log: Option<&Log>, one: (Uid, &str), other: (Uid, &str)) {
-        let (first, second) = (self.tree.child(one.0, one.1).unwrap(), self.tree.child(other.0, other.1).unwrap());
+        let (first, second) = (
+            self.tree.child(one.0, one.1).unwrap(),
+            self.tree.child(other.0, other.1).unwrap(),
+        );
         let into_itself = |uid: Uid, dir: Uid| self.tree.inodes[&uid].is_dir && self.tree.is_below(dir, uid);
         if first == second || into_itself(first, other.0) || into_itself(second, one.0) {
             return;
@@ -409,7 +451,11 @@ impl World {
         let log = self.log();
         // A full intent file would wait for the checkpoint, in one and the same thread.
         let disturbed = disturbed && self.half_sectors > 1000;
-        let settler = FakeSettler { world: RefCell::new(self), log: &log, disturbed };
+        let settler = FakeSettler {
+            world: RefCell::new(self),
+            log: &log,
+            disturbed,
+        };
         log.checkpoint(&settler, close).map(|_| ())
     }
 
@@ -420,7 +466,9 @@ impl World {
         }
         for uid in self.tree.names.values().chain([&ROOT]) {
             let inode = &self.tree.inodes[uid];
-            picture.nodes.insert(self.ids[uid], (inode.is_dir, inode.bytes.clone(), inode.mode));
+            picture
+                .nodes
+                .insert(self.ids[uid], (inode.is_dir, inode.bytes.clone(), inode.mode));
         }
         picture
     }
@@ -438,8 +486,19 @@ impl World {
         consumer.pending = Some(cut.epoch());
         consumer.pictures.insert(cut.epoch(), now);
         if consumer.pictures.len() > 12 {
-            let kept: BTreeSet<Epoch> = consumer.marks.iter().flatten().copied().chain(consumer.pending).collect();
-            let eldest = consumer.pictures.keys().find(|epoch| !kept.contains(epoch)).copied().unwrap();
+            let kept: BTreeSet<Epoch> = consumer
+                .marks
+                .iter()
+                .flatten()
+                .copied()
+                .chain(consumer.pending)
+                .collect();
+            let eldest = consumer
+                .pictures
+                .keys()
+                .find(|epoch| !kept.contains(epoch))
+                .copied()
+                .unwrap();
             consumer.pictures.remove(&eldest);
         }
         self.youngest_mark = self.youngest_mark.max(cut.epoch());
@@ -449,7 +508,9 @@ impl World {
     pub(super) fn advance(&mut self, name: &'static str) -> Result<(), LogError> {
         let log = self.log();
         let consumer = self.consumers.get_mut(name).unwrap();
-        let Some(saved) = consumer.pending.take() else { return Ok(()) };
+        let Some(saved) = consumer.pending.take() else {
+            return Ok(());
+        };
         consumer.marks.insert(Some(saved));
         self.history.push(format!("advance {name} to {saved}"));
         log.advance(name, b"note")?;
@@ -521,12 +582,19 @@ impl World {
     fn check_cut(&mut self, log: &Log, name: &'static str, cut: &Cut, now: &Picture) -> Result<(), LogError> {
         let mark = log.consumer(name)?.mark;
         let consumer = self.consumers.get_mut(name).unwrap();
-        assert!(consumer.marks.contains(&mark), "{name} has mark {mark:?}, not one of {:?}", consumer.marks);
+        assert!(
+            consumer.marks.contains(&mark),
+            "{name} has mark {mark:?}, not one of {:?}",
+            consumer.marks
+        );
         consumer.marks = [mark].into();
         let pictures = consumer.pictures.clone();
         match mark {
             Some(mark) => {
-                assert!(!cut.changes(Some(mark))?.is_everything, "the mark {mark} of {name} is forgotten");
+                assert!(
+                    !cut.changes(Some(mark))?.is_everything,
+                    "the mark {mark} of {name} is forgotten"
+                );
                 check_since(cut, mark, &pictures[&mark], now)?;
             }
             None => check_everything(cut, now)?,
@@ -547,17 +615,28 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
     }
     let reported: BTreeMap<NodeId, _> = changes.nodes.iter().map(|change| (change.node, change)).collect();
     for change in &changes.nodes {
-        assert!(now.nodes.contains_key(&change.node), "since {since}: {} does not exist", change.node);
+        assert!(
+            now.nodes.contains_key(&change.node),
+            "since {since}: {} does not exist",
+            change.node
+        );
     }
     for (node, (is_dir, bytes, mode)) in &now.nodes {
         let change = reported.get(node);
         let Some((_, old_bytes, old_mode)) = saved.nodes.get(node) else {
             let change = change.unwrap_or_else(|| panic!("since {since}: new {node} is missing"));
             let is_whole = matches!(change.content, Content::Whole(_));
-            assert!(*is_dir || is_whole, "since {since}: new {node} is reported as {:?}", change.content);
+            assert!(
+                *is_dir || is_whole,
+                "since {since}: new {node} is reported as {:?}",
+                change.content
+            );
             continue;
         };
-        assert!(change.is_some() || mode == old_mode, "since {since}: a changed mode of {node} is missing");
+        assert!(
+            change.is_some() || mode == old_mode,
+            "since {since}: a changed mode of {node} is missing"
+        );
         for offset in 0..bytes.len().max(old_bytes.len()) {
             if bytes.get(offset) == old_bytes.get(offset) {
                 continue;
@@ -567,7 +646,10 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
                 Some(Content::Ranges(ranges)) => ranges.contains(offset as u64),
                 Some(Content::Unchanged) | None => false,
             };
-            assert!(is_covered, "since {since}: byte {offset} of {node} is missing in {change:?}");
+            assert!(
+                is_covered,
+                "since {since}: byte {offset} of {node} is missing in {change:?}"
+            );
         }
     }
     let names: BTreeMap<(NodeId, String), Option<NodeId>> = changes
@@ -576,11 +658,18 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
         .map(|change| ((change.parent, change.name.to_str().unwrap().to_owned()), change.child))
         .collect();
     for (place, child) in &names {
-        assert_eq!(*child, now.names.get(place).copied(), "since {since}: the name {place:?}");
+        assert_eq!(
+            *child,
+            now.names.get(place).copied(),
+            "since {since}: the name {place:?}"
+        );
     }
     for place in saved.names.keys().chain(now.names.keys()) {
         let (was, is) = (saved.names.get(place), now.names.get(place));
-        assert!(was == is || names.contains_key(place), "since {since}: the changed name {place:?} is missing");
+        assert!(
+            was == is || names.contains_key(place),
+            "since {since}: the changed name {place:?} is missing"
+        );
     }
     Ok(())
 }
@@ -594,7 +683,12 @@ fn check_everything(cut: &Cut, now: &Picture) -> Result<(), LogError> {
     let names: BTreeMap<(NodeId, String), NodeId> = changes
         .names
         .into_iter()
-        .map(|change| ((change.parent, change.name.into_string().unwrap()), change.child.unwrap()))
+        .map(|change| {
+            (
+                (change.parent, change.name.into_string().unwrap()),
+                change.child.unwrap(),
+            )
+        })
         .collect();
     assert_eq!(names, now.names, "all names");
     for node in nodes {
@@ -630,7 +724,12 @@ impl FakeSettler<'_> {
                 }
             }
             _ => {
-                let place = world.tree.names.iter().find(|(_, child)| **child == uid).map(|(place, _)| place.clone());
+                let place = world
+                    .tree
+                    .names
+                    .iter()
+                    .find(|(_, child)| **child == uid)
+                    .map(|(place, _)| place.clone());
                 if let Some((dir, name)) = place {
                     world.remove(Some(self.log), dir, &name);
                 }
@@ -642,7 +741,13 @@ impl FakeSettler<'_> {
 impl Settler for FakeSettler<'_> {
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
         let settle_one = |node: &NodeId| {
-            let uid = self.world.borrow().ids.iter().find(|(_, id)| *id == node).map(|(uid, _)| *uid)?;
+            let uid = self
+                .world
+                .borrow()
+                .ids
+                .iter()
+                .find(|(_, id)| *id == node)
+                .map(|(uid, _)| *uid)?;
             self.disturb(uid);
             let fence = {
                 let world = &mut **self.world.borrow_mut();

@@ -1,0 +1,281 @@
+//! What every implementation of the two traits must do. Each suite takes the trait, and runs against each
+//! implementation that there is.
+
+use crate::lab::noise;
+use byteback_delta::Codec;
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::sim::SimDisk;
+use byteback_store::StoreError;
+use byteback_store::catalog::{BatchKey, Catalog, EntryRow, LayerRow, OPEN, SqliteCatalog};
+use byteback_store::model::{FileId, SnapshotLabel};
+use byteback_store::segments::{SegmentFiles, Segments};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
+    let segments = open(0);
+    let mut stored = Vec::new();
+    let mut written = Vec::new();
+    {
+        let mut writer = segments.writer();
+        for n in 0..10u64 {
+            let bytes = noise(n, 700);
+            let frame = writer.append(Codec::Raw, 700, &bytes).unwrap();
+            segments.read(&frame, &mut stored).unwrap();
+            assert_eq!(stored, bytes, "readable at once");
+            written.push((frame, bytes));
+        }
+        writer.sync().unwrap();
+        let ids: BTreeSet<u64> = written.iter().map(|(frame, _)| frame.segment).collect();
+        assert!(ids.len() > 1, "segments fill up");
+        assert_eq!(writer.segments(), ids);
+        assert!(
+            ids.iter().all(|id| segments.is_in_use(*id)),
+            "pinned while the writer lives"
+        );
+        assert_eq!(
+            segments
+                .list()
+                .unwrap()
+                .iter()
+                .map(|info| info.id)
+                .collect::<BTreeSet<_>>(),
+            ids
+        );
+    }
+    let last = written.last().unwrap().0.segment;
+    let first = written[0].0.segment;
+    assert!(
+        !segments.is_in_use(first) && segments.is_in_use(last),
+        "only the active one is in use"
+    );
+    let (frame, _) = written[0];
+    for wrong in [
+        byteback_store::segments::FrameRef {
+            offset: frame.offset + 1,
+            ..frame
+        },
+        byteback_store::segments::FrameRef {
+            stored_len: 699,
+            raw_len: 699,
+            ..frame
+        },
+        byteback_store::segments::FrameRef {
+            raw_len: u32::MAX,
+            stored_len: u32::MAX,
+            ..frame
+        },
+        byteback_store::segments::FrameRef {
+            offset: u64::MAX - 3,
+            ..frame
+        },
+        byteback_store::segments::FrameRef { segment: 4711, ..frame },
+    ] {
+        let error = segments.read(&wrong, &mut stored).unwrap_err();
+        assert!(
+            matches!(error, StoreError::Damaged { .. } | StoreError::Segment { .. }),
+            "{error}"
+        );
+    }
+    drop(segments);
+
+    let segments = open(last + 5);
+    for (frame, bytes) in &written {
+        segments.read(frame, &mut stored).unwrap();
+        assert_eq!(&stored, bytes);
+    }
+    assert!(
+        !segments.is_in_use(last),
+        "an old active segment is never appended to again"
+    );
+    let frame = segments.writer().append(Codec::Zstd, 10, b"short").unwrap();
+    assert_eq!(
+        frame.segment,
+        last + 6,
+        "numbers that the catalog knows are not used again"
+    );
+    segments.remove(first).unwrap();
+    segments.remove(first).unwrap();
+    assert!(matches!(
+        segments.read(&written[0].0, &mut stored),
+        Err(StoreError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn segments_in_a_real_and_in_a_simulated_directory() {
+    let disk = SimDisk::new(3);
+    segments_suite(&|used| Box::new(SegmentFiles::with_len_max(Arc::new(disk.clone()), used, 2000).unwrap()));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "not ours").unwrap();
+    segments_suite(&|used| {
+        let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(dir.path()).unwrap());
+        Box::new(SegmentFiles::with_len_max(dir, used, 2000).unwrap())
+    });
+    assert!(dir.path().join("notes.txt").exists());
+}
+
+fn catalog_suite(catalog: &dyn Catalog) {
+    {
+        let write = catalog.write().unwrap();
+        write.insert_folder("dropped", 0).unwrap();
+    }
+    assert!(
+        catalog.read().unwrap().folder("dropped").unwrap().is_none(),
+        "what is dropped did not happen"
+    );
+
+    let reader = catalog.read().unwrap();
+    assert!(reader.folders().unwrap().is_empty());
+    let write = catalog.write().unwrap();
+    write.insert_folder("f", 5).unwrap();
+    let folder = write.folder("f").unwrap().unwrap().id;
+    let nodes: Vec<i64> = (0..3).map(|n| write.insert_node(folder, FileId(n)).unwrap()).collect();
+    let entry = |name: &[u8], child: i64, from_seq, to_seq| EntryRow {
+        parent: nodes[0],
+        name: name.to_vec(),
+        child,
+        from_seq,
+        to_seq,
+    };
+    write.insert_entry(folder, &entry(b"a", nodes[1], 1, OPEN)).unwrap();
+    write.insert_entry(folder, &entry(b"b\xff", nodes[2], 1, OPEN)).unwrap();
+    write.close_entry(nodes[0], b"a", 3).unwrap();
+    write.insert_entry(folder, &entry(b"a", nodes[2], 3, OPEN)).unwrap();
+    assert!(write.close_entry(nodes[0], b"missing", 3).is_err());
+    write.touch_segment(7, 100).unwrap();
+    write.touch_segment(7, 50).unwrap();
+    write.touch_segment(9, 1).unwrap();
+    let layer = |first, last, resets| LayerRow {
+        id: 0,
+        first,
+        last,
+        base_len: 0,
+        new_len: 9,
+        extents: 1,
+        resets,
+        barrier: false,
+    };
+    let pages = [(10, b"ten".to_vec()), (20, b"twenty".to_vec())];
+    let id = write.insert_layer(nodes[1], &layer(1, 1, true), &pages, &[7]).unwrap();
+    write.insert_layer(nodes[1], &layer(2, 2, false), &[], &[]).unwrap();
+    let merged = write.insert_layer(nodes[1], &layer(1, 2, true), &[], &[7]).unwrap();
+    assert!(
+        catalog.read().unwrap().folders().unwrap().is_empty(),
+        "nothing is seen before the commit"
+    );
+    write.commit().unwrap();
+
+    assert!(reader.folders().unwrap().is_empty(), "a reader keeps its state");
+    drop(reader);
+    let read = catalog.read().unwrap();
+    let at = |seq| {
+        read.entries(nodes[0], seq, None, 10)
+            .unwrap()
+            .into_iter()
+            .map(|row| row.child)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (at(0), at(1), at(2), at(3)),
+        (vec![], nodes[1..].to_vec(), nodes[1..].to_vec(), vec![nodes[2]; 2])
+    );
+    assert_eq!(read.entries(nodes[0], 3, Some(b"a"), 10).unwrap()[0].name, b"b\xff");
+    assert_eq!(read.entry(nodes[0], b"a", 2).unwrap().unwrap().child, nodes[1]);
+    assert_eq!(read.newest_entry(nodes[0], b"a").unwrap().unwrap().from_seq, 3);
+    assert_eq!(read.parents(nodes[2], 3, 9).unwrap().len(), 2);
+    assert_eq!(read.parents(nodes[1], 3, 9).unwrap().len(), 0);
+    assert_eq!(
+        read.changed_names(folder, 1, 3, None, 9).unwrap(),
+        [(nodes[0], b"a".to_vec())]
+    );
+    assert_eq!(
+        read.changed_names(folder, 0, 3, Some((nodes[0], b"a")), 9)
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(read.longest_layer(nodes[1], 2, 1).unwrap().unwrap().id, merged);
+    assert_eq!(read.longest_layer(nodes[1], 2, 2).unwrap().unwrap().first, 2);
+    assert_eq!(read.page(id, 9).unwrap(), (None, Some(10)));
+    assert_eq!(read.page(id, 19).unwrap(), (Some(b"ten".to_vec()), Some(20)));
+    assert_eq!(read.page(id, u64::MAX).unwrap(), (Some(b"twenty".to_vec()), None));
+    assert_eq!(
+        (read.segment_len(7).unwrap(), read.segment_len(8).unwrap()),
+        (Some(100), None)
+    );
+    assert!(read.is_segment_referenced(7).unwrap() && !read.is_segment_referenced(9).unwrap());
+    assert_eq!(read.file_id(nodes[2]).unwrap(), FileId(2));
+    drop(read);
+
+    let write = catalog.write().unwrap();
+    let device = write.insert_device("d", &[1; 32], 0).unwrap();
+    let key = BatchKey {
+        folder,
+        device,
+        counter: u64::MAX,
+    };
+    write
+        .replace_staged_part(key, 1, 10, &[vec![1], vec![2]], &[9])
+        .unwrap();
+    write.replace_staged_part(key, 1, 20, &[vec![3]], &[9]).unwrap();
+    let part = write.staged_parts(key).unwrap();
+    assert_eq!((part.len(), part[0].created_ns), (1, 20));
+    assert_eq!(write.staged_record(part[0].id, 0).unwrap(), Some(vec![3]));
+    assert_eq!(write.staged_record(part[0].id, 1).unwrap(), None);
+    assert!(write.is_segment_referenced(9).unwrap());
+    assert_eq!(
+        (
+            write.delete_expired_parts(20).unwrap(),
+            write.delete_expired_parts(21).unwrap()
+        ),
+        (0, 1)
+    );
+    assert!(!write.is_segment_referenced(9).unwrap());
+    write.forget_segment(9).unwrap();
+    assert_eq!(write.segment_id_max().unwrap(), 9, "the highest number stays known");
+    write.insert_join_token(&[2; 32], 0, 100).unwrap();
+    assert!(!write.take_join_token(&[2; 32], 100).unwrap() && write.take_join_token(&[2; 32], 99).unwrap());
+    assert!(!write.take_join_token(&[2; 32], 99).unwrap());
+    let first = write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap();
+    assert!(write.delete_snapshot(folder, first).unwrap() && !write.delete_snapshot(folder, first).unwrap());
+    assert!(
+        write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap() > first,
+        "numbers are not used twice"
+    );
+    write.commit().unwrap();
+}
+
+#[test]
+fn the_sqlite_catalog() {
+    let dir = tempfile::tempdir().unwrap();
+    catalog_suite(&SqliteCatalog::open(dir.path().join("c")).unwrap());
+}
+
+#[test]
+fn files_of_others_and_of_newer_programs_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    drop(SqliteCatalog::open(&path).unwrap());
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .pragma_update(None, "user_version", 2)
+        .unwrap();
+    assert!(matches!(
+        SqliteCatalog::open(&path),
+        Err(StoreError::CatalogVersion { found: 2, known: 1 })
+    ));
+    let path = dir.path().join("other");
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("CREATE TABLE x (y)")
+        .unwrap();
+    assert!(matches!(SqliteCatalog::open(&path), Err(StoreError::CatalogDamaged(_))));
+    let path = dir.path().join("text");
+    std::fs::write(
+        &path,
+        "this is no database, but long enough to be looked at as one".repeat(20),
+    )
+    .unwrap();
+    assert!(SqliteCatalog::open(&path).is_err());
+}

@@ -1,0 +1,190 @@
+//! Power cuts at every sync, failing operations, full disks, restarts, expiry.
+
+use crate::lab::{Batch, Lab, ROOT, noise};
+use byteback_host::sim::{CrashPhase, SimDisk};
+use byteback_store::StoreError;
+use byteback_store::model::NodeKind;
+use std::time::Duration;
+
+const BATCHES: u64 = 6;
+
+/// Sends batches until one fails; answers how many were acknowledged. Small segments, so that several are begun.
+fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
+    for counter in from..=BATCHES {
+        let base = (counter > 1).then_some(counter - 1);
+        let mut batch = Batch::default();
+        if counter == 1 {
+            batch = batch.node(ROOT, NodeKind::Directory, 0, None);
+        }
+        let id = u128::from(counter) + 10;
+        batch = batch.new_file(id, format!("n{counter}").as_bytes(), &noise(counter, 3000));
+        lab.send(counter, base, &batch).map_err(|e| (counter - 1, e))?;
+    }
+    Ok(BATCHES)
+}
+
+fn check(lab: &Lab, acknowledged: u64) {
+    assert_eq!(lab.store.folder("f").unwrap().seq, acknowledged);
+    for seq in 1..=acknowledged {
+        for counter in 1..=seq {
+            assert_eq!(lab.read(u128::from(counter) + 10, seq).unwrap(), noise(counter, 3000));
+        }
+    }
+}
+
+#[test]
+fn whatever_was_acknowledged_survives_a_power_cut_at_every_sync() {
+    let trial = Lab::new(5000);
+    work(&trial, 1).unwrap();
+    let syncs = trial.disk.counters().syncs;
+    assert!(syncs > BATCHES);
+    for nth in 1..=syncs {
+        for phase in [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After] {
+            let disk = SimDisk::new(1);
+            disk.crash_at_sync(nth, phase);
+            let mut lab = Lab::on(disk, 5000);
+            let (acknowledged, _) = work(&lab, 1).expect_err("the power was cut");
+            for seed in 0..3 {
+                let survivor = lab.disk.recover(seed);
+                lab = lab.reopen(survivor);
+                check(&lab, acknowledged);
+            }
+            // The next backup completes.
+            work(&lab, acknowledged + 1).unwrap();
+            check(&lab, BATCHES);
+        }
+    }
+}
+
+#[test]
+fn one_failing_operation_anywhere_loses_nothing_and_the_next_try_completes() {
+    let trial = Lab::new(5000);
+    work(&trial, 1).unwrap();
+    let ops = trial.disk.counters().ops;
+    let mut failed = 0;
+    for nth in 3..=ops {
+        let disk = SimDisk::new(1);
+        disk.fail_op(nth, 5);
+        let lab = Lab::on(disk, 5000);
+        let mut done = 0;
+        while let Err((acknowledged, error)) = work(&lab, done + 1) {
+            assert!(
+                matches!(error, StoreError::Segment { .. } | StoreError::SegmentAbandoned(_)),
+                "{error}"
+            );
+            assert!(failed < 10 * ops, "the error does not go away");
+            (done, failed) = (acknowledged, failed + 1);
+        }
+        check(&lab, BATCHES);
+    }
+    assert!(failed > ops / 2, "faults were injected");
+}
+
+#[test]
+fn a_full_segment_disk_is_told_and_the_next_batch_completes() {
+    let lab = Lab::new(1 << 20);
+    lab.first(&[(2, &noise(1, 50_000))]);
+    lab.disk.set_capacity(80_000);
+    let batch = Batch::default().new_file(3, b"big", &noise(2, 300_000));
+    for _ in 0..3 {
+        let error = lab.send(2, Some(1), &batch).unwrap_err();
+        assert!(matches!(&error, StoreError::Full { .. }), "{error}");
+        assert!(error.to_string().contains("free some space"));
+    }
+    assert_eq!(lab.read(2, 1).unwrap(), noise(1, 50_000));
+    lab.disk.set_capacity(10_000_000);
+    lab.send(2, Some(1), &batch).unwrap();
+    assert_eq!(lab.read(3, 2).unwrap(), noise(2, 300_000));
+    let lab = {
+        let disk = lab.disk.clone();
+        lab.reopen(disk)
+    };
+    assert_eq!(lab.read(3, 2).unwrap(), noise(2, 300_000));
+}
+
+#[test]
+fn a_full_catalog_is_told_and_the_next_batch_completes() {
+    let lab = Lab::new(1 << 20);
+    lab.first(&[(2, b"kept")]);
+    lab.catalog.limit_len(1).unwrap();
+    let mut batch = Batch::default();
+    for id in 10..3000 {
+        batch = batch.new_file(id, format!("a fairly long name {id}").as_bytes(), b"x");
+    }
+    let error = lab.send(2, Some(1), &batch).unwrap_err();
+    assert!(matches!(&error, StoreError::Full { .. }), "{error}");
+    assert_eq!(
+        (lab.store.folder("f").unwrap().seq, lab.read(2, 1).unwrap()),
+        (1, b"kept".to_vec())
+    );
+    lab.catalog.limit_len(u64::MAX).unwrap();
+    assert_eq!(lab.send(2, Some(1), &batch).unwrap().seq, 2);
+}
+
+#[test]
+fn staged_parts_survive_a_restart_and_expire_with_their_segments() {
+    let lab = Lab::new(2000);
+    lab.first(&[(2, &noise(1, 100))]);
+    let mut part = lab.part(2);
+    part.manifest(lab.manifest(2, Some(1))).unwrap();
+    let batch = Batch::default().new_file(3, b"n", &noise(2, 5000));
+    for node in &batch.nodes {
+        part.node(node.clone()).unwrap();
+    }
+    part.delta(batch.deltas[0].0, &batch.deltas[0].1[..]).unwrap();
+    lab.store.stage(part, 1).unwrap();
+    let disk = lab.disk.clone();
+    let lab = lab.reopen(disk);
+    assert_eq!(lab.store.batch_status("f", lab.device, 2).unwrap().staged_parts, [1]);
+    lab.clock.advance(Duration::from_secs(23 * 3600));
+    assert_eq!(lab.store.collect().unwrap(), Default::default());
+    lab.clock.advance(Duration::from_secs(2 * 3600));
+    let collected = lab.store.collect().unwrap();
+    assert_eq!(
+        (collected.expired_parts, collected.segments),
+        (1, 0),
+        "its frame shares a segment with a live one"
+    );
+    assert!(
+        lab.store
+            .batch_status("f", lab.device, 2)
+            .unwrap()
+            .staged_parts
+            .is_empty()
+    );
+    assert!(matches!(
+        lab.store.commit(lab.part(2), 1),
+        Err(StoreError::PartsMissing { missing }) if missing == [1]
+    ));
+
+    // A segment of its own goes as a whole.
+    let mut part = lab.part(3);
+    part.delta(batch.deltas[0].0, &batch.deltas[0].1[..]).unwrap();
+    lab.store.stage(part, 1).unwrap();
+    lab.send(4, Some(1), &Batch::default().new_file(4, b"m", &noise(3, 3000)))
+        .unwrap();
+    lab.clock.advance(Duration::from_secs(25 * 3600));
+    let collected = lab.store.collect().unwrap();
+    assert_eq!((collected.expired_parts, collected.segments), (1, 1));
+    assert_eq!(lab.read(4, 2).unwrap(), noise(3, 3000));
+    assert_eq!(lab.read(2, 2).unwrap(), noise(1, 100));
+}
+
+#[test]
+fn a_dropped_part_leaks_a_segment_only_until_the_next_start() {
+    use byteback_host::durable::DurableDir;
+    let lab = Lab::new(2000);
+    let mut part = lab.part(1);
+    let batch = Batch::default().new_file(3, b"n", &noise(2, 5000));
+    part.delta(batch.deltas[0].0, &batch.deltas[0].1[..]).unwrap();
+    assert_eq!(
+        lab.store.collect().unwrap().segments,
+        0,
+        "a writer's segment is not collected"
+    );
+    drop(part);
+    assert_eq!(lab.disk.list().unwrap().len(), 1);
+    let disk = lab.disk.clone();
+    let lab = lab.reopen(disk);
+    assert_eq!(lab.disk.list().unwrap().len(), 0);
+}

@@ -1,0 +1,241 @@
+//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and batches in few words.
+
+use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_extents::ByteRange;
+use byteback_host::clock::SimClock;
+use byteback_host::random::{SimRandomness, SplitMix64};
+use byteback_host::sim::SimDisk;
+use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::model::{
+    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals,
+};
+use byteback_store::segments::SegmentFiles;
+use byteback_store::stage::PartWriter;
+use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) const ROOT: FileId = FileId(1);
+
+pub(crate) struct Lab {
+    pub(crate) dir: Arc<tempfile::TempDir>,
+    pub(crate) disk: SimDisk,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) catalog: Arc<SqliteCatalog>,
+    pub(crate) store: Store,
+    pub(crate) device: u64,
+    segment_len: u64,
+}
+
+pub(crate) fn open(
+    path: &Path,
+    disk: &SimDisk,
+    clock: &Arc<SimClock>,
+    segment_len: u64,
+) -> Result<(Arc<SqliteCatalog>, Store), StoreError> {
+    let catalog = Arc::new(SqliteCatalog::open(path.join("catalog.sqlite"))?);
+    let used = catalog.read()?.segment_id_max()?;
+    let segments = SegmentFiles::with_len_max(Arc::new(disk.clone()), used, segment_len)?;
+    let store = Store::from_parts(StoreParts {
+        catalog: catalog.clone(),
+        segments: Arc::new(segments),
+        clock: clock.clone(),
+        randomness: Arc::new(SimRandomness::new(7)),
+        limits: StoreLimits::default(),
+    })?;
+    Ok((catalog, store))
+}
+
+impl Lab {
+    pub(crate) fn new(segment_len: u64) -> Self {
+        Self::on(SimDisk::new(1), segment_len)
+    }
+
+    pub(crate) fn on(disk: SimDisk, segment_len: u64) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let clock = Arc::new(SimClock::new(1_000_000));
+        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len).unwrap();
+        store.create_folder("f").unwrap();
+        let token = store.create_join_token(i64::MAX / 2).unwrap();
+        let device = store.join(&token, "lab").unwrap().0;
+        Self {
+            dir,
+            disk,
+            clock,
+            catalog,
+            store,
+            device,
+            segment_len,
+        }
+    }
+
+    /// Closes the store and opens it on `disk`.
+    pub(crate) fn reopen(self, disk: SimDisk) -> Self {
+        let Self {
+            dir,
+            clock,
+            catalog,
+            store,
+            device,
+            segment_len,
+            ..
+        } = self;
+        drop((store, catalog));
+        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len).unwrap();
+        Self {
+            dir,
+            disk,
+            clock,
+            catalog,
+            store,
+            device,
+            segment_len,
+        }
+    }
+
+    pub(crate) fn part(&self, counter: u64) -> PartWriter {
+        self.store.begin_part("f", self.device, counter).unwrap()
+    }
+
+    pub(crate) fn manifest(&self, counter: u64, base_seq: Option<u64>) -> Manifest {
+        Manifest {
+            device: self.device,
+            counter,
+            base_seq,
+            root: ROOT,
+            created_ns: 0,
+            host: vec![],
+            path: vec![],
+            snapshot: None,
+        }
+    }
+
+    pub(crate) fn send(&self, counter: u64, base_seq: Option<u64>, batch: &Batch) -> Result<Applied, StoreError> {
+        let mut part = self.part(counter);
+        part.manifest(self.manifest(counter, base_seq))?;
+        batch.feed(&mut part)?;
+        self.store.commit(part, 0)
+    }
+
+    /// The first batch: a root with these files.
+    pub(crate) fn first(&self, files: &[(u128, &[u8])]) -> Applied {
+        let mut batch = Batch::default().node(ROOT, NodeKind::Directory, 0, None);
+        for (id, bytes) in files {
+            batch = batch.new_file(*id, format!("file{id}").as_bytes(), bytes);
+        }
+        self.send(1, None, &batch).unwrap()
+    }
+
+    pub(crate) fn read(&self, id: u128, seq: u64) -> Result<Vec<u8>, StoreError> {
+        self.read_range(id, seq, None)
+    }
+
+    pub(crate) fn read_range(&self, id: u128, seq: u64, range: Option<ByteRange>) -> Result<Vec<u8>, StoreError> {
+        let mut reader = self.store.content("f", FileId(id), Some(seq), range)?;
+        let mut all = Vec::new();
+        let mut chunk = Vec::new();
+        loop {
+            reader.next_chunk(&mut chunk, 70_000)?;
+            if chunk.is_empty() {
+                return Ok(all);
+            }
+            all.extend_from_slice(&chunk);
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Batch {
+    pub(crate) nodes: Vec<NodeChange>,
+    pub(crate) entries: Vec<EntryChange>,
+    pub(crate) deltas: Vec<(FileId, Vec<u8>)>,
+    pub(crate) totals: Option<Totals>,
+}
+
+impl Batch {
+    pub(crate) fn node(mut self, id: FileId, kind: NodeKind, size: u64, content: Option<ContentChange>) -> Self {
+        let attributes = Attributes {
+            kind,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            size,
+            mtime_ns: 0,
+            rdev: 0,
+            target: None,
+            xattrs: vec![],
+            user: None,
+            group: None,
+        };
+        self.nodes.push(NodeChange {
+            id,
+            attributes,
+            content,
+        });
+        self
+    }
+
+    pub(crate) fn file(self, id: u128, size: u64, deltas: u32, base: ContentBase) -> Self {
+        self.node(FileId(id), NodeKind::File, size, Some(ContentChange { deltas, base }))
+    }
+
+    pub(crate) fn entry(mut self, parent: FileId, name: &[u8], child: Option<u128>) -> Self {
+        self.entries.push(EntryChange {
+            parent,
+            name: name.to_vec(),
+            child: child.map(FileId),
+        });
+        self
+    }
+
+    pub(crate) fn delta(mut self, id: u128, stream: Vec<u8>) -> Self {
+        self.deltas.push((FileId(id), stream));
+        self
+    }
+
+    pub(crate) fn new_file(self, id: u128, name: &[u8], bytes: &[u8]) -> Self {
+        let len = bytes.len() as u64;
+        self.file(id, len, 1, ContentBase::Empty)
+            .entry(ROOT, name, Some(id))
+            .delta(id, patch(0, len, &[(0, bytes)]))
+    }
+
+    /// Overwrites places of a file of `len` bytes.
+    pub(crate) fn patch(self, id: u128, len: u64, places: &[(u64, &[u8])]) -> Self {
+        self.file(id, len, 1, ContentBase::Previous)
+            .delta(id, patch(len, len, places))
+    }
+
+    pub(crate) fn feed(&self, part: &mut PartWriter) -> Result<(), StoreError> {
+        for node in &self.nodes {
+            part.node(node.clone())?;
+        }
+        for entry in &self.entries {
+            part.entry(entry.clone())?;
+        }
+        for (file, stream) in &self.deltas {
+            part.delta(*file, &stream[..])?;
+        }
+        part.end(self.totals.unwrap_or(Totals {
+            nodes: self.nodes.len() as u64,
+            entries: self.entries.len() as u64,
+            deltas: self.deltas.len() as u64,
+        }))
+    }
+}
+
+/// A delta stream of literals; compressed, so that tests of sizes use noise.
+pub(crate) fn patch(base_len: u64, new_len: u64, places: &[(u64, &[u8])]) -> Vec<u8> {
+    let mut writer = DeltaWriter::new(Vec::new(), base_len, new_len, WriterOptions::default()).unwrap();
+    for (at, bytes) in places {
+        if let Some(range) = ByteRange::from_offset_len(*at, bytes.len() as u64) {
+            writer.literal(range, *bytes).unwrap();
+        }
+    }
+    writer.finish().unwrap().0
+}
+
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = SplitMix64::new(seed);
+    (0..len).map(|_| rng.next_u64() as u8).collect()
+}

@@ -1,0 +1,15 @@
+//! The store against costs, crashes, full disks, damage and hostile batches.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
+mod conformance;
+mod cost;
+mod damage;
+mod durability;
+mod hostile;
+mod lab;

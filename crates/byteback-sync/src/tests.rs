@@ -1,1 +1,0 @@
-//! The engine against a server and a scripted tree.
