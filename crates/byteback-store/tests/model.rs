@@ -90,13 +90,20 @@ impl Run {
             2 if base.len() > 20_000 => self.rng.below(100) as usize,
             _ => base.len(),
         };
-        let mut new = base.to_vec();
-        new.resize(new_len, 0);
-        let options = WriterOptions {
-            copies: true,
-            compress: self.rng.coin(),
+        // Without copies, the base is cut off or filled up with zeros to whatever length the delta says.
+        let copies = self.rng.below(3) > 0;
+        let claimed_len = match self.rng.below(3) {
+            _ if copies => base.len(),
+            0 => new_len,
+            1 => self.rng.below(2 * base.len() as u64 + 2) as usize,
+            _ => base.len(),
         };
-        let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new_len as u64, options).unwrap();
+        let mut new = base.to_vec();
+        new.resize(claimed_len, 0);
+        new.resize(new_len, 0);
+        let compress = self.rng.coin();
+        let options = WriterOptions { copies, compress };
+        let mut writer = DeltaWriter::new(Vec::new(), claimed_len as u64, new_len as u64, options).unwrap();
         let mut at = 0usize;
         for _ in 0..self.rng.below(12) {
             at += self.rng.below(1 + new_len as u64 / 6) as usize;
@@ -110,7 +117,7 @@ impl Run {
                     writer.zero(range).unwrap();
                     new[at..at + len].fill(0);
                 }
-                1 if len <= base.len() => {
+                1 if copies && len <= base.len() => {
                     let from = self.rng.below((base.len() - len + 1) as u64) as usize;
                     writer.copy(range, from as u64).unwrap();
                     new[at..at + len].copy_from_slice(&base[from..from + len]);
@@ -349,7 +356,7 @@ fn send(
         created_ns: 5,
         host: b"h".to_vec(),
         path: b"/p".to_vec(),
-        snapshot: (counter % 3 == 0).then(SnapshotLabel::default),
+        snapshot: counter.is_multiple_of(3).then(SnapshotLabel::default),
     };
     enum Item<'a> {
         Node(&'a NodeChange),
@@ -562,7 +569,10 @@ fn join(store: &Store) -> u64 {
 }
 
 fn run(seed: u64, batches: u64) {
-    println!("BYTEBACK_SEED={seed}");
+    #[allow(clippy::print_stdout, reason = "shown only when the test fails")]
+    {
+        println!("BYTEBACK_SEED={seed}");
+    }
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path());
     store.create_folder("f").unwrap();

@@ -14,6 +14,7 @@
 mod differential;
 mod harness;
 mod life;
+#[allow(dead_code, reason = "parts of it are only used by the harness of byteback-daemon")]
 mod operations;
 mod other_user;
 mod semantics;

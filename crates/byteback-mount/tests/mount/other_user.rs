@@ -55,7 +55,13 @@ fn call_for_another_test() {
 pub(crate) fn program_in(dir: &Path) -> PathBuf {
     let program = dir.join("program");
     if !program.exists() {
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        // By another process: a writing descriptor of ours could be inherited by what another test starts just then, and
+        // the program could not be run while that is open.
+        let copied = std::process::Command::new("cp")
+            .arg(std::env::current_exe().unwrap())
+            .arg(&program)
+            .status();
+        assert!(copied.unwrap().success());
     }
     program
 }

@@ -65,6 +65,24 @@ impl SqliteCatalog {
         })
     }
 
+    /// Limits the length of the catalog's file, in bytes rounded down to pages; a change that needs more fails as on a
+    /// full disk. Holds until the catalog is closed; a limit below the present length only stops growth.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub fn limit_len(&self, len_bytes: u64) -> Result<(), StoreError> {
+        let failed = |e| StoreError::catalog("limit its length", e);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let page_len: u64 = writer
+            .query_row("PRAGMA page_size", [], |row| row.get::<_, i64>(0))
+            .map(i64::cast_unsigned)
+            .map_err(failed)?;
+        let pages = len_bytes.checked_div(page_len).unwrap_or(1).clamp(1, 4_294_967_294);
+        writer
+            .query_row(&format!("PRAGMA max_page_count={pages}"), [], |_| Ok(()))
+            .map_err(failed)
+    }
+
     /// What was done since the catalog was opened.
     #[must_use]
     pub fn work(&self) -> CatalogWork {
@@ -88,7 +106,7 @@ impl SqliteCatalog {
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
-    // The busy timeout only matters to a person with a sqlite3 shell: inside, the lock queues writers.
+    // Inside a process the lock queues writers; the busy timeout is for others: `invite`, a person with a shell.
     connection
         .execute_batch("PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA busy_timeout=10000; PRAGMA cache_size=-16384; PRAGMA cell_size_check=ON;")
         .map_err(|e| StoreError::catalog("configure a connection", e))?;

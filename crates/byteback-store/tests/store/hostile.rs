@@ -23,6 +23,17 @@ fn contradictions_are_refused() {
     lab.first(&[(2, b"0123456789")]);
     let new = Batch::default;
     let delta = |base, new, at| patch(base, new, &[(at, b"x")]);
+    let copying = |base: u64, new: u64| {
+        let options = byteback_delta::WriterOptions {
+            copies: true,
+            compress: false,
+        };
+        let mut writer = byteback_delta::DeltaWriter::new(Vec::new(), base, new, options).unwrap();
+        writer
+            .copy(byteback_extents::ByteRange::from_offset_len(0, 4).unwrap(), 4)
+            .unwrap();
+        writer.finish().unwrap().0
+    };
     let grown = |size| new().file(2, size, 1, ContentBase::Previous);
     let cases: Vec<(&str, Batch)> = vec![
         (
@@ -62,7 +73,7 @@ fn contradictions_are_refused() {
         ),
         ("size without contents", new().node(FileId(2), NodeKind::File, 11, None)),
         ("size of a directory", new().node(FileId(5), DIR, 1, None)),
-        ("delta from another length", grown(10).delta(2, delta(9, 10, 0))),
+        ("copy from another length", grown(10).delta(2, copying(9, 10))),
         ("delta to another length", grown(10).delta(2, delta(10, 11, 0))),
         ("delta not announced", new().delta(2, delta(10, 10, 0))),
         (

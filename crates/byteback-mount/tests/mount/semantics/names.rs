@@ -295,3 +295,31 @@ fn renaming_directories_does_not_disturb_who_works_below() {
         assert!(n > 10);
     });
 }
+
+/// A descriptor that only names a file is served by the file's name, so a rename in between must never show.
+#[test]
+fn a_named_file_answers_while_it_is_renamed() {
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.at("d")).unwrap();
+    fs::write(fixture.at("a"), b"named").unwrap();
+    let named = openat(CWD, fixture.at("a"), OFlags::PATH, Mode::empty()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (here, there) = (fixture.at("a"), fixture.at("d/b"));
+            for n in 0..3000 {
+                let (from, to) = if n % 2 == 0 { (&here, &there) } else { (&there, &here) };
+                fs::rename(from, to).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) {
+            // Not answered by the kernel: each rename makes it forget the attributes.
+            let stat = rustix::fs::fstat(&named);
+            if stat.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(stat.unwrap().st_size, 5);
+        }
+    });
+}
