@@ -69,8 +69,22 @@ pub(crate) type Results = BTreeMap<&'static str, BTreeMap<&'static str, Samples>
 /// # Errors
 /// The first that a run gives.
 pub(crate) fn alternate(runs: usize, contenders: &mut [Contender<'_>]) -> Result<Results, SuiteError> {
+    alternate_after(runs, |_| Ok(()), contenders)
+}
+
+/// As [`alternate`], with work of its own before each round (0 is the one that is thrown away), such as the change that all
+/// contenders then have to find.
+///
+/// # Errors
+/// The first that `before` or a run gives.
+pub(crate) fn alternate_after(
+    runs: usize,
+    mut before: impl FnMut(usize) -> Result<(), SuiteError>,
+    contenders: &mut [Contender<'_>],
+) -> Result<Results, SuiteError> {
     let mut results = Results::new();
     for round in 0..=runs {
+        before(round)?;
         for turn in 0..contenders.len() {
             let index = (turn + round) % contenders.len();
             let contender = &mut contenders[index];

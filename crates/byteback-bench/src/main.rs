@@ -7,8 +7,13 @@
 //! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records, and a line in [`Suite`].
 
 mod alternate;
+mod compare;
+mod demo;
 mod heap;
+mod random;
+mod real_files;
 mod report;
+mod rig;
 mod suites;
 
 use std::error::Error;
@@ -20,6 +25,11 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use crate::report::Record;
+use crate::rig::interrupt;
+use crate::rig::process::is_interrupted;
+
+/// As a shell reports a program that SIGINT ended.
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Counts what suites ask it to count; see the module.
 #[global_allocator]
@@ -43,6 +53,10 @@ struct Arguments {
 enum Suite {
     /// Inserting ranges into extent sets and maps, beside the crate rangemap.
     Extents,
+    /// Small changes in a large file, beside rsync.
+    Image,
+    /// The main job on real data, for people to watch; compares all that is restored.
+    Demo,
 }
 
 /// How thorough a suite is to be.
@@ -61,6 +75,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_interrupted(&error) => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) => {
             // Nothing is left to do if even this fails.
             let _ = writeln!(io::stderr(), "byteback-bench: {error}");
@@ -76,8 +91,19 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
     };
     let records: Vec<Record> = match arguments.suite {
         Suite::Extents => suites::extents::run(options)?,
+        Suite::Image => {
+            interrupt::install()?;
+            suites::image::run(options)?
+        }
+        Suite::Demo => {
+            interrupt::install()?;
+            demo::run_demo(options)?
+        }
     };
-    report::write_table(&mut io::stdout().lock(), &records)?;
+    // The demo prints a table of its own.
+    if !matches!(arguments.suite, Suite::Demo) {
+        report::write_table(&mut io::stdout().lock(), &records)?;
+    }
     if let Some(path) = &arguments.json {
         let mut json = serde_json::to_vec_pretty(&records)?;
         json.push(b'\n');

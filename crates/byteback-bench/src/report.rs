@@ -44,6 +44,8 @@ pub(crate) struct Spread {
 pub(crate) enum Goal {
     /// At most so many times a peer's median.
     TimesPeer(f64, &'static str),
+    /// At most this.
+    AtMost(f64),
 }
 
 /// The name and the unit of a metric, and its goal.
@@ -68,6 +70,7 @@ pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &
         .collect();
     let (goal, met) = match metric.goal {
         None => (None, None),
+        Some(Goal::AtMost(limit)) => (Some(format!("<= {}", number(limit))), Some(ours.median() <= limit)),
         Some(Goal::TimesPeer(factor, peer)) => (
             Some(format!("<= {factor} x {peer}")),
             // A peer that was not measured cannot have been reached.

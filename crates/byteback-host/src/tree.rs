@@ -114,7 +114,8 @@ pub fn open_beneath(dir: impl AsFd, below: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// `FilesystemLoop` (`ELOOP`) for a symlink; `Unsupported` without `/proc`; otherwise what the system answered.
 pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
-    let path = proc_path(fd);
+    // Borrowed, so that a descriptor given by value is still open when the link is followed.
+    let path = proc_path(&fd);
     uninterrupted(|| openat(CWD, path.as_str(), flags | OFlags::CLOEXEC, Mode::empty())).map_err(explain_proc)
 }
 

@@ -18,6 +18,9 @@ pub enum LogError {
     /// The database of the log failed.
     #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
     Database(#[source] Box<redb::Error>),
+    /// The database of the log does not add up.
+    #[error("the log's database is damaged ({0}); remove the state folder to start a new log (the next backup reads everything)")]
+    Corrupted(String),
     /// A persisted record cannot be understood.
     #[error(
         "the log's {what} is damaged; remove the state folder to start a new log (the next backup reads everything)"
@@ -66,7 +69,10 @@ macro_rules! from_redb {
     ($($error:ty),*) => {$(
         impl From<$error> for LogError {
             fn from(error: $error) -> Self {
-                Self::Database(Box::new(error.into()))
+                match error.into() {
+                    redb::Error::Corrupted(what) => Self::Corrupted(what),
+                    error => Self::Database(Box::new(error)),
+                }
             }
         }
     )*};

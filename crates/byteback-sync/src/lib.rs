@@ -34,3 +34,6 @@ pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, r
 pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
 pub use verify::{Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
+
+#[cfg(test)]
+mod tests;

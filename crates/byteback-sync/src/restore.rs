@@ -39,7 +39,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -437,10 +437,8 @@ impl Restore<'_> {
         if path.is_empty() {
             return self.target.as_fd().try_clone_to_owned();
         }
-        tree::reopen(
-            tree::open_beneath(self.target, &PathBuf::from(OsStr::from_bytes(path)))?,
-            OFlags::RDONLY | OFlags::DIRECTORY,
-        )
+        let named = tree::open_beneath(self.target, Path::new(OsStr::from_bytes(path)))?;
+        tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     fn shown(&self, path: &[u8]) -> String {

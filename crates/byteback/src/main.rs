@@ -1,3 +1,58 @@
-//! Entry point.
+//! The command `byteback`: wiring, configuration, printing. Nothing is decided here.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `arguments`, `commands` | the command line; one file per command |
+//! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
+//! | `repository`, `credentials`, `binding`, `tracked_folder` | which server, which token, which folder |
+//! | `output`, `progress`, `wording`, `timestamp` | what is printed, for people and for programs |
+//! | `error`, `exit_code` | what is said when something fails, and how the command ends |
+//! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
 
-fn main() {}
+mod arguments;
+mod background;
+mod binding;
+mod commands;
+mod configuration;
+mod coverage;
+mod credentials;
+mod environment;
+mod error;
+mod exit_code;
+mod last_backup;
+mod mount_table;
+mod notify;
+mod output;
+mod private_file;
+mod progress;
+mod repository;
+mod settings;
+mod signals;
+mod snapshot_path;
+mod timestamp;
+mod tracked_folder;
+mod wording;
+
+use std::process::ExitCode;
+
+use crate::arguments::Arguments;
+use crate::environment::Environment;
+use crate::error::CommandError;
+use crate::exit_code::Exit;
+use crate::settings::Settings;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::read();
+    let output = arguments.global.output();
+    let ended = Settings::new(&arguments.global, Environment::read())
+        .and_then(|settings| commands::run(arguments.command, &settings));
+    let exit = match ended {
+        Ok(()) | Err(CommandError::OutputClosed) => Exit::Fine,
+        Err(CommandError::Reported(exit)) => exit,
+        Err(CommandError::Failed(failure)) => {
+            output.failure(&failure);
+            failure.exit
+        }
+    };
+    ExitCode::from(exit.code())
+}

@@ -11,6 +11,7 @@ use rangemap::{RangeMap, RangeSet};
 
 use crate::alternate::{Contender, Measures, alternate};
 use crate::heap::live_bytes_after;
+use crate::random::Random;
 use crate::report::{Goal, Metric, OURS, Record, record};
 use crate::{Options, SuiteError};
 
@@ -54,22 +55,12 @@ impl ExtentValue for Tag {
     }
 }
 
-/// A small generator of numbers that are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % limit
-    }
-}
+/// The range of an insert: offset and length, from the number of the insert.
+type MakeRange = Box<dyn FnMut(u64, &mut Random) -> (u64, u64)>;
 
 fn cases(inserts: u64) -> Vec<Case> {
-    let mut random = Random(1);
-    let mut made = |name, structures, mut range: Box<dyn FnMut(u64, &mut Random) -> (u64, u64)>| Case {
+    let mut random = Random::new(1);
+    let mut made = |name, structures, mut range: MakeRange| Case {
         name,
         structures,
         ranges: (0..inserts)

@@ -1,3 +1,4 @@
 //! What can be measured: one module per suite.
 
 pub(crate) mod extents;
+pub(crate) mod image;

@@ -12,7 +12,9 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use byteback_host::tree::{self as host, Entry, FileKind, ReadDir};
 
@@ -22,6 +24,9 @@ use crate::inodes::NodeId;
 /// Listings that go on at the same time; more only cost reading anew.
 const STREAM_COUNT_MAX: usize = 32;
 
+/// A stream that nobody asked for until then was left behind. Names may have changed below us, of which we hear nothing.
+const STREAM_AGE_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 struct Stream {
     node: NodeId,
@@ -29,21 +34,41 @@ struct Stream {
     /// The entry that did not fit.
     waiting: Option<Entry>,
     rest: ReadDir,
+    put_at: Instant,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ListingPool {
     streams: Vec<Stream>,
-    /// Counts changes of any directory, so that a stream that was out for reading during one is not put back.
-    changes: u64,
+    /// The directories that are being read just now, each with a ticket. A change in one takes its tickets away, and a
+    /// stream without its ticket is not put back.
+    tickets: Vec<(u64, NodeId)>,
+    tickets_given: u64,
 }
 
 impl ListingPool {
     /// Names in `node` changed.
     pub(crate) fn changed(&mut self, node: NodeId) {
-        self.changes = self.changes.wrapping_add(1);
         self.streams.retain(|stream| stream.node != node);
+        self.tickets.retain(|(_, read)| *read != node);
+    }
+
+    fn begin(&mut self, node: NodeId) -> u64 {
+        self.tickets_given = self.tickets_given.wrapping_add(1);
+        self.tickets.push((self.tickets_given, node));
+        self.tickets_given
+    }
+
+    /// Reading ended; `stream` goes on if nothing changed meanwhile.
+    fn end(&mut self, ticket: u64, stream: Option<Stream>) {
+        let held = self.tickets.iter().position(|(given, _)| *given == ticket);
+        if let Some(position) = held {
+            self.tickets.swap_remove(position);
+            if let Some(stream) = stream {
+                self.put(stream);
+            }
+        }
     }
 
     fn take(&mut self, node: NodeId, cookie: u64) -> Option<Stream> {
@@ -55,10 +80,11 @@ impl ListingPool {
             .streams
             .iter()
             .rposition(|stream| stream.node == node && stream.cookie == cookie)?;
-        Some(self.streams.remove(position))
+        Some(self.streams.remove(position)).filter(|stream| stream.put_at.elapsed() < STREAM_AGE_MAX)
     }
 
-    fn put(&mut self, stream: Stream) {
+    fn put(&mut self, mut stream: Stream) {
+        stream.put_at = Instant::now();
         if self.streams.len() >= STREAM_COUNT_MAX {
             self.streams.remove(0);
         }
@@ -90,31 +116,52 @@ impl Tree {
     ) -> io::Result<()> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(node)?;
-        let (taken, changes_before) = {
+        let (taken, ticket) = {
             let mut pool = self.listings();
-            (pool.take(node, cookie), pool.changes)
+            (pool.take(node, cookie), pool.begin(node))
         };
+        let read = self.read_stream(node, &dir, cookie, taken, with_attributes, &mut deliver);
+        let (done, stream) = match read {
+            Ok(stream) => (Ok(()), stream),
+            Err(error) => (Err(error), None),
+        };
+        self.listings().end(ticket, stream);
+        done
+    }
+
+    /// Delivers what fits. Returns the stream for the next piece, at the end of the directory too: the reader asks once
+    /// more to learn that this was the end.
+    fn read_stream(
+        &self,
+        node: NodeId,
+        dir: &OwnedFd,
+        cookie: u64,
+        taken: Option<Stream>,
+        with_attributes: bool,
+        deliver: &mut impl FnMut(Listed<'_>) -> bool,
+    ) -> io::Result<Option<Stream>> {
         let mut stream = match taken {
             Some(stream) => stream,
             None => Stream {
                 node,
                 cookie,
                 waiting: None,
-                rest: host::read_dir(&*dir, cookie)?.with_dots(),
+                rest: host::read_dir(dir, cookie)?.with_dots(),
+                put_at: Instant::now(),
             },
         };
         let mut delivered_any = false;
         loop {
             let entry = match stream.waiting.take().map(Ok).or_else(|| stream.rest.next()) {
-                None => return Ok(()),
+                None => return Ok(delivered_any.then_some(stream)),
                 Some(Ok(entry)) => entry,
                 // What was delivered stands; the error comes again with the next piece.
-                Some(Err(_)) if delivered_any => return Ok(()),
+                Some(Err(_)) if delivered_any => return Ok(None),
                 Some(Err(error)) => return Err(error),
             };
             let dots = entry.name == "." || entry.name == "..";
             let found = if with_attributes && !dots {
-                match host::stat_at(&*dir, &entry.name) {
+                match host::stat_at(dir, &entry.name) {
                     Ok(stat) => Some(self.found(node, &entry.name, stat)),
                     // Removed since.
                     Err(_) => continue,
@@ -130,7 +177,7 @@ impl Tree {
             let kind = found
                 .map(|found| found.stat.kind)
                 .or(entry.kind_hint)
-                .or_else(|| host::stat_at(&*dir, &entry.name).ok().map(|stat| stat.kind))
+                .or_else(|| host::stat_at(dir, &entry.name).ok().map(|stat| stat.kind))
                 .unwrap_or(FileKind::File);
             let full = deliver(Listed {
                 name: &entry.name,
@@ -144,11 +191,7 @@ impl Tree {
                     self.forget(found.interned.node, 1);
                 }
                 stream.waiting = Some(entry);
-                let mut pool = self.listings();
-                if pool.changes == changes_before {
-                    pool.put(stream);
-                }
-                return Ok(());
+                return Ok(Some(stream));
             }
             delivered_any = true;
             stream.cookie = entry.cookie;

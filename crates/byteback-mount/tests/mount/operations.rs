@@ -1,8 +1,6 @@
 //! Random operations of every kind on a directory, and looking at the result: shared by the harnesses that compare a mount with a
 //! plain directory.
 
-#![allow(dead_code, reason = "shared with the harness of the daemon, which uses more")]
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;

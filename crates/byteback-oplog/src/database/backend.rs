@@ -5,8 +5,9 @@
 //! an error, never the pages of somebody else.
 //!
 //! **A failed sync.** What was written since the last good one may never reach the disk, although it can still be read, and
-//! the next sync will not say so. Hence the ranges that no sync has confirmed are remembered beyond the backend, and whoever
-//! opens the file again first writes them once more as they read now: what redb then trusts, its next sync makes durable.
+//! the next sync will not say so. Hence the ranges that no sync has confirmed are remembered beyond the backend. They are
+//! written once more, as they read now, at once (so that a process that comes later does not trust what is only in memory)
+//! and, if that fails too, by whoever opens the file again. redb hears of the failure in any case.
 
 use std::io;
 use std::sync::Arc;
@@ -30,21 +31,7 @@ pub(crate) struct Backend {
 impl Backend {
     /// A backend on `file`, in which `unconfirmed` is written once more.
     pub(crate) fn open(file: Arc<dyn DurableFile>, unconfirmed: Unconfirmed) -> io::Result<Self> {
-        let mut ranges = unconfirmed.lock().clone();
-        let len_bytes = file.len()?;
-        if !ranges.is_empty() {
-            ranges.truncate(len_bytes);
-            // The last byte stands for the length.
-            if let Some(last) = len_bytes
-                .checked_sub(1)
-                .and_then(|last| ByteRange::new(last, len_bytes))
-            {
-                ranges.insert(last);
-            }
-            for range in ranges.iter() {
-                write_again(file.as_ref(), range)?;
-            }
-        }
+        write_again(file.as_ref(), &unconfirmed.lock())?;
         Ok(Self {
             file: RwLock::new(Some(file)),
             unconfirmed,
@@ -61,16 +48,28 @@ impl Backend {
     }
 }
 
-fn write_again(file: &dyn DurableFile, range: ByteRange) -> io::Result<()> {
+/// Writes `ranges` as they read now.
+fn write_again(file: &dyn DurableFile, ranges: &ExtentSet) -> io::Result<()> {
+    let len_bytes = file.len()?;
+    // The last byte stands for the length.
+    let Some(last) = len_bytes.checked_sub(1).and_then(|last| ByteRange::new(last, len_bytes)) else { return Ok(()) };
+    if ranges.is_empty() {
+        return Ok(());
+    }
+    let mut ranges = ranges.clone();
+    ranges.truncate(len_bytes);
+    ranges.insert(last);
     let mut buffer = [0; 16 << 10];
-    let mut at = range.start();
-    while at < range.end() {
-        // At most the buffer's length, so the cast loses nothing.
-        let len = (range.end() - at).min(buffer.len() as u64) as usize;
-        let piece = &mut buffer[..len];
-        file.read_exact_at(at, piece)?;
-        file.write_all_at(at, piece)?;
-        at += len as u64;
+    for range in ranges.iter() {
+        let mut at = range.start();
+        while at < range.end() {
+            // At most the buffer's length, so the cast loses nothing.
+            let len = (range.end() - at).min(buffer.len() as u64) as usize;
+            let piece = &mut buffer[..len];
+            file.read_exact_at(at, piece)?;
+            file.write_all_at(at, piece)?;
+            at += len as u64;
+        }
     }
     Ok(())
 }
@@ -90,9 +89,14 @@ impl redb::StorageBackend for Backend {
 
     fn sync_data(&self) -> io::Result<()> {
         self.on(|file| {
-            let written = std::mem::take(&mut *self.unconfirmed.lock());
-            file.sync_data()
-                .inspect_err(|_| self.unconfirmed.lock().union_with(&written))
+            // redb writes and syncs from one thread at a time.
+            let mut unconfirmed = self.unconfirmed.lock();
+            let outcome = file.sync_data();
+            let is_durable = outcome.is_ok() || write_again(file, &unconfirmed).and_then(|()| file.sync_data()).is_ok();
+            if is_durable {
+                unconfirmed.clear();
+            }
+            outcome
         })
     }
 

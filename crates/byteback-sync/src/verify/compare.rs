@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How many bytes of a local file are read at once.
 const BUFFER_LEN: usize = 256 * 1024;
@@ -93,7 +93,7 @@ impl Comparison<'_> {
         id: FileId,
         dirs: &mut Vec<(Vec<u8>, FileId)>,
     ) -> Result<()> {
-        let opened = tree::open_beneath(&self.root, &PathBuf::from(OsStr::from_bytes(&path)));
+        let opened = tree::open_beneath(&self.root, Path::new(OsStr::from_bytes(&path)));
         let listed = opened.and_then(|dir| {
             let names: io::Result<BTreeSet<OsString>> = tree::read_dir(&dir, 0)?
                 .map(|entry| entry.map(|entry| entry.name))

@@ -35,6 +35,7 @@ fn step(world: &mut World) -> Result<(), LogError> {
                     world.change(None)?;
                 }
                 world.pass(Duration::from_millis(30));
+                world.sync_tree();
                 world.restart();
             }
         }
@@ -105,7 +106,9 @@ fn no_change_is_missed_in_random_lives() {
         .ok()
         .and_then(|runs| runs.parse().ok())
         .unwrap_or(300);
-    for seed in 0..runs {
+    let first = std::env::var("BYTEBACK_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(0);
+    for seed in first..first + runs {
+        if std::env::var("SHOW").is_ok() { eprintln!("{seed}"); }
         live(seed, 120);
     }
 }

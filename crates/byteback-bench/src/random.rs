@@ -1,0 +1,55 @@
+//! A small generator of numbers that are the same in every run (SplitMix64), so that all contenders get the same work.
+
+/// The generator. Not for secrets.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// Fills a buffer with bytes that do not compress.
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) {
+        for chunk in buffer.chunks_mut(8) {
+            let bytes = self.next().to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+
+    /// `count` ranges of `len_bytes` in a file of `file_bytes`, at any offset and none touching another, ascending.
+    ///
+    /// The file must be at least four times as long as all ranges together; otherwise this would look for free places for long.
+    pub(crate) fn scattered(&mut self, count: usize, len_bytes: u64, file_bytes: u64) -> Vec<u64> {
+        assert!(
+            count as u64 * len_bytes * 4 <= file_bytes,
+            "too many ranges for the file"
+        );
+        let mut offsets = std::collections::BTreeSet::new();
+        while offsets.len() < count {
+            let offset = self.below(file_bytes - len_bytes + 1);
+            let near = offset.saturating_sub(len_bytes)..=offset + len_bytes;
+            if offsets.range(near).next().is_none() {
+                offsets.insert(offset);
+            }
+        }
+        offsets.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

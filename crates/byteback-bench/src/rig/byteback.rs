@@ -1,0 +1,287 @@
+//! Byteback as its users run it: the released binary, its server and its daemons, with their own state below the scratch folder.
+//!
+//! The client reaches the server through a counting proxy. Nothing of the user's own configuration is read or changed.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Pid;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::process::{Background, Cost, Finished, program, run, wait_for};
+use super::proxy::{Proxy, Wire};
+use super::scratch::mounts_below;
+use crate::SuiteError;
+
+#[cfg(test)]
+mod tests;
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The program, and where it keeps its state.
+#[derive(Clone, Debug)]
+pub(crate) struct Byteback {
+    binary: PathBuf,
+    home: PathBuf,
+}
+
+/// What a backup says about itself; what is measured from outside stands in [`Backup`].
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) changed_bytes: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) hashed_bytes: u64,
+    pub(crate) stored_bytes: u64,
+    pub(crate) snapshot_id: Option<u64>,
+}
+
+/// A backup and what it cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Backup {
+    pub(crate) summary: Summary,
+    /// The program that the user runs.
+    pub(crate) command: Cost,
+    /// The mount's daemon, while that program ran.
+    pub(crate) daemon: Cost,
+    /// The server, while that program ran.
+    pub(crate) server: Cost,
+    pub(crate) wire: Wire,
+    pub(crate) wall_s: f64,
+}
+
+impl Backup {
+    /// CPU time on the client's side: the program and the daemon.
+    pub(crate) fn client_cpu_s(&self) -> f64 {
+        self.command.cpu_s + self.daemon.cpu_s
+    }
+
+    /// Bytes read on the client's side by any call: an upper bound of what was read from the folder.
+    pub(crate) fn client_read_bytes(&self) -> u64 {
+        self.command.read_bytes + self.daemon.read_bytes
+    }
+}
+
+impl Byteback {
+    /// The binary that was built beside this program.
+    pub(crate) fn locate(home: PathBuf) -> Result<Self, SuiteError> {
+        let binary = std::env::current_exe()?.with_file_name("byteback");
+        if !binary.is_file() {
+            return Err(format!(
+                "{} is missing: build it as this program was, for example with cargo build --release -p byteback",
+                binary.display()
+            )
+            .into());
+        }
+        Ok(Self { binary, home })
+    }
+
+    /// A command of the program, with an environment of its own.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = program(&self.binary);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("BYTEBACK_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("HOME", &self.home)
+            .env("BYTEBACK_STATE_DIR", self.home.join("state"));
+        command
+            .env("XDG_CONFIG_HOME", self.home.join("config"))
+            .env("XDG_STATE_HOME", self.home.join("state"));
+        command
+    }
+
+    /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy before it.
+    pub(crate) fn serve(&self, data: &Path) -> Result<Server, SuiteError> {
+        let log_path = self.home.join("serve.log");
+        let log = File::create(&log_path).map_err(|error| format!("cannot write {}: {error}", log_path.display()))?;
+        let mut command = self.command();
+        command
+            .arg("serve")
+            .arg("--data")
+            .arg(data)
+            .args(["--listen", "127.0.0.1:0"]);
+        command.stdout(log.try_clone()?).stderr(log);
+        let process = Background::start("byteback serve", &mut command)?;
+        let address = wait_for("the start of byteback serve", START_TIMEOUT, || {
+            let said = fs::read_to_string(&log_path)?;
+            if process.has_ended() {
+                return Err(format!("byteback serve did not start; it said:\n{said}").into());
+            }
+            Ok(listening_on(&said))
+        })?;
+        Ok(Server {
+            process,
+            proxy: Proxy::start(address)?,
+            data: data.to_owned(),
+        })
+    }
+
+    /// Joins the server and binds `folder` to the folder `name` there.
+    pub(crate) fn init(&self, server: &Server, folder: &Path, name: &str) -> Result<(), SuiteError> {
+        let repository = format!("http://{}/{name}", server.proxy.address());
+        let mut command = self.command();
+        command.arg("init").arg(folder).arg("-r").arg(repository);
+        run(command.arg("--join-token-file").arg(server.data.join("join-token")))?;
+        Ok(())
+    }
+
+    /// Mounts `folder` over itself, or at another place.
+    pub(crate) fn mount(&self, folder: &Path, at: Option<&Path>) -> Result<Mount, SuiteError> {
+        let mut command = self.command();
+        command.args(["mount", "--json"]).arg(folder);
+        if let Some(at) = at {
+            command.arg("--at").arg(at);
+        }
+        // Ours from here on, so that an answer that cannot be understood leaves no mount either.
+        let mut mount = Mount {
+            byteback: self.clone(),
+            folder: folder.to_owned(),
+            point: at.unwrap_or(folder).to_owned(),
+            daemon: None,
+        };
+        let ready: Ready = summary(&run(&mut command)?)?;
+        let pid = Pid::from_raw(ready.pid).ok_or("byteback mount names no process")?;
+        mount.daemon = Some(Background::adopt("the mount's daemon", pid));
+        Ok(mount)
+    }
+
+    /// Backs up a mounted folder.
+    pub(crate) fn backup(&self, server: &Server, mount: &Mount) -> Result<Backup, SuiteError> {
+        let (server_before, daemon_before) = (server.process.cost()?, mount.cost()?);
+        let wire_before = server.proxy.settled()?;
+        let finished = run(self.command().args(["backup", "--json"]).arg(&mount.folder))?;
+        let wire = server.proxy.settled()?.since(wire_before);
+        Ok(Backup {
+            summary: summary(&finished)?,
+            command: finished.cost,
+            daemon: mount.cost()?.since(daemon_before),
+            server: server.process.cost()?.since(server_before),
+            wire,
+            wall_s: finished.wall_s,
+        })
+    }
+
+    /// Restores a snapshot of `folder` into the empty folder `target`.
+    pub(crate) fn restore(&self, folder: &Path, snapshot: u64, target: &Path) -> Result<Finished, SuiteError> {
+        let mut command = self.command();
+        command
+            .arg("restore")
+            .arg(snapshot.to_string())
+            .arg("--folder")
+            .arg(folder)
+            .arg("--target")
+            .arg(target);
+        run(&mut command)
+    }
+}
+
+/// The object with the type `summary` among the lines that a command printed.
+fn summary<T: DeserializeOwned>(command: &Finished) -> Result<T, SuiteError> {
+    let text = command.text();
+    let line = summary_line(&text).ok_or_else(|| format!("a command with --json gave no summary:\n{text}"))?;
+    Ok(serde_json::from_str(line)?)
+}
+
+fn summary_line(text: &str) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Line {
+        message_type: String,
+    }
+    text.lines()
+        .find(|line| serde_json::from_str::<Line>(line).is_ok_and(|line| line.message_type == "summary"))
+}
+
+/// What `mount --json` says.
+#[derive(Deserialize)]
+struct Ready {
+    pid: i32,
+}
+
+/// The address in a line `... listening on http://ADDRESS ...` that is complete.
+fn listening_on(said: &str) -> Option<SocketAddr> {
+    let (complete, _) = said.rsplit_once('\n')?;
+    let rest = complete
+        .lines()
+        .find_map(|line| Some(line.split_once("listening on http://")?.1))?;
+    rest.split_whitespace().next()?.trim_end_matches('/').parse().ok()
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Background,
+    proxy: Proxy,
+    data: PathBuf,
+}
+
+impl Server {
+    /// Begins a new measurement of the peak memory.
+    pub(crate) fn reset_peak(&self) -> Result<(), SuiteError> {
+        self.process.reset_peak()
+    }
+
+    /// Stops it; what it cost in all.
+    pub(crate) fn stop(mut self) -> Result<Cost, SuiteError> {
+        self.process.stop()
+    }
+}
+
+/// A mounted folder. Unmounted when dropped.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    byteback: Byteback,
+    folder: PathBuf,
+    point: PathBuf,
+    daemon: Option<Background>,
+}
+
+impl Mount {
+    /// Where programs see the folder.
+    pub(crate) fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// What its daemon has cost so far.
+    pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
+        self.daemon.as_ref().ok_or("the folder is not mounted")?.cost()
+    }
+
+    /// Begins a new measurement of the daemon's peak memory.
+    pub(crate) fn reset_peak(&self) -> Result<(), SuiteError> {
+        self.daemon.as_ref().ok_or("the folder is not mounted")?.reset_peak()
+    }
+
+    /// Unmounts it; the daemon ends.
+    pub(crate) fn unmount(mut self) -> Result<(), SuiteError> {
+        run(self.byteback.command().arg("umount").arg(&self.folder))?;
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.end()?;
+        }
+        match mounts_below(&self.point)?.first() {
+            Some(point) => Err(format!("{} is still mounted after byteback umount", point.display()).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.daemon.is_none() {
+            return;
+        }
+        // Not through `run`, which does nothing once the user has asked to stop. What this leaves, the scratch folder clears.
+        let mut command = self.byteback.command();
+        command
+            .arg("umount")
+            .arg(&self.folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let _ = command.status();
+    }
+}

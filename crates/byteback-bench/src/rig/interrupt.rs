@@ -1,0 +1,105 @@
+//! Ctrl-C as an error.
+//!
+//! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by one of their own. It notes the wish to stop, and ends the
+//! program that is being waited for; whoever waits then gets [`Interrupted`], and the stack unwinds past every guard. A second
+//! signal ends that program the hard way. The programs run in process groups of their own, so that the terminal's Ctrl-C reaches
+//! only us: otherwise servers would die before their mounts.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::SuiteError;
+
+/// The user asked to stop.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+struct State {
+    interrupted: bool,
+    /// Programs that somebody waits for. None of them is reaped while it is listed, so no number can mean another process.
+    awaited: Vec<Pid>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    interrupted: false,
+    awaited: Vec::new(),
+});
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins to receive signals. To be called once, before any other thread exists.
+pub(crate) fn install() -> Result<(), SuiteError> {
+    // SAFETY: the set is initialised by sigemptyset before it is used; blocking signals has no other precondition.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        let error = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error).into());
+        }
+        set
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut hard = false;
+        loop {
+            let mut signal = 0;
+            // SAFETY: both pointers are to live values of the right types.
+            if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
+                return;
+            }
+            let mut state = state();
+            state.interrupted = true;
+            for pid in &state.awaited {
+                // It may have ended by itself meanwhile.
+                let _ = kill_process(*pid, if hard { Signal::KILL } else { Signal::TERM });
+            }
+            if !hard {
+                let _ = writeln!(io::stderr(), "\nbyteback-bench: interrupted; cleaning up");
+            }
+            hard = true;
+        }
+    })?;
+    Ok(())
+}
+
+/// An error once the user has asked to stop.
+pub(crate) fn check() -> Result<(), Interrupted> {
+    if state().interrupted { Err(Interrupted) } else { Ok(()) }
+}
+
+/// Starts a program that is to end when the user asks to stop, and that [`forget`] is called for before it is reaped.
+pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, Interrupted> {
+    // Under the lock, so that a signal comes either before the start or after the program is listed.
+    let mut state = state();
+    if state.interrupted {
+        return Err(Interrupted);
+    }
+    let child = command.spawn();
+    if let Ok(child) = &child {
+        state.awaited.push(Pid::from_child(child));
+    }
+    Ok(child)
+}
+
+/// The program has ended and will be reaped.
+pub(super) fn forget(pid: Pid) {
+    state().awaited.retain(|awaited| *awaited != pid);
+}

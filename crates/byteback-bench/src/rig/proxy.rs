@@ -1,0 +1,186 @@
+//! Bytes on the wire, counted the same way for everybody.
+//!
+//! A proxy on loopback stands between a client and its server and counts what it passes on, in each direction: the payload of TCP,
+//! without TCP's own headers. Whatever a protocol does (headers, keep-alive, retries, handshakes) is in the sum.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::SuiteError;
+
+#[cfg(test)]
+mod tests;
+
+const BUFFER_BYTES: usize = 128 * 1024;
+/// How long a connection whose client has ended may take to close.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes that were passed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wire {
+    pub(crate) to_server: u64,
+    pub(crate) to_client: u64,
+}
+
+impl Wire {
+    /// Both directions.
+    pub(crate) fn total(self) -> u64 {
+        self.to_server + self.to_client
+    }
+
+    /// What came in addition since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            to_server: self.to_server - earlier.to_server,
+            to_client: self.to_client - earlier.to_client,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    to_server: AtomicU64,
+    to_client: AtomicU64,
+    open_connections: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// A proxy to one server. It ends when dropped; connections end with their peers.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    counters: Arc<Counters>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Listens on a free port of loopback for clients of `server`.
+    pub(crate) fn start(server: SocketAddr) -> Result<Self, SuiteError> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let counters = Arc::new(Counters::default());
+        let acceptor = thread::Builder::new().name("proxy".to_owned()).spawn({
+            let counters = Arc::clone(&counters);
+            move || {
+                for client in listener.incoming() {
+                    if counters.stopped.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    // A connection that fails is the client's to notice: it sees it closed.
+                    if let Ok(client) = client {
+                        let _ = pass_on(&client, server, &counters);
+                    }
+                }
+            }
+        })?;
+        Ok(Self {
+            address,
+            counters,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What was passed on so far, once all clients have ended: waits until their connections are closed.
+    pub(crate) fn settled(&self) -> Result<Wire, SuiteError> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        while self.counters.open_connections.load(Ordering::SeqCst) > 0 {
+            if Instant::now() > deadline {
+                return Err("a connection through the proxy stays open after its client has ended".into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Wire {
+            to_server: self.counters.to_server.load(Ordering::SeqCst),
+            to_client: self.counters.to_client.load(Ordering::SeqCst),
+        })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.counters.stopped.store(true, Ordering::SeqCst);
+        // The acceptor looks at the flag when somebody connects.
+        let woken = TcpStream::connect(self.address).is_ok();
+        if let (true, Some(acceptor)) = (woken, self.acceptor.take()) {
+            // It does not panic.
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// Two threads per connection, one for each direction; the last one to end takes the connection off the count.
+fn pass_on(client: &TcpStream, server: SocketAddr, counters: &Arc<Counters>) -> io::Result<()> {
+    let server = TcpStream::connect(server)?;
+    for stream in [client, &server] {
+        stream.set_nodelay(true)?;
+    }
+    let connection = Arc::new(Connection::new(Arc::clone(counters)));
+    let directions = [
+        (client.try_clone()?, server.try_clone()?, true),
+        (server.try_clone()?, client.try_clone()?, false),
+    ];
+    for (from, to, is_to_server) in directions {
+        let connection = Arc::clone(&connection);
+        thread::Builder::new().name("proxy-copy".to_owned()).spawn(move || {
+            let counter = match is_to_server {
+                true => &connection.counters.to_server,
+                false => &connection.counters.to_client,
+            };
+            copy(&from, &to, counter);
+        })?;
+    }
+    Ok(())
+}
+
+struct Connection {
+    counters: Arc<Counters>,
+}
+
+impl Connection {
+    fn new(counters: Arc<Counters>) -> Self {
+        counters.open_connections.fetch_add(1, Ordering::SeqCst);
+        Self { counters }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.counters.open_connections.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Passes on until either side ends, and tells the end to both.
+fn copy(mut from: &TcpStream, mut to: &TcpStream, counter: &AtomicU64) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(len) if len > 0 => {
+                if to.write_all(&buffer[..len]).is_err() {
+                    // Nobody listens any more: the sender shall notice.
+                    let _ = from.shutdown(Shutdown::Both);
+                    return;
+                }
+                // No buffer is larger than 2^64.
+                counter.fetch_add(len as u64, Ordering::SeqCst);
+            }
+            Ok(_) => {
+                let _ = to.shutdown(Shutdown::Write);
+                return;
+            }
+            Err(_) => {
+                let _ = to.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The engine against a real server over TCP and a tree that a script changes.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `scripted_tree` | a tree in memory with a log as simple as can be, and what it must look like when restored |
+//! | `rig` | server, proxy that cuts connections, scripted answers |
+//! | `model` | random changes, backups and restores of every snapshot |
+//! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
+//! | `hostile` | answers that no honest server gives |
+//! | `restoring` | what a restore does to a target |
+
+mod faults;
+mod hostile;
+mod model;
+mod restoring;
+mod rig;
+mod scripted_tree;

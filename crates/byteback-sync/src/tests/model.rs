@@ -1,0 +1,194 @@
+//! Random changes, backups in between, and every snapshot restored at the end.
+
+use super::rig::{Rig, seed};
+use super::scripted_tree::Picture;
+use crate::{SnapshotSpec, SyncError};
+use byteback_api::NodeKind;
+use byteback_extents::ByteRange;
+use byteback_host::random::SplitMix64;
+use byteback_oplog::NodeId;
+
+#[test]
+fn every_snapshot_of_a_changing_tree_comes_back() {
+    let seed = seed(7);
+    for round in 0..6 {
+        let mut random = SplitMix64::new(seed + round);
+        let mut rig = Rig::new(seed + round);
+        let mut pictures: Vec<(u64, Picture)> = Vec::new();
+        for _ in 0..8 {
+            let times = 1 + random.below(40);
+            rig.change(&mut random, times);
+            // From one delta and one part for all to many of each for one file.
+            rig.options.part_len_bytes = [4 * 1024, 16 * 1024, 1 << 24][random.below(3) as usize];
+            rig.options.force_full = random.below(8) == 0;
+            let report = rig.backup().unwrap();
+            assert!(report.is_complete());
+            assert_eq!(report.hashed_bytes, 0);
+            pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
+        }
+        for (id, picture) in &pictures {
+            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
+        }
+        rig.assert_snapshot(SnapshotSpec::Latest(0), &pictures[7].1);
+        rig.assert_snapshot(SnapshotSpec::Latest(3), &pictures[4].1);
+    }
+}
+
+#[test]
+fn a_small_change_costs_little_and_one_request_after_the_cut() {
+    let rig = Rig::new(1);
+    let file = {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, b"image", NodeKind::File);
+        let bytes: Vec<u8> = (0..4 << 20)
+            .map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
+        state.write(file, 0, &bytes);
+        file
+    };
+    let first = rig.backup().unwrap();
+    assert!(first.parts > 0);
+    assert!(first.everything_because.is_some());
+    assert_eq!(first.whole.no_mark, 1);
+
+    rig.tree.lock().write(file, 1_000_000, &[7; 1024]);
+    let second = rig.backup().unwrap();
+    assert_eq!(second.everything_because, None);
+    assert_eq!((second.files_changed, second.files_new), (1, 0));
+    assert_eq!(
+        (second.changed_bytes, second.read_bytes, second.literal_bytes),
+        (1024, 1024, 1024)
+    );
+    assert_eq!(second.parts, 0);
+    assert_eq!(second.seq, Some(2));
+    assert!(second.stored_bytes < 200, "{} bytes stored", second.stored_bytes);
+    eprintln!("wire: {:?}", second.wire);
+    assert!(second.wire.total() < 4096, "{:?} on the wire", second.wire);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn nothing_changed_is_no_batch_but_a_snapshot() {
+    let mut rig = Rig::new(2);
+    let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);
+    rig.tree.lock().write(file, 0, b"hello");
+    let first = rig.backup().unwrap();
+    let second = rig.backup().unwrap();
+    assert!(!second.has_changes());
+    assert_eq!(second.seq, first.seq);
+    assert_ne!(second.snapshot_id, first.snapshot_id);
+    assert_eq!(rig.seq(), 1);
+    rig.options.snapshot_if_unchanged = false;
+    assert_eq!(rig.backup().unwrap().snapshot_id, None);
+    // And the next change still builds on the first batch.
+    rig.tree.lock().write(file, 2, b"LL");
+    let third = rig.backup().unwrap();
+    assert_eq!((third.everything_because, third.literal_bytes), (None, 2));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let mut rig = Rig::new(3);
+    let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);
+    rig.tree.lock().write(file, 0, b"hello");
+    rig.options.dry_run = true;
+    let report = rig.backup().unwrap();
+    assert_eq!((report.files_new, report.changed_bytes, rig.seq()), (1, 5, 0));
+    rig.options.dry_run = false;
+    assert_eq!(rig.backup().unwrap().files_new, 1);
+}
+
+#[test]
+fn a_grown_a_shrunk_and_a_hollow_file_come_back() {
+    let rig = Rig::new(4);
+    let mut pictures = Vec::new();
+    let file = rig.tree.lock().create(NodeId::ROOT, b"f", NodeKind::File);
+    type Step = fn(&mut super::scripted_tree::State, NodeId);
+    let steps: [Step; 7] = [
+        |state, file| state.write(file, 0, &[1; 100_000]),
+        |state, file| state.truncate(file, 10),
+        |state, file| state.truncate(file, 100_000),
+        |state, file| state.write(file, 300_000, &[2; 10]),
+        |state, file| state.punch(file, ByteRange::new(0, 50_000).unwrap()),
+        |state, file| {
+            state.truncate(file, 5);
+            state.truncate(file, 300_010);
+        },
+        |state, file| state.truncate(file, 0),
+    ];
+    for step in steps {
+        step(&mut rig.tree.lock(), file);
+        let report = rig.backup().unwrap();
+        assert!(report.snapshot_id.is_some());
+        pictures.push((report, rig.tree.picture()));
+    }
+    for (report, picture) in &pictures {
+        rig.assert_snapshot(SnapshotSpec::Id(report.snapshot_id.unwrap()), picture);
+    }
+    assert!(
+        pictures[1..]
+            .iter()
+            .all(|(report, _)| report.everything_because.is_none())
+    );
+}
+
+#[test]
+fn what_the_log_or_the_server_forgot_is_sent_again_with_the_reason() {
+    let mut rig = Rig::new(5);
+    let mut random = SplitMix64::new(5);
+    rig.change(&mut random, 40);
+    rig.backup().unwrap();
+
+    // Another folder with the same consumer.
+    let home = rig.folder.clone();
+    rig.folder = "other".parse().unwrap();
+    rig.client.create_folder(&rig.folder).unwrap();
+    let report = rig.backup().unwrap();
+    assert!(report.everything_because.unwrap().contains("another place"));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+
+    // Back again: the note is about the other one.
+    rig.folder = home;
+    rig.change(&mut random, 10);
+    assert!(rig.backup().unwrap().everything_because.is_some());
+    rig.change(&mut random, 10);
+    assert_eq!(rig.backup().unwrap().everything_because, None);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn two_trees_in_one_folder_fight_without_losing_anything() {
+    let rig = Rig::new(6);
+    let mut random = SplitMix64::new(6);
+    rig.change(&mut random, 30);
+    let first = rig.backup().unwrap();
+    let first_picture = rig.tree.picture();
+    // A copy of the machine goes on from the same log.
+    let other = super::scripted_tree::ScriptedTree::new(60);
+    let state = rig.tree.state.lock().unwrap().duplicate();
+    *other.lock() = state;
+    {
+        let mut state = other.lock();
+        let names: Vec<_> = state.now.names.keys().cloned().collect();
+        for (parent, name) in names.into_iter().take(3) {
+            if state.now.names.contains_key(&(parent, name.clone())) {
+                state.unlink(parent, &name);
+            }
+        }
+        let file = state.create(NodeId::ROOT, b"from the copy", NodeKind::File);
+        state.write(file, 0, b"copy");
+    }
+    let copied = crate::backup(&other, &rig.client, &rig.folder, &rig.options, &crate::Silent).unwrap();
+    let copied_picture = other.picture();
+    rig.change(&mut random, 30);
+    let second = rig.backup();
+    let second = match second {
+        Ok(report) => report,
+        Err(SyncError::Server(error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
+    };
+    rig.assert_snapshot(SnapshotSpec::Id(first.snapshot_id.unwrap()), &first_picture);
+    rig.assert_snapshot(SnapshotSpec::Id(copied.snapshot_id.unwrap()), &copied_picture);
+    rig.assert_snapshot(SnapshotSpec::Id(second.snapshot_id.unwrap()), &rig.tree.picture());
+}

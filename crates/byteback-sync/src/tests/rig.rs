@@ -1,0 +1,312 @@
+//! A real server, a proxy in front of it that cuts connections at a chosen byte, and a server that gives scripted answers.
+
+use super::scripted_tree::{Picture, ScriptedTree, assert_restored};
+use crate::{
+    BackupOptions, BackupReport, ClientOptions, RestoreOptions, ServerClient, Silent, SnapshotSpec, SyncError,
+};
+use byteback_api::FolderName;
+use byteback_delta::Codec;
+use byteback_host::clock::RealClock;
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::{RealRandomness, SplitMix64};
+use byteback_server::{Server, ServerConfig, ServerHandle};
+use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
+use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The seed of a test: from the environment to repeat a run, otherwise a fixed one for each name.
+pub(super) fn seed(default: u64) -> u64 {
+    let seed = std::env::var("BYTEBACK_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or(default);
+    eprintln!("BYTEBACK_SEED={seed}");
+    seed
+}
+
+/// Segments on a disk that can be declared full.
+#[derive(Debug)]
+struct FillableSegments {
+    inner: SegmentFiles,
+    is_full: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct FillableWriter {
+    inner: Box<dyn SegmentWriter>,
+    is_full: Arc<AtomicBool>,
+}
+
+impl Segments for FillableSegments {
+    fn writer(&self) -> Box<dyn SegmentWriter> {
+        Box::new(FillableWriter {
+            inner: self.inner.writer(),
+            is_full: Arc::clone(&self.is_full),
+        })
+    }
+
+    fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError> {
+        self.inner.read(frame, stored)
+    }
+
+    fn list(&self) -> Result<Vec<SegmentInfo>, StoreError> {
+        self.inner.list()
+    }
+
+    fn is_in_use(&self, segment: u64) -> bool {
+        self.inner.is_in_use(segment)
+    }
+
+    fn remove(&self, segment: u64) -> Result<(), StoreError> {
+        self.inner.remove(segment)
+    }
+}
+
+impl SegmentWriter for FillableWriter {
+    fn append(&mut self, codec: Codec, raw_len: u32, stored: &[u8]) -> Result<FrameRef, StoreError> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(StoreError::Full {
+                what: "append to a segment".to_owned(),
+                source: Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)),
+            });
+        }
+        self.inner.append(codec, raw_len, stored)
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.inner.sync()
+    }
+
+    fn segments(&self) -> BTreeSet<u64> {
+        self.inner.segments()
+    }
+}
+
+/// Where a connection through the proxy is cut.
+#[derive(Default)]
+pub(super) struct Cutter {
+    /// Bytes that may still pass, both ways together; negative: no limit.
+    left: AtomicI64,
+    /// Once cut, refuse everything.
+    is_dead: AtomicBool,
+    stays_dead: AtomicBool,
+}
+
+impl Cutter {
+    /// Cuts when `bytes` more have passed; with `stays_dead` nothing passes after that either.
+    pub(super) fn cut_after(&self, bytes: i64, stays_dead: bool) {
+        self.stays_dead.store(stays_dead, Ordering::SeqCst);
+        self.is_dead.store(false, Ordering::SeqCst);
+        self.left.store(bytes, Ordering::SeqCst);
+    }
+
+    pub(super) fn heal(&self) {
+        self.left.store(-1, Ordering::SeqCst);
+        self.is_dead.store(false, Ordering::SeqCst);
+        self.stays_dead.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the cut has happened.
+    pub(super) fn has_cut(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0 || self.is_dead.load(Ordering::SeqCst)
+    }
+
+    /// How many of `len` bytes pass.
+    fn pass(&self, len: usize) -> usize {
+        if self.is_dead.load(Ordering::SeqCst) {
+            return 0;
+        }
+        let len = len as i64;
+        let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            (left >= 0).then(|| (left - len).max(0))
+        });
+        match before {
+            Err(_) => len as usize,
+            Ok(left) if left > len => len as usize,
+            Ok(left) => {
+                if self.stays_dead.load(Ordering::SeqCst) {
+                    self.is_dead.store(true, Ordering::SeqCst);
+                } else {
+                    self.left.store(-1, Ordering::SeqCst);
+                }
+                left as usize
+            }
+        }
+    }
+}
+
+fn proxy(to: SocketAddr, cutter: Arc<Cutter>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else { return };
+            if cutter.is_dead.load(Ordering::SeqCst) {
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(to) else { continue };
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let cutter = Arc::clone(&cutter);
+                std::thread::spawn(move || {
+                    let mut buffer = vec![0; 16 * 1024];
+                    while let Ok(len @ 1..) = from.read(&mut buffer) {
+                        let pass = cutter.pass(len);
+                        if to.write_all(&buffer[..pass]).is_err() || pass < len {
+                            break;
+                        }
+                    }
+                    let _ = from.shutdown(Shutdown::Both);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+/// A server with one folder and one device, a tree, and the options of its backups.
+pub(super) struct Rig {
+    pub(super) tree: ScriptedTree,
+    pub(super) folder: FolderName,
+    pub(super) client: ServerClient,
+    pub(super) options: BackupOptions,
+    pub(super) cutter: Arc<Cutter>,
+    pub(super) is_full: Arc<AtomicBool>,
+    pub(super) store: Store,
+    pub(super) address: SocketAddr,
+    pub(super) token: String,
+    pub(super) server: ServerHandle,
+    pub(super) temp: TempDir,
+}
+
+pub(super) fn patient() -> ClientOptions {
+    ClientOptions {
+        first_pause: Duration::from_millis(2),
+        idle_timeout: Duration::from_secs(10),
+        ..ClientOptions::default()
+    }
+}
+
+/// Tries everything once.
+pub(super) fn impatient() -> ClientOptions {
+    ClientOptions {
+        attempts_max: 1,
+        ..patient()
+    }
+}
+
+impl Rig {
+    pub(super) fn new(seed: u64) -> Self {
+        Self::with(seed, patient())
+    }
+
+    pub(super) fn with(seed: u64, client_options: ClientOptions) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let data = temp.path().join("data");
+        let is_full = Arc::new(AtomicBool::new(false));
+        let dir = RealDir::create(&data).unwrap();
+        let catalog = SqliteCatalog::open(data.join("catalog.sqlite")).unwrap();
+        let used = catalog.read().unwrap().segment_id_max().unwrap();
+        let inner = SegmentFiles::open(dir.subdir("segments").unwrap(), used).unwrap();
+        let store = Store::from_parts(StoreParts {
+            catalog: Arc::new(catalog),
+            segments: Arc::new(FillableSegments {
+                inner,
+                is_full: Arc::clone(&is_full),
+            }),
+            clock: Arc::new(RealClock),
+            randomness: Arc::new(RealRandomness),
+            limits: StoreLimits::default(),
+        })
+        .unwrap();
+        let config = ServerConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            shutdown_timeout: Duration::from_millis(200),
+            ..ServerConfig::default()
+        };
+        let server = Server::start(config, store.clone()).unwrap();
+        let cutter = Arc::new(Cutter::default());
+        cutter.heal();
+        let address = proxy(server.address(), Arc::clone(&cutter));
+        let url = format!("http://{address}");
+        let join_token = store.create_join_token(60_000_000_000).unwrap();
+        let joined = crate::join(&url, &join_token, "test", patient()).unwrap();
+        let client = ServerClient::new(&url, &joined.token, client_options).unwrap();
+        let folder: FolderName = "home".parse().unwrap();
+        client.create_folder(&folder).unwrap();
+        let mut options = BackupOptions::new("backup:home", joined.device_id);
+        options.part_len_bytes = 8 * 1024;
+        Self {
+            tree: ScriptedTree::new(seed),
+            folder,
+            client,
+            options,
+            cutter,
+            is_full,
+            store,
+            address,
+            token: joined.token,
+            server,
+            temp,
+        }
+    }
+
+    pub(super) fn backup(&self) -> Result<BackupReport, SyncError> {
+        crate::backup(&self.tree, &self.client, &self.folder, &self.options, &Silent)
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.store.folder("home").unwrap().seq
+    }
+
+    /// Restores a snapshot into a fresh directory and compares it.
+    pub(super) fn assert_snapshot(&self, spec: SnapshotSpec, picture: &Picture) {
+        let target = tempfile::tempdir_in(self.temp.path()).unwrap();
+        let options = RestoreOptions::default();
+        let report = crate::restore(&self.client, &self.folder, spec, b"", target.path(), &options, &Silent).unwrap();
+        assert!(report.is_complete(), "{:?}", report.not_restored);
+        assert_restored(picture, target.path());
+    }
+
+    pub(super) fn change(&self, random: &mut SplitMix64, times: u64) {
+        let mut state = self.tree.lock();
+        for _ in 0..times {
+            state.change(random);
+        }
+    }
+}
+
+/// An answer of the scripted server: status, content type, body.
+pub(super) type Answer = (u16, &'static str, Vec<u8>);
+
+/// A server that answers each request (method, path with query) by script.
+pub(super) fn scripted_server(script: impl Fn(&str, &str) -> Answer + Send + Sync + 'static) -> ServerClient {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|len| len == 1) {
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let mut words = head.split(' ');
+            let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            let (status, media, body) = script(method, path);
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: {media}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        }
+    });
+    ServerClient::new(&format!("http://{address}"), "bbd_x", impatient()).unwrap()
+}

@@ -1,0 +1,755 @@
+//! A tree in memory behind [`TreeService`]. Its log keeps each epoch's changes in plain maps and never forgets one, so
+//! that it is right by its simplicity.
+
+use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
+use byteback_control::{
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
+    NameChange, NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_host::random::SplitMix64;
+use byteback_host::tree::{self, FileKind};
+use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+/// Nodes and names of one page of changes.
+const PAGE_LEN: usize = 7;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) attributes: Attributes,
+    pub(super) bytes: Vec<u8>,
+    pub(super) holes: ExtentSet,
+}
+
+/// What a restore must bring back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Picture {
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) names: BTreeMap<(NodeId, Vec<u8>), NodeId>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Changed {
+    ranges: ExtentSet,
+    whole: Option<WholeReason>,
+    is_new: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct EpochLog {
+    nodes: BTreeMap<NodeId, Changed>,
+    names: BTreeSet<(NodeId, Vec<u8>)>,
+}
+
+struct OpenCut {
+    consumer: String,
+    look_only: bool,
+    epoch: u64,
+    picture: Picture,
+    nodes: Vec<NodeChange>,
+    names: Vec<NameChange>,
+}
+
+pub(super) struct State {
+    pub(super) now: Picture,
+    epoch: u64,
+    next_node: u64,
+    next_time: i64,
+    log: BTreeMap<u64, EpochLog>,
+    consumers: BTreeMap<String, ConsumerStatus>,
+    cuts: BTreeMap<u64, OpenCut>,
+    next_cut: u64,
+    /// Files that fail when so many bytes were read.
+    pub(super) failing: BTreeMap<NodeId, usize>,
+    /// Nodes whose attributes cannot be read.
+    pub(super) nameless: BTreeSet<NodeId>,
+    read_bytes: u64,
+}
+
+pub(super) struct ScriptedTree {
+    pub(super) state: Mutex<State>,
+}
+
+fn attributes(kind: NodeKind, time: i64) -> Attributes {
+    Attributes {
+        kind,
+        mode: if kind == NodeKind::Directory { 0o750 } else { 0o640 },
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        size: 0,
+        mtime_ns: time,
+        rdev: 0,
+        target: None,
+        xattrs: Vec::new(),
+        user: None,
+        group: None,
+    }
+}
+
+impl ScriptedTree {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut now = Picture::default();
+        let root = Node {
+            attributes: attributes(NodeKind::Directory, 1_000_000_000),
+            bytes: Vec::new(),
+            holes: ExtentSet::new(),
+        };
+        now.nodes.insert(NodeId::ROOT, root);
+        Self {
+            state: Mutex::new(State {
+                now,
+                epoch: 1,
+                next_node: 2,
+                next_time: 1_600_000_000_123_456_789 + i64::try_from(seed % 1000).unwrap(),
+                log: BTreeMap::new(),
+                consumers: BTreeMap::new(),
+                cuts: BTreeMap::new(),
+                next_cut: 1,
+                failing: BTreeMap::new(),
+                nameless: BTreeSet::new(),
+                read_bytes: 0,
+            }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(super) fn picture(&self) -> Picture {
+        self.lock().now.clone()
+    }
+
+    /// Ends the life of whoever held cuts: they stay pending, as after a crash of the client.
+    pub(super) fn forget_cuts(&self) {
+        self.lock().cuts.clear();
+    }
+}
+
+impl State {
+    fn changed(&mut self, node: NodeId) -> &mut Changed {
+        let epoch = self.epoch;
+        self.log.entry(epoch).or_default().nodes.entry(node).or_default()
+    }
+
+    fn touch(&mut self, node: NodeId) {
+        self.next_time += 1_000_003;
+        let time = self.next_time;
+        self.changed(node);
+        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = time;
+    }
+
+    fn set_name(&mut self, parent: NodeId, name: &[u8], child: Option<NodeId>) {
+        let key = (parent, name.to_vec());
+        let epoch = self.epoch;
+        self.log.entry(epoch).or_default().names.insert(key.clone());
+        match child {
+            Some(child) => self.now.names.insert(key, child),
+            None => self.now.names.remove(&key),
+        };
+        self.touch(parent);
+        self.drop_nameless();
+    }
+
+    fn drop_nameless(&mut self) {
+        let named: BTreeSet<NodeId> = self.now.names.values().copied().collect();
+        self.now
+            .nodes
+            .retain(|node, _| *node == NodeId::ROOT || named.contains(node));
+        let nodes = &self.now.nodes;
+        let gone: Vec<_> = self
+            .now
+            .names
+            .keys()
+            .filter(|(parent, _)| !nodes.contains_key(parent))
+            .cloned()
+            .collect();
+        for key in &gone {
+            self.now.names.remove(key);
+        }
+        if !gone.is_empty() {
+            self.drop_nameless();
+        }
+    }
+
+    pub(super) fn create(&mut self, parent: NodeId, name: &[u8], kind: NodeKind) -> NodeId {
+        let node = NodeId(self.next_node);
+        self.next_node += 1;
+        let mut made = attributes(kind, self.next_time);
+        if kind == NodeKind::Symlink {
+            made.mode = 0o777;
+            made.target = Some(ByteString::from(format!("to/{}", node.0)));
+        }
+        self.now.nodes.insert(
+            node,
+            Node {
+                attributes: made,
+                bytes: Vec::new(),
+                holes: ExtentSet::new(),
+            },
+        );
+        self.changed(node).is_new = true;
+        self.set_name(parent, name, Some(node));
+        node
+    }
+
+    pub(super) fn write(&mut self, node: NodeId, offset: usize, bytes: &[u8]) {
+        self.touch(node);
+        let file = self.now.nodes.get_mut(&node).unwrap();
+        let old_len = file.bytes.len();
+        let end = offset + bytes.len();
+        if end > old_len {
+            file.bytes.resize(end, 0);
+            if let Some(gap) = ByteRange::new(old_len as u64, offset as u64) {
+                file.holes.insert(gap);
+            }
+        }
+        file.bytes[offset..end].copy_from_slice(bytes);
+        file.attributes.size = file.bytes.len() as u64;
+        let written = ByteRange::new(offset.min(old_len) as u64, end as u64);
+        if let Some(range) = ByteRange::new(offset as u64, end as u64) {
+            file.holes.remove(range);
+        }
+        if let Some(range) = written {
+            self.changed(node).ranges.insert(range);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, node: NodeId, len: usize) {
+        self.touch(node);
+        let file = self.now.nodes.get_mut(&node).unwrap();
+        let old_len = file.bytes.len();
+        file.bytes.resize(len, 0);
+        file.attributes.size = len as u64;
+        file.holes.truncate(len as u64);
+        if let Some(grown) = ByteRange::new(old_len as u64, len as u64) {
+            file.holes.insert(grown);
+        }
+        // What was cut off is a change, too, beyond the end.
+        if let Some(range) = ByteRange::new(old_len.min(len) as u64, old_len.max(len) as u64) {
+            self.changed(node).ranges.insert(range);
+        }
+    }
+
+    pub(super) fn punch(&mut self, node: NodeId, range: ByteRange) {
+        self.touch(node);
+        let file = self.now.nodes.get_mut(&node).unwrap();
+        let Some(range) = range.split_at(file.bytes.len() as u64).0 else {
+            return;
+        };
+        file.bytes[range.start() as usize..range.end() as usize].fill(0);
+        file.holes.insert(range);
+        self.changed(node).ranges.insert(range);
+    }
+
+    pub(super) fn link(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
+        self.touch(node);
+        self.set_name(parent, name, Some(node));
+    }
+
+    pub(super) fn rename(&mut self, from: &(NodeId, Vec<u8>), to: &(NodeId, Vec<u8>)) {
+        let node = self.now.names[from];
+        // First the new name, so that the node is never without one.
+        self.set_name(to.0, &to.1, Some(node));
+        self.set_name(from.0, &from.1, None);
+    }
+
+    pub(super) fn unlink(&mut self, parent: NodeId, name: &[u8]) {
+        self.set_name(parent, name, None);
+    }
+
+    pub(super) fn mark_whole(&mut self, node: NodeId, reason: WholeReason) {
+        self.changed(node).whole = Some(reason);
+    }
+
+    pub(super) fn set_mode(&mut self, node: NodeId, mode: u32) {
+        self.changed(node);
+        self.now.nodes.get_mut(&node).unwrap().attributes.mode = mode;
+    }
+
+    pub(super) fn set_xattr(&mut self, node: NodeId, name: &str, value: &[u8]) {
+        self.changed(node);
+        let attributes = &mut self.now.nodes.get_mut(&node).unwrap().attributes;
+        attributes
+            .xattrs
+            .retain(|xattr| xattr.name.as_bytes() != name.as_bytes());
+        attributes.xattrs.push(Xattr {
+            name: name.into(),
+            value: value.into(),
+        });
+        attributes.xattrs.sort();
+    }
+
+    fn is_below(&self, node: NodeId, above: NodeId) -> bool {
+        let mut at = node;
+        while at != above {
+            match self.now.names.iter().find(|(_, child)| **child == at) {
+                Some(((parent, _), _)) => at = *parent,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// One random change.
+    pub(super) fn change(&mut self, random: &mut SplitMix64) {
+        let pick = |random: &mut SplitMix64, len: usize| random.below(len as u64) as usize;
+        let of_kind = |state: &Self, kind: NodeKind| -> Vec<NodeId> {
+            let of_kind = state.now.nodes.iter().filter(|(_, node)| node.attributes.kind == kind);
+            of_kind.map(|(id, _)| *id).collect()
+        };
+        let dirs = of_kind(self, NodeKind::Directory);
+        let files = of_kind(self, NodeKind::File);
+        let dir = dirs[pick(random, dirs.len())];
+        let name = match random.below(12) {
+            0 => vec![0xff, b'0' + random.below(9) as u8],
+            _ => format!("name-{}", random.below(30)).into_bytes(),
+        };
+        let is_free = !self.now.names.contains_key(&(dir, name.clone()));
+        let bytes: Vec<u8> = {
+            let len = random.below(6000) as usize;
+            // Some compress, some do not.
+            if random.coin() {
+                vec![random.next_u64() as u8; len]
+            } else {
+                (0..len).map(|_| random.next_u64() as u8).collect()
+            }
+        };
+        let file = (!files.is_empty()).then(|| files[pick(random, files.len())]);
+        match (random.below(16), file) {
+            (0 | 1, _) | (_, None) if is_free => {
+                let file = self.create(dir, &name, NodeKind::File);
+                self.write(file, 0, &bytes);
+            }
+            (2, _) if is_free && self.now.nodes.len() < 60 => {
+                self.create(dir, &name, NodeKind::Directory);
+            }
+            (3, _) if is_free => {
+                let kind = if random.coin() {
+                    NodeKind::Symlink
+                } else {
+                    NodeKind::Fifo
+                };
+                self.create(dir, &name, kind);
+            }
+            (4..=7, Some(file)) => {
+                let len = self.now.nodes[&file].bytes.len() as u64;
+                let offset = random.below(len + 5000) as usize;
+                self.write(file, offset, &bytes);
+            }
+            (8, Some(file)) => {
+                let len = self.now.nodes[&file].bytes.len() as u64;
+                self.truncate(file, random.below(len * 2 + 1) as usize);
+            }
+            (9, Some(file)) => {
+                let len = self.now.nodes[&file].bytes.len() as u64;
+                let start = random.below(len + 1);
+                if let Some(range) = ByteRange::from_offset_len(start, random.below(20_000) + 1) {
+                    self.punch(file, range);
+                }
+            }
+            (10, Some(file)) if is_free => self.link(file, dir, &name),
+            (11 | 12, _) => {
+                let names: Vec<_> = self.now.names.keys().cloned().collect();
+                if names.is_empty() {
+                    return;
+                }
+                let key = names[pick(random, names.len())].clone();
+                let child = self.now.names[&key];
+                if random.coin() {
+                    self.unlink(key.0, &key.1);
+                } else if is_free && !self.is_below(dir, child) {
+                    self.rename(&key, &(dir, name));
+                }
+            }
+            (13, Some(file)) => self.mark_whole(file, WholeReason::Untracked),
+            (14, Some(file)) => self.set_mode(file, [0o600, 0o4755, 0o444, 0o666][pick(random, 4)]),
+            (_, Some(file)) => self.set_xattr(file, "user.note", &bytes[..bytes.len().min(200)]),
+            _ => {}
+        }
+    }
+}
+
+impl TreeService for ScriptedTree {
+    fn status(&self) -> Result<TreeStatus> {
+        let state = self.lock();
+        Ok(TreeStatus {
+            path: "/scripted".into(),
+            mounted_at: None,
+            mode: None,
+            tree: TreeId(0xabcd),
+            epoch: Epoch(state.epoch),
+            nodes: state.now.nodes.len() as u64,
+            open_nodes: 0,
+            pid: 0,
+            consumers: state.consumers.values().cloned().collect(),
+            ledger: Vec::new(),
+        })
+    }
+
+    fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(consumer) = state.consumers.get_mut(consumer)
+            && let Some((epoch, _)) = consumer.pending.take()
+            && let Some(note) = saved
+        {
+            consumer.mark = Some(epoch);
+            consumer.note = note;
+        }
+        Ok(())
+    }
+
+    fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
+        let mut state = self.lock();
+        let ended = state.epoch;
+        state.epoch += 1;
+        let epoch = state.epoch;
+        let consumer = state
+            .consumers
+            .entry(request.consumer.clone())
+            .or_insert_with(|| ConsumerStatus {
+                name: request.consumer.clone(),
+                mark: None,
+                pending: None,
+                saved_at_ns: 0,
+                note: Vec::new(),
+            });
+        assert!(
+            consumer.pending.is_none() || request.look_only,
+            "a pending cut has to be settled first"
+        );
+        if !request.look_only {
+            consumer.pending = Some((Epoch(epoch), 0));
+        }
+        let since = request.since.or(consumer.mark).filter(|_| !request.everything);
+        let picture = state.now.clone();
+        let mut nodes: BTreeMap<NodeId, Changed> = BTreeMap::new();
+        let mut names: BTreeSet<(NodeId, Vec<u8>)> = BTreeSet::new();
+        match since {
+            Some(since) => {
+                for (_, log) in state.log.range(since.0..=ended) {
+                    for (node, changed) in &log.nodes {
+                        let sum = nodes.entry(*node).or_default();
+                        sum.ranges.union_with(&changed.ranges);
+                        sum.whole = changed.whole.or(sum.whole);
+                        sum.is_new |= changed.is_new;
+                    }
+                    names.extend(log.names.iter().cloned());
+                }
+            }
+            None => {
+                for node in picture.nodes.keys() {
+                    let whole = Some(WholeReason::NoMark);
+                    nodes.insert(
+                        *node,
+                        Changed {
+                            whole,
+                            is_new: true,
+                            ..Changed::default()
+                        },
+                    );
+                }
+                names.extend(picture.names.keys().cloned());
+            }
+        }
+        let mut content_bytes = 0;
+        let nodes: Vec<NodeChange> = nodes
+            .into_iter()
+            .filter_map(|(node, changed)| {
+                let there = picture.nodes.get(&node)?;
+                let content = match (there.attributes.kind, changed.whole) {
+                    (NodeKind::File, _) if changed.is_new && since.is_some() => {
+                        ContentChange::Whole(WholeReason::Created)
+                    }
+                    (NodeKind::File, Some(reason)) => ContentChange::Whole(reason),
+                    (NodeKind::File, None) if !changed.ranges.is_empty() => {
+                        let ranges = changed.ranges.iter();
+                        ContentChange::Ranges(ranges.map(|range| (range.start(), range.len_bytes())).collect())
+                    }
+                    _ => ContentChange::Unchanged,
+                };
+                content_bytes += there.attributes.size;
+                Some(NodeChange {
+                    node,
+                    kind: oplog_kind(there.attributes.kind),
+                    content,
+                    is_new: changed.is_new,
+                })
+            })
+            .collect();
+        let names: Vec<NameChange> = names
+            .into_iter()
+            .map(|(parent, name)| NameChange {
+                parent,
+                child: picture.names.get(&(parent, name.clone())).copied(),
+                name: name.into(),
+            })
+            // The names in a directory that is gone are gone with it.
+            .filter(|change| picture.nodes.contains_key(&change.parent))
+            .collect();
+        let id = state.next_cut;
+        state.next_cut += 1;
+        let info = CutInfo {
+            cut: CutId(id),
+            tree: TreeId(0xabcd),
+            epoch: Epoch(epoch),
+            since,
+            nodes: nodes.len() as u64,
+            names: names.len() as u64,
+            content_bytes,
+            tree_nodes: picture.nodes.len() as u64,
+            unreadable: Vec::new(),
+        };
+        let cut = OpenCut {
+            consumer: request.consumer.clone(),
+            look_only: request.look_only,
+            epoch,
+            picture,
+            nodes,
+            names,
+        };
+        state.cuts.insert(id, cut);
+        Ok(info)
+    }
+
+    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
+        let state = self.lock();
+        let cut = &state.cuts[&cut.0];
+        let (node, name) = (cursor.nodes as usize, cursor.names as usize);
+        let nodes: Vec<_> = cut.nodes.iter().skip(node).take(PAGE_LEN).cloned().collect();
+        let left = PAGE_LEN - nodes.len();
+        let names: Vec<_> = cut.names.iter().skip(name).take(left).cloned().collect();
+        let next = ChangesCursor {
+            nodes: (node + nodes.len()) as u64,
+            names: (name + names.len()) as u64,
+        };
+        let is_last = next.nodes as usize == cut.nodes.len() && next.names as usize == cut.names.len();
+        Ok(ChangesPage {
+            nodes,
+            names,
+            next: (!is_last).then_some(next),
+        })
+    }
+
+    fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>> {
+        let state = self.lock();
+        let cut = &state.cuts[&cut.0];
+        let attributes = nodes.iter().map(|node| {
+            if state.nameless.contains(node) {
+                return Err(ServiceError::new(ErrorKind::Node, "no attributes for you"));
+            }
+            Ok(cut.picture.nodes[node].attributes.clone())
+        });
+        Ok(attributes.collect())
+    }
+
+    fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (file, mut left) = {
+            let state = self.lock();
+            assert!(!state.cuts[&cut.0].look_only);
+            let file = state.cuts[&cut.0].picture.nodes[&node].clone();
+            (file, state.failing.get(&node).copied().unwrap_or(usize::MAX))
+        };
+        for (offset, len) in ranges {
+            let end = (offset + len).min(file.attributes.size);
+            let Some(range) = ByteRange::new(*offset, end) else {
+                continue;
+            };
+            let mut position = range.start();
+            let mut pieces: Vec<(ByteRange, bool)> = Vec::new();
+            for hole in file.holes.iter_within(range) {
+                pieces.extend(ByteRange::new(position, hole.start()).map(|data| (data, false)));
+                pieces.push((hole, true));
+                position = hole.end();
+            }
+            pieces.extend(ByteRange::new(position, range.end()).map(|data| (data, false)));
+            for (piece, is_hole) in pieces {
+                if is_hole {
+                    sink(Piece::Hole(piece))?;
+                    continue;
+                }
+                let bytes = &file.bytes[piece.start() as usize..piece.end() as usize];
+                for (index, chunk) in bytes.chunks(1500).enumerate() {
+                    if left < chunk.len() {
+                        return Err(ServiceError::new(ErrorKind::Node, "the disk is broken here"));
+                    }
+                    left -= chunk.len();
+                    self.lock().read_bytes += chunk.len() as u64;
+                    sink(Piece::Data {
+                        offset: piece.start() + index as u64 * 1500,
+                        bytes: chunk,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
+        let state = self.lock();
+        Ok(path_of(&state.cuts[&cut.0].picture, node).map(ByteString::from))
+    }
+
+    fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
+        let mut state = self.lock();
+        let name = state.cuts[&cut.0].consumer.clone();
+        let consumer = state.consumers.get_mut(&name).unwrap();
+        consumer.pending = consumer.pending.map(|(epoch, _)| (epoch, batch));
+        Ok(())
+    }
+
+    fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
+        let mut state = self.lock();
+        let cut = state.cuts.remove(&cut.0).unwrap();
+        if !cut.look_only {
+            let consumer = state.consumers.get_mut(&cut.consumer).unwrap();
+            match outcome {
+                Outcome::Saved { note, unsaved } => {
+                    consumer.pending = None;
+                    consumer.mark = Some(Epoch(cut.epoch));
+                    consumer.note.clone_from(note);
+                    for node in unsaved {
+                        if state.now.nodes.contains_key(node) {
+                            state.mark_whole(*node, WholeReason::Unsaved);
+                        }
+                    }
+                }
+                Outcome::Abandoned => consumer.pending = None,
+                Outcome::Unknown => {}
+            }
+        }
+        let read_bytes = std::mem::take(&mut state.read_bytes);
+        Ok(FinishReport {
+            read_bytes,
+            kept_bytes: 0,
+            cpu_ns: 0,
+        })
+    }
+
+    fn unmount(&self) -> Result<()> {
+        Err(ServiceError::new(ErrorKind::Protocol, "it is not mounted"))
+    }
+}
+
+fn oplog_kind(kind: NodeKind) -> byteback_oplog::NodeKind {
+    use byteback_oplog::NodeKind as To;
+    match kind {
+        NodeKind::File => To::File,
+        NodeKind::Directory => To::Directory,
+        NodeKind::Symlink => To::Symlink,
+        NodeKind::Fifo => To::Fifo,
+        NodeKind::Socket => To::Socket,
+        NodeKind::CharDevice => To::CharDevice,
+        NodeKind::BlockDevice => To::BlockDevice,
+    }
+}
+
+pub(super) fn path_of(picture: &Picture, node: NodeId) -> Option<Vec<u8>> {
+    if node == NodeId::ROOT {
+        return Some(Vec::new());
+    }
+    let ((parent, name), _) = picture.names.iter().find(|(_, child)| **child == node)?;
+    let mut path = path_of(picture, *parent)?;
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    Some(path)
+}
+
+/// Compares a directory with a picture: every name, kind, attribute and byte, and which names are one file.
+pub(super) fn assert_restored(picture: &Picture, dir: &Path) {
+    let mut to_do = vec![(NodeId::ROOT, dir.to_path_buf())];
+    let mut inodes: BTreeMap<NodeId, u64> = BTreeMap::new();
+    while let Some((id, path)) = to_do.pop() {
+        let node = &picture.nodes[&id];
+        let fd = rustix::fs::open(
+            &path,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW,
+            rustix::fs::Mode::empty(),
+        )
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let stat = tree::stat_fd(&fd).unwrap();
+        let wanted = &node.attributes;
+        let shown = path.display();
+        let kind = match stat.kind {
+            FileKind::File => NodeKind::File,
+            FileKind::Dir => NodeKind::Directory,
+            FileKind::Symlink => NodeKind::Symlink,
+            FileKind::Fifo => NodeKind::Fifo,
+            FileKind::Socket => NodeKind::Socket,
+            FileKind::CharDevice => NodeKind::CharDevice,
+            FileKind::BlockDevice => NodeKind::BlockDevice,
+        };
+        assert_eq!(kind, wanted.kind, "kind of {shown}");
+        assert_eq!(stat.mtime_ns, wanted.mtime_ns, "mtime of {shown}");
+        assert_eq!((stat.uid, stat.gid), (wanted.uid, wanted.gid), "owner of {shown}");
+        if kind != NodeKind::Symlink {
+            assert_eq!(stat.mode, wanted.mode, "mode of {shown}");
+        }
+        let first = *inodes.entry(id).or_insert(stat.ino);
+        assert_eq!(first, stat.ino, "{shown} is no longer the same file as its other name");
+        match kind {
+            NodeKind::File => {
+                let bytes = std::fs::read(&path).unwrap();
+                assert_eq!(bytes.len(), node.bytes.len(), "length of {shown}");
+                let differs = bytes.iter().zip(&node.bytes).position(|(a, b)| a != b);
+                assert_eq!(differs, None, "first byte that differs in {shown}");
+                for xattr in &wanted.xattrs {
+                    let value = tree::get_xattr(&fd, OsStr::from_bytes(xattr.name.as_bytes())).unwrap();
+                    assert_eq!(value.as_deref(), Some(xattr.value.as_bytes()), "xattr of {shown}");
+                }
+                let file = std::fs::File::open(&path).unwrap();
+                let mut byte = [0];
+                assert_eq!(file.read_at(&mut byte, wanted.size).unwrap(), 0);
+            }
+            NodeKind::Symlink => {
+                let target = std::fs::read_link(&path).unwrap().into_os_string().into_vec();
+                assert_eq!(Some(ByteString::from(target)), wanted.target, "target of {shown}");
+            }
+            NodeKind::Directory => {
+                let mut found: BTreeSet<Vec<u8>> = std::fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().file_name().into_vec())
+                    .collect();
+                for ((_, name), child) in picture.names.range((id, Vec::new())..(NodeId(id.0 + 1), Vec::new())) {
+                    assert!(found.remove(name), "{shown} lacks {:?}", OsStr::from_bytes(name));
+                    to_do.push((*child, path.join(OsStr::from_bytes(name))));
+                }
+                assert!(found.is_empty(), "{shown} has too much: {found:?}");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    /// The state of a copy of the machine: everything but the open cuts.
+    pub(super) fn duplicate(&self) -> Self {
+        Self {
+            now: self.now.clone(),
+            epoch: self.epoch,
+            next_node: self.next_node,
+            next_time: self.next_time,
+            log: self.log.clone(),
+            consumers: self.consumers.clone(),
+            cuts: BTreeMap::new(),
+            next_cut: self.next_cut,
+            failing: self.failing.clone(),
+            nameless: self.nameless.clone(),
+            read_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! One file per command: its flags, what it calls, what it prints. Nothing is decided here.
+
+pub(crate) mod backup;
+pub(crate) mod changes;
+pub(crate) mod completions;
+pub(crate) mod diff;
+pub(crate) mod init;
+pub(crate) mod invite;
+pub(crate) mod ls;
+pub(crate) mod mount;
+pub(crate) mod restore;
+pub(crate) mod serve;
+pub(crate) mod snapshots;
+mod source;
+pub(crate) mod status;
+pub(crate) mod umount;
+pub(crate) mod verify;
+
+use crate::arguments::Command;
+use crate::error::Result;
+use crate::settings::Settings;
+
+/// Runs a command.
+pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
+    match command {
+        Command::Serve(arguments) => serve::run(&arguments, settings),
+        Command::Invite(arguments) => invite::run(&arguments, settings),
+        Command::Init(arguments) => init::run(&arguments, settings),
+        Command::Mount(arguments) => mount::run(&arguments, settings),
+        Command::Umount(arguments) => umount::run(&arguments, settings),
+        Command::Backup(arguments) => backup::run(arguments, settings),
+        Command::Snapshots(arguments) => snapshots::run(&arguments, settings),
+        Command::Ls(arguments) => ls::run(&arguments, settings),
+        Command::Diff(arguments) => diff::run(&arguments, settings),
+        Command::Restore(arguments) => restore::run(&arguments, settings),
+        Command::Changes(arguments) => changes::run(&arguments, settings),
+        Command::Status(arguments) => status::run(&arguments, settings),
+        Command::Verify(arguments) => verify::run(&arguments, settings),
+        Command::Completions(arguments) => completions::run(&arguments, settings),
+    }
+}

@@ -1,0 +1,230 @@
+//! `byteback backup`: saves what changed since the last backup, through the folder's daemon or, if it is not mounted, by
+//! looking at every file's size, times and identity.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use byteback_api::ByteString;
+use byteback_sync::{BackupOptions, BackupReport, backup};
+use clap::Args;
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+use crate::tracked_folder::{self, BoundFolder, Owner};
+use crate::wording::{counted, duration, listed, size, size_exact};
+
+/// Flags of `backup`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A file that cannot be read is reported and the rest is saved; the exit code is then 3, and the next
+backup tries it again. Ctrl-C stops at the next safe point: nothing is saved, nothing is lost."
+)]
+pub(crate) struct BackupArguments {
+    /// The folder; without it, the bound folder you are in
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Tag of the snapshot; may be given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Host name to write into the snapshot
+    #[arg(long, value_name = "HOST")]
+    host: Option<OsString>,
+    /// Only say what would be saved
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Save everything, as if it were the first time
+    #[arg(long)]
+    full: bool,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    directory: String,
+    repository: String,
+    mounted: bool,
+    #[serde(flatten)]
+    report: &'a BackupReport,
+}
+
+pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()> {
+    let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
+    let (server, credentials) = settings.connect(&binding.repository.server, Some(&binding))?;
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::new(settings, "backup", Some(interrupt));
+    let owner = Owner::of(&folder, &progress)?;
+    let options = BackupOptions {
+        tags: arguments.tag,
+        host: settings.host(arguments.host.as_ref()),
+        path: ByteString::from(folder.directory().as_os_str().as_bytes()),
+        dry_run: arguments.dry_run,
+        force_full: arguments.full,
+        ..BackupOptions::new(tracked_folder::consumer(&binding), credentials.device)
+    };
+    let report = backup(
+        owner.service(),
+        &server,
+        &binding.repository.folder,
+        &options,
+        &progress,
+    );
+    progress.finish();
+    let report = report?;
+    let output = settings.output;
+    let printed = if output.json {
+        let summary = Summary {
+            directory: folder.directory().display().to_string(),
+            repository: binding.repository.to_string(),
+            mounted: owner.is_mounted(),
+            report: &report,
+        };
+        output.object("summary", &summary)
+    } else {
+        let said = Said {
+            output,
+            report: &report,
+            folder: &folder,
+            repository: binding.repository.to_string(),
+            is_mounted: owner.is_mounted(),
+        };
+        said.print()
+    };
+    // The backup is made, whoever may hear of it; but the exit code must tell of what is missing.
+    if report.is_complete() {
+        printed
+    } else {
+        Err(CommandError::Reported(Exit::SourceUnreadable))
+    }
+}
+
+struct Said<'a> {
+    output: Output,
+    report: &'a BackupReport,
+    folder: &'a byteback_daemon::StateFolder,
+    repository: String,
+    is_mounted: bool,
+}
+
+impl Said<'_> {
+    fn print(&self) -> Result<()> {
+        let (output, report) = (self.output, self.report);
+        let exact = output.verbosity > 0;
+        let sizes = |bytes: u64| size_exact(bytes, exact);
+        let took = duration(report.durations.total_ns);
+        if report.dry_run {
+            output.say(format!(
+                "Nothing was saved (dry run). A backup to {} would save:",
+                self.repository
+            ))?;
+        } else {
+            match report.snapshot_id {
+                Some(id) => output.say(format!("Snapshot {id} saved to {} in {took}.", self.repository))?,
+                None => output.say(format!("Saved to {} in {took}.", self.repository))?,
+            }
+        }
+        output.say(format!("  {}", found(report)))?;
+        if let Some(why) = &report.everything_because {
+            output.say(format!("  everything was looked at: {why}"))?;
+        }
+        if report.has_changes() || report.dry_run {
+            output.say(format!("  changed  {}", sizes(report.changed_bytes)))?;
+        }
+        if report.has_changes() {
+            output.say(format!(
+                "  read     {} from the folder's files",
+                sizes(report.read_bytes)
+            ))?;
+            output.say(format!(
+                "  hashed   {}{}",
+                sizes(report.hashed_bytes),
+                if report.hashed_bytes == 0 {
+                    ": the log knows what changed"
+                } else {
+                    ""
+                }
+            ))?;
+            output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;
+            output.say(format!("  stored   {}", sizes(report.stored_bytes)))?;
+        }
+        self.print_whole()?;
+        if !report.is_complete() {
+            output.say(format!(
+                "  {} could not be saved; see the messages above. The next backup tries again.",
+                counted(
+                    report.unsaved.len() as u64,
+                    "file or directory",
+                    "files and directories"
+                )
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// Which files were read whole, and what mounting would have saved.
+    fn print_whole(&self) -> Result<()> {
+        let whole = self.report.whole;
+        let output = self.output;
+        let directory = self.folder.directory().display();
+        if !self.is_mounted {
+            let read = size(self.report.read_bytes);
+            return match whole.untracked {
+                0 => output.say(format!(
+                    "  The folder is not mounted: a file that changes is read whole by the next backup.\n  \
+                     Mounted, only its changed ranges are: byteback mount {directory}"
+                )),
+                files => output.say(format!(
+                    "  The folder was not mounted, so nobody knew which bytes of {} had changed: read whole ({read}).\n  \
+                     Mounted, only the changed ranges are read: byteback mount {directory}",
+                    counted(files, "file", "files")
+                )),
+            };
+        }
+        for (count, why) in [
+            (whole.untracked, "changed while the folder was not mounted"),
+            (
+                whole.interrupted,
+                "were being changed when the daemon or the machine stopped",
+            ),
+            (whole.unsaved_before, "could not be saved last time"),
+        ] {
+            if count > 0 {
+                output.say(format!(
+                    "  {} read whole: {why}",
+                    counted(count, "file was", "files were")
+                ))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was found changed, as a sentence.
+fn found(report: &BackupReport) -> String {
+    let mut parts = Vec::new();
+    for (count, one, many) in [
+        (report.files_new, "new file", "new files"),
+        (report.files_changed, "changed file", "changed files"),
+        (report.dirs_new, "new directory", "new directories"),
+        (report.dirs_changed, "changed directory", "changed directories"),
+        (
+            report.others,
+            "new or changed link or special file",
+            "new or changed links and special files",
+        ),
+        (report.names_removed, "removed name", "removed names"),
+    ] {
+        if count > 0 {
+            parts.push(counted(count, one, many));
+        }
+    }
+    let all = counted(report.tree_nodes, "file or directory", "files and directories");
+    if parts.is_empty() {
+        return format!("nothing had changed (of {all})");
+    }
+    format!("{} (of {all})", listed(&parts))
+}

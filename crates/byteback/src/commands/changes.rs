@@ -1,0 +1,212 @@
+//! `byteback changes`: which ranges of which files changed since the last backup. Only looks: no mark moves.
+
+use std::path::PathBuf;
+
+use byteback_control::{ContentChange, TreeService};
+use byteback_oplog::{NodeKind, WholeReason};
+use byteback_sync::{ChangedName, ChangedNode, ChangesHeader, SnapshotSpec, SyncError, TreeChange, changes};
+use clap::Args;
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::last_backup::LastBackup;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::tracked_folder::{self, BoundFolder, Owner};
+use crate::wording::{counted, grouped, size_exact};
+
+/// Ranges of one file that are shown without `-v`.
+const RANGES_SHOWN: usize = 8;
+
+/// Flags of `changes`.
+#[derive(Args, Debug)]
+pub(crate) struct ChangesArguments {
+    /// The folder; without it, the bound folder you are in
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Since when: mark (the last backup) or the last backup's snapshot
+    #[arg(long, value_name = "SNAPSHOT", default_value = "mark")]
+    since: Since,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    Mark,
+    Snapshot(SnapshotSpec),
+}
+
+impl std::str::FromStr for Since {
+    type Err = byteback_sync::ParseSnapshotSpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "mark" => Ok(Self::Mark),
+            text => text.parse().map(Self::Snapshot),
+        }
+    }
+}
+
+#[derive(Default, Serialize)]
+struct Summary {
+    nodes: u64,
+    names: u64,
+    changed_bytes: u64,
+}
+
+pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<()> {
+    let bound = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
+    let consumer = tracked_folder::consumer(&bound.binding);
+    let progress = Progress::new(settings, "changes", None);
+    let owner = Owner::of(&bound.folder, &progress)?;
+    if let Since::Snapshot(spec) = arguments.since {
+        check_snapshot(spec, &bound, owner.service(), &consumer, settings)?;
+    }
+    progress.finish();
+    let mut summary = Summary::default();
+    let mut stopped = None;
+    let listed = changes(owner.service(), &consumer, None, &byteback_sync::Silent, |change| {
+        print(&change, &mut summary, settings).map_err(|error| {
+            stopped = Some(error);
+            SyncError::Cancelled
+        })
+    });
+    if let Some(error) = stopped {
+        return Err(error);
+    }
+    listed?;
+    let output = settings.output;
+    if output.json {
+        return output.object("summary", &summary);
+    }
+    if summary.nodes == 0 && summary.names == 0 {
+        return output.say("Nothing has changed since the last backup.");
+    }
+    let bytes = size_exact(summary.changed_bytes, output.verbosity > 0);
+    output.say(format!(
+        "{} and {} changed, {bytes} to read.",
+        counted(summary.nodes, "file or directory", "files and directories"),
+        counted(summary.names, "name", "names")
+    ))
+}
+
+/// The log keeps the changes since the last backup, not since each snapshot.
+fn check_snapshot(
+    spec: SnapshotSpec,
+    bound: &BoundFolder,
+    tree: &dyn TreeService,
+    consumer: &str,
+    settings: &Settings,
+) -> Result<()> {
+    let (server, _) = settings.connect(&bound.binding.repository.server, Some(&bound.binding))?;
+    let snapshot = byteback_sync::resolve_snapshot(&server, &bound.binding.repository.folder, spec)?;
+    let status = tree.status()?;
+    let last = LastBackup::find(&status, consumer).and_then(LastBackup::seq);
+    if last == Some(snapshot.seq) {
+        return Ok(());
+    }
+    let id = snapshot.id;
+    Err(CommandError::new(format!(
+        "the folder's log knows the changes since the last backup, not since snapshot {id}"
+    ))
+    .next(format!(
+        "Leave out --since for those; for what was saved after snapshot {id}: byteback diff {id} latest"
+    )))
+}
+
+fn print(change: &TreeChange, summary: &mut Summary, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    match change {
+        TreeChange::Header(header) => return print_header(header, settings),
+        TreeChange::Node(node) => {
+            summary.nodes += 1;
+            if let ContentChange::Ranges(ranges) = &node.content {
+                let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+                summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
+            }
+        }
+        TreeChange::Name(_) => summary.names += 1,
+    }
+    if output.json {
+        return output.object("change", change);
+    }
+    match change {
+        TreeChange::Header(_) => Ok(()),
+        TreeChange::Node(node) => print_node(node, settings),
+        TreeChange::Name(name) => print_name(name, settings),
+    }
+}
+
+fn print_header(header: &ChangesHeader, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    if output.json {
+        return output.object("status", header);
+    }
+    match header.since {
+        Some(_) => Ok(()),
+        None => output.say("Nothing was backed up from here yet, so everything counts as changed."),
+    }
+}
+
+fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let path = match &node.path {
+        Some(path) if path.as_bytes().is_empty() => ".".to_owned(),
+        Some(path) => path.to_string(),
+        None => format!("(node {}, without a name)", node.node),
+    };
+    let slash = if node.kind == NodeKind::Directory && path != "." {
+        "/"
+    } else {
+        ""
+    };
+    let new = if node.is_new { ", new" } else { "" };
+    match &node.content {
+        _ if node.kind != NodeKind::File => output.line(format!("{path}{slash}{new}")),
+        ContentChange::Unchanged => output.line(format!("{path}{new}: only attributes")),
+        ContentChange::Whole(reason) => output.line(format!("{path}{new}: the whole file{}", why(*reason))),
+        ContentChange::Ranges(ranges) => {
+            let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+            let size = size_exact(bytes, output.verbosity > 0);
+            output.line(format!(
+                "{path}{new}: {} in {}",
+                size,
+                counted(ranges.len() as u64, "range", "ranges")
+            ))?;
+            let shown = if output.verbosity > 0 {
+                ranges.len()
+            } else {
+                RANGES_SHOWN
+            };
+            for (offset, len) in ranges.iter().take(shown) {
+                output.line(format!("  {:>20} + {}", grouped(*offset), grouped(*len)))?;
+            }
+            match ranges.len().saturating_sub(shown) {
+                0 => Ok(()),
+                more => output.line(format!(
+                    "  and {}; -v shows all",
+                    counted(more as u64, "range more", "ranges more")
+                )),
+            }
+        }
+    }
+}
+
+fn why(reason: WholeReason) -> &'static str {
+    match reason {
+        WholeReason::Created => "",
+        WholeReason::NoMark => ", as nothing was saved before",
+        WholeReason::Untracked => ", changed while the folder was not mounted",
+        WholeReason::Interrupted => ", being changed when the daemon or the machine stopped",
+        WholeReason::Unsaved => ", not saved last time",
+    }
+}
+
+fn print_name(name: &ChangedName, settings: &Settings) -> Result<()> {
+    let path = match &name.dir {
+        Some(dir) if dir.as_bytes().is_empty() => name.name.to_string(),
+        Some(dir) => format!("{dir}/{}", name.name),
+        None => format!("{} (in a removed directory)", name.name),
+    };
+    let sign = if name.node.is_some() { '+' } else { '-' };
+    settings.output.line(format!("{sign} {path}"))
+}

@@ -1,0 +1,176 @@
+//! `byteback init`: joins the server if need be, makes the folder there, and binds a directory to it.
+//!
+//! Order: the token file is made before the join token is used up; the binding is written last, so that a directory that
+//! has one can be backed up. Each step may be repeated.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use byteback_daemon::StateFolder;
+use byteback_sync::{ServerClient, join};
+use clap::Args;
+use serde::Serialize;
+
+use crate::binding::{self, Binding};
+use crate::credentials::{self, Credentials, NewCredentials};
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::repository::Repository;
+use crate::settings::Settings;
+use crate::tracked_folder;
+
+/// Flags of `init`.
+#[derive(Args, Debug)]
+pub(crate) struct InitArguments {
+    /// The directory to back up
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// File with a join token from the server; needed once per machine
+    #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
+    join_token_file: Option<PathBuf>,
+    /// The join token itself, or - to read it from standard input
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
+    join_token: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    directory: String,
+    repository: String,
+    device: u64,
+    joined: bool,
+    token_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<&'a str>,
+}
+
+pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> {
+    let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
+    let directory = folder.directory().display();
+    let old = Binding::read(&folder)?;
+    let repository = wanted_repository(settings, old.as_ref())?;
+    if let Some(old) = old.as_ref().filter(|old| old.repository != repository) {
+        let message = format!("{directory} is already bound to {}", old.repository);
+        return Err(CommandError::new(message).next(format!(
+            "To bind it to {repository} instead, remove {} first.",
+            binding::path(&folder).display()
+        )));
+    }
+    let token_path = settings.token_path(&repository.server, old.as_ref())?;
+    let (credentials, joined) = match credentials::read(&token_path)?.filter(|known| known.server == repository.server)
+    {
+        Some(known) => (known, false),
+        None => (join_server(arguments, settings, &repository, &token_path)?, true),
+    };
+    let server = ServerClient::new(&repository.server, &credentials.token, settings.client_options()?)?;
+    server.create_folder(&repository.folder)?;
+    bind(&folder, &repository, settings, old)?;
+
+    let output = settings.output;
+    if output.json {
+        let summary = Summary {
+            directory: directory.to_string(),
+            repository: repository.to_string(),
+            device: credentials.device,
+            joined,
+            token_file: token_path.display().to_string(),
+            next: None,
+        };
+        return output.object("summary", &summary);
+    }
+    if joined {
+        output.say(format!(
+            "Joined {} as device {}; its token is kept in {}.",
+            repository.server,
+            credentials.device,
+            token_path.display()
+        ))?;
+    }
+    output.say(format!("{directory} is now backed up to {repository}."))?;
+    output.say(format!(
+        "Next: byteback mount {directory}    (from then on every change is known)"
+    ))?;
+    output.say(format!("      byteback backup {directory}"))
+}
+
+fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repository> {
+    let wanted = settings.repository().or_else(|| old.map(|old| &old.repository));
+    wanted.cloned().ok_or_else(|| {
+        CommandError::with_exit(
+            Exit::NoRepository,
+            "it is not said where the directory is to be backed up to",
+        )
+        .next("Add -r http://HOST:PORT/FOLDER, for example -r http://127.0.0.1:7117/mail")
+    })
+}
+
+fn join_server(
+    arguments: &InitArguments,
+    settings: &Settings,
+    repository: &Repository,
+    token_path: &Path,
+) -> Result<Credentials> {
+    let Some(join_token) = join_token(arguments)? else {
+        let message = format!("this machine has not joined {} yet", repository.server);
+        return Err(CommandError::with_exit(Exit::WrongCredentials, message).next(
+            "Get a join token on the server (its file join-token, or 'byteback invite --data DIR'), and add \
+             --join-token-file FILE.",
+        ));
+    };
+    let file = NewCredentials::prepare(token_path)?;
+    let host = settings.host(None).to_string();
+    let answer = match join(&repository.server, &join_token, &host, settings.client_options()?) {
+        Ok(answer) => answer,
+        Err(error) => {
+            file.discard();
+            return Err(error.into());
+        }
+    };
+    let credentials = Credentials {
+        server: repository.server.clone(),
+        device: answer.device_id,
+        token: answer.token,
+    };
+    file.save(&credentials)?;
+    Ok(credentials)
+}
+
+fn join_token(arguments: &InitArguments) -> Result<Option<String>> {
+    let from_input = || -> Result<String> {
+        let mut text = String::new();
+        let read = std::io::stdin().lock().take(4096).read_to_string(&mut text);
+        read.map_err(|error| CommandError::new(format!("cannot read the join token from standard input: {error}")))?;
+        Ok(text)
+    };
+    let text = match (&arguments.join_token_file, arguments.join_token.as_deref()) {
+        (Some(path), _) if path.as_os_str() == "-" => from_input()?,
+        (Some(path), _) => {
+            fs::read_to_string(path).map_err(|error| CommandError::file("read the join token from", path, &error))?
+        }
+        (None, Some("-")) => from_input()?,
+        (None, Some(token)) => token.to_owned(),
+        (None, None) => return Ok(None),
+    };
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(
+            CommandError::with_exit(Exit::WrongCredentials, "the join token is empty")
+                .next("Make a new one on the server: byteback invite --data DIR"),
+        );
+    }
+    Ok(Some(token.to_owned()))
+}
+
+fn bind(folder: &StateFolder, repository: &Repository, settings: &Settings, old: Option<Binding>) -> Result<()> {
+    folder.create()?;
+    let token_file = match settings.token_file() {
+        Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.to_owned())),
+        None => old.and_then(|old| old.token_file),
+    };
+    let binding = Binding {
+        repository: repository.clone(),
+        token_file,
+    };
+    binding.write(folder)
+}

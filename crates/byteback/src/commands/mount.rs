@@ -1,0 +1,337 @@
+//! `byteback mount`: a folder is tracked from now on, by a daemon of its own.
+//!
+//! The order of the start, in the daemon: signals are watched; the folder is compared with its record; it is mounted and
+//! served; then whoever waits is told. SIGTERM and SIGINT unmount, lazily if the folder is in use.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
+use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
+use byteback_oplog::ScanReport;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::background::{self, Started, Starter, Tell};
+use crate::binding::Binding;
+use crate::error::{CommandError, Failure, Result};
+use crate::exit_code::Exit;
+use crate::notify;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::signals;
+use crate::timestamp;
+use crate::tracked_folder;
+use crate::wording::{counted, listed};
+
+/// Flags of `mount`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The folder is mounted over itself: its path stays the same, and programs notice nothing. Modes:
+  exact  each write is seen as it is made (default)
+  fast   the kernel collects small writes, at near-native speed; the changed ranges are found by
+         comparing pages, and a daemon that dies loses what was not synced"
+)]
+pub(crate) struct MountArguments {
+    /// The folder to track
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Show the tracked folder here instead of over itself
+    #[arg(long, value_name = "DIR")]
+    at: Option<PathBuf>,
+    /// How writes travel
+    #[arg(long, value_name = "MODE", default_value = "exact")]
+    mode: Mode,
+    /// Stay in the foreground, for service managers
+    #[arg(long)]
+    foreground: bool,
+    /// We are the process that was started to stay in the background.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    detached: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    Exact,
+    Fast,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Fast => "fast",
+        }
+    }
+}
+
+/// What the start found.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ready {
+    directory: String,
+    mounted_at: String,
+    mode: String,
+    pid: u32,
+    tracked_since: String,
+    entries: u64,
+    first_time: bool,
+    changed_files: u64,
+    changed_names: u64,
+    unreadable_directories: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()> {
+    if arguments.detached {
+        return run_detached(arguments, settings);
+    }
+    let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
+    let at = arguments.at.as_deref().map(tracked_folder::canonical).transpose()?;
+    if let Some(at) = at.as_ref().filter(|at| !at.is_dir()) {
+        return Err(
+            CommandError::new(format!("{} is no directory to mount at", at.display()))
+                .next(format!("Make it first: mkdir -p {}", at.display())),
+        );
+    }
+    if let Some(daemon) = tracked_folder::daemon(&folder)? {
+        return Err(already_mounted(&folder, &daemon));
+    }
+    tracked_folder::remove_leftover(&folder)?;
+    folder.create()?;
+    if arguments.foreground {
+        return run_foreground(arguments, settings, folder, at);
+    }
+
+    let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
+    child.extend([
+        "mount".into(),
+        "--detached".into(),
+        "--mode".into(),
+        arguments.mode.name().into(),
+    ]);
+    if let Some(at) = &at {
+        child.extend(["--at".into(), at.into()]);
+    }
+    child.extend(["--".into(), folder.directory().into()]);
+    let progress = Progress::new(settings, "mount", None);
+    let log = background::log_path(folder.path());
+    let started = background::start::<Ready>(&child, &log, |nodes| progress.compared(nodes))?;
+    progress.finish();
+    match started {
+        Started::Ready(ready) => print_ready(&ready, &folder, settings),
+        Started::Failed { code, message, next } => {
+            let exit = if code == Exit::Locked.code() {
+                Exit::Locked
+            } else {
+                Exit::Failed
+            };
+            Err(CommandError::Failed(Failure { exit, message, next }))
+        }
+    }
+}
+
+fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_control::TreeService) -> CommandError {
+    let directory = folder.directory().display();
+    let at = daemon.status().ok().and_then(|status| status.mounted_at);
+    let place = match at.filter(|at| at.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()) {
+        Some(at) => format!(", at {at}"),
+        None => String::new(),
+    };
+    CommandError::with_exit(Exit::Locked, format!("{directory} is already mounted{place}")).next(format!(
+        "'byteback status {directory}' shows it; 'byteback umount {directory}' ends it."
+    ))
+}
+
+/// What the signals act upon: nothing yet, or the mount.
+type Slot = Arc<Mutex<Option<Arc<Mount>>>>;
+
+fn watch_signals() -> Result<Slot> {
+    let slot = Slot::default();
+    let acted_upon = Arc::clone(&slot);
+    signals::on_stop_signals(move || {
+        let mount = acted_upon.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match mount {
+            // Nothing is mounted and nothing tracked yet.
+            None => std::process::exit(i32::from(Exit::Interrupted.code())),
+            Some(mount) => {
+                if mount.unmount(Unmount::IfIdle).is_err() {
+                    let _ = mount.unmount(Unmount::Detach);
+                }
+            }
+        }
+    })?;
+    Ok(slot)
+}
+
+fn start(
+    folder: StateFolder,
+    at: Option<PathBuf>,
+    mode: Mode,
+    slot: &Slot,
+    compared: &mut dyn FnMut(u64),
+) -> Result<(Daemon, Ready)> {
+    let options = DaemonOptions {
+        mount: MountOptions {
+            at,
+            mode: match mode {
+                Mode::Exact => CacheMode::Exact,
+                Mode::Fast => CacheMode::Fast,
+            },
+            ..MountOptions::new(folder.directory())
+        },
+    };
+    let tree = TrackedTree::open(folder, compared)?;
+    let daemon = Daemon::start(tree, &options)?;
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
+    let scan: &ScanReport = daemon.tree().scan_report();
+    let unreadable = scan.unreadable.iter().map(|(names, error)| {
+        let path: PathBuf = names.iter().collect();
+        format!("{}: {error}", path.display())
+    });
+    let ready = Ready {
+        directory: daemon.tree().folder().directory().display().to_string(),
+        mounted_at: daemon.mount().point().display().to_string(),
+        mode: mode.name().to_owned(),
+        pid: std::process::id(),
+        tracked_since: timestamp::rfc3339(timestamp::now_ns()),
+        entries: scan.nodes,
+        first_time: scan.is_first,
+        changed_files: scan.changed_files,
+        changed_names: scan.changed_names,
+        unreadable_directories: unreadable.collect(),
+    };
+    Ok((daemon, ready))
+}
+
+fn run_foreground(
+    arguments: &MountArguments,
+    settings: &Settings,
+    folder: StateFolder,
+    at: Option<PathBuf>,
+) -> Result<()> {
+    let slot = watch_signals()?;
+    let progress = Progress::new(settings, "mount", None);
+    let known = folder.clone();
+    let (daemon, ready) = start(folder, at, arguments.mode, &slot, &mut |nodes| progress.compared(nodes))?;
+    progress.finish();
+    // A reader that went away does not end the mount.
+    let _ = print_ready(&ready, &known, settings);
+    notify::ready(settings.notify_socket.as_deref());
+    let ended = daemon.run();
+    notify::stopping(settings.notify_socket.as_deref());
+    Ok(ended?)
+}
+
+fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
+    let mut starter = Starter::detach();
+    let began = (|| {
+        let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
+        let slot = watch_signals()?;
+        let mut compared = |nodes: u64| {
+            if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<Ready>::Compared { nodes }) {
+                // Whoever started us has given up.
+                std::process::exit(i32::from(Exit::Interrupted.code()));
+            }
+        };
+        start(folder, arguments.at.clone(), arguments.mode, &slot, &mut compared)
+    })();
+    match began {
+        Ok((daemon, ready)) => {
+            log(&format!(
+                "{} is mounted at {}, mode {}",
+                ready.directory, ready.mounted_at, ready.mode
+            ));
+            if !starter.tell(&Tell::Ready(ready)) {
+                return Err(CommandError::new("whoever started the mount is gone; it is ended"));
+            }
+            starter.let_go();
+            let ended = daemon.run();
+            log(match &ended {
+                Ok(()) => "unmounted, in good order",
+                Err(_) => "ended by an error",
+            });
+            Ok(ended?)
+        }
+        Err(CommandError::Failed(failure)) => {
+            log(&failure.message);
+            let Failure { exit, message, next } = failure;
+            starter.tell(&Tell::<Ready>::Failed {
+                code: exit.code(),
+                message,
+                next,
+            });
+            Err(CommandError::Reported(exit))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// A line of the daemon's log, which is its standard error.
+fn log(text: &str) {
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{} {text}",
+        timestamp::rfc3339(timestamp::now_ns())
+    );
+}
+
+fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    if output.json {
+        return output.object("summary", ready);
+    }
+    let place = if ready.mounted_at == ready.directory {
+        ready.directory.clone()
+    } else {
+        format!("{} (seen at {})", ready.directory, ready.mounted_at)
+    };
+    let mode = if ready.mode == "exact" { "" } else { " (mode fast)" };
+    output.say(format!("{place} is tracked from now on{mode}."))?;
+    output.say(format!("  {}", found(ready)))?;
+    print_unreadable(ready, output);
+    if Binding::read(folder)?.is_none() {
+        output.say(format!(
+            "  It is not backed up yet: byteback init {} -r http://HOST:PORT/FOLDER",
+            ready.directory
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_unreadable(ready: &Ready, output: Output) {
+    for directory in &ready.unreadable_directories {
+        output.warn(&format!(
+            "this directory could not be compared with the record: {directory}"
+        ));
+    }
+}
+
+/// What the comparison with the record found, as a sentence.
+fn found(ready: &Ready) -> String {
+    let entries = counted(ready.entries, "file or directory", "files and directories");
+    if ready.first_time {
+        return format!("Recorded {entries}; a first backup will read them all.");
+    }
+    let mut parts = Vec::new();
+    if ready.changed_files > 0 {
+        parts.push(counted(ready.changed_files, "file", "files"));
+    }
+    if ready.changed_names > 0 {
+        parts.push(counted(ready.changed_names, "name", "names"));
+    }
+    if parts.is_empty() {
+        return format!("Compared {entries} with the record: nothing had changed while it was not mounted.");
+    }
+    let verb = if ready.changed_files + ready.changed_names == 1 {
+        "was"
+    } else {
+        "were"
+    };
+    format!(
+        "Compared {entries} with the record: {} {verb} changed while it was not mounted; the next backup reads these \
+         files whole.",
+        listed(&parts)
+    )
+}

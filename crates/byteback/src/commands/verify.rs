@@ -1,0 +1,154 @@
+//! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is compared with the folder.
+
+use byteback_sync::{Difference, DifferenceKind, SnapshotSpec, VerifyOptions, VerifyReport, verify};
+use clap::Args;
+use serde::Serialize;
+
+use super::source::Source;
+use crate::arguments::SourceArguments;
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+use crate::tracked_folder;
+use crate::wording::{counted, duration, size_exact};
+
+/// Flags of `verify`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 1 if anything is damaged or differs. A folder that was changed after the snapshot differs,
+and rightly so: --deep proves most right after a backup."
+)]
+pub(crate) struct VerifyArguments {
+    /// latest, latest~N or a number
+    #[arg(value_name = "SNAPSHOT", default_value = "latest")]
+    snapshot: SnapshotSpec,
+    /// Compare every file with the bound folder, too (the one of --dir, or the one you are in)
+    #[arg(long)]
+    deep: bool,
+    #[command(flatten)]
+    source: SourceArguments,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    repository: String,
+    clean: bool,
+    #[serde(flatten)]
+    report: &'a VerifyReport,
+}
+
+pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()> {
+    let source = Source::open(&arguments.source, settings)?;
+    let directory = match arguments.deep {
+        true => {
+            let bound = tracked_folder::bound_folder(arguments.source.dir.as_deref(), settings)?;
+            Some(bound.folder.directory().to_owned())
+        }
+        false => None,
+    };
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::new(settings, "verify", Some(interrupt));
+    let options = VerifyOptions {
+        deep: directory.as_deref(),
+    };
+    let report = verify(&source.server, source.folder(), arguments.snapshot, &options, &progress);
+    progress.finish();
+    let report = report?;
+    let output = settings.output;
+    let printed = if output.json {
+        for difference in &report.differences {
+            output.object("difference", difference)?;
+        }
+        let (clean, repository) = (report.is_clean(), source.repository.to_string());
+        output.object(
+            "summary",
+            &Summary {
+                repository,
+                clean,
+                report: &report,
+            },
+        )
+    } else {
+        print(&report, &source, directory.as_deref(), settings)
+    };
+    if report.is_clean() {
+        printed
+    } else {
+        Err(CommandError::Reported(Exit::Failed))
+    }
+}
+
+fn print(
+    report: &VerifyReport,
+    source: &Source,
+    directory: Option<&std::path::Path>,
+    settings: &Settings,
+) -> Result<()> {
+    let output = settings.output;
+    let sizes = |bytes: u64| size_exact(bytes, output.verbosity > 0);
+    for difference in &report.differences {
+        output.line(format!("{}: {}", difference.path, said(difference)))?;
+    }
+    let took = duration(report.total_ns);
+    let files = counted(report.files, "file", "files");
+    output.say(format!(
+        "Snapshot {} of {} checked in {took}.",
+        report.snapshot_id, source.repository
+    ))?;
+    match report.damaged.len() as u64 {
+        0 => output.say(format!(
+            "  stored    {files}, {} re-read, every checksum right",
+            sizes(report.bytes)
+        ))?,
+        damaged => {
+            output.say(format!(
+                "  stored    {} of {files} cannot be read in full:",
+                counted(damaged, "file", "files")
+            ))?;
+            for damage in &report.damaged {
+                let path = damage
+                    .path
+                    .as_ref()
+                    .map_or_else(|| damage.id.to_string(), ToString::to_string);
+                output.say(format!("    {path}: {}", damage.detail))?;
+            }
+            output.say("    The others can be restored. The next backup with --full saves these again.")?;
+        }
+    }
+    let Some(directory) = directory else { return Ok(()) };
+    let compared = format!(
+        "{} with {} of content",
+        counted(report.compared, "name", "names"),
+        sizes(report.compared_bytes)
+    );
+    match report.differences.len() as u64 {
+        0 => output.say(format!(
+            "  compared  {compared} with {}: all equal",
+            directory.display()
+        )),
+        differences => {
+            let differences = counted(differences, "difference", "differences");
+            output.say(format!(
+                "  compared  {compared} with {}: {differences}",
+                directory.display()
+            ))
+        }
+    }
+}
+
+fn said(difference: &Difference) -> String {
+    match &difference.kind {
+        DifferenceKind::Missing => "only in the snapshot".to_owned(),
+        DifferenceKind::Extra => "only in the folder".to_owned(),
+        DifferenceKind::Kind => "is of another kind".to_owned(),
+        DifferenceKind::Size { snapshot, folder } => {
+            format!("has {snapshot} bytes in the snapshot and {folder} in the folder")
+        }
+        DifferenceKind::Content { first_offset } => format!("has other bytes, the first at offset {first_offset}"),
+        DifferenceKind::Attribute { which } => format!("differs in: {which}"),
+        DifferenceKind::NotLinked => "is a hard link in the snapshot and a file of its own in the folder".to_owned(),
+        DifferenceKind::Unreadable { reason } => format!("cannot be read in the folder: {reason}"),
+    }
+}

@@ -1,0 +1,129 @@
+//! The coverage ledger in words: since when a folder is tracked without a gap, and every gap with its cause.
+//!
+//! A *gap* begins when tracking ended (in good order, or because the daemon or the machine stopped) and lasts until it
+//! began again. What the comparison with the record found belongs to the gap in which it was looked for.
+
+use byteback_oplog::{LedgerEntry, LedgerEvent};
+use serde::Serialize;
+
+use crate::timestamp;
+use crate::wording::{counted, listed};
+
+/// Why nobody saw the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub(crate) enum Cause {
+    /// The folder was unmounted.
+    NotMounted,
+    /// The daemon or the machine stopped.
+    Interrupted {
+        /// Files that were open for change then.
+        open_files: u64,
+    },
+}
+
+/// A time in which nobody saw the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// When tracking ended; of an interruption only the time is known at which it was noticed.
+    pub(crate) from_ns: i64,
+    /// When it began again; none: it has not.
+    pub(crate) to_ns: Option<i64>,
+    pub(crate) cause: Cause,
+    /// Files found changed.
+    pub(crate) changed_files: u64,
+    /// Names found changed.
+    pub(crate) changed_names: u64,
+}
+
+/// What the ledger says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Coverage {
+    /// Tracked since then, without a gap; none: it is not tracked now.
+    pub(crate) tracked_since_ns: Option<i64>,
+    /// Eldest first; the last one may not have ended.
+    pub(crate) gaps: Vec<Gap>,
+}
+
+impl Coverage {
+    /// Reads the ledger, eldest entry first.
+    pub(crate) fn of(ledger: &[LedgerEntry]) -> Self {
+        let mut coverage = Self::default();
+        let mut gap: Option<Gap> = None;
+        for entry in ledger {
+            let begun = |cause| Gap {
+                from_ns: entry.at_ns,
+                to_ns: None,
+                cause,
+                changed_files: 0,
+                changed_names: 0,
+            };
+            match entry.event {
+                LedgerEvent::Created => {}
+                LedgerEvent::TrackingBegan => {
+                    if let Some(mut gap) = gap.take() {
+                        gap.to_ns = Some(entry.at_ns);
+                        coverage.gaps.push(gap);
+                    }
+                    coverage.tracked_since_ns = Some(entry.at_ns);
+                }
+                LedgerEvent::TrackingEnded => {
+                    coverage.tracked_since_ns = None;
+                    gap = Some(begun(Cause::NotMounted));
+                }
+                LedgerEvent::Interrupted { open_files } => {
+                    coverage.tracked_since_ns = None;
+                    gap = Some(begun(Cause::Interrupted { open_files }));
+                }
+                LedgerEvent::UntrackedChanges { files, names } => {
+                    // Before the first mount there is no coverage that could have a gap.
+                    if let Some(gap) = &mut gap {
+                        gap.changed_files = gap.changed_files.saturating_add(files);
+                        gap.changed_names = gap.changed_names.saturating_add(names);
+                    }
+                }
+            }
+        }
+        coverage.gaps.extend(gap);
+        coverage
+    }
+}
+
+impl Gap {
+    /// The gap as one line.
+    pub(crate) fn words(&self) -> String {
+        let from = timestamp::local(self.from_ns);
+        let to = self.to_ns.map(timestamp::local);
+        let time = match (self.cause, to) {
+            (Cause::NotMounted, Some(to)) => format!("{from} to {to}"),
+            (Cause::NotMounted, None) => format!("since {from}"),
+            (Cause::Interrupted { .. }, _) => format!("noticed {from}"),
+        };
+        let cause = match self.cause {
+            Cause::NotMounted => "not mounted".to_owned(),
+            Cause::Interrupted { open_files: 0 } => {
+                "the daemon or the machine stopped; no file was being changed then".to_owned()
+            }
+            Cause::Interrupted { open_files } => format!(
+                "the daemon or the machine stopped; {} being changed then, to be read whole",
+                counted(open_files, "file was", "files were")
+            ),
+        };
+        let mut found = Vec::new();
+        if self.changed_files > 0 {
+            found.push(counted(self.changed_files, "file", "files"));
+        }
+        if self.changed_names > 0 {
+            found.push(counted(self.changed_names, "name", "names"));
+        }
+        let found = match (found.as_slice(), self.to_ns) {
+            ([], Some(_)) => "nothing else had changed".to_owned(),
+            ([], None) => "not compared with the record since".to_owned(),
+            (found, _) => format!("found changed: {}", listed(found)),
+        };
+        format!("{time}: {cause}; {found}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

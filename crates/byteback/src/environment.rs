@@ -1,0 +1,108 @@
+//! The environment variables, all of them, and the only place that reads them.
+//!
+//! `docs/environment.md` is made from this file; a test keeps the two equal. Precedence everywhere: flag, then
+//! environment variable, then the user's configuration, then the system's, then the default.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// One variable, for the documentation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) meaning: &'static str,
+}
+
+macro_rules! variables {
+    ($( $constant:ident = $name:literal: $meaning:literal; )*) => {
+        $( const $constant: &str = $name; )*
+        /// Every variable that is read.
+        pub(crate) const VARIABLES: &[Variable] = &[ $( Variable { name: $name, meaning: $meaning }, )* ];
+    };
+}
+
+variables! {
+    REPOSITORY = "BYTEBACK_REPOSITORY":
+        "Where backups are kept, `http://HOST:PORT/FOLDER`, for commands that are not told by `-r` or by a bound folder.";
+    TOKEN_FILE = "BYTEBACK_TOKEN_FILE":
+        "File with the device token to use, instead of the one saved when this machine joined the server.";
+    CACERT = "BYTEBACK_CACERT":
+        "File with the certificates (PEM) that may sign the server's, instead of the public ones.";
+    HOST = "BYTEBACK_HOST":
+        "Host name to write into snapshots and to join under, instead of the machine's.";
+    PROGRESS_FPS = "BYTEBACK_PROGRESS_FPS":
+        "How often progress is shown per second (default 10 on a terminal, 1 with `--json`; 0: never).";
+    STATE_DIR = "BYTEBACK_STATE_DIR":
+        "Where operation logs are kept, instead of `/var/lib/byteback` (root) or `$XDG_STATE_HOME/byteback`.";
+    XDG_CONFIG_HOME = "XDG_CONFIG_HOME":
+        "Base of the user's configuration and tokens (default `~/.config`).";
+    XDG_STATE_HOME = "XDG_STATE_HOME":
+        "Base of an ordinary user's operation logs (default `~/.local/state`).";
+    HOME = "HOME":
+        "The home directory, where the defaults above begin.";
+    NOTIFY_SOCKET = "NOTIFY_SOCKET":
+        "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
+}
+
+/// The variables as they were at the start. An empty one counts as not set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    pub(crate) repository: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) cacert: Option<PathBuf>,
+    pub(crate) host: Option<OsString>,
+    pub(crate) progress_fps: Option<String>,
+    pub(crate) notify_socket: Option<OsString>,
+    state_dir: Option<PathBuf>,
+    xdg_config_home: Option<PathBuf>,
+    xdg_state_home: Option<PathBuf>,
+    home: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Reads the process's environment.
+    pub(crate) fn read() -> Self {
+        let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let path = |name: &str| get(name).map(PathBuf::from);
+        // The XDG rules: a relative path is to be ignored.
+        let base = |name: &str| path(name).filter(|path| path.is_absolute());
+        let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
+        Self {
+            repository: text(REPOSITORY),
+            token_file: path(TOKEN_FILE),
+            cacert: path(CACERT),
+            host: get(HOST),
+            progress_fps: text(PROGRESS_FPS),
+            notify_socket: get(NOTIFY_SOCKET),
+            state_dir: path(STATE_DIR),
+            xdg_config_home: base(XDG_CONFIG_HOME),
+            xdg_state_home: base(XDG_STATE_HOME),
+            home: base(HOME),
+        }
+    }
+
+    /// Where the user's configuration and tokens are; none without a home directory.
+    pub(crate) fn config_dir(&self) -> Option<PathBuf> {
+        let base = self.xdg_config_home.clone().or_else(|| self.in_home(".config"))?;
+        Some(base.join("byteback"))
+    }
+
+    /// Where operation logs are, unless a flag says otherwise; none without a home directory.
+    pub(crate) fn state_root(&self, is_root: bool) -> Option<PathBuf> {
+        if let Some(dir) = &self.state_dir {
+            return Some(dir.clone());
+        }
+        if is_root {
+            return Some(PathBuf::from("/var/lib/byteback"));
+        }
+        let base = self.xdg_state_home.clone().or_else(|| self.in_home(".local/state"))?;
+        Some(base.join("byteback"))
+    }
+
+    fn in_home(&self, below: &str) -> Option<PathBuf> {
+        self.home.as_deref().map(|home: &Path| home.join(below))
+    }
+}
+
+#[cfg(test)]
+mod tests;

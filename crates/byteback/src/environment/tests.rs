@@ -1,0 +1,93 @@
+//! The documentation of the environment is this file's.
+
+use super::*;
+use crate::exit_code;
+
+/// `docs/environment.md`, as it has to be.
+fn document() -> String {
+    let mut text = String::from(
+        "# Environment, configuration, exit codes\n\n\
+         <!-- Made from crates/byteback/src/environment.rs and exit_code.rs. A test compares; with\n     \
+         BYTEBACK_BLESS=1 it writes this file anew. -->\n\n\
+         Precedence: flag, environment variable, `$XDG_CONFIG_HOME/byteback/config.toml`, `/etc/byteback/config.toml`, default.\n\n\
+         ## Environment variables\n\n| variable | meaning |\n|---|---|\n",
+    );
+    for variable in VARIABLES {
+        text.push_str(&format!("| `{}` | {} |\n", variable.name, variable.meaning));
+    }
+    text.push_str(
+        "\nAn empty variable counts as not set.\n\n\
+         ## Configuration\n\n```toml\n[defaults]\nrepo = \"http://backup.example.org:7117/mail\"\n\
+         token_file = \"/etc/byteback/token\"\nprogress_fps = 2\n```\n\n\
+         ## Exit codes\n\n| code | meaning |\n|---|---|\n",
+    );
+    for (code, meaning) in exit_code::MEANINGS {
+        text.push_str(&format!("| {code} | {meaning} |\n"));
+    }
+    text
+}
+
+#[test]
+fn the_documentation_lists_exactly_what_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/environment.md");
+    if std::env::var_os("BYTEBACK_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, document()).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == document(),
+        "docs/environment.md is old; run this test with BYTEBACK_BLESS=1"
+    );
+}
+
+#[test]
+fn no_other_file_reads_the_environment() {
+    fn check(folder: &Path) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                check(&path);
+            } else if !path.ends_with("environment.rs") && !path.ends_with("environment/tests.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for reading in ["env::var", "env::vars", "var_os("] {
+                    assert!(!text.contains(reading), "{} reads the environment", path.display());
+                }
+            }
+        }
+    }
+    check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+}
+
+#[test]
+fn folders_follow_the_xdg_rules() {
+    let home = |home: &str| Environment {
+        home: Some(home.into()),
+        ..Environment::default()
+    };
+    assert_eq!(
+        home("/home/a").config_dir().unwrap(),
+        Path::new("/home/a/.config/byteback")
+    );
+    assert_eq!(
+        home("/home/a").state_root(false).unwrap(),
+        Path::new("/home/a/.local/state/byteback")
+    );
+    assert_eq!(
+        home("/home/a").state_root(true).unwrap(),
+        Path::new("/var/lib/byteback")
+    );
+    assert_eq!(Environment::default().state_root(false), None);
+    let xdg = Environment {
+        xdg_state_home: Some("/s".into()),
+        xdg_config_home: Some("/c".into()),
+        ..home("/home/a")
+    };
+    assert_eq!(xdg.state_root(false).unwrap(), Path::new("/s/byteback"));
+    assert_eq!(xdg.config_dir().unwrap(), Path::new("/c/byteback"));
+    let named = Environment {
+        state_dir: Some("/n".into()),
+        ..xdg
+    };
+    assert_eq!(named.state_root(true).unwrap(), Path::new("/n"));
+}

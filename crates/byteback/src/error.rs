@@ -1,0 +1,157 @@
+//! What a command says when it fails: what failed, on which file, and what to do next.
+//!
+//! The libraries' errors are typed and keep their sources; here they become one sentence for a person, a next step where
+//! there is one, and an exit code. Nothing is decided by the text.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::path::Path;
+
+use byteback_control::ServiceError;
+use byteback_daemon::DaemonError;
+use byteback_oplog::LogError;
+use byteback_store::StoreError;
+use byteback_sync::{ServerError, ServerErrorKind, SyncError};
+
+use crate::exit_code::Exit;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// It failed, and the user has to be told.
+    Failed(Failure),
+    /// Whoever read our output had enough: `byteback ls | head`. Nobody is left to be told.
+    OutputClosed,
+    /// Everything was told already.
+    Reported(Exit),
+}
+
+/// A failure in words.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// What failed, without a full stop.
+    pub(crate) message: String,
+    /// What to do next: one or more sentences.
+    pub(crate) next: Option<String>,
+}
+
+/// The result of a command or of a part of one.
+pub(crate) type Result<T, E = CommandError> = std::result::Result<T, E>;
+
+impl CommandError {
+    /// A plain failure.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::with_exit(Exit::Failed, message)
+    }
+
+    /// A failure with its own exit code.
+    pub(crate) fn with_exit(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Failed(Failure {
+            exit,
+            message: message.into(),
+            next: None,
+        })
+    }
+
+    /// "cannot OPERATION PATH: what the system said".
+    pub(crate) fn file(operation: &str, path: &Path, error: &dyn Display) -> Self {
+        Self::new(format!("cannot {operation} {}: {error}", path.display()))
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
+        if let Self::Failed(failure) = &mut self {
+            failure.next = Some(next.into());
+        }
+        self
+    }
+}
+
+/// The error and what is below it, each said once.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        below = error.source();
+    }
+    text
+}
+
+impl From<ServerError> for CommandError {
+    fn from(error: ServerError) -> Self {
+        let exit = Exit::of_server(&error);
+        let said = error.problem.as_ref().map(|problem| problem.detail.clone());
+        let message = match error.kind {
+            ServerErrorKind::Unreachable => format!("cannot reach the server: {}", error.message),
+            ServerErrorKind::WrongToken => {
+                format!(
+                    "the server does not accept the token: {}",
+                    said.unwrap_or(error.message)
+                )
+            }
+            ServerErrorKind::NotFound => said.unwrap_or(error.message),
+            _ => format!(
+                "the server did not do what was asked ({}): {}",
+                error.request, error.message
+            ),
+        };
+        Self::with_exit(exit, message).next(error.next)
+    }
+}
+
+impl From<SyncError> for CommandError {
+    fn from(error: SyncError) -> Self {
+        let exit = Exit::of_sync(&error);
+        match error {
+            SyncError::Server(error) => error.into(),
+            SyncError::Tree(error) => error.into(),
+            other => {
+                let failed = Self::with_exit(exit, chain(&other));
+                match other.next_step() {
+                    Some(next) => failed.next(next),
+                    None => failed,
+                }
+            }
+        }
+    }
+}
+
+impl From<ServiceError> for CommandError {
+    fn from(error: ServiceError) -> Self {
+        Self::new(error.message)
+    }
+}
+
+impl From<DaemonError> for CommandError {
+    fn from(error: DaemonError) -> Self {
+        let exit = Exit::of_daemon(&error);
+        let failed = Self::with_exit(exit, chain(&error));
+        match error {
+            DaemonError::InUse { .. } => failed.next(
+                "Another backup or a mount that is just starting has it. Wait for it to end, then do the same again; \
+                 'byteback status' shows who it is.",
+            ),
+            _ => failed,
+        }
+    }
+}
+
+impl From<LogError> for CommandError {
+    fn from(error: LogError) -> Self {
+        Self::new(chain(&error))
+    }
+}
+
+impl From<StoreError> for CommandError {
+    fn from(error: StoreError) -> Self {
+        let exit = Exit::of_store(&error);
+        Self::with_exit(exit, chain(&error))
+    }
+}

@@ -1,0 +1,84 @@
+//! The exit codes, and which failure ends with which.
+//!
+//! They are restic's, so that scripts written for it go on working. Whatever is not listed here is [`Exit::Failed`].
+//! Wrong usage (an unknown flag, a missing argument) ends with 2, as the argument parser decides it.
+
+use byteback_api::problem::Code;
+use byteback_daemon::DaemonError;
+use byteback_mount::MountError;
+use byteback_store::StoreError;
+use byteback_sync::{ServerError, ServerErrorKind, SyncError};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All was done.
+    Fine = 0,
+    /// It failed.
+    Failed = 1,
+    /// Some of the source could not be read; the rest is saved.
+    SourceUnreadable = 3,
+    /// The server has no such folder, or no server is named.
+    NoRepository = 10,
+    /// Somebody else is using the folder or the store.
+    Locked = 11,
+    /// The token is missing or wrong.
+    WrongCredentials = 12,
+    /// Stopped by a signal.
+    Interrupted = 130,
+}
+
+/// Every code with its meaning, for the documentation.
+pub(crate) const MEANINGS: &[(u8, &str)] = &[
+    (0, "all was done"),
+    (1, "it failed; the message says why and what to do"),
+    (2, "wrong usage: an unknown flag or a missing argument"),
+    (3, "some of the source could not be read; the rest is saved"),
+    (
+        10,
+        "no repository: the server has no such folder, or the directory is not bound to one",
+    ),
+    (11, "locked: another process is using the folder or the store"),
+    (12, "wrong credentials: the token is missing or not accepted"),
+    (
+        130,
+        "stopped by a signal; nothing is lost, the next run covers the same",
+    ),
+];
+
+impl Exit {
+    /// The number that the shell sees.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn of_server(error: &ServerError) -> Self {
+        match (error.kind, error.problem.as_ref().map(|problem| problem.code)) {
+            (ServerErrorKind::WrongToken, _) => Self::WrongCredentials,
+            (_, Some(Code::FolderNotFound)) => Self::NoRepository,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(crate) fn of_sync(error: &SyncError) -> Self {
+        match error {
+            SyncError::Server(error) => Self::of_server(error),
+            SyncError::Cancelled => Self::Interrupted,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(crate) fn of_daemon(error: &DaemonError) -> Self {
+        match error {
+            DaemonError::InUse { .. } | DaemonError::Mount(MountError::AlreadyMounted { .. }) => Self::Locked,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(crate) fn of_store(error: &StoreError) -> Self {
+        match error {
+            StoreError::InUse(_) => Self::Locked,
+            _ => Self::Failed,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Lines of the kernel's table.
+
+use super::*;
+
+#[test]
+fn our_mounts_are_found_among_others() {
+    let table = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
+        40 22 0:50 / /mnt/with\\040space rw,nosuid shared:2 master:3 - fuse.byteback /srv/a\\040b rw\n\
+        41 22 0:51 / /mnt/other rw - fuse.sshfs host: rw\n\
+        42 22 0:52 / /mnt/back\\134slash rw - fuse.byteback /srv/a\\040b rw\n";
+    let mounts = parse(table);
+    assert!(
+        mounts.iter().all(|mount| mount.directory == Path::new("/srv/a b")),
+        "{mounts:?}"
+    );
+    let points: Vec<_> = mounts.into_iter().map(|mount| mount.point).collect();
+    assert_eq!(points, [Path::new("/mnt/with space"), Path::new("/mnt/back\\slash")]);
+}
+
+#[test]
+fn damaged_lines_are_passed_by() {
+    for line in [
+        "",
+        "1 2 3",
+        "1 2 3 / /x rw",
+        "1 2 3 / /x rw -",
+        "\\",
+        "1 2 3 / \\04 rw - fuse.byteback",
+    ] {
+        let _ = parse(line.as_bytes());
+    }
+    assert_eq!(unescape(b"a\\0"), b"a\\0");
+    assert_eq!(unescape(b"\\777"), b"\\777");
+}

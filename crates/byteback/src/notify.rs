@@ -1,0 +1,29 @@
+//! Tells systemd that a service is ready (`sd_notify`): one datagram to the socket named by the environment.
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Says `READY=1`, if anybody wants to hear it. A supervisor that does not listen is no reason to fail.
+pub(crate) fn ready(socket: Option<&OsStr>) {
+    tell(socket, b"READY=1\n");
+}
+
+/// Says that the end has begun.
+pub(crate) fn stopping(socket: Option<&OsStr>) {
+    tell(socket, b"STOPPING=1\n");
+}
+
+fn tell(socket: Option<&OsStr>, message: &[u8]) {
+    let Some(socket) = socket.map(OsStr::as_bytes) else {
+        return;
+    };
+    let address = match socket.split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name),
+        Some((b'/', _)) => SocketAddr::from_pathname(OsStr::from_bytes(socket)),
+        _ => return,
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(message, &address));
+    drop(sent);
+}

@@ -1,0 +1,158 @@
+//! What a command prints: sentences for people, or with `--json` one object per line for programs.
+//!
+//! Results go to standard output; errors, warnings and progress to standard error. Each JSON line has a `message_type`;
+//! fields are only ever added. A reader that goes away ends a listing quietly and does not disturb other work.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::error::{CommandError, Failure, Result};
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    /// How often `-v` was given.
+    pub(crate) verbosity: u8,
+}
+
+#[derive(Serialize)]
+struct Line<'a, T> {
+    message_type: &'a str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize)]
+struct ExitError<'a> {
+    code: u8,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ItemError<'a> {
+    error: ErrorText<'a>,
+    during: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<&'a byteback_api::ByteString>,
+}
+
+#[derive(Serialize)]
+struct ErrorText<'a> {
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct Warning<'a> {
+    message: &'a str,
+}
+
+impl Output {
+    /// A line that was asked for: the content of a list.
+    pub(crate) fn line(self, text: impl Display) -> Result<()> {
+        written(writeln!(io::stdout().lock(), "{text}"))
+    }
+
+    /// A line that tells what was done; nothing with `--quiet` or `--json`.
+    pub(crate) fn say(self, text: impl Display) -> Result<()> {
+        if self.quiet || self.json {
+            return Ok(());
+        }
+        self.line(text)
+    }
+
+    /// An object on a line of its own.
+    pub(crate) fn object<T: Serialize>(self, message_type: &str, body: &T) -> Result<()> {
+        written(write_object(&mut io::stdout().lock(), message_type, body))
+    }
+
+    /// A warning: something that the user should know, but that needs no action now.
+    pub(crate) fn warn(self, text: &str) {
+        let mut out = io::stderr().lock();
+        let _ = if self.json {
+            write_object(&mut out, "verbose_status", &Warning { message: text })
+        } else {
+            writeln!(out, "byteback: note: {text}")
+        };
+    }
+
+    /// One file that failed while the others go on.
+    pub(crate) fn item_error(self, during: &str, item: Option<&byteback_api::ByteString>, reason: &str) {
+        let mut out = io::stderr().lock();
+        let _ = if self.json {
+            let error = ErrorText { message: reason };
+            write_object(&mut out, "error", &ItemError { error, during, item })
+        } else {
+            match item.filter(|item| !reason.contains(&item.to_string())) {
+                Some(item) if !item.as_bytes().is_empty() => writeln!(out, "byteback: {item}: {reason}"),
+                _ => writeln!(out, "byteback: {reason}"),
+            }
+        };
+    }
+
+    /// The failure that ends the command.
+    pub(crate) fn failure(self, failure: &Failure) {
+        let mut out = io::stderr().lock();
+        let next = failure.next.as_deref();
+        let _ = if self.json {
+            let body = ExitError {
+                code: failure.exit.code(),
+                message: &failure.message,
+                next,
+            };
+            write_object(&mut out, "exit_error", &body)
+        } else {
+            writeln!(out, "byteback: {}", failure.message)
+                .and_then(|()| next.map_or(Ok(()), |next| writeln!(out, "  {next}")))
+        };
+    }
+
+    /// Whether a person sees progress while it happens.
+    pub(crate) fn shows_progress(self) -> bool {
+        !self.quiet && !self.json && io::stderr().is_terminal()
+    }
+}
+
+fn write_object<T: Serialize>(out: &mut impl Write, message_type: &str, body: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&Line { message_type, body })?;
+    line.push(b'\n');
+    out.write_all(&line)
+}
+
+fn written(result: io::Result<()>) -> Result<()> {
+    result.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
+        _ => CommandError::new(format!("cannot write to standard output: {error}")),
+    })
+}
+
+/// A table: columns as wide as their widest cell, the last one open.
+pub(crate) fn table<const N: usize>(output: Output, head: [&str; N], rows: &[[String; N]]) -> Result<()> {
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let width = |column: usize, head: &str| {
+        cells(column)
+            .map(|cell| cell.chars().count())
+            .chain([head.chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = head
+        .iter()
+        .enumerate()
+        .map(|(column, head)| width(column, head))
+        .collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    output.line(line(&mut head.into_iter()))?;
+    for row in rows {
+        output.line(line(&mut row.iter().map(String::as_str)))?;
+    }
+    Ok(())
+}

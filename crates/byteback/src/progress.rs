@@ -1,0 +1,254 @@
+//! Progress while something long goes on: a bar on a terminal, `status` lines with `--json`, otherwise nothing.
+//!
+//! The engine reports increments from several threads; here they are summed up and shown at most so many times a second.
+//! Errors of single files are told at once, above the bar.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use byteback_api::ByteString;
+use byteback_sync::{Event, Monitor, Phase};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+
+/// See the module.
+pub(crate) struct Progress {
+    output: Output,
+    /// What is being done, for messages: `backup`, `restore`, ...
+    during: &'static str,
+    interrupt: Option<Interrupt>,
+    bar: ProgressBar,
+    status_every: Option<std::time::Duration>,
+    state: Mutex<State>,
+    files_done: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_sent: AtomicU64,
+}
+
+struct State {
+    began: Instant,
+    told: Option<Instant>,
+    phase: Option<Phase>,
+    files: u64,
+    bytes: u64,
+    has_bar: bool,
+}
+
+#[derive(Serialize)]
+struct Status {
+    phase: Option<&'static str>,
+    seconds_elapsed: u64,
+    percent_done: f64,
+    files_done: u64,
+    total_files: u64,
+    bytes_done: u64,
+    total_bytes: u64,
+    bytes_sent: u64,
+}
+
+#[derive(Serialize)]
+struct FileDone<'a> {
+    action: &'a str,
+    item: &'a ByteString,
+}
+
+impl Progress {
+    /// Progress of the work that is called `during`; `interrupt` ends it early.
+    pub(crate) fn new(settings: &Settings, during: &'static str, interrupt: Option<Interrupt>) -> Self {
+        let output = settings.output;
+        let bar = match settings.progress_every.filter(|_| output.shows_progress()) {
+            Some(every) => {
+                // indicatif counts whole redraws per second, one at least.
+                let fps = (1.0 / every.as_secs_f64()).round().clamp(1.0, 60.0);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "clamped to 1 to 60"
+                )]
+                let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(fps as u8));
+                bar.enable_steady_tick(every.max(std::time::Duration::from_millis(100)));
+                bar
+            }
+            None => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        let now = Instant::now();
+        Self {
+            output,
+            during,
+            interrupt,
+            bar,
+            status_every: settings.progress_every.filter(|_| output.json),
+            state: Mutex::new(State {
+                began: now,
+                told: None,
+                phase: None,
+                files: 0,
+                bytes: 0,
+                has_bar: false,
+            }),
+            files_done: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+        }
+    }
+
+    /// So many nodes of the folder were compared with the log's record.
+    pub(crate) fn compared(&self, nodes: u64) {
+        if nodes == 1 || nodes.is_multiple_of(256) {
+            let count = crate::wording::counted(nodes, "entry", "entries");
+            self.bar
+                .set_message(format!("comparing the folder with its record: {count}"));
+        }
+    }
+
+    /// Takes the bar away, so that the result can be printed.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn above_bar(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
+    }
+
+    fn show(&self) {
+        let Ok(mut state) = self.state.lock() else { return };
+        let (bytes_done, files_done) = (
+            self.bytes_read.load(Ordering::Relaxed),
+            self.files_done.load(Ordering::Relaxed),
+        );
+        if state.has_bar {
+            self.bar.set_length(state.bytes.max(bytes_done));
+            self.bar.set_position(bytes_done);
+        }
+        let Some(every) = self.status_every else { return };
+        let now = Instant::now();
+        if state.told.is_some_and(|told| now.duration_since(told) < every) {
+            return;
+        }
+        state.told = Some(now);
+        let status = Status {
+            phase: state.phase.map(name),
+            seconds_elapsed: now.duration_since(state.began).as_secs(),
+            percent_done: portion(bytes_done, state.bytes),
+            files_done,
+            total_files: state.files,
+            bytes_done,
+            total_bytes: state.bytes,
+            bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
+        };
+        drop(state);
+        // A reader that went away does not end the work; whoever prints the result will notice.
+        let _ = self.output.object("status", &status);
+    }
+
+    fn begin(&self, phase: Phase) {
+        let Ok(mut state) = self.state.lock() else { return };
+        state.phase = Some(phase);
+        let transfers = matches!(phase, Phase::Transferring | Phase::Restoring | Phase::Verifying);
+        state.has_bar = transfers;
+        drop(state);
+        let template = if transfers {
+            "{spinner} {msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
+        } else {
+            "{spinner} {msg}"
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.set_message(words(phase));
+    }
+}
+
+/// How much of the whole, from 0 to 1.
+#[expect(clippy::cast_precision_loss, reason = "a rough portion for people")]
+fn portion(done: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        (done as f64 / whole as f64).min(1.0)
+    }
+}
+
+fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "preparing",
+        Phase::Cutting => "cutting",
+        Phase::Transferring => "transferring",
+        Phase::Committing => "committing",
+        Phase::Restoring => "restoring",
+        Phase::Finishing => "finishing",
+        Phase::Verifying => "verifying",
+    }
+}
+
+fn words(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Preparing => "asking what is known",
+        Phase::Cutting => "taking one moment of the folder",
+        Phase::Transferring => "sending what changed",
+        Phase::Committing => "waiting for the server to save it",
+        Phase::Restoring => "restoring",
+        Phase::Finishing => "setting owners, permissions and times",
+        Phase::Verifying => "reading every stored byte",
+    }
+}
+
+impl Monitor for Progress {
+    fn event(&self, event: Event<'_>) {
+        match event {
+            Event::Phase(phase) => self.begin(phase),
+            Event::Totals { files, bytes } => {
+                if let Ok(mut state) = self.state.lock() {
+                    (state.files, state.bytes) = (files, bytes);
+                }
+            }
+            Event::BytesRead(bytes) => {
+                self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Event::BytesSent(bytes) => {
+                self.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Event::FileDone { path } => {
+                self.files_done.fetch_add(1, Ordering::Relaxed);
+                if let Some(path) = path.filter(|_| self.output.verbosity > 0) {
+                    self.above_bar(|| {
+                        let _ = if self.output.json {
+                            self.output.object(
+                                "verbose_status",
+                                &FileDone {
+                                    action: self.during,
+                                    item: path,
+                                },
+                            )
+                        } else {
+                            self.output.say(path)
+                        };
+                    });
+                }
+            }
+            Event::FileFailed { path, reason } => {
+                self.above_bar(|| self.output.item_error(self.during, Some(path), reason));
+            }
+            Event::Warning(text) => self.above_bar(|| self.output.warn(text)),
+        }
+        self.show();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupt.as_ref().is_some_and(Interrupt::is_asked)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

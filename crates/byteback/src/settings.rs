@@ -1,0 +1,168 @@
+//! Flags, environment and configuration, made into one answer each.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use byteback_api::ByteString;
+use byteback_sync::{ClientOptions, ServerClient};
+
+use crate::arguments::GlobalArguments;
+use crate::binding::Binding;
+use crate::configuration::Defaults;
+use crate::credentials::{self, Credentials};
+use crate::environment::Environment;
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::output::Output;
+use crate::repository::Repository;
+
+/// More would only cost time.
+const PROGRESS_FPS_MAX: f64 = 60.0;
+
+/// What holds for this run.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) output: Output,
+    /// Time between two looks at the progress; `None`: it is not shown.
+    pub(crate) progress_every: Option<Duration>,
+    pub(crate) notify_socket: Option<OsString>,
+    repository: Option<Repository>,
+    token_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    state_root: Option<PathBuf>,
+    config_dir: Option<PathBuf>,
+    host: Option<OsString>,
+}
+
+impl Settings {
+    /// Puts them together.
+    pub(crate) fn new(global: &GlobalArguments, environment: Environment) -> Result<Self> {
+        let config_dir = environment.config_dir();
+        let defaults = Defaults::read(config_dir.as_deref())?;
+        let is_root = rustix::process::geteuid().is_root();
+        let state_root = global.state_dir.clone().or_else(|| environment.state_root(is_root));
+        let output = global.output();
+        let repository = match (&global.repo, environment.repository, defaults.repo) {
+            (Some(repository), _, _) => Some(repository.clone()),
+            (None, Some(text), _) => Some(parse(&text, "BYTEBACK_REPOSITORY")?),
+            (None, None, Some(text)) => Some(parse(&text, "the configuration's repo")?),
+            (None, None, None) => None,
+        };
+        let fps = match &environment.progress_fps {
+            Some(text) => Some(text.parse::<f64>().map_err(|_| {
+                CommandError::new(format!("BYTEBACK_PROGRESS_FPS is '{text}', which is no number"))
+                    .next("Write how often progress is to be shown per second, for example 2, or 0 for never.")
+            })?),
+            None => defaults.progress_fps,
+        };
+        Ok(Self {
+            output,
+            progress_every: progress_every(fps, output),
+            notify_socket: environment.notify_socket,
+            repository,
+            token_file: global
+                .token_file
+                .clone()
+                .or(environment.token_file)
+                .or(defaults.token_file),
+            cacert: global.cacert.clone().or(environment.cacert),
+            state_root: state_root.map(|path| std::path::absolute(&path).unwrap_or(path)),
+            config_dir,
+            host: environment.host,
+        })
+    }
+
+    /// The repository that a flag, the environment or the configuration names.
+    pub(crate) fn repository(&self) -> Option<&Repository> {
+        self.repository.as_ref()
+    }
+
+    /// The token file that a flag, the environment or the configuration names.
+    pub(crate) fn token_file(&self) -> Option<&Path> {
+        self.token_file.as_deref()
+    }
+
+    /// Where operation logs are.
+    pub(crate) fn state_root(&self) -> Result<&Path> {
+        self.state_root.as_deref().ok_or_else(|| {
+            CommandError::new("it is unknown where operation logs are to be kept: HOME is not set")
+                .next("Set HOME or XDG_STATE_HOME, or use --state-dir.")
+        })
+    }
+
+    /// What this machine is called: `given`, the environment's, or the system's own name.
+    pub(crate) fn host(&self, given: Option<&OsString>) -> ByteString {
+        match given.or(self.host.as_ref()) {
+            Some(host) => ByteString::from(host.as_bytes()),
+            None => ByteString::from(rustix::system::uname().nodename().to_bytes()),
+        }
+    }
+
+    /// Where the token of a server is looked for, and kept when this machine joins it.
+    pub(crate) fn token_path(&self, server: &str, binding: Option<&Binding>) -> Result<PathBuf> {
+        if let Some(path) = &self.token_file {
+            return Ok(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        }
+        if let Some(path) = binding.and_then(|binding| binding.token_file.clone()) {
+            return Ok(path);
+        }
+        let config_dir = self.config_dir.as_deref().ok_or_else(|| {
+            CommandError::with_exit(
+                Exit::WrongCredentials,
+                "it is unknown where tokens are kept: HOME is not set",
+            )
+            .next("Set HOME or XDG_CONFIG_HOME, or use --token-file.")
+        })?;
+        Ok(credentials::default_path(config_dir, server))
+    }
+
+    /// A client of the server, with what this machine shows to it.
+    pub(crate) fn connect(&self, server: &str, binding: Option<&Binding>) -> Result<(ServerClient, Credentials)> {
+        let path = self.token_path(server, binding)?;
+        let credentials = credentials::read(&path)?.ok_or_else(|| {
+            let message = format!("this machine has no token for {server} (looked for {})", path.display());
+            CommandError::with_exit(Exit::WrongCredentials, message).next(
+                "Join the server: 'byteback invite' on the server makes a join token, 'byteback init' here uses it.",
+            )
+        })?;
+        if credentials.server != server {
+            let message = format!(
+                "the token in {} is for {}, not for {server}",
+                path.display(),
+                credentials.server
+            );
+            return Err(CommandError::with_exit(Exit::WrongCredentials, message)
+                .next("Name the right file with --token-file, or leave it out to use the one saved when joining."));
+        }
+        let client = ServerClient::new(server, &credentials.token, self.client_options()?)?;
+        Ok((client, credentials))
+    }
+
+    /// How to reach servers.
+    pub(crate) fn client_options(&self) -> Result<ClientOptions> {
+        let mut options = ClientOptions::default();
+        if let Some(path) = &self.cacert {
+            let pem = fs::read(path).map_err(|error| CommandError::file("read the certificates", path, &error))?;
+            options.ca_pem = Some(pem);
+        }
+        Ok(options)
+    }
+}
+
+fn parse(text: &str, whose: &str) -> Result<Repository> {
+    text.parse()
+        .map_err(|error| CommandError::with_exit(Exit::NoRepository, format!("{whose} is wrong: {error}")))
+}
+
+fn progress_every(fps: Option<f64>, output: Output) -> Option<Duration> {
+    let shows = output.shows_progress() || (output.json && !output.quiet);
+    if !shows {
+        return None;
+    }
+    let fps = fps.unwrap_or(if output.json { 1.0 } else { 10.0 });
+    // Not a number, zero and less: never.
+    (fps > 0.0).then(|| Duration::from_secs_f64(1.0 / fps.clamp(0.001, PROGRESS_FPS_MAX)))
+}

@@ -1,0 +1,69 @@
+//! `SNAPSHOT[:PATH]`, as commands take it: `latest`, `latest~2:etc/passwd`, `17:/var/mail`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use byteback_sync::SnapshotSpec;
+use clap::builder::{TypedValueParser, ValueParserFactory};
+
+/// A snapshot, and a place in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotPath {
+    pub(crate) snapshot: SnapshotSpec,
+    /// Below the root; empty for the root itself. Names are bytes.
+    pub(crate) path: Vec<u8>,
+}
+
+impl SnapshotPath {
+    fn parse(text: &OsStr) -> Result<Self, String> {
+        let bytes = text.as_bytes();
+        let (snapshot, path) = match bytes.iter().position(|byte| *byte == b':') {
+            Some(at) => (
+                bytes.get(..at).unwrap_or_default(),
+                bytes.get(at + 1..).unwrap_or_default(),
+            ),
+            None => (bytes, &[][..]),
+        };
+        let snapshot = String::from_utf8_lossy(snapshot)
+            .parse::<SnapshotSpec>()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            snapshot,
+            path: path.to_vec(),
+        })
+    }
+
+    /// The path, for people.
+    pub(crate) fn path_text(&self) -> String {
+        OsString::from_vec(self.path.clone()).to_string_lossy().into_owned()
+    }
+}
+
+impl ValueParserFactory for SnapshotPath {
+    type Parser = Parser;
+
+    fn value_parser() -> Parser {
+        Parser
+    }
+}
+
+/// Takes bytes, since names need not be UTF-8.
+#[derive(Clone, Debug)]
+pub(crate) struct Parser;
+
+impl TypedValueParser for Parser {
+    type Value = SnapshotPath;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<SnapshotPath, clap::Error> {
+        SnapshotPath::parse(value)
+            .map_err(|message| command.clone().error(clap::error::ErrorKind::ValueValidation, message))
+    }
+}
+
+#[cfg(test)]
+mod tests;

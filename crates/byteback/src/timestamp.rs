@@ -1,0 +1,30 @@
+//! Times as people and programs read them. Inside, a time is nanoseconds since 1970.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// Now.
+pub(crate) fn now_ns() -> i64 {
+    nanoseconds(Timestamp::now())
+}
+
+fn nanoseconds(time: Timestamp) -> i64 {
+    // 2262 is far enough away.
+    i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+fn timestamp(ns: i64) -> Timestamp {
+    // Every i64 of nanoseconds lies within the years that the library knows (1677 to 2262).
+    Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// RFC 3339 in UTC, to the nanosecond where there are any: for programs.
+pub(crate) fn rfc3339(ns: i64) -> String {
+    timestamp(ns).to_string()
+}
+
+/// Date and time of day to the second in the local time zone: for people.
+pub(crate) fn local(ns: i64) -> String {
+    let time = timestamp(ns).to_zoned(TimeZone::system());
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}

@@ -1,0 +1,197 @@
+//! Finding the folder that a command is about, and the process that owns it.
+//!
+//! A folder is named by its path, by the place where it is mounted (`mount --at`), or by standing in it. It is then
+//! asked through its daemon if one answers, and otherwise opened here; whoever asks need not know which.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use byteback_control::{Client, ErrorKind, TreeService};
+use byteback_daemon::{Service, StateFolder, TrackedTree};
+use rustix::io::Errno;
+
+use crate::binding::{self, Binding};
+use crate::error::{CommandError, Result, chain};
+use crate::exit_code::Exit;
+use crate::mount_table;
+use crate::progress::Progress;
+use crate::settings::Settings;
+
+/// A folder that is known, and where it is backed up to.
+#[derive(Debug)]
+pub(crate) struct BoundFolder {
+    pub(crate) folder: StateFolder,
+    pub(crate) binding: Binding,
+}
+
+/// The path without symlinks, absolute; also of a directory that a dead mount hides.
+pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
+    let failed = |error: &std::io::Error| {
+        let failed = CommandError::file("find", path, error);
+        if error.kind() == std::io::ErrorKind::NotFound {
+            failed.next("Check the path: it must exist.")
+        } else {
+            failed
+        }
+    };
+    match fs::canonicalize(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            let path = std::path::absolute(path).map_err(|error| failed(&error))?;
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(failed(&error));
+            };
+            Ok(fs::canonicalize(parent).map_err(|error| failed(&error))?.join(name))
+        }
+        Err(error) => Err(failed(&error)),
+        Ok(path) => Ok(path),
+    }
+}
+
+/// The state folder of the directory or mount point `path`, which need not be known yet.
+pub(crate) fn state_folder(path: &Path, settings: &Settings) -> Result<StateFolder> {
+    let path = canonical(path)?;
+    let root = settings.state_root()?;
+    if let Some(known) = known_folders(settings)?
+        .into_iter()
+        .find(|folder| folder.directory() == path)
+    {
+        return Ok(known);
+    }
+    if let Some(known) = mounted_at(&path, settings)? {
+        return Ok(known);
+    }
+    let directory = fs::metadata(&path).map_err(|error| CommandError::file("use the folder", &path, &error))?;
+    if !directory.is_dir() {
+        return Err(CommandError::new(format!("{} is a file, not a folder", path.display()))
+            .next("Byteback backs up folders; name the folder that holds the file."));
+    }
+    Ok(StateFolder::of(&path, root)?)
+}
+
+/// All folders that this user has a log of.
+pub(crate) fn known_folders(settings: &Settings) -> Result<Vec<StateFolder>> {
+    let root = settings.state_root()?;
+    StateFolder::all(root).map_err(|error| CommandError::file("read the state folder", root, &error))
+}
+
+/// The folder that is mounted at `point`, if that is another place than its own.
+fn mounted_at(point: &Path, settings: &Settings) -> Result<Option<StateFolder>> {
+    let Some(mount) = mount_table::at(point) else {
+        return Ok(None);
+    };
+    Ok(known_folders(settings)?
+        .into_iter()
+        .find(|folder| folder.directory() == mount.directory))
+}
+
+/// The bound folder at `path`, or without one the nearest above the current directory.
+pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<BoundFolder> {
+    let folder = match path {
+        Some(path) => state_folder(path, settings)?,
+        None => folder_here(settings)?.ok_or_else(|| {
+            CommandError::with_exit(
+                Exit::NoRepository,
+                "neither the current directory nor one above it is bound to a server",
+            )
+            .next("Name the folder, or bind this one: byteback init . -r http://HOST:PORT/FOLDER")
+        })?,
+    };
+    let Some(mut binding) = Binding::read(&folder)? else {
+        let directory = folder.directory().display();
+        return Err(
+            CommandError::with_exit(Exit::NoRepository, format!("{directory} is not bound to a server")).next(
+                match above(&folder, settings)? {
+                    Some(above) => format!("A folder above it is: {}", above.directory().display()),
+                    None => format!("Bind it with: byteback init {directory} -r http://HOST:PORT/FOLDER"),
+                },
+            ),
+        );
+    };
+    if let Some(repository) = settings.repository() {
+        binding.repository = repository.clone();
+    }
+    Ok(BoundFolder { folder, binding })
+}
+
+/// The nearest bound folder above the current directory, itself included.
+pub(crate) fn folder_here(settings: &Settings) -> Result<Option<StateFolder>> {
+    let Ok(here) = std::env::current_dir() else {
+        return Ok(None);
+    };
+    let known = known_folders(settings)?;
+    let bound = known
+        .into_iter()
+        .filter(|folder| here.starts_with(folder.directory()) && binding::path(folder).exists());
+    if let Some(nearest) = bound.max_by_key(|folder| folder.directory().as_os_str().len()) {
+        return Ok(Some(nearest));
+    }
+    for above in here.ancestors() {
+        if let Some(folder) = mounted_at(above, settings)? {
+            return Ok(Some(folder));
+        }
+    }
+    Ok(None)
+}
+
+fn above(folder: &StateFolder, settings: &Settings) -> Result<Option<StateFolder>> {
+    let known = known_folders(settings)?;
+    let above = |other: &StateFolder| {
+        other.directory() != folder.directory()
+            && folder.directory().starts_with(other.directory())
+            && binding::path(other).exists()
+    };
+    Ok(known.into_iter().rev().find(above))
+}
+
+/// Whoever answers for a folder.
+pub(crate) enum Owner {
+    /// The daemon of the mounted folder.
+    Daemon(Client),
+    /// This process: the folder is not mounted.
+    Here(Service),
+}
+
+impl Owner {
+    /// Connects to the daemon, or opens the folder.
+    pub(crate) fn of(folder: &StateFolder, progress: &Progress) -> Result<Self> {
+        if let Some(daemon) = daemon(folder)? {
+            return Ok(Self::Daemon(daemon));
+        }
+        remove_leftover(folder)?;
+        let tree = TrackedTree::open(folder.clone(), &mut |nodes| progress.compared(nodes))?;
+        Ok(Self::Here(Service::unmounted(Arc::new(tree))))
+    }
+
+    pub(crate) fn service(&self) -> &dyn TreeService {
+        match self {
+            Self::Daemon(client) => client,
+            Self::Here(service) => service,
+        }
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        matches!(self, Self::Daemon(_))
+    }
+}
+
+/// Takes away the mount of a daemon that died, which would hide the folder.
+pub(crate) fn remove_leftover(folder: &StateFolder) -> Result<()> {
+    byteback_mount::remove_leftover(folder.directory()).map_err(|error| CommandError::new(chain(&error)))
+}
+
+/// The daemon of a folder, if one answers.
+pub(crate) fn daemon(folder: &StateFolder) -> Result<Option<Client>> {
+    match Client::connect(&folder.socket()) {
+        Ok(client) => Ok(Some(client)),
+        Err(error) if error.kind == ErrorKind::Gone => Ok(None),
+        Err(error) => Err(CommandError::from(error).next(
+            "The folder was mounted by another version of Byteback. Unmount it with that version, then mount it again.",
+        )),
+    }
+}
+
+/// The consumer under which a repository's backups are known to the log of a folder.
+pub(crate) fn consumer(binding: &Binding) -> String {
+    format!("backup:{}", binding.repository)
+}
