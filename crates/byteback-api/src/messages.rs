@@ -127,7 +127,7 @@ pub struct BatchStatus {
 pub struct PartStaged {
     /// The part's number.
     pub part: u32,
-    /// When it expires unless the batch is committed.
+    /// When it expires unless another part of the batch or its commit comes before.
     pub expires_ns: i64,
 }
 

@@ -275,7 +275,7 @@ pub trait CatalogWrite: CatalogRead {
     ) -> Result<(), StoreError>;
     /// Removes all staged parts of a batch.
     fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError>;
-    /// Removes staged parts that were staged before; answers how many.
+    /// Removes the parts of batches whose newest part was staged before; answers how many.
     fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError>;
     /// Adds a join token.
     fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError>;

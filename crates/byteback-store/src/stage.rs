@@ -54,7 +54,7 @@ impl Store {
     }
 
     /// Stages a piece as part `number` (from 1) of its batch, in place of an earlier one of that number; answers when it
-    /// expires, in ns since the Unix epoch. Durable when it returns.
+    /// expires (unless another part of the batch follows), in ns since the Unix epoch. Durable when it returns.
     ///
     /// # Errors
     /// The number is out of range; the disk is full; the catalog or a segment fails.

@@ -24,14 +24,16 @@ pub struct StoreLimits {
     pub xattr_value_len_max: usize,
     /// Bytes of all names and values of one node's xattrs.
     pub xattrs_len_max: usize,
-    /// How long a staged part waits for its commit, in ns.
+    /// How long staged parts wait for the next part of their batch or its commit, in ns: an upload may take days as long
+    /// as it goes on.
     pub staged_expiry_ns: i64,
 }
 
 impl Default for StoreLimits {
     fn default() -> Self {
         Self {
-            parts_max: 65_536,
+            // Of 16 MiB: 16 TiB.
+            parts_max: 1 << 20,
             records_max: 20_000_000,
             xattr_value_len_max: 64 * 1024,
             xattrs_len_max: 1024 * 1024,

@@ -252,7 +252,8 @@ impl CatalogWrite for Transaction<'_> {
     fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError> {
         self.run(
             "remove expired parts",
-            "DELETE FROM staged_part WHERE created_ns < ?1",
+            "DELETE FROM staged_part WHERE (folder, device, counter) IN (SELECT folder, device, counter \
+             FROM staged_part GROUP BY folder, device, counter HAVING max(created_ns) < ?1)",
             [before_ns],
         )
     }

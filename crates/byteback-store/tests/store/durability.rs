@@ -171,6 +171,31 @@ fn staged_parts_survive_a_restart_and_expire_with_their_segments() {
 }
 
 #[test]
+fn an_upload_may_take_longer_than_parts_wait_as_long_as_it_goes_on() {
+    let lab = Lab::new(2000);
+    let mut first = lab.part(2);
+    first.manifest(lab.manifest(2, None)).unwrap();
+    lab.store.stage(first, 1).unwrap();
+    for part in 2..=5 {
+        lab.clock.advance(Duration::from_secs(20 * 3600));
+        assert_eq!(lab.store.collect().unwrap().expired_parts, 0, "before part {part}");
+        lab.store.stage(lab.part(2), part).unwrap();
+    }
+    let batch = Batch::default()
+        .node(ROOT, NodeKind::Directory, 0, None)
+        .new_file(3, b"n", &noise(2, 5000));
+    let mut last = lab.part(2);
+    batch.feed(&mut last).unwrap();
+    lab.store.commit(last, 5).unwrap();
+    assert_eq!(lab.read(3, 1).unwrap(), noise(2, 5000));
+    // One that stopped goes as a whole.
+    lab.store.stage(lab.part(3), 1).unwrap();
+    lab.store.stage(lab.part(3), 2).unwrap();
+    lab.clock.advance(Duration::from_secs(25 * 3600));
+    assert_eq!(lab.store.collect().unwrap().expired_parts, 2);
+}
+
+#[test]
 fn a_dropped_part_leaks_a_segment_only_until_the_next_start() {
     use byteback_host::durable::DurableDir;
     let lab = Lab::new(2000);
