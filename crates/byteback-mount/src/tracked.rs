@@ -487,7 +487,9 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn set_inode_flags(&self, object: Object, fd: BorrowedFd<'_>, flags: InodeFlags) -> TrackedResult<()> {
-        let _ = object;
+        let change = self.begin_attributes(object, fd)?;
+        // They are in no backup, but move the change time.
+        change.attributes();
         set_flags(fd, flags).map_err(backing("set inode flags"))
     }
 

@@ -11,6 +11,11 @@
 //! 5. Commit layers, names, fences and the generation together. *After it: the quiet nodes are clean.* A change
 //!    between steps 3 and 5 is younger than the stat, so the fence does not hold for it; if it is a write, it has an intent.
 //!
+//! **Changes that pass the gate by**, through a descriptor that is older than the mount or another way to the directory: a
+//! clean node shows them at the next start, by its fence. A node that is open shows them in step 3: its change time
+//! is younger than what the log did to it can explain. It is reported whole then and stays open until its change time is
+//! explained. What comes to an open node from behind and is followed by an operation through the gate stays unseen.
+//!
 //! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new intents: whether the
 //! transaction arrived is unknown, and with it whether their old ones count.
 
@@ -20,6 +25,7 @@ use std::sync::Arc;
 use crate::database::{self, meta};
 use crate::error::Result;
 use crate::ids::{NodeId, NodeKind};
+use crate::layer::WholeReason;
 use crate::log::{Intent, Log, OpenNode, State};
 use crate::pending::Pending;
 use crate::record::Fence;
@@ -65,7 +71,8 @@ impl Log {
     pub fn checkpoint(&self, settler: &dyn Settler, close: Close) -> Result<CheckpointReport> {
         let mut checkpointing = self.checkpointing.lock();
         let now_ns = self.clock.monotonic_ns();
-        let (pending, quiet) = {
+        let mut passed_by = Vec::new();
+        let (pending, mut quiet) = {
             let _no_operation = self.gate.write();
             let mut state = self.state.lock();
             let is_quiet = |_: &NodeId, open: &mut OpenNode| match close {
@@ -93,11 +100,20 @@ impl Log {
         let mut fences: Vec<(NodeId, Option<Fence>)> = nodes.into_iter().zip(fences).collect();
         {
             let _no_operation = self.gate.write();
-            let state = self.state.lock();
-            for (node, fence) in &mut fences {
+            let mut state = self.state.lock();
+            for ((node, fence), (_, open)) in fences.iter_mut().zip(&mut quiet) {
                 if state.open.contains_key(node) {
                     *fence = None;
+                } else if let Some(unexplained) = fence.filter(|fence| fence.ctime_ns > open.explained_ns) {
+                    open.explained_ns = unexplained.ctime_ns;
+                    *fence = None;
+                    passed_by.push(*node);
                 }
+            }
+            for node in &passed_by {
+                // Of a directory only the attributes are told by this; its names wait for the next start.
+                state.current.mark_whole(*node, WholeReason::Untracked);
+                state.epoch_used = true;
             }
         }
         let committed = match self.rotate(&checkpointing) {

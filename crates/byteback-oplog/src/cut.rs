@@ -32,7 +32,7 @@ pub struct Cut {
 }
 
 /// How much of a node's content may have changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Nothing; only its attributes may have.
     Unchanged,

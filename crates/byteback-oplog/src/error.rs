@@ -19,7 +19,9 @@ pub enum LogError {
     #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
     Database(#[source] Box<redb::Error>),
     /// The database of the log does not add up.
-    #[error("the log's database is damaged ({0}); remove the state folder to start a new log (the next backup reads everything)")]
+    #[error(
+        "the log's database is damaged ({0}); remove the state folder to start a new log (the next backup reads everything)"
+    )]
     Corrupted(String),
     /// A persisted record cannot be understood.
     #[error(

@@ -294,6 +294,3 @@ fn decode(record: &[u8]) -> Option<(NodeId, Generation)> {
     let good = small(16)? == RECORD_MAGIC && small(20)? == crc32c::crc32c(record.get(..20)?);
     good.then_some((NodeId(number(0)?), Generation(number(8)?)))
 }
-
-#[cfg(test)]
-mod tests;

@@ -96,7 +96,11 @@ pub(crate) struct State {
 pub(crate) struct OpenNode {
     pub(crate) intent: Intent,
     pub(crate) born: Epoch,
+    /// When it was last changed, on the monotonic clock.
     pub(crate) changed_at_ns: u64,
+    /// The youngest change time (on the wall clock) that the log can explain: the end of the last operation on it, or what
+    /// a scan saw. If it turns out to be younger, somebody changed the node without passing the gate.
+    pub(crate) explained_ns: i64,
 }
 
 /// What a crash would find about an open node.
@@ -300,7 +304,7 @@ impl Log {
     /// Begins a change of names or attributes, which needs no intent: names are compared with the record after an
     /// unclean stop, and attributes with the fence.
     pub fn begin(&self) -> Operation<'_> {
-        Operation::new(self, self.gate.read())
+        Operation::new(self, self.gate.read(), None)
     }
 
     /// Begins a change of `node`'s content, after making the intent durable if the node was clean.
@@ -309,14 +313,14 @@ impl Log {
     /// If the intent cannot be made durable; the change must then not be performed.
     pub fn begin_write(&self, node: NodeId) -> Result<Operation<'_>> {
         if let Some(gate) = self.try_begin_write(node, None)? {
-            return Ok(Operation::new(self, gate));
+            return Ok(Operation::new(self, gate, Some(node)));
         }
         loop {
             match self.intents.append(node)? {
                 Appended::Full(generation) => self.make_room_for_intents(generation)?,
                 Appended::Durable(generation) => {
                     if let Some(gate) = self.try_begin_write(node, Some(generation))? {
-                        return Ok(Operation::new(self, gate));
+                        return Ok(Operation::new(self, gate, Some(node)));
                     }
                 }
             }
@@ -345,6 +349,7 @@ impl Log {
             intent: Intent::Attributes,
             born: record.born,
             changed_at_ns,
+            explained_ns: record.fence.map_or(i64::MIN, |fence| fence.ctime_ns),
         };
         let open = state.open.get(&node).copied();
         let mut opened = open.unwrap_or(closed);

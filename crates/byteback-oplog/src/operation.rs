@@ -1,5 +1,9 @@
 //! One change on its way through the gate, and the words in which the gate logs it.
+//!
+//! When it ends, the time is noted as what explains the node's change time: see [`crate::checkpoint`] on changes that pass
+//! the gate by.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 
 use byteback_extents::ByteRange;
@@ -15,6 +19,8 @@ use crate::record::NodeRecord;
 #[must_use = "the change must be logged through this"]
 pub struct Operation<'a> {
     log: &'a Log,
+    /// The node whose content or attributes it changes; changes of names are logged when they are done.
+    node: Cell<Option<NodeId>>,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
@@ -28,8 +34,13 @@ pub enum Remains {
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(log: &'a Log, gate: RwLockReadGuard<'a, ()>) -> Self {
-        Self { log, _gate: gate }
+    /// `node`: the one that is about to be written.
+    pub(crate) fn new(log: &'a Log, gate: RwLockReadGuard<'a, ()>, node: Option<NodeId>) -> Self {
+        Self {
+            log,
+            node: Cell::new(node),
+            _gate: gate,
+        }
     }
 
     /// Bytes in `range` may have changed: written, zeroed, cut off, or part of what was gained by lengthening.
@@ -50,6 +61,7 @@ impl<'a> Operation<'a> {
 
     /// Owner, mode, times or extended attributes of `node` may have changed.
     pub fn attributes_changed(&self, node: NodeId) {
+        self.node.set(Some(node));
         self.touch(&mut self.log.state.lock(), node);
     }
 
@@ -76,6 +88,7 @@ impl<'a> Operation<'a> {
                 intent: Intent::NotNeeded,
                 born: epoch,
                 changed_at_ns,
+                explained_ns: self.log.clock.now_ns(),
             },
         );
         state.current.set_name(parent, name, Some(node));
@@ -147,8 +160,10 @@ impl<'a> Operation<'a> {
         state.epoch_used = true;
         state.current.touch(node);
         let changed_at_ns = self.log.clock.monotonic_ns();
+        let explained_ns = self.log.clock.now_ns();
         if let Some(open) = state.open.get_mut(&node) {
             open.changed_at_ns = changed_at_ns;
+            open.explained_ns = open.explained_ns.max(explained_ns);
             return;
         }
         // `born` only matters for content, which cannot be written before an intent has looked it up.
@@ -156,7 +171,18 @@ impl<'a> Operation<'a> {
             intent: Intent::Attributes,
             born: crate::ids::Epoch(0),
             changed_at_ns,
+            explained_ns,
         };
         state.open.insert(node, open);
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        let Some(node) = self.node.get() else { return };
+        let now_ns = self.log.clock.now_ns();
+        if let Some(open) = self.log.state.lock().open.get_mut(&node) {
+            open.explained_ns = open.explained_ns.max(now_ns);
+        }
     }
 }

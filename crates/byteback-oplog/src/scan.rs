@@ -280,6 +280,7 @@ impl<V: TreeView> Scan<'_, V> {
                     intent: Intent::NotNeeded,
                     born: epoch,
                     changed_at_ns: 0,
+                    explained_ns: stat.ctime_ns,
                 },
             );
         }
@@ -314,6 +315,7 @@ impl<V: TreeView> Scan<'_, V> {
                 intent: Intent::NotNeeded,
                 born: record.born,
                 changed_at_ns: 0,
+                explained_ns: stat.ctime_ns,
             },
         );
         self.report.changed_files += 1;

@@ -54,9 +54,9 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
             context()
         );
         if count.is_multiple_of(25) {
-            compare(&fixture.tree(), plain.path(), &format!("as seen; {}", context()));
+            compare(&fixture.tree(), mode, plain.path(), &format!("as seen; {}", context()));
             if mode == CacheMode::Exact {
-                compare(&fixture.below(""), plain.path(), &format!("below; {}", context()));
+                compare(&fixture.below(""), mode, plain.path(), &format!("below; {}", context()));
             }
         }
     }
@@ -68,6 +68,7 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
     }
     compare(
         &fixture.below(""),
+        mode,
         plain.path(),
         &format!("below at the end, seed {seed}, {mode:?}"),
     );

@@ -52,7 +52,12 @@ impl Backend {
 fn write_again(file: &dyn DurableFile, ranges: &ExtentSet) -> io::Result<()> {
     let len_bytes = file.len()?;
     // The last byte stands for the length.
-    let Some(last) = len_bytes.checked_sub(1).and_then(|last| ByteRange::new(last, len_bytes)) else { return Ok(()) };
+    let Some(last) = len_bytes
+        .checked_sub(1)
+        .and_then(|last| ByteRange::new(last, len_bytes))
+    else {
+        return Ok(());
+    };
     if ranges.is_empty() {
         return Ok(());
     }

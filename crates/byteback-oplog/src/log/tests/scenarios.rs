@@ -1,1 +1,164 @@
-//! Soon.
+//! Named histories: each was once found by the random lives, by another test, or on paper.
+
+use std::time::Duration;
+
+use super::tree::{ROOT, Uid};
+use super::world::{History, World};
+use crate::{Close, Content, LedgerEvent, LogError, NodeId, WholeReason};
+
+/// A world with a file of 60 bytes that everybody knows of.
+fn world_with_a_file() -> (World, Uid) {
+    let mut world = World::new(1, History::default());
+    let log = world.log();
+    let file = world.create(Some(&log), ROOT, "a", false);
+    world.write(Some(&log), file, 0, &[1; 60]).unwrap();
+    (world, file)
+}
+
+fn save(world: &mut World) {
+    world.cut("ann").unwrap();
+    world.advance("ann").unwrap();
+}
+
+/// What ann would be told of `node` now.
+fn told(world: &World, node: NodeId) -> Result<Option<Content>, LogError> {
+    let log = world.log();
+    let mark = log.consumer("ann")?.mark;
+    let changes = log.look()?.changes(mark)?;
+    Ok(changes
+        .nodes
+        .into_iter()
+        .find(|change| change.node == node)
+        .map(|change| change.content))
+}
+
+/// A checkpoint of everything after a time in which nothing happens.
+fn checkpoint(world: &mut World) {
+    world.pass(Duration::from_millis(50));
+    world.checkpoint(Close::All, false).unwrap();
+}
+
+#[test]
+fn a_change_that_passes_the_gate_by_while_the_file_is_open_is_reported() {
+    let (mut world, file) = world_with_a_file();
+    let node = world.ids[&file];
+    save(&mut world);
+    world.pass(Duration::from_millis(50));
+    world.write(None, file, 10, b"from behind").unwrap();
+    assert_eq!(told(&world, node).unwrap(), None, "nobody can know yet");
+    checkpoint(&mut world);
+    assert_eq!(
+        told(&world, node).unwrap(),
+        Some(Content::Whole(WholeReason::Untracked))
+    );
+    save(&mut world);
+
+    // Explained now: the next checkpoint closes it, and the start after that finds nothing.
+    checkpoint(&mut world);
+    assert_eq!(told(&world, node).unwrap(), None);
+    world.clean_stop();
+    world.sync_tree();
+    world.restart();
+    assert_eq!(told(&world, node).unwrap(), None);
+}
+
+#[test]
+fn a_change_that_passes_the_gate_by_is_reported_after_the_last_checkpoint() {
+    let (mut world, file) = world_with_a_file();
+    let node = world.ids[&file];
+    checkpoint(&mut world);
+    save(&mut world);
+    world.pass(Duration::from_millis(50));
+    world.write(None, file, 10, b"from behind").unwrap();
+    world.clean_stop();
+    world.restart();
+    assert_eq!(
+        told(&world, node).unwrap(),
+        Some(Content::Whole(WholeReason::Untracked))
+    );
+}
+
+#[test]
+fn what_passed_the_gate_explains_its_time_however_long_it_took() {
+    let (mut world, file) = world_with_a_file();
+    let node = world.ids[&file];
+    checkpoint(&mut world);
+    save(&mut world);
+    let log = world.log();
+    let range = byteback_extents::ByteRange::new(5, 9).unwrap();
+    let operation = log.begin_write(node).unwrap();
+    operation.wrote(node, range);
+    // A slow disk: the change is stamped long after it was announced.
+    world.pass(Duration::from_secs(30));
+    world.tree.write(file, 5, b"slow");
+    drop(operation);
+    checkpoint(&mut world);
+    let Some(Content::Ranges(ranges)) = told(&world, node).unwrap() else {
+        panic!("taken for a change from behind");
+    };
+    assert_eq!(ranges.iter().collect::<Vec<_>>(), [range]);
+}
+
+#[test]
+fn names_and_attributes_that_passed_the_gate_explain_its_time_too() {
+    let (mut world, file) = world_with_a_file();
+    let node = world.ids[&file];
+    checkpoint(&mut world);
+    save(&mut world);
+    let log = world.log();
+    world.chmod(Some(&log), file, 0o600);
+    world.pass(Duration::from_millis(100));
+    world.rename(Some(&log), (ROOT, "a"), (ROOT, "b"));
+    checkpoint(&mut world);
+    assert_eq!(told(&world, node).unwrap(), Some(Content::Unchanged));
+}
+
+#[test]
+fn a_write_is_refused_while_its_intent_cannot_be_made_durable() {
+    let (mut world, file) = world_with_a_file();
+    checkpoint(&mut world);
+    save(&mut world);
+    let before = world.tree.inodes[&file].clone();
+    world.disk.fail_op(world.disk.counters().ops + 1, 5);
+    let log = world.log();
+    let error = world.write(Some(&log), file, 0, b"never").unwrap_err();
+    assert!(matches!(error, LogError::File { .. }), "{error:?}");
+    assert_eq!(world.tree.inodes[&file], before);
+    // The disk works again, and so does the log.
+    world.write(Some(&log), file, 0, b"again").unwrap();
+    assert!(matches!(
+        told(&world, world.ids[&file]).unwrap(),
+        Some(Content::Ranges(_))
+    ));
+}
+
+#[test]
+fn the_ledger_tells_clean_stops_from_unclean_ones() {
+    let (mut world, file) = world_with_a_file();
+    checkpoint(&mut world);
+    world.clean_stop();
+    world.restart();
+    let log = world.log();
+    world.write(Some(&log), file, 0, b"open").unwrap();
+    world.kill();
+    world.restart();
+    let events: Vec<LedgerEvent> = world
+        .log()
+        .ledger()
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.event)
+        .collect();
+    let interrupted: Vec<_> = events
+        .iter()
+        .filter(|event| matches!(event, LedgerEvent::Interrupted { .. }))
+        .collect();
+    assert_eq!(interrupted, [&LedgerEvent::Interrupted { open_files: 1 }]);
+    assert_eq!(
+        events
+            .iter()
+            .filter(|event| **event == LedgerEvent::TrackingEnded)
+            .count(),
+        1
+    );
+}

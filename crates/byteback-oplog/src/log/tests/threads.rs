@@ -1,1 +1,148 @@
-//! Soon.
+//! Writers, cuts and checkpoints at the same time, as in a mount under load.
+//!
+//! Each writer owns a file and keeps a count of the writes that returned. At a cut nothing is under way, so the bytes that a
+//! consumer is told must make its last copy of each file equal to what the writer had written at the cut.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use byteback_extents::ByteRange;
+use byteback_host::random::SplitMix64;
+use byteback_host::tree::Identity;
+
+use super::*;
+use crate::{Close, Content, Fence, NodeKind, Settler, TIME_TICK_NS};
+
+const FILES: usize = 4;
+const FILE_BYTES: usize = 512;
+
+struct File {
+    node: NodeId,
+    bytes: parking_lot::Mutex<Vec<u8>>,
+    /// Its change time; moves with each write, as that of a real file does.
+    ctime_ns: AtomicU64,
+}
+
+struct Files<'a> {
+    files: &'a [File],
+    clock: &'a SimClock,
+}
+
+impl Settler for Files<'_> {
+    fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
+        let settle_one = |node: &NodeId| {
+            let file = self.files.iter().find(|file| file.node == *node)?;
+            let ctime_ns = i64::try_from(file.ctime_ns.load(Ordering::SeqCst)).unwrap();
+            (self.clock.now_ns() - ctime_ns > TIME_TICK_NS).then_some(Fence {
+                size_bytes: FILE_BYTES as u64,
+                mtime_ns: ctime_ns,
+                ctime_ns,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+            })
+        };
+        nodes.iter().map(settle_one).collect()
+    }
+}
+
+#[test]
+fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
+    let clock = Arc::new(SimClock::new(START_NS));
+    // So small an intent file that generations change all the time.
+    let log = open(&SimDisk::new(3), &clock, 4).unwrap();
+    let mut identities = (0..=FILES as u64).map(|ino| Identity {
+        dev: 1,
+        ino: ino + 2,
+        birth_ns: Some(5),
+    });
+    let tree = super::tree::FakeTree::new(true, START_NS - 1_000_000_000);
+    log.scan(&tree, &mut |_| {}).unwrap();
+    let files: Vec<File> = identities
+        .by_ref()
+        .skip(1)
+        .enumerate()
+        .map(|(index, identity)| File {
+            node: log
+                .begin()
+                .created(NodeId::ROOT, OsStr::new(&index.to_string()), &identity, NodeKind::File),
+            bytes: parking_lot::Mutex::new(vec![0; FILE_BYTES]),
+            ctime_ns: AtomicU64::new(START_NS as u64),
+        })
+        .collect();
+    let stop = AtomicBool::new(false);
+    let writes = AtomicU64::new(0);
+    let (mut saves, mut narrow) = (0, 0);
+    thread::scope(|scope| {
+        for (index, file) in files.iter().enumerate() {
+            let (log, clock, stop, writes) = (&log, &clock, &stop, &writes);
+            scope.spawn(move || {
+                let mut random = SplitMix64::new(index as u64);
+                while !stop.load(Ordering::Relaxed) {
+                    let at = random.below(FILE_BYTES as u64 - 8);
+                    let operation = log.begin_write(file.node).unwrap();
+                    let value = random.next_u64().to_le_bytes();
+                    file.bytes.lock()[at as usize..at as usize + 8].copy_from_slice(&value);
+                    file.ctime_ns.store(clock.now_ns() as u64, Ordering::SeqCst);
+                    operation.wrote(file.node, ByteRange::new(at, at + 8).unwrap());
+                    drop(operation);
+                    writes.fetch_add(1, Ordering::Relaxed);
+                    if random.below(16) == 0 {
+                        clock.advance(Duration::from_millis(30));
+                        thread::sleep(Duration::from_micros(300));
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let settler = Files {
+                files: &files,
+                clock: &clock,
+            };
+            while !stop.load(Ordering::Relaxed) {
+                log.checkpoint(&settler, Close::QuietFor { ns: 10_000_000 }).unwrap();
+            }
+        });
+        let mut saved: Vec<Vec<u8>> = vec![vec![0xee; FILE_BYTES]; FILES];
+        for _ in 0..150 {
+            let enough = writes.load(Ordering::Relaxed) + 10;
+            while writes.load(Ordering::Relaxed) < enough {
+                thread::yield_now();
+            }
+            let mut now = Vec::new();
+            let cut = log
+                .cut("one", || {
+                    now = files.iter().map(|file| file.bytes.lock().clone()).collect()
+                })
+                .unwrap();
+            let changes = cut.changes(log.consumer("one").unwrap().mark).unwrap();
+            for ((file, saved), now) in files.iter().zip(&mut saved).zip(&now) {
+                match changes
+                    .nodes
+                    .iter()
+                    .find(|change| change.node == file.node)
+                    .map(|change| &change.content)
+                {
+                    Some(Content::Whole(_)) => saved.clone_from(now),
+                    Some(Content::Ranges(ranges)) => {
+                        narrow += 1;
+                        for range in ranges.iter() {
+                            let range = range.start() as usize..range.end() as usize;
+                            saved[range.clone()].copy_from_slice(&now[range]);
+                        }
+                    }
+                    Some(Content::Unchanged) | None => {}
+                }
+                assert_eq!(saved, now, "save {saves}, {:?}", file.node);
+            }
+            log.advance("one", b"").unwrap();
+            saves += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(
+        narrow > saves,
+        "only {narrow} of {saves} saves were told ranges: nothing was shown"
+    );
+}
