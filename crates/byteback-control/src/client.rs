@@ -1,9 +1,10 @@
 //! The near end of the socket: a [`TreeService`] that lives in another process.
 
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
@@ -17,8 +18,14 @@ use crate::service::{
     ServiceError, TreeService, TreeStatus,
 };
 
-/// A connection to the daemon of a tree. Requests are answered one after the other; cuts that were made over this
-/// connection are released when it ends.
+/// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to the daemon of a tree. Requests are answered one after the other, whichever threads they come from; the sink of
+/// [`TreeService::read`] must not ask for something itself. Cuts that were made over this connection are released when it ends.
+///
+/// After an error that leaves unknown where in the stream of answers the connection is, each further request is refused:
+/// connect again.
 #[derive(Debug)]
 pub struct Client {
     connection: Mutex<Connection>,
@@ -29,67 +36,96 @@ struct Connection {
     input: BufReader<UnixStream>,
     output: BufWriter<UnixStream>,
     buffer: Vec<u8>,
+    /// A request was begun whose answer was not read to its end.
+    is_unusable: bool,
 }
 
 impl Client {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Gone`] if no daemon listens there; [`ErrorKind::Protocol`] if it speaks another version.
+    /// [`ErrorKind::Gone`] if no daemon listens there, it does not answer, or it does not let this user in;
+    /// [`ErrorKind::Protocol`] if it speaks another version.
     pub fn connect(path: &Path) -> Result<Self> {
+        Self::connect_with(path, HELLO_TIMEOUT)
+    }
+
+    pub(crate) fn connect_with(path: &Path, hello_timeout: Duration) -> Result<Self> {
         let failed = |error: std::io::Error| {
             let message = format!("no daemon answers at {}: {error}", path.display());
             ServiceError::new(ErrorKind::Gone, message)
         };
         let address = socket_address(path).map_err(failed)?;
         let stream = UnixStream::connect(address.path()).map_err(failed)?;
+        stream.set_read_timeout(Some(hello_timeout)).map_err(failed)?;
         let mut output = BufWriter::new(stream.try_clone().map_err(failed)?);
         let mut input = BufReader::with_capacity(1 << 18, stream);
-        frame::write_hello(&mut output)?;
-        output.flush().map_err(failed)?;
+        // Their hello first: where the daemon closes the connection at once, writing would hide why.
         frame::read_hello(&mut input)?;
+        frame::write_hello(&mut output)?;
+        input.get_ref().set_read_timeout(None).map_err(failed)?;
         Ok(Self {
             connection: Mutex::new(Connection {
                 input,
                 output,
                 buffer: Vec::new(),
+                is_unusable: false,
             }),
         })
     }
 
     fn ask(&self, request: &Request, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<Answer> {
-        let mut connection = self
-            .connection
-            .lock()
-            .map_err(|_| protocol("an earlier request failed"))?;
-        let Connection { input, output, buffer } = &mut *connection;
-        frame::write_json(output, request)?;
-        output
-            .flush()
-            .map_err(|error| ServiceError::new(ErrorKind::Gone, error.to_string()))?;
+        // A sink that panicked poisons the lock; the flag says what that means for the connection.
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let Connection {
+            input,
+            output,
+            buffer,
+            is_unusable,
+        } = &mut *connection;
+        if *is_unusable {
+            let message = "an earlier request to the tree's daemon failed; connect again";
+            return Err(ServiceError::new(ErrorKind::Gone, message));
+        }
+        // A request that is too long is refused as a whole.
+        frame::write_json(output, request, frame::REQUEST_LEN_MAX).inspect_err(|error| {
+            *is_unusable = error.kind != ErrorKind::Protocol;
+        })?;
+        *is_unusable = true;
+        frame::flush(output)?;
         let mut refused = None;
         loop {
-            let piece = match frame::read(input, buffer)? {
+            let piece = match frame::read(input, buffer, frame::ANSWER_LEN_MAX)? {
                 None => {
                     return Err(ServiceError::new(
                         ErrorKind::Gone,
-                        "the tree's daemon ended the connection",
+                        "the tree's daemon ended the connection; is it still running?",
                     ));
                 }
                 Some(Frame::Json(json)) => {
                     let answer: Answer = frame::parse(json)?;
+                    *is_unusable = false;
                     return refused.map_or(Ok(answer), Err);
                 }
+                Some(Frame::Stop) => return Err(protocol("the daemon sent what only clients send")),
                 Some(Frame::Data { offset, bytes }) => Piece::Data { offset, bytes },
                 Some(Frame::Hole { start, end }) => {
                     Piece::Hole(ByteRange::new(start, end).ok_or_else(|| protocol("an empty hole was sent"))?)
                 }
             };
-            // After a refusal the rest still has to be read, to keep the connection usable.
+            // After a refusal the daemon is asked to stop; what is on its way still has to be read.
             if refused.is_none() {
                 refused = sink(piece).err();
+                if refused.is_some() {
+                    frame::write_stop(output)?;
+                }
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn connection_buffer_bytes(&self) -> usize {
+        self.connection.lock().unwrap().buffer.capacity()
     }
 
     fn call(&self, request: &Request) -> Result<Answer> {
@@ -98,11 +134,21 @@ impl Client {
             answer => Ok(answer),
         }
     }
+
+    /// For what is answered by nothing but that it was done.
+    fn order(&self, request: &Request) -> Result<()> {
+        match self.call(request)? {
+            Answer::Done => Ok(()),
+            other => unexpected(&other),
+        }
+    }
 }
 
 fn unexpected<T>(answer: &Answer) -> Result<T> {
+    // The answer may hold names and content of any length.
+    let answer: String = format!("{answer:?}").chars().take(80).collect();
     Err(protocol(format!(
-        "the daemon answered something else than was asked: {answer:?}"
+        "the daemon answered something else than was asked: {answer}"
     )))
 }
 
@@ -115,11 +161,10 @@ impl TreeService for Client {
     }
 
     fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()> {
-        self.call(&Request::ResolvePending {
+        self.order(&Request::ResolvePending {
             consumer: consumer.to_owned(),
             saved,
         })
-        .map(drop)
     }
 
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
@@ -175,7 +220,7 @@ impl TreeService for Client {
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
-        self.call(&Request::NoteBatch { cut, batch }).map(drop)
+        self.order(&Request::NoteBatch { cut, batch })
     }
 
     fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
@@ -189,6 +234,6 @@ impl TreeService for Client {
     }
 
     fn unmount(&self) -> Result<()> {
-        self.call(&Request::Unmount).map(drop)
+        self.order(&Request::Unmount)
     }
 }

@@ -1,4 +1,7 @@
 //! Requests and answers, one for each method of [`crate::TreeService`].
+//!
+//! Both are tagged from outside (`{"cut": {...}}`, `"status"`): a tag inside would make the reader keep a whole untrusted message as
+//! a tree of values before it knows what it is. A change that the other version would not understand is a new version of the hello.
 
 use byteback_api::{Attributes, ByteString};
 use byteback_oplog::NodeId;
@@ -8,8 +11,8 @@ use crate::service::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, FinishReport, Outcome, ServiceError, TreeStatus,
 };
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case")]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Status,
     ResolvePending {
@@ -47,7 +50,7 @@ pub(crate) enum Request {
     Unmount,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Error(ServiceError),

@@ -1,30 +1,169 @@
 //! The far end of the socket: hands each connection's requests to a [`TreeService`].
 //!
-//! One thread per connection: there are few, and each request may take as long as a disk does. Only the socket's owner and root
-//! may connect (permissions of the socket, checked again by the credentials of the peer). A connection that ends releases
-//! the cuts that were made over it, without deciding what became of them.
+//! One thread per connection: there are few (at most [`PEERS_MAX`]), and each request may take as long as a disk does. Only the
+//! socket's owner and root may connect (permissions of the socket, checked again by the credentials of the peer).
+//!
+//! - A connection that ends, however it ends, releases the cuts that were made over it, without deciding what became of them.
+//! - What cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A message that is no request costs only that
+//!   answer; after a frame that is none the connection ends, as nobody knows where the next one begins. Others notice nothing.
+//! - An answer that fits no frame becomes an error; it does not end the connection.
+//! - **The end.** Dropping a [`Server`] refuses new connections, lets each request that is under way be answered (for some
+//!   seconds: a peer that does not read its answer is cut off then), and returns when no thread of it is left. What a service
+//!   does by itself, waiting for its disk, is waited for without limit: after the drop, nobody uses the service any more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufReader, BufWriter, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::frame::{self, Frame};
 use crate::messages::{Answer, Request};
-use crate::service::{CutId, Outcome, Piece, Result, TreeService};
+use crate::service::{CutId, ErrorKind, Outcome, Piece, Result, TreeService};
+
+/// Connections at a time. Those that come when so many are open are closed at once.
+const PEERS_MAX: usize = 64;
+/// How long a peer may take to say hello, before which it costs a thread and has shown nothing.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the end waits for answers under way before it cuts their peers off.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait when no connection can be accepted (no descriptors left, say).
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// A listening socket and the threads that serve it.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
-    stopping: Arc<AtomicBool>,
+    /// Device and inode of the socket's name, to remove no other one's.
+    identity: Option<(u64, u64)>,
+    listener: Arc<UnixListener>,
+    peers: Arc<Peers>,
+    end_timeout: Duration,
     accepting: Option<JoinHandle<()>>,
+}
+
+/// What a test wants to be shorter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) peers_max: usize,
+    pub(crate) hello_timeout: Duration,
+    pub(crate) end_timeout: Duration,
+    pub(crate) answer_len_max: u32,
+}
+
+impl Limits {
+    pub(crate) const DEFAULT: Self = Self {
+        peers_max: PEERS_MAX,
+        hello_timeout: HELLO_TIMEOUT,
+        end_timeout: END_TIMEOUT,
+        answer_len_max: frame::ANSWER_LEN_MAX,
+    };
+}
+
+/// The connections that are being served.
+#[derive(Debug, Default)]
+struct Peers {
+    state: Mutex<PeersState>,
+    /// Something in `state` changed.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct PeersState {
+    is_stopping: bool,
+    next: u64,
+    streams: BTreeMap<u64, UnixStream>,
+}
+
+impl Peers {
+    fn state(&self) -> MutexGuard<'_, PeersState> {
+        // Nothing panics while it holds the lock, and each change is whole by itself.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts `stream` in, unless there are enough.
+    fn enter(self: &Arc<Self>, stream: &UnixStream, peers_max: usize) -> Option<Peer> {
+        let stream = stream.try_clone().ok()?;
+        let mut state = self.state();
+        if state.is_stopping || state.streams.len() >= peers_max {
+            return None;
+        }
+        let number = state.next;
+        state.next += 1;
+        state.streams.insert(number, stream);
+        Some(Peer {
+            peers: Arc::clone(self),
+            number,
+        })
+    }
+
+    /// Waits for a change of the state, or for `timeout`.
+    fn wait<'a>(&self, state: MutexGuard<'a, PeersState>, timeout: Duration) -> (MutexGuard<'a, PeersState>, bool) {
+        let (state, waited) = self
+            .changed
+            .wait_timeout(state, timeout)
+            .unwrap_or_else(PoisonError::into_inner);
+        (state, waited.timed_out())
+    }
+
+    fn stop(&self) {
+        self.state().is_stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends all connections and returns when their threads have nothing left to do.
+    fn end(&self, timeout: Duration) {
+        let mut state = self.state();
+        for stream in state.streams.values() {
+            // Who waits for a request sees the end; who answers one can still do so.
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+        let mut is_late = false;
+        while !state.streams.is_empty() {
+            let timed_out;
+            (state, timed_out) = self.wait(state, timeout);
+            if timed_out && !is_late {
+                is_late = true;
+                for stream in state.streams.values() {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            }
+        }
+    }
+}
+
+/// A connection that counts, until this is dropped.
+struct Peer {
+    peers: Arc<Peers>,
+    number: u64,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.peers.state().streams.remove(&self.number);
+        self.peers.changed.notify_all();
+    }
+}
+
+/// The cuts that were made over a connection and not finished.
+struct OpenCuts<'a> {
+    service: &'a dyn TreeService,
+    cuts: BTreeSet<CutId>,
+}
+
+impl Drop for OpenCuts<'_> {
+    fn drop(&mut self) {
+        for cut in &self.cuts {
+            // Nobody is left to hear of an error; the pending cut tells the next backup.
+            let _ = self.service.finish(*cut, &Outcome::Unknown);
+        }
+    }
 }
 
 /// A path to a socket that is short enough for the kernel (108 bytes), however deep the socket lies: through the descriptor of
@@ -71,21 +210,30 @@ impl Server {
     /// # Errors
     /// If the socket cannot be made.
     pub fn start(path: &Path, service: Arc<dyn TreeService>) -> io::Result<Self> {
+        Self::start_with(path, service, Limits::DEFAULT)
+    }
+
+    pub(crate) fn start_with(path: &Path, service: Arc<dyn TreeService>, limits: Limits) -> io::Result<Self> {
         let address = socket_address(path)?;
         match fs::remove_file(address.path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(address.path())?;
+        let listener = Arc::new(UnixListener::bind(address.path())?);
+        // Until here the umask alone decided; whoever came in meanwhile is known by the credentials.
         fs::set_permissions(address.path(), fs::Permissions::from_mode(0o600))?;
-        let stopping = Arc::new(AtomicBool::new(false));
+        let identity = identity(address.path());
+        let peers = Arc::new(Peers::default());
         let accepting = std::thread::Builder::new().name("control".to_owned()).spawn({
-            let stopping = Arc::clone(&stopping);
-            move || accept(&listener, &service, &stopping)
+            let (listener, peers) = (Arc::clone(&listener), Arc::clone(&peers));
+            move || accept(&listener, &service, &peers, limits)
         })?;
         Ok(Self {
             path: path.to_owned(),
-            stopping,
+            identity,
+            listener,
+            peers,
+            end_timeout: limits.end_timeout,
             accepting: Some(accepting),
         })
     }
@@ -93,37 +241,60 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        if let Ok(address) = socket_address(&self.path) {
-            // Wakes the thread that accepts; then nobody may find the socket any more.
-            drop(UnixStream::connect(address.path()));
+        self.peers.stop();
+        // Nobody may find the socket any more; whose it is not, stays.
+        if let Ok(address) = socket_address(&self.path)
+            && self.identity.is_some()
+            && identity(address.path()) == self.identity
+        {
             let _ = fs::remove_file(address.path());
         }
+        // Wakes the thread that accepts, whether or not the socket can still be reached by its name.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
+        self.peers.end(self.end_timeout);
     }
 }
 
-fn accept(listener: &UnixListener, service: &Arc<dyn TreeService>, stopping: &AtomicBool) {
-    for stream in listener.incoming() {
-        if stopping.load(Ordering::SeqCst) {
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+fn accept(listener: &UnixListener, service: &Arc<dyn TreeService>, peers: &Arc<Peers>, limits: Limits) {
+    loop {
+        let accepted = listener.accept();
+        let state = peers.state();
+        if state.is_stopping {
             return;
         }
-        let Ok(stream) = stream else { continue };
+        let Ok((stream, _)) = accepted else {
+            // Not at once again: without a descriptor left it would fail as fast as it can.
+            drop(peers.wait(state, ACCEPT_RETRY_AFTER));
+            continue;
+        };
+        drop(state);
         if !may_connect(&stream) {
             continue;
         }
+        let Some(peer) = peers.enter(&stream, limits.peers_max) else {
+            continue;
+        };
         let service = Arc::clone(service);
         // Without a thread to spare the connection is dropped, and the client says so.
         let _ = std::thread::Builder::new()
             .name("control-peer".to_owned())
             .spawn(move || {
-                let mut cuts = BTreeSet::new();
-                let _ = serve(stream, service.as_ref(), &mut cuts);
-                for cut in cuts {
-                    let _ = service.finish(cut, &Outcome::Unknown);
-                }
+                // Declared in the order in which they must outlive each other: cuts go first, then the service, then the count.
+                let _peer = peer;
+                let service = service;
+                let mut cuts = OpenCuts {
+                    service: service.as_ref(),
+                    cuts: BTreeSet::new(),
+                };
+                let _ = serve(&stream, &mut cuts, limits);
             });
     }
 }
@@ -133,32 +304,58 @@ fn may_connect(stream: &UnixStream) -> bool {
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-fn serve(stream: UnixStream, service: &dyn TreeService, cuts: &mut BTreeSet<CutId>) -> Result<()> {
+fn serve(stream: &UnixStream, cuts: &mut OpenCuts<'_>, limits: Limits) -> Result<()> {
     let closed = |error: io::Error| frame::protocol(error.to_string());
-    let mut output = BufWriter::with_capacity(1 << 18, stream.try_clone().map_err(closed)?);
+    let mut output = BufWriter::with_capacity(1 << 18, stream);
     let mut input = BufReader::new(stream);
+    stream.set_read_timeout(Some(limits.hello_timeout)).map_err(closed)?;
     frame::write_hello(&mut output)?;
-    output.flush().map_err(closed)?;
     frame::read_hello(&mut input)?;
+    stream.set_read_timeout(None).map_err(closed)?;
     let mut buffer = Vec::new();
     loop {
-        let request: Request = match frame::read(&mut input, &mut buffer)? {
-            None => return Ok(()),
-            Some(Frame::Json(json)) => frame::parse(json)?,
-            Some(_) => return Err(frame::protocol("a request was expected")),
+        let request = match frame::read(&mut input, &mut buffer, frame::REQUEST_LEN_MAX) {
+            Ok(None) => return Ok(()),
+            // Came when what it should stop had already been sent.
+            Ok(Some(Frame::Stop)) => continue,
+            Ok(Some(Frame::Json(json))) => frame::parse(json),
+            Ok(Some(Frame::Data { .. } | Frame::Hole { .. })) => Err(frame::protocol("a request was expected")),
+            Err(error) => {
+                frame::write_json(&mut output, &Answer::Error(error.clone()), limits.answer_len_max)?;
+                frame::flush(&mut output)?;
+                return Err(error);
+            }
         };
-        let answer = answer(request, service, cuts, &mut output).unwrap_or_else(Answer::Error);
-        frame::write_json(&mut output, &answer)?;
-        output.flush().map_err(closed)?;
+        let asks_to_stop = || !input.buffer().is_empty() || has_input(stream);
+        let answer = request
+            .and_then(|request| answer(request, cuts, &mut output, &asks_to_stop))
+            .unwrap_or_else(Answer::Error);
+        match frame::write_json(&mut output, &answer, limits.answer_len_max) {
+            // Nothing of it was written: it was too long.
+            Err(error) if error.kind == ErrorKind::Protocol => {
+                frame::write_json(&mut output, &Answer::Error(error), limits.answer_len_max)?;
+            }
+            done => done?,
+        }
+        frame::flush(&mut output)?;
     }
+}
+
+/// Whether the peer has sent something. That it is gone is for the next write to find out: from here it looks like the end of
+/// this server, which lets answers go on.
+fn has_input(stream: &UnixStream) -> bool {
+    use rustix::net::RecvFlags;
+    let mut byte = [0];
+    rustix::net::recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0)
 }
 
 fn answer(
     request: Request,
-    service: &dyn TreeService,
-    cuts: &mut BTreeSet<CutId>,
+    open: &mut OpenCuts<'_>,
     output: &mut impl Write,
+    asks_to_stop: &dyn Fn() -> bool,
 ) -> Result<Answer> {
+    let service = open.service;
     Ok(match request {
         Request::Status => Answer::Status(Box::new(service.status()?)),
         Request::ResolvePending { consumer, saved } => {
@@ -167,15 +364,21 @@ fn answer(
         }
         Request::Cut { cut } => {
             let info = service.cut(&cut)?;
-            cuts.insert(info.cut);
+            open.cuts.insert(info.cut);
             Answer::Cut(info)
         }
         Request::Changes { cut, cursor } => Answer::Changes(service.changes(cut, cursor)?),
         Request::Attributes { cut, nodes } => Answer::Attributes(service.attributes(cut, &nodes)?),
         Request::Read { cut, node, ranges } => {
-            service.read(cut, node, &ranges, &mut |piece| match piece {
-                Piece::Data { offset, bytes } => frame::write_data(output, offset, bytes),
-                Piece::Hole(range) => frame::write_hole(output, range.start(), range.end()),
+            service.read(cut, node, &ranges, &mut |piece| {
+                // A client waits for its answer, unless it wants no more of it.
+                if asks_to_stop() {
+                    return Err(frame::protocol("stopped by the client"));
+                }
+                match piece {
+                    Piece::Data { offset, bytes } => frame::write_data(output, offset, bytes),
+                    Piece::Hole(range) => frame::write_hole(output, range.start(), range.end()),
+                }
             })?;
             Answer::Done
         }
@@ -186,7 +389,7 @@ fn answer(
         }
         Request::Finish { cut, outcome } => {
             let report = service.finish(cut, &outcome)?;
-            cuts.remove(&cut);
+            open.cuts.remove(&cut);
             Answer::Finished(report)
         }
         Request::Unmount => {

@@ -127,7 +127,7 @@ pub enum Piece<'a> {
 
 /// How the reading of a cut ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Everything is saved but `unsaved`, which is reported again next time: the mark moves.
     Saved {
