@@ -94,6 +94,8 @@ pub(crate) fn send_file(
     stream: &mut PartStream<'_, '_>,
     monitor: &dyn Monitor,
 ) -> Result<FileOutcome> {
+    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
+    stream.note_once()?;
     stream.mark();
     let outcome = read_and_send(tree, cut, file, stream, monitor)?;
     if let FileOutcome::Unreadable(_) = outcome {

@@ -190,7 +190,9 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         let applied = self
             .to
             .server
-            .commit(self.to.folder, counter, parts, &bytes)
+            .commit(self.to.folder, counter, parts, &bytes, &|error| {
+                tell_waiting(self.to.monitor, error);
+            })
             .map_err(|error| {
                 if ServerClient::commit_outcome_is_known(error.kind) {
                     SyncError::Server(error)
@@ -223,7 +225,9 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 let (answer, answers) = channel();
                 self.scope.spawn(move || {
                     for (part, bytes) in waiting {
-                        let staged = server.put_part(folder, counter, part, &bytes).map(drop);
+                        let staged = server
+                            .put_part(folder, counter, part, &bytes, &|error| tell_waiting(monitor, error))
+                            .map(drop);
                         if staged.is_ok() {
                             monitor.event(Event::BytesSent(len_u64(bytes.len())));
                         }
@@ -252,7 +256,8 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         Ok(self.resume()?)
     }
 
-    fn note_once(&mut self) -> Result<()> {
+    /// Makes the tree remember the batch before its first byte leaves: what became of it can be asked for after a crash.
+    pub(crate) fn note_once(&mut self) -> Result<()> {
         if !self.noted {
             (self.note_counter)()?;
             self.noted = true;
@@ -276,6 +281,11 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         }
         Ok(())
     }
+}
+
+fn tell_waiting(monitor: &dyn Monitor, error: &ServerError) {
+    let message = format!("{}; waiting and trying again", error.message);
+    monitor.event(Event::Warning(&message));
 }
 
 /// Only a panic of the sending thread, which the scope reports, can lead here.
