@@ -35,12 +35,7 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         let (store, folder) = (store.clone(), folder.clone());
         blocking(move || store.content_size(&folder, file, at)).await?
     };
-    let range = if wants_delta {
-        Ok(None)
-    } else {
-        requested_range(&call.headers, size)
-    };
-    let Ok(range) = range else {
+    let Ok(range) = requested_range(&call.headers, size) else {
         let mut response = respond(&refuse(
             Code::RangeNotSatisfiable,
             format!("the contents have {size} bytes"),
@@ -85,8 +80,8 @@ pub(crate) async fn content(mut call: Call) -> Answer {
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if !wants_delta {
-        headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         insert(headers, header::CONTENT_LENGTH, &len.to_string());
     }
     if let Some((start, end)) = range {

@@ -121,7 +121,8 @@ impl ContentReader {
         Ok(())
     }
 
-    /// Writes the contents as a delta stream over nothing: zeros become holes. Only for a reader of the whole contents.
+    /// Writes the contents as a delta stream over nothing: zeros become holes. The stream of a range has the whole
+    /// contents' length and says nothing of what lies outside the range.
     ///
     /// # Errors
     /// `Ok(Err)` when `out` fails; `Err` when the store does.

@@ -255,6 +255,11 @@ impl SyncError {
     pub fn next_step(&self) -> Option<&str> {
         match self {
             Self::Server(error) => Some(&error.next),
+            Self::Local { source, .. }
+                if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
+                Some("Free space there and do the same again, allowing to overwrite: what is whole is kept.")
+            }
             _ => None,
         }
     }
@@ -287,6 +292,22 @@ impl SyncError {
             source: source.into(),
         }
     }
+}
+
+/// An error with all that caused it, in one line.
+pub(crate) fn told_with_causes(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Some wrappers say what they wrap.
+        if !told.contains(&text) {
+            told.push_str(": ");
+            told.push_str(&text);
+        }
+        cause = error.source();
+    }
+    told
 }
 
 /// The result of an operation of this crate.

@@ -1,10 +1,11 @@
 //! A restore: a snapshot, or what lies at one path of it, becomes files again.
 //!
-//! Order: directories are made as they are met; files are written under a temporary name, get all their attributes and
-//! only then their own name; hard links follow when all files are there; the attributes of directories come last,
-//! deepest first, because whatever is made in a directory moves its times. One sync of the file system ends it. A
-//! restore that was interrupted leaves whole files and files with temporary names, and can be run again into the same
-//! directory: a file of the same length and time is taken as restored, unless `verify` asks for its bytes anew.
+//! Order: directories are made as they are met; files are written under a temporary name, get all their attributes, are
+//! synced and only then get their own name (see `publish`); hard links follow when all files are there; the attributes
+//! of directories come last, deepest first, because whatever is made in a directory moves its times. One sync of the file
+//! system ends it. A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
+//! names, and can be run again into the same directory: a file of the same length and time is taken as restored, unless
+//! `verify` asks for its bytes anew.
 //!
 //! Nothing is ever made outside the target: every name is one component, checked, and is looked up from a descriptor
 //! of its directory, never through a symlink. A server that sends other names ends the restore.
@@ -18,6 +19,7 @@
 mod attributes;
 mod file;
 mod place;
+mod publish;
 mod report;
 
 use crate::error::{Result, SyncError};
@@ -29,9 +31,11 @@ use crate::tree_reader::{TreeReader, join_path};
 use attributes::apply_attributes;
 use byteback_api::messages::{EntryInfo, NodeInfo};
 use byteback_api::{ByteString, FileId, FolderName, NodeKind, Seq};
-use byteback_host::tree::{self, FileKind};
+use byteback_host::random::RealRandomness;
+use byteback_host::tree;
 use file::{FileJob, restore_file};
-use place::{Place, clear_way, make_directory, remove_all, rename_into_place, temporary_name};
+use place::{Place, TemporaryNames, clear_way, make_directory, remove_all, remove_leftovers, rename_into_place};
+use publish::Unpublished;
 use report::Tally;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{HashMap, HashSet};
@@ -94,6 +98,8 @@ pub fn restore(
     let node = tree.node_at(path)?;
     let target_dir = open_target(target, options)?;
     let tally = Tally::new(monitor);
+    let temporary_names = TemporaryNames::draw(&RealRandomness)
+        .map_err(|error| SyncError::local("draw", "a number for temporary names", error))?;
     let restore = Restore {
         server,
         folder,
@@ -103,11 +109,13 @@ pub fn restore(
         options,
         monitor,
         tally: &tally,
+        temporary_names,
+        unpublished: Mutex::default(),
     };
     monitor.event(Event::Phase(Phase::Restoring));
     restore.run(&mut tree, node, path)?;
-    rustix::fs::syncfs(&target_dir)
-        .map_err(|error| SyncError::local("sync", target.display().to_string(), error.into()))?;
+    restore.sync()?;
+    drop(restore);
     let mut report = tally.into_report();
     report.snapshot_id = snapshot.id;
     report.seq = snapshot.seq;
@@ -120,7 +128,14 @@ pub fn restore(
 fn open_target(target: &Path, options: &RestoreOptions) -> Result<OwnedFd> {
     let failed =
         |operation: &'static str, error: io::Error| SyncError::local(operation, target.display().to_string(), error);
-    match rustix::fs::mkdir(target, Mode::RWXU) {
+    let mut made = rustix::fs::mkdir(target, Mode::RWXU);
+    if made == Err(rustix::io::Errno::NOENT)
+        && let Some(above) = target.parent()
+    {
+        std::fs::create_dir_all(above).map_err(|error| failed("make the directory above", error))?;
+        made = rustix::fs::mkdir(target, Mode::RWXU);
+    }
+    match made {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(errno) => return Err(failed("make the directory", errno.into())),
     }
@@ -162,6 +177,8 @@ struct Restore<'a> {
     options: &'a RestoreOptions,
     monitor: &'a dyn Monitor,
     tally: &'a Tally<'a>,
+    temporary_names: TemporaryNames,
+    unpublished: Mutex<Unpublished>,
 }
 
 impl Restore<'_> {
@@ -220,6 +237,11 @@ impl Restore<'_> {
                     continue;
                 }
             };
+            if self.options.overwrite
+                && let Err(error) = remove_leftovers(&dir)
+            {
+                self.tally.failed(&path, &error);
+            }
             let mut names = HashSet::new();
             let mut below = Vec::new();
             tree.entries(node.id, &path, |entry| {
@@ -283,9 +305,7 @@ impl Restore<'_> {
     /// Makes a symlink, pipe, socket or device.
     fn special(&self, dir: &OwnedFd, place: &Place, node: &NodeInfo) -> io::Result<()> {
         use rustix::fs::FileType;
-        clear_way(dir, &place.name, self.options.overwrite)?;
-        let temporary = temporary_name(node.id);
-        let _ = rustix::fs::unlinkat(dir, temporary.as_os_str(), AtFlags::empty());
+        let temporary = self.temporary_names.next();
         let file_type = match node.attributes.kind {
             NodeKind::Symlink => {
                 let target = node.attributes.target.as_ref().map(|target| target.as_bytes());
@@ -322,9 +342,14 @@ impl Restore<'_> {
                 made => made?,
             }
         }
-        let made = tree::open_path_at(dir, &temporary)?;
-        apply_attributes(&made, &node.attributes, &place.path(), self.tally)?;
-        rename_into_place(dir, &temporary, &place.name)
+        let named = tree::open_path_at(dir, &temporary)
+            .and_then(|made| apply_attributes(&made, &node.attributes, &place.path(), self.tally))
+            .and_then(|()| clear_way(dir, &place.name, self.options.overwrite))
+            .and_then(|()| rename_into_place(dir, &temporary, &place.name));
+        if named.is_err() {
+            let _ = rustix::fs::unlinkat(dir, temporary.as_os_str(), AtFlags::empty());
+        }
+        named
     }
 
     /// Gives files their further names.
@@ -356,8 +381,7 @@ impl Restore<'_> {
             return Ok(());
         }
         clear_way(&to, &link.place.name, self.options.overwrite)?;
-        let temporary = temporary_name(link.file);
-        let _ = rustix::fs::unlinkat(&to, temporary.as_os_str(), AtFlags::empty());
+        let temporary = self.temporary_names.next();
         rustix::fs::linkat(
             &from,
             first.name.as_os_str(),
@@ -376,8 +400,8 @@ impl Restore<'_> {
             Err(error) => return self.tally.failed(path, &error),
         };
         for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
-            // Temporary names of files that are being written now.
-            if place::is_temporary(&entry.name) && entry.kind_hint != Some(FileKind::Dir) {
+            // Files that are being written now.
+            if self.temporary_names.is_ours(&entry.name) {
                 continue;
             }
             match remove_all(dir, &entry.name) {
@@ -393,7 +417,7 @@ impl Restore<'_> {
         let (sender, receiver) = sync_channel::<FileJob>(threads * 4);
         let receiver = Mutex::new(receiver);
         let first_error = Mutex::new(None);
-        std::thread::scope(|scope| {
+        let made = std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| self.work(&receiver, &first_error));
             }
@@ -412,10 +436,13 @@ impl Restore<'_> {
             // The walk was stopped because of this one.
             SyncError::Cancelled if lock(&first_error).is_some() => Ok(()),
             error => Err(error),
-        })?;
+        });
+        // Whatever ended it: what is whole gets its name.
+        let published = self.publish_all();
+        made?;
         match lock(&first_error).take() {
             Some(error) => Err(error),
-            None => Ok(()),
+            None => published,
         }
     }
 

@@ -48,6 +48,9 @@ pub struct ClientOptions {
     pub commit_timeout: Duration,
     /// How often a request is sent at most.
     pub attempts_max: u32,
+    /// How often a piece of a transfer is sent or asked for at most: what was transferred before is worth waiting for
+    /// a server that starts anew.
+    pub transfer_attempts_max: u32,
     /// The pause after the first failure; it doubles each time, up to 32 times.
     pub first_pause: Duration,
     /// Measures the pauses.
@@ -62,6 +65,8 @@ impl Default for ClientOptions {
             idle_timeout: Duration::from_secs(60),
             commit_timeout: Duration::from_secs(600),
             attempts_max: 5,
+            // With the pauses below: a minute.
+            transfer_attempts_max: 13,
             first_pause: Duration::from_millis(250),
             clock: Arc::new(RealClock),
         }
@@ -74,6 +79,7 @@ impl std::fmt::Debug for ClientOptions {
             .field("connect_timeout", &self.connect_timeout)
             .field("idle_timeout", &self.idle_timeout)
             .field("attempts_max", &self.attempts_max)
+            .field("transfer_attempts_max", &self.transfer_attempts_max)
             .finish_non_exhaustive()
     }
 }
@@ -237,16 +243,7 @@ impl ServerClient {
 
     /// Sends a request until it is answered or will not be; an answer that says no is an error.
     fn send(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
-        let mut pauses = self.pauses();
-        loop {
-            let error = match self.send_once(ask) {
-                Ok(response) => return Ok(response),
-                Err(error) => error,
-            };
-            if !error.kind.is_transient() || !pauses.rest() {
-                return Err(error);
-            }
-        }
+        persist(self.pauses(), &|_| {}, || self.send_once(ask))
     }
 
     fn send_once(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
@@ -289,26 +286,51 @@ impl ServerClient {
             .build()
     }
 
+    /// Sends a request and reads its answer; the body may break off like the head: both are repeated as one.
     fn json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
-        let mut pauses = self.pauses();
-        loop {
-            // The body may break off like the head: both are one request, repeated as one.
-            let error = match self.send(ask).and_then(|response| read_json(&ask.name(), response)) {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
-            };
-            if !error.kind.is_transient() || !pauses.rest() {
-                return Err(error);
-            }
-        }
+        persist(self.pauses(), &|_| {}, || self.send_for_json(ask))
     }
 
-    pub(crate) fn pauses(&self) -> Pauses<'_> {
+    fn send_for_json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
+        let response = self.send_once(ask)?;
+        read_json(&ask.name(), response)
+    }
+
+    fn pauses(&self) -> Pauses<'_> {
+        self.pauses_of(self.options.attempts_max)
+    }
+
+    /// For a piece of a transfer.
+    pub(crate) fn transfer_pauses(&self) -> Pauses<'_> {
+        self.pauses_of(self.options.transfer_attempts_max)
+    }
+
+    fn pauses_of(&self, attempts_max: u32) -> Pauses<'_> {
         Pauses {
-            left: self.options.attempts_max.saturating_sub(1),
+            left: attempts_max.saturating_sub(1),
             pause: self.options.first_pause,
             longest: self.options.first_pause.saturating_mul(32),
             clock: self.options.clock.as_ref(),
+        }
+    }
+}
+
+/// Tries again while the failure may pass and there are attempts left; `waiting` hears of the first failure.
+fn persist<T>(
+    mut pauses: Pauses<'_>,
+    waiting: &dyn Fn(&ServerError),
+    mut attempt: impl FnMut() -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let mut is_first = true;
+    loop {
+        match attempt() {
+            Err(error) if error.kind.is_transient() && pauses.left > 0 => {
+                if std::mem::take(&mut is_first) {
+                    waiting(&error);
+                }
+                pauses.rest();
+            }
+            done => return done,
         }
     }
 }

@@ -4,13 +4,16 @@ use super::report::{NotRestoredKind, Tally};
 use byteback_api::{Attributes, NodeKind};
 use byteback_host::tree::{self, SetTime, SetXattr};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
+
+/// The owner may write.
+const OWNER_WRITES: u32 = 0o200;
 
 /// Gives what `fd` names its attributes; `path` is for messages. What is not possible here is counted; the rest is done.
 ///
@@ -42,15 +45,38 @@ pub(super) fn apply_attributes(
             }
         }
     }
+    let present = tree::list_xattrs(&fd).unwrap_or_default();
+    if !(present.is_empty() && attributes.xattrs.is_empty()) {
+        // Attributes of users need the right to write, also for the owner. What was made here has it; what was there
+        // before gets it until its permissions are set.
+        if attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0 {
+            let _ = tree::set_mode(&fd, now.mode | OWNER_WRITES);
+        }
+        apply_xattrs(&fd, attributes, &present, &missed);
+    }
+    // After the ACLs, which rewrite the permissions; these are then the ones that the ACLs came with.
     if attributes.kind != NodeKind::Symlink
         && let Err(error) = tree::set_mode(&fd, mode)
     {
         missed(NotRestoredKind::Mode, &error);
     }
+    if let Err(error) = tree::set_times(&fd, SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
+        missed(NotRestoredKind::Times, &error);
+    }
+    Ok(())
+}
+
+/// Gives what `fd` names the wanted extended attributes and takes away those that it has beside them.
+fn apply_xattrs(
+    fd: impl AsFd,
+    attributes: &Attributes,
+    present: &[OsString],
+    missed: &impl Fn(NotRestoredKind, &io::Error),
+) {
     let wanted: BTreeSet<&[u8]> = attributes.xattrs.iter().map(|xattr| xattr.name.as_bytes()).collect();
-    for present in tree::list_xattrs(&fd).unwrap_or_default() {
-        if !wanted.contains(present.as_bytes()) && !is_set_by_system(present.as_bytes()) {
-            let _ = tree::remove_xattr(&fd, &present);
+    for name in present {
+        if !wanted.contains(name.as_bytes()) && !is_set_by_system(name.as_bytes()) {
+            let _ = tree::remove_xattr(&fd, name);
         }
     }
     for xattr in &attributes.xattrs {
@@ -63,10 +89,6 @@ pub(super) fn apply_attributes(
             missed(NotRestoredKind::Xattr, &error);
         }
     }
-    if let Err(error) = tree::set_times(&fd, SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
-        missed(NotRestoredKind::Times, &error);
-    }
-    Ok(())
 }
 
 /// Labels that the system gives by itself and that the backup's machine may not have had.

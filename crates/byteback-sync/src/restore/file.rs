@@ -1,12 +1,14 @@
-//! One regular file: fetched under a temporary name, given its attributes, then its own name.
+//! One regular file: fetched under a temporary name, given its attributes, and handed to `publish`, which gives it its
+//! own name.
 
 use super::Restore;
 use super::attributes::apply_attributes;
-use super::place::{Place, clear_way, rename_into_place, temporary_name};
-use crate::error::{Result, ServerErrorKind, SyncError};
-use crate::monitor::Event;
+use super::place::Place;
+use super::publish::WholeFile;
+use crate::error::{Result, ServerErrorKind, SyncError, told_with_causes};
+use crate::monitor::{Event, check_cancelled};
 use byteback_api::messages::NodeInfo;
-use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_to_new};
+use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self, FileKind};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -24,20 +26,11 @@ pub(super) struct FileJob {
 /// # Errors
 /// What ends the whole restore: a server that is gone or not to be trusted, a full disk.
 pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
-    let path = job.place.path();
     match try_restore(restore, job) {
-        Ok(()) => {
-            restore.tally.remember(job.node.id, &job.place);
-            Ok(())
-        }
+        Ok(Some(whole)) => restore.publish(whole),
+        Ok(None) => Ok(()),
         Err(FileError::All(error)) => Err(error),
-        Err(FileError::Local(error)) if error.kind() == io::ErrorKind::StorageFull => {
-            Err(SyncError::local("write", restore.shown(&path), error))
-        }
-        Err(FileError::Local(error)) => {
-            restore.tally.failed(&path, &error);
-            Ok(())
-        }
+        Err(FileError::Local(error)) => restore.file_failed(&job.place.path(), error),
     }
 }
 
@@ -54,7 +47,8 @@ impl From<io::Error> for FileError {
     }
 }
 
-fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<(), FileError> {
+/// Makes the file under a temporary name; `None` if it was there already.
+fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>, FileError> {
     let dir = restore.open_dir(&job.place.dir)?;
     let attributes = &job.node.attributes;
     let path = job.place.path();
@@ -68,24 +62,24 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<(), FileError> {
     {
         let file = tree::open_path_at(&dir, &job.place.name)?;
         apply_attributes(&file, attributes, &path, restore.tally)?;
+        restore.tally.remember(job.node.id, &job.place);
         restore.tally.file_kept(&path);
-        return Ok(());
+        return Ok(None);
     }
-    clear_way(&dir, &job.place.name, restore.options.overwrite)?;
-    let temporary = temporary_name(job.node.id);
-    let _ = rustix::fs::unlinkat(&dir, temporary.as_os_str(), AtFlags::empty());
+    let temporary = restore.temporary_names.next();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = File::from(tree::open_at(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
     let written = fetch(restore, job, &file).and_then(|written_bytes| {
         apply_attributes(&file, attributes, &path, restore.tally)?;
-        rename_into_place(&dir, &temporary, &job.place.name)?;
         Ok(written_bytes)
     });
     match written {
-        Ok(written_bytes) => {
-            restore.tally.file_done(&path, written_bytes);
-            Ok(())
-        }
+        Ok(written_bytes) => Ok(Some(WholeFile {
+            place: job.place.clone(),
+            temporary,
+            id: job.node.id,
+            written_bytes,
+        })),
         Err(error) => {
             let _ = rustix::fs::unlinkat(&dir, temporary.as_os_str(), AtFlags::empty());
             Err(error)
@@ -93,27 +87,37 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<(), FileError> {
     }
 }
 
-/// Writes the contents; a connection that breaks in the middle is tried again from the beginning.
+/// Writes the contents. A connection that breaks in the middle is made anew and goes on where it broke, as often as it
+/// gets any further. What stays broken is an error of this file: if it is the server that is gone, the next file shows it.
 fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileError> {
-    if job.node.attributes.size == 0 {
+    let size = job.node.attributes.size;
+    if size == 0 {
         return Ok(0);
     }
-    let mut pauses = restore.server.pauses();
+    let mut target = Watched {
+        file,
+        restore,
+        written_bytes: 0,
+        written_to: 0,
+    };
+    let mut pauses = restore.server.transfer_pauses();
     loop {
-        file.set_len(0)?;
-        let error = match fetch_once(restore, job, file) {
-            Ok(written_bytes) => return Ok(written_bytes),
+        // The last byte is asked for again rather than nothing.
+        let from = target.written_to.min(size - 1);
+        let error = match fetch_from(restore, job, from, &mut target) {
+            Ok(()) => return Ok(target.written_bytes),
             Err(FetchError::Broken(error)) => error,
             Err(FetchError::File(error)) => return Err(error),
         };
-        if restore.monitor.is_cancelled() {
-            return Err(FileError::All(SyncError::Cancelled));
+        check_cancelled(restore.monitor).map_err(FileError::All)?;
+        if target.written_to > from {
+            pauses = restore.server.transfer_pauses();
         }
         if !pauses.rest() {
-            return Err(FileError::All(SyncError::delta(
-                restore.shown(&job.place.path()),
-                error,
-            )));
+            return Err(FileError::Local(io::Error::other(format!(
+                "its contents did not arrive whole: {}",
+                told_with_causes(&error)
+            ))));
         }
     }
 }
@@ -124,14 +128,14 @@ enum FetchError {
     File(FileError),
 }
 
-fn fetch_once(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FetchError> {
+fn fetch_from(restore: &Restore<'_>, job: &FileJob, from: u64, target: &mut Watched<'_>) -> Result<(), FetchError> {
     let all = |error| FetchError::File(FileError::All(error));
     let local = |error| FetchError::File(FileError::Local(error));
-    let content = match restore.server.content(restore.folder, job.node.id, restore.at) {
+    let content = match restore.server.content(restore.folder, job.node.id, restore.at, from) {
         Ok(content) => content,
         // One damaged file does not take the others with it.
         Err(error) if matches!(error.kind, ServerErrorKind::Damaged | ServerErrorKind::NotFound) => {
-            return Err(local(io::Error::other(error)));
+            return Err(local(io::Error::other(error.message)));
         }
         Err(error) => return Err(all(error.into())),
     };
@@ -144,9 +148,13 @@ fn fetch_once(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, 
             job.node.id, header.new_len_bytes, header.base_len_bytes
         ))));
     }
-    let mut target = Watched { file, restore };
-    match apply_to_new(&EmptyBase, &mut delta, &mut target) {
-        Ok(stats) => Ok(stats.literal_bytes),
+    // The rest goes into what is there already, which has its full length since the first try.
+    let applied = match target.len_bytes().map_err(local)? {
+        0 => apply_to_new(&EmptyBase, &mut delta, target),
+        _ => apply_in_place(&mut delta, target),
+    };
+    match applied {
+        Ok(_) => Ok(()),
         Err(ApplyError::WriteTarget { source, .. } | ApplyError::SetLen { source, .. } | ApplyError::Len(source)) => {
             Err(local(source))
         }
@@ -158,6 +166,9 @@ fn fetch_once(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, 
 struct Watched<'a> {
     file: &'a File,
     restore: &'a Restore<'a>,
+    written_bytes: u64,
+    /// What lies before this offset is as it must be: streams ascend.
+    written_to: u64,
 }
 
 impl Target for Watched<'_> {
@@ -168,12 +179,18 @@ impl Target for Watched<'_> {
     fn write_range(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         std::os::unix::fs::FileExt::write_all_at(self.file, bytes, offset)?;
         let bytes_len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.written_bytes = self.written_bytes.saturating_add(bytes_len);
+        self.written_to = self.written_to.max(offset.saturating_add(bytes_len));
         self.restore.monitor.event(Event::BytesRead(bytes_len));
         Ok(())
     }
 
     fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
-        tree::punch_hole(self.file, range.start(), range.len_bytes())
+        // What lies further on was never written and is a hole.
+        match ByteRange::new(range.start(), range.end().min(self.written_to)) {
+            Some(written) => tree::punch_hole(self.file, written.start(), written.len_bytes()),
+            None => Ok(()),
+        }
     }
 
     fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {

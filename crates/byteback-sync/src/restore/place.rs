@@ -1,13 +1,17 @@
 //! Names in the target: temporary ones, what stands in the way, and putting things in their place.
+//!
+//! A temporary name holds a number that was drawn for this restore: no snapshot can hold that name, not even one of a
+//! directory in which an earlier restore was interrupted.
 
 use crate::tree_reader::join_path;
-use byteback_api::FileId;
+use byteback_host::random::Randomness;
 use byteback_host::tree::{self, FileKind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const TEMPORARY_PREFIX: &str = ".byteback-restore-";
 
@@ -25,15 +29,54 @@ impl Place {
     }
 }
 
-/// What a file is called until it is whole. An interrupted restore that is run again finds the name and replaces it.
-pub(super) fn temporary_name(file: FileId) -> OsString {
-    OsString::from(format!("{TEMPORARY_PREFIX}{file}"))
+/// The temporary names of one restore.
+pub(super) struct TemporaryNames {
+    restore: u64,
+    next: AtomicU64,
 }
 
-/// Whether a name is one of [`temporary_name`].
-pub(super) fn is_temporary(name: &OsStr) -> bool {
+impl TemporaryNames {
+    pub(super) fn draw(randomness: &dyn Randomness) -> io::Result<Self> {
+        Ok(Self {
+            restore: randomness.next_u64()?,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// A name that nothing has.
+    pub(super) fn next(&self) -> OsString {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        OsString::from(format!("{TEMPORARY_PREFIX}{:016x}{number:016x}", self.restore))
+    }
+
+    /// Whether this restore may be at work under that name.
+    pub(super) fn is_ours(&self, name: &OsStr) -> bool {
+        is_temporary(name)
+            && name
+                .as_bytes()
+                .starts_with(format!("{TEMPORARY_PREFIX}{:016x}", self.restore).as_bytes())
+    }
+}
+
+/// Whether a name is one of a restore, this one or an earlier one.
+fn is_temporary(name: &OsStr) -> bool {
     let rest = name.as_bytes().strip_prefix(TEMPORARY_PREFIX.as_bytes());
     rest.is_some_and(|id| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Removes what interrupted restores left in a directory; before anything of the snapshot is put there.
+pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
+    for entry in tree::read_dir(&dir, 0)? {
+        let entry = entry?;
+        if is_temporary(&entry.name) && entry.kind_hint != Some(FileKind::Dir) {
+            match rustix::fs::unlinkat(&dir, entry.name.as_os_str(), AtFlags::empty()) {
+                // A directory that somebody called so is nothing of ours.
+                Ok(()) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes sure that something that is no directory can take this name.
@@ -66,7 +109,7 @@ pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, overwrite: bool) -> i
     Ok(rustix::fs::mkdirat(dir, name, Mode::RWXU)?)
 }
 
-/// Gives what was made under a temporary name its own.
+/// Gives what was made under a temporary name its own; whoever calls this has cleared the way.
 pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr) -> io::Result<()> {
     rustix::fs::renameat(dir.as_fd(), temporary, dir.as_fd(), name)?;
     // Two names of one inode stay both; then the temporary one is too much.

@@ -115,12 +115,15 @@ impl<'a> Tally<'a> {
         self.lock().places.get(&file).cloned()
     }
 
-    pub(super) fn file_done(&self, path: &[u8], written_bytes: u64) {
+    /// A file is whole; it is counted when it has its name.
+    pub(super) fn file_written(&self, path: &[u8]) {
+        self.done(path);
+    }
+
+    pub(super) fn file_done(&self, written_bytes: u64) {
         let mut counts = self.lock();
         counts.report.files += 1;
         counts.report.written_bytes += written_bytes;
-        drop(counts);
-        self.done(path);
     }
 
     pub(super) fn file_kept(&self, path: &[u8]) {

@@ -1,6 +1,6 @@
 //! The calls of the API, one method each.
 
-use super::{Body, ClientOptions, JSON_LEN_MAX, ServerClient, read_json};
+use super::{Body, ClientOptions, JSON_LEN_MAX, ServerClient, persist, read_json};
 use crate::error::{Result, ServerError, ServerErrorKind};
 use byteback_api::batch::MAGIC;
 use byteback_api::messages::{
@@ -73,7 +73,7 @@ impl ServerClient {
         self.json(&self.ask(Route::Folder, &[folder.as_str()], &[]))
     }
 
-    /// Stages a part of a batch, replacing what had this number.
+    /// Stages a part of a batch, replacing what had this number. `waiting` hears of a failure that may pass.
     ///
     /// # Errors
     /// As every call.
@@ -83,6 +83,7 @@ impl ServerClient {
         counter: u64,
         part: u32,
         bytes: &[u8],
+        waiting: &dyn Fn(&ServerError),
     ) -> Result<PartStaged, ServerError> {
         debug_assert!(bytes.starts_with(&MAGIC), "a part is a piece of a batch stream");
         let mut ask = self.ask(
@@ -94,16 +95,17 @@ impl ServerClient {
             media: MEDIA_BATCH,
             bytes,
         };
-        self.json(&ask)
+        persist(self.transfer_pauses(), waiting, || self.send_for_json(&ask))
     }
 
     /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.
     ///
-    /// When the connection fails, the server is asked whether it applied the batch before it is sent again.
+    /// When the connection fails, the server is asked whether it applied the batch before it is sent again; `waiting`
+    /// hears of the first such failure.
     ///
     /// # Errors
-    /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`], [`ServerErrorKind::Internal`] and
-    /// [`ServerErrorKind::Protocol`] leave it unknown whether the batch was applied; all other kinds say that it was
+    /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`], [`ServerErrorKind::Internal`],
+    /// [`ServerErrorKind::Protocol`] and [`ServerErrorKind::Tls`] leave it unknown whether the batch was applied; all other kinds say that it was
     /// not. See [`ServerClient::commit_outcome_is_known`].
     pub fn commit(
         &self,
@@ -111,6 +113,7 @@ impl ServerClient {
         counter: u64,
         parts: u32,
         bytes: &[u8],
+        waiting: &dyn Fn(&ServerError),
     ) -> Result<BatchApplied, ServerError> {
         let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
         ask.body = Body::Bytes {
@@ -121,29 +124,31 @@ impl ServerClient {
             ask.headers.push((HEADER_PARTS, parts.to_string()));
         }
         ask.timeout = self.options.commit_timeout;
-        let mut pauses = self.pauses();
+        let mut pauses = self.transfer_pauses();
+        let mut is_first = true;
         loop {
-            let result = self
-                .send_once(&ask)
-                .and_then(|response| read_json::<BatchApplied>(&ask.name(), response));
-            let error = match result {
+            let error = match self.send_for_json::<BatchApplied>(&ask) {
                 Ok(applied) => return Ok(applied),
                 Err(error) if Self::commit_outcome_is_known(error.kind) => return Err(error),
                 Err(error) => error,
             };
+            if std::mem::take(&mut is_first) && error.kind.is_transient() {
+                waiting(&error);
+            }
             if !pauses.rest() {
                 return Err(error);
             }
-            // The question has attempts of its own; if it stays without an answer, so does the outcome.
             match self.batch_status(folder, counter) {
                 Ok(BatchStatus {
                     applied: Some(applied), ..
                 }) => return Ok(applied),
+                // It will not get there by being sent again.
+                Ok(_) if !error.kind.is_transient() => return Err(error),
+                // Not applied, or still at it; sent twice, it is applied once.
                 Ok(_) => {}
+                // Gone: the next attempt shows whether for good.
+                Err(asking) if asking.kind.is_transient() => {}
                 Err(_) => return Err(error),
-            }
-            if !error.kind.is_transient() {
-                return Err(error);
             }
         }
     }
@@ -157,6 +162,8 @@ impl ServerClient {
                 | ServerErrorKind::Busy
                 | ServerErrorKind::Internal
                 | ServerErrorKind::Protocol
+                // A record that does not decrypt may be the answer.
+                | ServerErrorKind::Tls
         )
     }
 
@@ -227,16 +234,25 @@ impl ServerClient {
         self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
     }
 
-    /// The contents of a file at a moment as a delta over nothing, in which holes are zeros. A connection that breaks
-    /// shows as an error of the reader.
+    /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only what lies at or after
+    /// `from`, if that is not 0. A connection that breaks shows as an error of the reader.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then; [`ServerErrorKind::Damaged`].
-    pub fn content(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<ContentReader, ServerError> {
+    pub fn content(&self, folder: &FolderName, node: FileId, at: Seq, from: u64) -> Result<ContentReader, ServerError> {
         let parameters = [("at", at.to_string())];
         let mut ask = self.ask(Route::Content, &[folder.as_str(), &node.to_string()], &parameters);
         ask.headers.push(("accept", MEDIA_DELTA.to_owned()));
-        let response = self.send(&ask)?;
+        if from > 0 {
+            ask.headers.push(("range", format!("bytes={from}-")));
+        }
+        let response = persist(self.transfer_pauses(), &|_| {}, || self.send_once(&ask))?;
+        if from > 0 && response.status() != http::StatusCode::PARTIAL_CONTENT {
+            return Err(ServerError::protocol(
+                &ask.name(),
+                "the rest of the contents was asked for and something else came",
+            ));
+        }
         let media = response.headers().get(http::header::CONTENT_TYPE);
         if media.is_none_or(|media| media.as_bytes() != MEDIA_DELTA.as_bytes()) {
             return Err(ServerError::protocol(

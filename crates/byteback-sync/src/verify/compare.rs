@@ -11,7 +11,7 @@ use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self, FileKind, Identity, Stat};
 use rustix::fs::{Mode, OFlags};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -41,6 +41,7 @@ pub(super) fn compare(
         folder,
         root,
         monitor,
+        damaged: report.damaged.iter().map(|damage| damage.id).collect(),
         report,
         first_names: HashMap::new(),
     };
@@ -60,6 +61,8 @@ struct Comparison<'a> {
     report: &'a mut VerifyReport,
     /// Which local inode the first name of each file of the snapshot is.
     first_names: HashMap<FileId, Identity>,
+    /// Files that the server cannot read in full.
+    damaged: HashSet<FileId>,
 }
 
 impl Comparison<'_> {
@@ -217,7 +220,8 @@ impl Comparison<'_> {
             );
             return Ok(());
         }
-        if size == 0 {
+        // What is damaged was told by the server's own verification.
+        if size == 0 || self.damaged.contains(&node.id) {
             return Ok(());
         }
         let file = match tree::reopen(fd, OFlags::RDONLY) {
@@ -227,19 +231,7 @@ impl Comparison<'_> {
                 return Ok(());
             }
         };
-        let content = match self.server.content(self.folder, node.id, self.report.seq) {
-            Ok(content) => content,
-            // Told by the server's own verification.
-            Err(error) if error.kind == crate::ServerErrorKind::Damaged => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
         let shown = ByteString::from(path);
-        let mut delta = DeltaReader::new(content).map_err(|error| SyncError::delta(&shown, error))?;
-        if delta.header().base_len_bytes != 0 || delta.header().new_len_bytes != size {
-            return Err(SyncError::hostile(format!(
-                "the contents of '{shown}' have not the length of the file"
-            )));
-        }
         let mut beside = Beside {
             file: &file,
             monitor: self.monitor,
@@ -247,11 +239,38 @@ impl Comparison<'_> {
             buffer: Vec::new(),
             differs_at: None,
         };
-        let applied = apply_to_new(&EmptyBase, &mut delta, &mut beside);
-        let compared = match applied {
-            Ok(_) => beside.expect_zeros(size),
-            Err(ApplyError::WriteTarget { source, .. }) => Err(source),
-            Err(error) => return Err(SyncError::delta(&shown, error)),
+        let mut pauses = self.server.transfer_pauses();
+        let compared = loop {
+            // The last byte is asked for again rather than nothing.
+            let from = beside.compared_to.min(size - 1);
+            let content = self.server.content(self.folder, node.id, self.report.seq, from)?;
+            let applied = DeltaReader::new(content)
+                .map_err(ApplyError::from)
+                .and_then(|mut delta| {
+                    let header = *delta.header();
+                    if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != size {
+                        return Ok(false);
+                    }
+                    apply_to_new(&EmptyBase, &mut delta, &mut beside).map(|_| true)
+                });
+            match applied {
+                Ok(true) => break beside.expect_zeros(size),
+                Ok(false) => {
+                    return Err(SyncError::hostile(format!(
+                        "the contents of '{shown}' have not the length of the file"
+                    )));
+                }
+                Err(ApplyError::WriteTarget { source, .. }) => break Err(source),
+                Err(error) => {
+                    check_cancelled(self.monitor)?;
+                    if beside.compared_to > from {
+                        pauses = self.server.transfer_pauses();
+                    }
+                    if !pauses.rest() {
+                        return Err(SyncError::delta(&shown, error));
+                    }
+                }
+            }
         };
         self.report.compared_bytes += beside.compared_to;
         match (beside.differs_at, compared) {
@@ -334,7 +353,9 @@ impl Target for Beside<'_> {
         if self.monitor.is_cancelled() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        self.expect_zeros(offset)?;
+        if offset > self.compared_to {
+            self.expect_zeros(offset)?;
+        }
         let mut at = offset;
         for wanted in bytes.chunks(BUFFER_LEN) {
             let found = self.read(at, len_u64(wanted.len()))?;
