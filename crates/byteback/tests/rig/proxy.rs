@@ -1,0 +1,161 @@
+//! A wire between clients and the server that can be cut at a chosen point.
+//!
+//! It passes bytes through, a thread for each direction of each connection. While it is *armed*, the first answer to a request
+//! that commits a batch is held back: by then the server has committed, and nobody at the client's side knows. What the test
+//! does in that moment (kill somebody) is its own affair; afterwards the connection is dropped without the answer, and the proxy is not armed any
+//! more.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// See the module.
+pub(crate) struct Proxy {
+    url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: Mutex<String>,
+    armed: Mutex<Option<Trap>>,
+    stop: AtomicBool,
+}
+
+/// Told when the answer is there; goes on when it is told to.
+struct Trap {
+    sprung: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+/// The test's end of an armed proxy.
+pub(crate) struct Armed {
+    sprung: Receiver<()>,
+    _go_on: Sender<()>,
+}
+
+impl Armed {
+    /// Waits until the server has committed a batch, or `within` has passed.
+    pub(crate) fn wait_for_commit(&self, within: std::time::Duration) -> bool {
+        self.sprung.recv_timeout(within).is_ok()
+    }
+}
+
+impl Proxy {
+    /// Listens, and passes on to `server`, a host and port.
+    pub(crate) fn start(server: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared {
+            server: Mutex::new(server.to_owned()),
+            armed: Mutex::new(None),
+            stop: AtomicBool::new(false),
+        });
+        std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                for client in listener.incoming().map_while(Result::ok) {
+                    if shared.stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let shared = Arc::clone(&shared);
+                    std::thread::spawn(move || shared.serve(&client));
+                }
+            }
+        });
+        Self { url, shared }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server is at another place now.
+    pub(crate) fn pass_on_to(&self, server: &str) {
+        server.clone_into(&mut self.shared.server.lock().unwrap());
+    }
+
+    /// Holds the next answer to a commit back, until the answer of this function is dropped.
+    pub(crate) fn arm(&self) -> Armed {
+        let (sprung, heard) = channel();
+        let (tell, go_on) = channel();
+        *self.shared.armed.lock().unwrap() = Some(Trap { sprung, go_on });
+        Armed {
+            sprung: heard,
+            _go_on: tell,
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.url.trim_start_matches("http://"));
+    }
+}
+
+impl Shared {
+    fn serve(&self, client: &TcpStream) {
+        let address = self.server.lock().unwrap().clone();
+        let Ok(server) = TcpStream::connect(address) else {
+            return;
+        };
+        // Whether what the client sent last commits a batch.
+        let is_commit = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pass(client, &server, |bytes| {
+                    if let Some(request) = request_line(bytes) {
+                        is_commit.store(commits(&request), Ordering::SeqCst);
+                    }
+                    true
+                });
+            });
+            scope.spawn(|| {
+                pass(&server, client, |bytes| {
+                    // An interim answer (100 Continue) tells nothing yet.
+                    if !is_commit.load(Ordering::SeqCst) || !bytes.starts_with(b"HTTP/1.1 2") {
+                        return true;
+                    }
+                    let Some(trap) = self.armed.lock().unwrap().take() else {
+                        return true;
+                    };
+                    let _ = trap.sprung.send(());
+                    // Ends when the test drops its end.
+                    let _ = trap.go_on.recv();
+                    false
+                });
+            });
+        });
+    }
+}
+
+/// The first line of an HTTP request, if these bytes begin one.
+fn request_line(bytes: &[u8]) -> Option<String> {
+    let line = bytes.split(|byte| *byte == b'\r').next()?;
+    let line = std::str::from_utf8(line.get(..line.len().min(512))?).ok()?;
+    line.ends_with("HTTP/1.1").then(|| line.to_owned())
+}
+
+/// Whether a request asks the server to apply a batch.
+fn commits(request: &str) -> bool {
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    let path = path.split('?').next().unwrap_or_default();
+    request.starts_with("POST ") && path.contains("/batches/")
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream, mut may_pass: impl FnMut(&[u8]) -> bool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count) = from.read(&mut buffer) {
+        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
+        if !may_pass(bytes) || to.write_all(bytes).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}

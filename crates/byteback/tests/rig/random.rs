@@ -1,0 +1,58 @@
+//! A small pseudo-random generator (splitmix64), and the seed: `BYTEBACK_SEED`, or one made of the time. The seed repeats the
+//! choices of a run, not the kernel's order of events.
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap()
+    }
+
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// The finalizer of splitmix64.
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut mixed = value;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// The seed of this run, printed.
+pub(crate) fn seed() -> u64 {
+    let seed = number("BYTEBACK_SEED").unwrap_or_else(|| {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        u64::from(since.subsec_nanos()) ^ since.as_secs()
+    });
+    println!("BYTEBACK_SEED={seed}");
+    seed
+}
+
+/// How many rounds a test runs: `BYTEBACK_ROUNDS`, or what it does by default.
+pub(crate) fn rounds(default: u64) -> u64 {
+    number("BYTEBACK_ROUNDS").unwrap_or(default)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}

@@ -1,0 +1,145 @@
+//! A directory with everything in it, and the comparison of two of them to the last attribute.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// With the kind in the upper bits, as `st_mode`.
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) mtime: (i64, i64),
+    pub(crate) inode: u64,
+    pub(crate) rdev: u64,
+    /// Of a file its bytes, of a symlink its target.
+    pub(crate) content: Arc<Vec<u8>>,
+    pub(crate) xattrs: BTreeMap<OsString, Vec<u8>>,
+}
+
+impl Entry {
+    pub(crate) fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+
+    pub(crate) fn is_symlink(&self) -> bool {
+        self.mode & 0o170_000 == 0o120_000
+    }
+}
+
+/// A directory and all below it, by path; the root's is empty.
+pub(crate) type Tree = BTreeMap<PathBuf, Entry>;
+
+/// Looks at everything. Nobody may change it meanwhile.
+pub(crate) fn look(root: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(below) = left.pop() {
+        let path = root.join(&below);
+        let failed = |error: std::io::Error| panic!("{}: {error}", path.display());
+        let metadata = fs::symlink_metadata(&path).unwrap_or_else(failed);
+        let kind = metadata.file_type();
+        let content = if kind.is_dir() {
+            for entry in fs::read_dir(&path).unwrap() {
+                left.push(below.join(entry.unwrap().file_name()));
+            }
+            Vec::new()
+        } else if kind.is_symlink() {
+            fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
+        } else if kind.is_file() {
+            fs::read(&path).unwrap()
+        } else {
+            Vec::new()
+        };
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        let entry = Entry {
+            mode: metadata.mode(),
+            owner: (metadata.uid(), metadata.gid()),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            inode: metadata.ino(),
+            rdev: if is_device { metadata.rdev() } else { 0 },
+            content: Arc::new(content),
+            xattrs: xattrs(&path),
+        };
+        tree.insert(below, entry);
+    }
+    tree
+}
+
+fn xattrs(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let mut names = vec![0; 64 << 10];
+    let len = rustix::fs::llistxattr(path, &mut names).unwrap();
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let values = names.map(|name| {
+        let name = OsString::from_vec(name.to_vec());
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, &name, &mut value).unwrap();
+        value.truncate(len);
+        (name, value)
+    });
+    values.collect()
+}
+
+/// The first bytes at which two contents differ, for messages.
+pub(crate) fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
+    if left == right {
+        return None;
+    }
+    let common = left.iter().zip(right).position(|(one, other)| one != other);
+    Some(common.unwrap_or(left.len().min(right.len())))
+}
+
+/// What differs between what is there and what was restored, in words; nothing if they are equal. Without `times`, times of
+/// modification are not compared.
+pub(crate) fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    let paths: std::collections::BTreeSet<&PathBuf> = there.keys().chain(restored.keys()).collect();
+    let mut linked: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut linked_back: BTreeMap<u64, u64> = BTreeMap::new();
+    for path in paths {
+        let (one, other) = match (there.get(path), restored.get(path)) {
+            (Some(one), Some(other)) => (one, other),
+            (Some(_), None) => {
+                found.push(format!("{path:?} is missing in the restored tree"));
+                continue;
+            }
+            _ => {
+                found.push(format!("{path:?} is only in the restored tree"));
+                continue;
+            }
+        };
+        if one.mode != other.mode {
+            found.push(format!("{path:?}: mode {:o}, restored {:o}", one.mode, other.mode));
+        }
+        if (one.owner, one.rdev) != (other.owner, other.rdev) {
+            found.push(format!("{path:?}: owner or device differ"));
+        }
+        if times && one.mtime != other.mtime {
+            found.push(format!("{path:?}: mtime {:?}, restored {:?}", one.mtime, other.mtime));
+        }
+        if one.xattrs != other.xattrs {
+            found.push(format!("{path:?}: extended attributes differ"));
+        }
+        if let Some(offset) = first_difference(&one.content, &other.content) {
+            let (len, restored_len) = (one.content.len(), other.content.len());
+            found.push(format!(
+                "{path:?}: content differs from offset {offset} on; {len} bytes, restored {restored_len}"
+            ));
+        }
+        let is_linked = *linked.entry(one.inode).or_insert(other.inode) == other.inode
+            && *linked_back.entry(other.inode).or_insert(one.inode) == one.inode;
+        if !is_linked {
+            found.push(format!("{path:?}: hard links differ"));
+        }
+    }
+    found
+}
