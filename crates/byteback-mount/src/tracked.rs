@@ -232,12 +232,16 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
-        let cut_off = match &self.account {
-            Some(_) => ByteRange::new(len_bytes, host::stat_fd(fd).map_err(backing("truncate"))?.size),
+        // What is cut off, or what is gained: zeros are content, too.
+        let range = match &self.account {
+            Some(_) => {
+                let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
+                ByteRange::new(size.min(len_bytes), size.max(len_bytes))
+            }
             None => None,
         };
-        let change = self.begin_content(&object.identity, fd, cut_off)?;
-        match cut_off {
+        let change = self.begin_content(&object.identity, fd, range)?;
+        match range {
             Some(range) => change.wrote(range.start(), range.len_bytes()),
             None => change.attributes(),
         }
@@ -249,11 +253,14 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
-        // Allocating leaves the bytes as they are; beyond the end it adds zeros.
-        let range = if (mode - FallocateFlags::KEEP_SIZE).is_empty() {
+        let end = offset.saturating_add(len_bytes);
+        let range = if mode == FallocateFlags::KEEP_SIZE {
             None
+        } else if mode.is_empty() && self.account.is_some() {
+            // Allocating leaves the bytes as they are; beyond the end it adds zeros.
+            ByteRange::new(host::stat_fd(file).map_err(backing("allocate"))?.size, end)
         } else {
-            ByteRange::new(offset, offset.saturating_add(len_bytes))
+            ByteRange::new(offset, end)
         };
         let change = self.begin_content(&file.identity(), file.as_fd(), range)?;
         match range {
