@@ -130,6 +130,12 @@ impl IntentFile {
             found.every_node = counted_from > Generation(0);
             file.set_len(0).map_err(failed)?;
             file.allocate(SECTOR_BYTES as u64 + halves_bytes).map_err(failed)?;
+            if found.every_node {
+                // Until the caller has committed a younger generation, whoever starts after a crash must find this out too.
+                let sector = 1 + (counted_from.0 % 2) * half_sectors;
+                file.write_all_at(sector * SECTOR_BYTES as u64, &encode(EVERY_NODE, counted_from))
+                    .map_err(failed)?;
+            }
             file.sync_data().map_err(failed)?;
             // The head comes last: whoever finds it finds the whole file.
             file.write_all_at(0, &encode_head(half_sectors)).map_err(failed)?;
@@ -294,3 +300,6 @@ fn decode(record: &[u8]) -> Option<(NodeId, Generation)> {
     let good = small(16)? == RECORD_MAGIC && small(20)? == crc32c::crc32c(record.get(..20)?);
     good.then_some((NodeId(number(0)?), Generation(number(8)?)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,3 +43,6 @@ pub use marks::{ConsumerState, PendingCut};
 pub use operation::{Operation, Remains};
 pub use record::{Fence, node_kind};
 pub use scan::{ScanReport, TreeView};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Whoever has to change a line here changes what
+//! elder logs say: that needs a new version, and a reader of the old one.
+
+use std::sync::Arc;
+
+use byteback_extents::ByteRange;
+use byteback_host::clock::SimClock;
+use byteback_host::durable::DurableDir;
+use byteback_host::random::SimRandomness;
+use byteback_host::sim::SimDisk;
+use redb::{ReadableTable, TableDefinition, TableHandle};
+
+use crate::database::decode_layer;
+use crate::layer::Layer;
+use crate::ledger::{LedgerEntry, LedgerEvent};
+use crate::marks::{ConsumerState, PendingCut};
+use crate::record::{DiskKey, NodeRecord};
+use crate::{Epoch, Fence, Log, LogError, NodeKind, WholeReason};
+
+#[test]
+fn a_node_record_of_version_1() {
+    let open = NodeRecord {
+        kind: NodeKind::BlockDevice,
+        key: DiskKey {
+            device: 0,
+            inode: 300,
+            birth_ns: 0,
+        },
+        born: Epoch(1),
+        fence: None,
+    };
+    let bytes = [
+        0x01, // version
+        0x06, // block device
+        0x00, // no fence
+        0x00, // the root's device
+        0xac, 0x02, // inode 300
+        0x00, // no birth time
+        0x01, // born in epoch 1
+    ];
+    assert_eq!(open.encode(), bytes);
+    assert_eq!(NodeRecord::decode(&bytes), Ok(open));
+
+    let clean = NodeRecord {
+        kind: NodeKind::File,
+        key: DiskKey {
+            device: 5,
+            inode: 7,
+            birth_ns: -2,
+        },
+        born: Epoch(128),
+        fence: Some(Fence {
+            size_bytes: 4096,
+            mtime_ns: 1,
+            ctime_ns: -1,
+            mode: 0o644,
+            uid: 1000,
+            gid: 0,
+        }),
+    };
+    let bytes = [
+        0x01, // version
+        0x00, // regular file
+        0x01, // with a fence
+        0x05, // device 5
+        0x07, // inode 7
+        0x03, // birth: zigzag of -2
+        0x80, 0x01, // born in epoch 128
+        0x80, 0x20, // size 4096
+        0x02, // mtime: zigzag of 1
+        0x01, // ctime: zigzag of -1
+        0xa4, 0x03, // mode 0644
+        0xe8, 0x07, // uid 1000
+        0x00, // gid 0
+    ];
+    assert_eq!(clean.encode(), bytes);
+    assert_eq!(NodeRecord::decode(&bytes), Ok(clean));
+
+    let kinds = [
+        NodeKind::File,
+        NodeKind::Directory,
+        NodeKind::Symlink,
+        NodeKind::Fifo,
+        NodeKind::Socket,
+        NodeKind::CharDevice,
+        NodeKind::BlockDevice,
+    ];
+    for (code, kind) in (0..).zip(kinds) {
+        assert_eq!(NodeRecord { kind, ..open }.encode()[1], code);
+    }
+}
+
+#[test]
+fn a_layer_of_version_1() {
+    let mut layer = Layer::default();
+    for (start, end) in [(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)] {
+        layer.ranges.insert(ByteRange::new(start, end).unwrap());
+    }
+    let bytes = [
+        0x01, // version
+        0x00, // ranges count
+        0x03, // three of them
+        0x00, 0x80, 0x20, // gap 0, length 4096
+        0x88, 0x07, 0x01, // gap 904, length 1
+        0xf7, 0xd8, 0xff, 0xff, 0xff, 0x1f, 0xac, 0x02, // gap 2^40 - 5001, length 300
+    ];
+    assert_eq!(layer.encode(), bytes);
+    assert_eq!(decode_layer(&bytes).unwrap().encode(), bytes);
+
+    let reasons = [
+        WholeReason::Created,
+        WholeReason::NoMark,
+        WholeReason::Untracked,
+        WholeReason::Interrupted,
+        WholeReason::Unsaved,
+    ];
+    for (code, reason) in (1..).zip(reasons) {
+        let mut whole = Layer::default();
+        whole.mark_whole(reason);
+        assert_eq!(whole.encode(), [0x01, code, 0x00]);
+        assert_eq!(decode_layer(&[0x01, code, 0x00]).unwrap().whole, Some(reason));
+    }
+    // Two ranges that touch would be one, none is empty, and nothing follows the last.
+    for bad in [
+        &[0x01, 0x00, 0x02, 0x00, 0x01, 0x00, 0x01][..],
+        &[0x01, 0x00, 0x01, 0x00, 0x00],
+        &[0x01, 0x00, 0x00, 0x00],
+        &[0x01, 0x06, 0x00],
+        &[0x02, 0x00, 0x00],
+    ] {
+        assert!(
+            matches!(decode_layer(bad), Err(LogError::Damaged { what: "layer" })),
+            "{bad:?}"
+        );
+    }
+}
+
+#[test]
+fn a_mark_of_version_1() {
+    let state = ConsumerState {
+        mark: Some(Epoch(7)),
+        pending: Some(PendingCut {
+            epoch: Epoch(9),
+            batch: 200,
+        }),
+        saved_at_ns: 64,
+        note: b"{}".to_vec(),
+    };
+    let bytes = [
+        0x01, // version
+        0x07, // mark
+        0x09, // epoch of the pending cut
+        0xc8, 0x01, // its batch
+        0x80, 0x01, // saved at: zigzag of 64
+        0x02, b'{', b'}', // note
+    ];
+    assert_eq!(state.encode(), bytes);
+    assert_eq!(ConsumerState::decode(&bytes).unwrap(), state);
+    assert_eq!(ConsumerState::default().encode(), [0x01, 0, 0, 0, 0, 0]);
+    assert!(ConsumerState::decode(&[0x02, 0, 0, 0, 0, 0]).is_err());
+}
+
+#[test]
+fn ledger_entries_of_version_1() {
+    let event = |event| LedgerEntry { at_ns: -64, event };
+    for (entry, bytes) in [
+        (event(LedgerEvent::Created), [0x01, 0, 0x7f, 0, 0]),
+        (event(LedgerEvent::TrackingBegan), [0x01, 1, 0x7f, 0, 0]),
+        (event(LedgerEvent::TrackingEnded), [0x01, 2, 0x7f, 0, 0]),
+        (event(LedgerEvent::Interrupted { open_files: 3 }), [0x01, 3, 0x7f, 3, 0]),
+        (
+            event(LedgerEvent::UntrackedChanges { files: 4, names: 5 }),
+            [0x01, 4, 0x7f, 4, 5],
+        ),
+    ] {
+        assert_eq!(entry.encode(), bytes);
+        assert_eq!(LedgerEntry::decode(&bytes).unwrap(), entry);
+    }
+    for bad in [[0x02, 0, 0x7f, 0, 0], [0x01, 5, 0x7f, 0, 0]] {
+        assert!(LedgerEntry::decode(&bad).is_err());
+    }
+}
+
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// A log on a simulated disk, then its database as redb alone sees it.
+fn database_of_a_new_log(act: impl FnOnce(&Log)) -> redb::Database {
+    let disk = SimDisk::new(1);
+    let dir: Arc<dyn DurableDir> = Arc::new(disk);
+    let clock = Arc::new(SimClock::new(1_000));
+    let log = Log::open(&dir, clock, &SimRandomness::new(7)).unwrap();
+    act(&log);
+    drop(log);
+    let file = dir
+        .open("log.redb", byteback_host::durable::OpenMode::Existing)
+        .unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read_exact_at(0, &mut bytes).unwrap();
+    let backend = redb::backends::InMemoryBackend::new();
+    redb::StorageBackend::set_len(&backend, bytes.len() as u64).unwrap();
+    redb::StorageBackend::write(&backend, 0, &bytes).unwrap();
+    redb::Builder::new().create_with_backend(backend).unwrap()
+}
+
+#[test]
+fn the_tables_of_format_1() {
+    let database = database_of_a_new_log(|log| {
+        drop(log.cut("mail", || {}).unwrap());
+        log.advance("mail", b"note").unwrap();
+    });
+    let txn = database.begin_write().unwrap();
+    let mut names: Vec<String> = txn
+        .list_tables()
+        .unwrap()
+        .map(|table| table.name().to_owned())
+        .collect();
+    names.sort();
+    let expected = [
+        "keys",
+        "layers",
+        "ledger",
+        "marks",
+        "meta",
+        "name_layers",
+        "names",
+        "nodes",
+        "places",
+    ];
+    assert_eq!(names, expected);
+
+    // Opening a table says which types its keys and values have; another type is an error.
+    let meta = txn.open_table(META).unwrap();
+    let mut numbers: Vec<(String, u64)> = meta
+        .iter()
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|(name, value)| (name.value().to_owned(), value.value()))
+        .collect();
+    numbers.retain(|(name, _)| name != "tree");
+    let expected = [
+        ("epoch", 2),
+        ("format", 1),
+        ("intent_generation", 1),
+        ("last_node", 1),
+        ("tracking", 0),
+    ];
+    assert_eq!(numbers, expected.map(|(name, value)| (name.to_owned(), value)));
+    assert!(meta.get("tree").unwrap().is_some());
+    txn.open_table(TableDefinition::<u64, &[u8]>::new("nodes")).unwrap();
+    txn.open_table(TableDefinition::<(u64, u64, i64), u64>::new("keys"))
+        .unwrap();
+    txn.open_table(TableDefinition::<(u64, &[u8]), u64>::new("names"))
+        .unwrap();
+    txn.open_table(TableDefinition::<(u64, u64, &[u8]), ()>::new("places"))
+        .unwrap();
+    txn.open_table(TableDefinition::<(u64, u64), &[u8]>::new("layers"))
+        .unwrap();
+    txn.open_table(TableDefinition::<(u64, u64, &[u8]), u64>::new("name_layers"))
+        .unwrap();
+    let marks = txn.open_table(TableDefinition::<&str, &[u8]>::new("marks")).unwrap();
+    let mark = marks.get("mail").unwrap().unwrap().value().to_vec();
+    assert_eq!(mark, [0x01, 0x02, 0x00, 0x00, 0xd0, 0x0f, 0x04, b'n', b'o', b't', b'e']);
+    let ledger = txn.open_table(TableDefinition::<u64, &[u8]>::new("ledger")).unwrap();
+    let (number, entry) = ledger.first().unwrap().unwrap();
+    assert_eq!(
+        (number.value(), entry.value()),
+        (0, &[0x01, 0x00, 0xd0, 0x0f, 0x00, 0x00][..])
+    );
+}
+
+#[test]
+fn a_log_of_another_format_is_refused_and_left_alone() {
+    let disk = SimDisk::new(1);
+    let dir: Arc<dyn DurableDir> = Arc::new(disk);
+    let open = || Log::open(&dir, Arc::new(SimClock::new(1_000)), &SimRandomness::new(7));
+    let log = open().unwrap();
+    log.database
+        .write(|txn| crate::database::set_number(txn, "format", 2))
+        .unwrap();
+    drop(log);
+    for _ in 0..2 {
+        let refused = open().map(drop).unwrap_err();
+        assert!(matches!(refused, LogError::Version { found: 2, known: 1 }), "{refused}");
+    }
+}
