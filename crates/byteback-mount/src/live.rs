@@ -67,13 +67,18 @@ impl LiveTree {
         &self.root
     }
 
-    /// An `O_PATH` descriptor of `node`, with what it is; `None` if it has no name any more.
+    /// An `O_PATH` descriptor of `node`, with what it is; `None` if it has no name any more. May wait for changes that are
+    /// under way: not to be called from within one, nor holding a lock that one may want.
     ///
     /// # Errors
     /// What the system answered on the way; an error of the log.
     pub fn find(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
         let mut failed = None;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                // A rename that is done and not yet logged leads nowhere, however often it is asked.
+                self.log.wait_for_operations();
+            }
             let Some(names) = self.log.locate(node).map_err(io::Error::other)? else {
                 return Ok(None);
             };

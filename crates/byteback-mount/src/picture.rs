@@ -186,6 +186,57 @@ struct NodeState {
     attributes: Option<NodeAttributes>,
     /// Where to read a file that has no name any more.
     fd: Option<OwnedFd>,
+    /// All that is needed was kept, since the file was about to lose a name: the backing file is not asked for any more.
+    is_kept_whole: bool,
+}
+
+/// Where a node's content comes from, beside what was kept.
+enum Source {
+    /// From nowhere: all was kept.
+    Kept,
+    File(OwnedFd),
+}
+
+/// One piece of content, read and not yet handed on.
+#[derive(Debug, Default)]
+struct PieceRead {
+    bytes: Vec<u8>,
+    /// In order: each range, and where its bytes begin, or that it is a hole.
+    parts: Vec<(ByteRange, Option<usize>)>,
+}
+
+impl PieceRead {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+    }
+
+    fn hole(&mut self, range: ByteRange) {
+        self.parts.push((range, None));
+    }
+
+    /// Room for the bytes of `range`, to be filled.
+    fn data(&mut self, range: ByteRange) -> io::Result<&mut [u8]> {
+        let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
+        let start = self.bytes.len();
+        self.parts.push((range, Some(start)));
+        self.bytes.resize(start.saturating_add(len), 0);
+        Ok(self.bytes.get_mut(start..).unwrap_or_default())
+    }
+
+    fn hand_on(&self, sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>) -> Result<(), PictureError> {
+        for (range, start) in &self.parts {
+            match start {
+                None => sink(Content::Hole(*range))?,
+                Some(start) => {
+                    let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
+                    let bytes = self.bytes.get(*start..start.saturating_add(len)).unwrap_or_default();
+                    sink(Content::Data(range.start(), bytes))?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Picture {
@@ -274,7 +325,7 @@ impl Picture {
     }
 
     fn save_before_unlink(&self, state: &mut NodeState, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-        if state.fd.is_some() {
+        if state.fd.is_some() || state.is_kept_whole {
             return Ok(());
         }
         let fd = host::open_path_at(dir, name)?;
@@ -288,7 +339,9 @@ impl Picture {
         }
         if size <= COPY_ON_UNLINK_BYTES {
             let all = ByteRange::new(0, size);
-            return self.save(state, fd.as_fd(), all);
+            self.save(state, fd.as_fd(), all)?;
+            state.is_kept_whole = true;
+            return Ok(());
         }
         state.fd = Some(fd);
         Ok(())
@@ -302,13 +355,20 @@ impl Picture {
         let Some(state) = self.state_of(node) else {
             return Err(not_in_picture());
         };
-        let mut state = state.lock();
-        self.check()?;
-        if let Some(attributes) = &state.attributes {
-            return Ok(attributes.clone());
+        let known = |state: &NodeState| {
+            self.check()?;
+            Ok(state.attributes.clone())
+        };
+        if let Some(attributes) = known(&state.lock())? {
+            return Ok(attributes);
         }
-        let fd = find(live, &mut state, node)?;
-        let attributes = NodeAttributes::read(fd.as_fd()).map_err(|source| PictureError::Node { source })?;
+        let found = find(live, node);
+        // Changed meanwhile: then they were saved before.
+        let state = state.lock();
+        if let Some(attributes) = known(&state)? {
+            return Ok(attributes);
+        }
+        let attributes = NodeAttributes::read(found?.as_fd()).map_err(|source| PictureError::Node { source })?;
         self.check()?;
         Ok(attributes)
     }
@@ -328,91 +388,66 @@ impl Picture {
         let Some(shared) = self.state_of(node) else {
             return Err(not_in_picture());
         };
-        let file = {
-            let mut state = shared.lock();
-            if state.attributes.is_some() && state.fd.is_none() && live.log().locate(node).ok().flatten().is_none() {
-                // Gone, and small enough to have been copied as a whole.
-                None
-            } else {
-                let fd = find(live, &mut state, node)?;
-                Some(open_for_reading(&fd).map_err(|source| PictureError::Node { source })?)
-            }
-        };
-        let mut buffer = Vec::new();
+        let source = source(live, &shared, node)?;
+        let mut read = PieceRead::default();
         for range in ranges {
             let mut at = range.start();
             while let Some(piece) = ByteRange::new(at, range.end().min(at.saturating_add(PIECE_BYTES as u64))) {
                 at = piece.end();
                 let mut state = shared.lock();
                 self.check()?;
-                let size = match (&state.attributes, &file) {
+                let size = match (&state.attributes, &source) {
                     (Some(attributes), _) => attributes.stat.size,
-                    (None, Some(file)) => {
+                    (None, Source::File(file)) => {
                         host::stat_fd(file)
                             .map_err(|source| PictureError::Node { source })?
                             .size
                     }
-                    (None, None) => return Err(not_in_picture()),
+                    (None, Source::Kept) => return Err(not_in_picture()),
                 };
                 let Some(piece) = piece.split_at(size).0 else { break };
-                self.read_piece(&state, file.as_ref(), piece, &mut buffer, sink)?;
+                read.clear();
+                self.read_piece(&state, &source, piece, &mut read)
+                    .map_err(|source| PictureError::Node { source })?;
                 self.check()?;
                 state.done.insert(piece);
+                // Whoever takes the bytes may be slow; writers of this node wait only while they are read.
+                drop(state);
+                read.hand_on(sink)?;
             }
         }
         Ok(())
     }
 
-    fn read_piece(
-        &self,
-        state: &NodeState,
-        file: Option<&OwnedFd>,
-        piece: ByteRange,
-        buffer: &mut Vec<u8>,
-        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
-    ) -> Result<(), PictureError> {
-        let failed = |source| PictureError::Node { source };
+    fn read_piece(&self, state: &NodeState, source: &Source, piece: ByteRange, read: &mut PieceRead) -> io::Result<()> {
         for (range, kept) in state.kept.tiles(piece) {
-            match kept {
-                Some(KeptBytes::Hole) => sink(Content::Hole(range))?,
-                Some(KeptBytes::At { offset }) => {
-                    self.kept.read(offset, range.len_bytes(), buffer).map_err(failed)?;
-                    sink(Content::Data(range.start(), buffer))?;
-                }
-                None => {
-                    let file = file.ok_or_else(not_in_picture)?;
-                    self.read_backing(file, range, buffer, sink)?;
-                }
+            match (kept, source) {
+                (Some(KeptBytes::Hole), _) => read.hole(range),
+                (Some(KeptBytes::At { offset }), _) => self.kept.read(offset, read.data(range)?)?,
+                (None, Source::File(file)) => self.read_backing(file, range, read)?,
+                (None, Source::Kept) => return Err(io::Error::other("not all that is needed of it was kept")),
             }
         }
         Ok(())
     }
 
-    fn read_backing(
-        &self,
-        file: &OwnedFd,
-        range: ByteRange,
-        buffer: &mut Vec<u8>,
-        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
-    ) -> Result<(), PictureError> {
-        let failed = |source| PictureError::Node { source };
+    fn read_backing(&self, file: &OwnedFd, range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
         let mut at = range.start();
         for data in host::data_ranges(file, range.start(), range.end()) {
-            let data = data.map_err(failed)?;
+            let data = data?;
             if let Some(hole) = ByteRange::new(at, data.start) {
-                sink(Content::Hole(hole))?;
+                read.hole(hole);
             }
-            let len = usize::try_from(data.end - data.start).map_err(|error| failed(io::Error::other(error)))?;
-            buffer.resize(len, 0);
-            read_exact_at(file, data.start, buffer).map_err(failed)?;
-            self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
-            sink(Content::Data(data.start, buffer))?;
             at = data.end;
+            if let Some(data) = ByteRange::new(data.start, data.end) {
+                read_exact_at(file, data.start(), read.data(data)?)?;
+                self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
+            }
         }
-        match ByteRange::new(at, range.end()) {
-            Some(hole) => sink(Content::Hole(hole)),
-            None => Ok(()),
+        if let Some(hole) = ByteRange::new(at, range.end()) {
+            read.hole(hole);
         }
+        Ok(())
     }
 }
 
@@ -422,12 +457,38 @@ fn not_in_picture() -> PictureError {
     }
 }
 
-/// A descriptor of a node, by its name or the one that was kept.
-fn find(live: &LiveTree, state: &mut NodeState, node: NodeId) -> Result<OwnedFd, PictureError> {
+/// Where the content of a node is read from. Looking for the file may wait for changes under way, and these for the node's lock:
+/// it is not held meanwhile.
+fn source(live: &LiveTree, shared: &Mutex<NodeState>, node: NodeId) -> Result<Source, PictureError> {
     let failed = |source| PictureError::Node { source };
-    if let Some(fd) = &state.fd {
-        return fd.try_clone().map_err(failed);
+    let saved = || {
+        let state = shared.lock();
+        match &state.fd {
+            _ if state.is_kept_whole => Ok(Some(Source::Kept)),
+            Some(fd) => fd.try_clone().map(|fd| Some(Source::File(fd))),
+            None => Ok(None),
+        }
+    };
+    let found = match saved().map_err(failed)? {
+        Some(saved) => saved,
+        None => {
+            let found = find(live, node);
+            match saved().map_err(failed)? {
+                // Removed meanwhile.
+                Some(saved) => saved,
+                None => Source::File(found?),
+            }
+        }
+    };
+    match found {
+        Source::Kept => Ok(Source::Kept),
+        Source::File(fd) => open_for_reading(&fd).map(Source::File).map_err(failed),
     }
+}
+
+/// A descriptor of a node, by its name.
+fn find(live: &LiveTree, node: NodeId) -> Result<OwnedFd, PictureError> {
+    let failed = |source| PictureError::Node { source };
     match live.find(node).map_err(failed)? {
         Some((fd, _)) => Ok(fd),
         None => Err(failed(io::Error::new(

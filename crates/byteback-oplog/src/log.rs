@@ -307,6 +307,11 @@ impl Log {
         Operation::new(self, self.gate.read(), None)
     }
 
+    /// Waits until the changes that are under way now are done and logged.
+    pub fn wait_for_operations(&self) {
+        drop(self.gate.write());
+    }
+
     /// Begins a change of `node`'s content, after making the intent durable if the node was clean.
     ///
     /// # Errors

@@ -90,9 +90,7 @@ impl Kept {
         Ok(offset)
     }
 
-    pub(super) fn read(&self, offset: u64, len_bytes: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let len = usize::try_from(len_bytes).map_err(io::Error::other)?;
-        buffer.resize(len, 0);
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         match &*self.file.lock() {
             Some((file, _)) => file.read_exact_at(buffer, offset),
             None => Err(io::Error::other("nothing was kept")),
