@@ -10,7 +10,7 @@
 //! 1. begin with the log: for content, the intent is durable before anything else happens; from here on there is no cut;
 //! 2. let the open pictures save what they need of the old state;
 //! 3. perform the change on the backing directory;
-//! 4. log what may have changed, also after a failure that may have changed part of it.
+//! 4. log it; ranges of content already before step 3, so that a failure that changed part of them is covered, too.
 //!
 //! Bytes that a write leaves between the old end of a file and its own offset are zeros and not logged: whoever reads the
 //! log takes what lies beyond the old end and in no range as zeros.
@@ -150,11 +150,14 @@ impl Tracked {
         Self { account: Some(account) }
     }
 
+    /// Begins a change of content. `range_of` answers which bytes are about to change, none if only attributes are; where
+    /// that depends on the file's size, it must look while there is no cut: what is added to the file between the look and
+    /// the change is then of the same epoch, and logged by whoever added it.
     fn begin_content(
         &self,
         identity: &Identity,
         fd: BorrowedFd<'_>,
-        range: Option<ByteRange>,
+        range_of: impl FnOnce() -> TrackedResult<Option<ByteRange>>,
     ) -> TrackedResult<Change<'_>> {
         let Some(account) = &self.account else {
             return Ok(Change { kept: None });
@@ -163,10 +166,17 @@ impl Tracked {
             return Ok(Change { kept: None });
         };
         let operation = account.log.begin_write(node)?;
+        let range = range_of()?;
         account.pictures.before_content(node, fd, range);
-        Ok(Change {
+        let change = Change {
             kept: Some((operation, node)),
-        })
+        };
+        // Whatever becomes of it, any of these bytes may be new.
+        match range {
+            Some(range) => change.wrote(range.start(), range.len_bytes()),
+            None => change.attributes(),
+        }
+        Ok(change)
     }
 
     fn begin_attributes(&self, object: Object, fd: BorrowedFd<'_>) -> TrackedResult<Change<'_>> {
@@ -210,9 +220,7 @@ impl Tracked {
     /// What the backing file answered, if not a single byte was written.
     pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> {
         let range = ByteRange::new(offset, offset.saturating_add(data.len() as u64));
-        let change = self.begin_content(&file.identity(), file.as_fd(), range)?;
-        // Whatever becomes of it, any of these bytes may be new.
-        change.wrote(offset, data.len() as u64);
+        let _change = self.begin_content(&file.identity(), file.as_fd(), || Ok(range))?;
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -233,18 +241,11 @@ impl Tracked {
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
-        let range = match &self.account {
-            Some(_) => {
-                let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
-                ByteRange::new(size.min(len_bytes), size.max(len_bytes))
-            }
-            None => None,
+        let range_of = || {
+            let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
+            Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)))
         };
-        let change = self.begin_content(&object.identity, fd, range)?;
-        match range {
-            Some(range) => change.wrote(range.start(), range.len_bytes()),
-            None => change.attributes(),
-        }
+        let _change = self.begin_content(&object.identity, fd, range_of)?;
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -254,19 +255,17 @@ impl Tracked {
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let end = offset.saturating_add(len_bytes);
-        let range = if mode == FallocateFlags::KEEP_SIZE {
-            None
-        } else if mode.is_empty() && self.account.is_some() {
-            // Allocating leaves the bytes as they are; beyond the end it adds zeros.
-            ByteRange::new(host::stat_fd(file).map_err(backing("allocate"))?.size, end)
-        } else {
-            ByteRange::new(offset, end)
+        let range_of = || {
+            Ok(if mode == FallocateFlags::KEEP_SIZE {
+                None
+            } else if mode.is_empty() {
+                // Allocating leaves the bytes as they are; beyond the end it adds zeros.
+                ByteRange::new(host::stat_fd(file).map_err(backing("allocate"))?.size, end)
+            } else {
+                ByteRange::new(offset, end)
+            })
         };
-        let change = self.begin_content(&file.identity(), file.as_fd(), range)?;
-        match range {
-            Some(range) => change.wrote(range.start(), range.len_bytes()),
-            None => change.attributes(),
-        }
+        let _change = self.begin_content(&file.identity(), file.as_fd(), range_of)?;
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 
@@ -282,15 +281,17 @@ impl Tracked {
         to_offset: u64,
         len_bytes: usize,
     ) -> TrackedResult<usize> {
+        // Programs ask for far more than there is; what was announced to the log is also all that is copied.
+        let source_len_bytes = host::stat_fd(from).map_err(backing("copy a range"))?.size;
+        let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
+        let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
-        let change = self.begin_content(&to.identity(), to.as_fd(), range)?;
-        let copied = uninterrupted(|| {
+        let _change = self.begin_content(&to.identity(), to.as_fd(), || Ok(range))?;
+        uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
         })
-        .map_err(backing("copy a range"));
-        change.wrote(to_offset, *copied.as_ref().unwrap_or(&len_bytes) as u64);
-        copied
+        .map_err(backing("copy a range"))
     }
 
     /// Creates a regular file that must not exist and opens it with `flags`.
