@@ -35,3 +35,6 @@ pub mod verify;
 pub use byteback_extents::ByteRange;
 pub use error::StoreError;
 pub use store::{Store, StoreLimits, StoreParts};
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! Appends take one lock; syncs happen outside it, so that writers wait for the disk side by side.
 
-use super::format::{check_frame, put_frame, segment_header};
+use super::format::{check_frame, check_segment_header, put_frame, segment_header};
 use super::{FRAME_HEADER_LEN, FrameRef, SEGMENT_HEADER_LEN, SEGMENT_LEN_MAX, SegmentInfo, SegmentWriter, Segments};
 use crate::error::StoreError;
 use byteback_delta::Codec;
@@ -150,6 +150,14 @@ impl Shared {
             }
             Err(e) => return Err(StoreError::segment(segment, "open the file", e)),
         };
+        let mut header = [0; 20];
+        match file.read_exact_at(0, &mut header) {
+            Ok(()) => check_segment_header(&header, segment).map_err(|what| damaged(segment, 0, what))?,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(damaged(segment, 0, "the file ends inside its header"));
+            }
+            Err(e) => return Err(StoreError::segment(segment, "read the header", e)),
+        }
         if readers.len() >= OPEN_FILES_MAX {
             readers.clear();
         }

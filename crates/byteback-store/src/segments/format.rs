@@ -29,6 +29,25 @@ pub(super) fn segment_header(number: u64) -> Vec<u8> {
     bytes
 }
 
+/// Compares a segment's header with the number that the file has in its name; the error says what is wrong.
+///
+/// A header that does not agree with its own checksum says nothing: the frames behind it have checksums of their own, and
+/// must not be lost with it.
+pub(super) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
+    let [fields @ .., _, _, _, _] = header;
+    let [.., a, b, c, d] = header;
+    if !fields.starts_with(&MAGIC) || crc32c::crc32c(fields) != u32::from_le_bytes([*a, *b, *c, *d]) {
+        return Ok(());
+    }
+    if fields.get(7) != Some(&VERSION) {
+        return Err("the file is of another version of this program; use the newer one");
+    }
+    if fields.get(8..) != Some(&number.to_le_bytes()[..]) {
+        return Err("the file is another segment's");
+    }
+    Ok(())
+}
+
 /// Appends a frame's record to `out`.
 pub(super) fn put_frame(codec: u8, raw_len: u32, stored_len: u32, stored: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
