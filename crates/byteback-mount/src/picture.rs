@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
@@ -112,6 +112,9 @@ pub enum Content<'a> {
 #[derive(Debug, Default)]
 pub struct Pictures {
     open: RwLock<Vec<Arc<Picture>>>,
+    /// Files that lost their names while pictures hold descriptors of them: the log does not know them any more, but programs
+    /// may go on writing them.
+    removed: Mutex<HashMap<Identity, NodeId>>,
 }
 
 impl Pictures {
@@ -122,7 +125,11 @@ impl Pictures {
 
     /// Ends a picture: nothing is saved for it any more.
     pub fn close(&self, picture: &Arc<Picture>) {
-        self.open.write().retain(|other| !Arc::ptr_eq(other, picture));
+        let mut open = self.open.write();
+        open.retain(|other| !Arc::ptr_eq(other, picture));
+        if open.is_empty() {
+            self.removed.lock().clear();
+        }
     }
 
     /// The content of `node` in `range` is about to change through `fd`; so are its size and times.
@@ -130,14 +137,29 @@ impl Pictures {
         self.each(node, |picture, state| picture.save(state, fd, range));
     }
 
+    /// The content of an inode that the log does not know is about to change. If it was removed since a picture was taken,
+    /// this is as [`Pictures::before_content`].
+    pub fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, range: Option<ByteRange>) {
+        let removed = self.removed.lock().get(identity).copied();
+        if let Some(node) = removed {
+            self.before_content(node, fd, range);
+        }
+    }
+
     /// Attributes of `node` are about to change.
     pub fn before_attributes(&self, node: NodeId, fd: BorrowedFd<'_>) {
         self.each(node, |picture, state| picture.save(state, fd, None));
     }
 
-    /// `node` is about to lose the name `name` in `dir`.
-    pub fn before_unlink(&self, node: NodeId, dir: BorrowedFd<'_>, name: &OsStr) {
-        self.each(node, |picture, state| picture.save_before_unlink(state, dir, name));
+    /// `node`, which is `identity` on the disk, is about to lose the name `name` in `dir`.
+    pub fn before_unlink(&self, node: NodeId, identity: &Identity, dir: BorrowedFd<'_>, name: &OsStr) {
+        self.each(node, |picture, state| {
+            picture.save_before_unlink(state, dir, name)?;
+            if state.fd.is_some() {
+                self.removed.lock().insert(*identity, node);
+            }
+            Ok(())
+        });
     }
 
     fn each(&self, node: NodeId, save: impl Fn(&Picture, &mut NodeState) -> io::Result<()>) {

@@ -163,6 +163,7 @@ impl Tracked {
             return Ok(Change { kept: None });
         };
         let Some(node) = account.log.node_of(identity)? else {
+            account.pictures.before_content_of_unknown(identity, fd, range_of()?);
             return Ok(Change { kept: None });
         };
         let operation = account.log.begin_write(node)?;

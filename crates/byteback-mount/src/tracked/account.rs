@@ -20,7 +20,7 @@ pub struct Account {
 }
 
 /// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
-/// (it came into the tree behind our back, and the next start will find it), there is nothing to keep.
+/// (it has no name any more, or came into the tree behind our back, and the next start will find it), there is nothing to log.
 pub(super) struct Change<'a> {
     pub(super) kept: Option<(Operation<'a>, LoggedNode)>,
 }
@@ -66,7 +66,10 @@ impl NameChange<'_> {
     pub(super) fn victim(&self, place: Place<'_>, victim: Victim) -> TrackedResult<Option<LoggedNode>> {
         let node = self.node(&victim.object.identity)?;
         if let Some(node) = node {
-            self.account.pictures.before_unlink(node, place.dir, place.name);
+            let identity = &victim.object.identity;
+            self.account
+                .pictures
+                .before_unlink(node, identity, place.dir, place.name);
         }
         Ok(node)
     }
