@@ -166,6 +166,46 @@ fn golden_bytes_of_version_1() {
 }
 
 #[test]
+fn golden_json_of_version_1() {
+    let json = |value: &dyn Fn() -> serde_json::Result<String>| value().unwrap();
+    assert_eq!(
+        json(&|| serde_json::to_string(&manifest())),
+        concat!(
+            r#"{"device":7,"counter":3,"base_seq":2,"root":"00000000000000000000000000000001","created_ns":-5,"host":"h","#,
+            r#""path":{"base64":"L/8="},"snapshot":{"time_ns":0,"host":"","path":"","tags":["t"]}}"#
+        )
+    );
+    assert_eq!(
+        json(&|| serde_json::to_string(&node())),
+        concat!(
+            r#"{"id":"00000000000000000000000000000002","attributes":{"kind":"file","mode":420,"uid":1,"gid":2,"size":3,"#,
+            r#""mtime_ns":-9223372036854775808,"xattrs":[{"name":"user.x","value":{"base64":"/g=="}}],"user":"me"},"#,
+            r#""content":{"deltas":1,"base":"empty"}}"#
+        )
+    );
+    assert_eq!(
+        json(&|| serde_json::to_string(&entry())),
+        r#"{"parent":"00000000000000000000000000000001","name":{"base64":"gA=="},"child":null}"#
+    );
+    assert_eq!(
+        json(&|| serde_json::to_string(&Totals::default())),
+        r#"{"nodes":0,"entries":0,"deltas":0}"#
+    );
+    let kinds = [
+        (NodeKind::File, "file"),
+        (NodeKind::Directory, "directory"),
+        (NodeKind::Symlink, "symlink"),
+        (NodeKind::Fifo, "fifo"),
+        (NodeKind::Socket, "socket"),
+        (NodeKind::CharDevice, "char_device"),
+        (NodeKind::BlockDevice, "block_device"),
+    ];
+    for (kind, name) in kinds {
+        assert_eq!(json(&|| serde_json::to_string(&kind)), format!("{name:?}"));
+    }
+}
+
+#[test]
 fn every_truncation_is_an_error_or_a_record_border() {
     let bytes = whole(b"0123456789");
     let full = read_all(&bytes[..]).unwrap().len();
