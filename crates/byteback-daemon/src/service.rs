@@ -153,8 +153,8 @@ impl TreeService for Service {
     fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()> {
         let log = self.tree.log();
         match saved {
-            Some(note) => log.advance(consumer, &note),
-            None => log.abandon(consumer),
+            Some(note) => log.advance(consumer, None, &note),
+            None => log.abandon(consumer, None),
         }
         .map_err(log_failed)
     }
@@ -307,7 +307,9 @@ impl TreeService for Service {
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
         let open = self.cut_of(cut)?;
-        self.tree.log().note_batch(&open.consumer, batch).map_err(log_failed)
+        let log = self.tree.log();
+        log.note_batch(&open.consumer, open.cut.epoch(), batch)
+            .map_err(log_failed)
     }
 
     fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
@@ -320,6 +322,8 @@ impl TreeService for Service {
         };
         self.tree.pictures().close(picture);
         let log = self.tree.log();
+        // Another backup of the same consumer may have begun meanwhile.
+        let epoch = Some(open.cut.epoch());
         match outcome {
             Outcome::Saved { note, unsaved } => {
                 // First what is missing, then the mark: a crash in between reports too much, not too little.
@@ -330,9 +334,9 @@ impl TreeService for Service {
                     log.set_fences(&open.proven_fences(unsaved, self.tree.clock().now_ns()))
                         .map_err(log_failed)?;
                 }
-                log.advance(&open.consumer, note).map_err(log_failed)?;
+                log.advance(&open.consumer, epoch, note).map_err(log_failed)?;
             }
-            Outcome::Abandoned => log.abandon(&open.consumer).map_err(log_failed)?,
+            Outcome::Abandoned => log.abandon(&open.consumer, epoch).map_err(log_failed)?,
             Outcome::Unknown => {}
         }
         Ok(FinishReport {

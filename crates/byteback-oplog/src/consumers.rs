@@ -43,24 +43,28 @@ impl Log {
         Ok(state.unwrap_or_default())
     }
 
-    /// Remembers the number of the batch that carries the pending cut, durably, before it is sent.
+    /// Remembers the number of the batch that carries the pending cut, durably, before it is sent. Only if the pending cut
+    /// is the one that ended at `cut`: another one of the same consumer may have taken its place.
     ///
     /// # Errors
     /// A disk that cannot be written.
-    pub fn note_batch(&self, consumer: &str, batch: u64) -> Result<()> {
+    pub fn note_batch(&self, consumer: &str, cut: Epoch, batch: u64) -> Result<()> {
         self.change_consumer(consumer, |state| {
-            state.pending = state.pending.map(|pending| PendingCut { batch, ..pending });
+            if let Some(pending) = state.pending.as_mut().filter(|pending| pending.epoch == cut) {
+                pending.batch = batch;
+            }
         })
     }
 
-    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` the memory of it.
+    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` the memory of it. Where `cut` is said and
+    /// another cut of the same consumer is pending by now, the mark stays: it must not move over what nobody saved.
     ///
     /// # Errors
     /// A disk that cannot be written: the mark then stays, and the next backup covers the same again.
-    pub fn advance(&self, consumer: &str, note: &[u8]) -> Result<()> {
+    pub fn advance(&self, consumer: &str, cut: Option<Epoch>, note: &[u8]) -> Result<()> {
         let saved_at_ns = self.clock.now_ns();
         self.change_consumer(consumer, |state| {
-            if let Some(pending) = state.pending.take() {
+            if let Some(pending) = state.pending.take_if(|pending| is_of(pending, cut)) {
                 state.mark = Some(pending.epoch);
                 state.saved_at_ns = saved_at_ns;
                 state.note = note.to_vec();
@@ -87,12 +91,15 @@ impl Log {
         self.flush()
     }
 
-    /// The pending cut of `consumer` will not be saved: its mark stays where it is.
+    /// The pending cut of `consumer` will not be saved: its mark stays where it is. Where `cut` is said, another cut of the
+    /// same consumer stays pending.
     ///
     /// # Errors
     /// A disk that cannot be written.
-    pub fn abandon(&self, consumer: &str) -> Result<()> {
-        self.change_consumer(consumer, |state| state.pending = None)
+    pub fn abandon(&self, consumer: &str, cut: Option<Epoch>) -> Result<()> {
+        self.change_consumer(consumer, |state| {
+            state.pending.take_if(|pending| is_of(pending, cut));
+        })
     }
 
     /// What `consumer` has saved is worth nothing any more: its next backup covers everything.
@@ -133,6 +140,11 @@ impl Log {
             compact(txn, current)
         })
     }
+}
+
+/// Whether `pending` is the cut that ended at `cut`, or any will do.
+fn is_of(pending: &PendingCut, cut: Option<Epoch>) -> bool {
+    cut.is_none_or(|cut| cut == pending.epoch)
 }
 
 /// Drops and merges what no consumer needs apart. `current` is the epoch that is being written.

@@ -206,7 +206,7 @@ fn database_of_a_new_log(act: impl FnOnce(&Log)) -> redb::Database {
 fn the_tables_of_format_1() {
     let database = database_of_a_new_log(|log| {
         drop(log.cut("mail", || {}).unwrap());
-        log.advance("mail", b"note").unwrap();
+        log.advance("mail", None, b"note").unwrap();
     });
     let txn = database.begin_write().unwrap();
     let mut names: Vec<String> = txn

@@ -62,7 +62,13 @@ impl Fixture {
     }
 
     pub(crate) fn mount(&mut self) {
+        self.mount_after(|| {});
+    }
+
+    /// Mounts; `meanwhile` runs when the tree was compared with its record and is not mounted yet.
+    pub(crate) fn mount_after(&mut self, meanwhile: impl FnOnce()) {
         let tree = self.open();
+        meanwhile();
         let mut mount = MountOptions::new(self.tree());
         mount.mode = self.mode;
         let daemon = Daemon::start(tree, &DaemonOptions { mount }).unwrap();
@@ -72,6 +78,12 @@ impl Fixture {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.folder().socket()).unwrap()
+    }
+
+    /// Unmounts as somebody's `umount -l` does.
+    pub(crate) fn detach(&self) {
+        let (mount, _) = self.running.as_ref().unwrap();
+        mount.unmount(byteback_mount::Unmount::Detach).unwrap();
     }
 
     /// Unmounts in good order, through the control socket.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use byteback_control::TreeService;
 use byteback_mount::CacheMode;
@@ -173,5 +174,31 @@ fn the_old_bytes_of_what_was_not_read_yet_are_kept() {
     assert_eq!(tree.keys().collect::<Vec<_>>(), seen.keys().collect::<Vec<_>>());
     for (path, seen) in seen {
         assert!(tree[&path].1 == seen.content, "{path:?}");
+    }
+}
+
+#[test]
+fn what_happens_between_the_scan_and_the_mount_is_saved() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fs::write(fixture.tree().join("replaced"), vec![1; 1000]).unwrap();
+    fs::write(fixture.tree().join("written"), vec![1; 1000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    let mut saved = Saved::default();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    let tree = fixture.tree();
+    fixture.mount_after(|| {
+        fs::write(tree.join("new"), vec![2; 1000]).unwrap();
+        fs::write(tree.join("temporary"), vec![2; 1000]).unwrap();
+        fs::rename(tree.join("temporary"), tree.join("replaced")).unwrap();
+        fs::write(tree.join("written"), vec![2; 1000]).unwrap();
+    });
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    let saved = saved.tree();
+    let names: Vec<String> = saved.keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(names, ["", "new", "replaced", "written"]);
+    for name in ["new", "replaced", "written"] {
+        assert!(saved[Path::new(name)].1 == vec![2; 1000], "{name}");
     }
 }

@@ -14,6 +14,7 @@
 #[path = "../../../byteback-mount/tests/mount/operations.rs"]
 mod operations;
 
+mod adversary;
 mod coverage;
 mod fixture;
 mod life;

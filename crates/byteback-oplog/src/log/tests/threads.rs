@@ -136,7 +136,7 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
                 }
                 assert_eq!(saved, now, "save {saves}, {:?}", file.node);
             }
-            log.advance("one", b"").unwrap();
+            log.advance("one", None, b"").unwrap();
             saves += 1;
         }
         stop.store(true, Ordering::Relaxed);

@@ -203,7 +203,18 @@ impl World {
         let log = Log::open_with(&dir, clock, &SimRandomness::new(1), self.half_sectors)?;
         let log = self.log.insert(Arc::new(log));
         assert!(log.epoch() > self.youngest_mark, "epoch {} came again", log.epoch());
+        let log = Arc::clone(log);
         log.scan(&self.tree, &mut |_| {})?;
+        if self.random.coin() {
+            // Programs go on until the mount is there, which looks once more.
+            for _ in 0..self.random.below(4) {
+                self.change(None)?;
+            }
+            self.sync_tree();
+            self.tree.drop_unnamed(&[]);
+            self.held.clear();
+            log.scan(&self.tree, &mut |_| {})?;
+        }
         log.begin_tracking()?;
         self.ids.clear();
         for uid in self.tree.names.values().copied().chain([ROOT]) {
@@ -526,7 +537,7 @@ impl World {
         };
         consumer.marks.insert(Some(saved));
         self.history.push(format!("advance {name} to {saved}"));
-        log.advance(name, b"note")?;
+        log.advance(name, Some(saved), b"note")?;
         self.consumers.get_mut(name).unwrap().marks = [Some(saved)].into();
         Ok(())
     }
@@ -534,7 +545,7 @@ impl World {
     pub(super) fn abandon(&mut self, name: &'static str) -> Result<(), LogError> {
         self.note(format!("abandon {name}"));
         self.consumers.get_mut(name).unwrap().pending = None;
-        self.log().abandon(name)
+        self.log().abandon(name, None)
     }
 
     pub(super) fn reset(&mut self, name: &'static str) -> Result<(), LogError> {

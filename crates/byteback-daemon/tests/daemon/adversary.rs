@@ -1,0 +1,55 @@
+//! Ways in which a change could be missed or a wrong byte be saved, each once found by reading the code as an adversary.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use byteback_mount::CacheMode;
+
+use crate::fixture::Fixture;
+use crate::saved::{Begun, Saved};
+
+fn content(saved: &Saved, path: &str) -> Vec<u8> {
+    saved.tree()[std::path::Path::new(path)].1.clone()
+}
+
+#[test]
+fn a_file_that_is_removed_and_then_written_is_saved_as_of_the_cut() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    fs::write(fixture.tree().join("log"), vec![1; 300_000]).unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("log"))
+        .unwrap();
+    let client = fixture.client();
+    let begun = Begun::cut(&client, "backup");
+    fs::remove_file(fixture.tree().join("log")).unwrap();
+    file.write_all_at(&[9; 1000], 5000).unwrap();
+    let mut saved = Saved::default();
+    begun.save(&client, &mut saved);
+    assert!(content(&saved, "log") == vec![1; 300_000], "bytes from after the cut");
+}
+
+#[test]
+fn a_mark_moves_only_over_the_cut_that_was_saved() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let mut saved = Saved::default();
+    fs::write(fixture.tree().join("file"), vec![1; 1000]).unwrap();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    fs::write(fixture.tree().join("file"), vec![2; 1000]).unwrap();
+    let (one, other) = (fixture.client(), fixture.client());
+    let first = Begun::cut(&one, "backup");
+    fs::write(fixture.tree().join("file"), vec![3; 1000]).unwrap();
+    let second = Begun::cut(&other, "backup");
+    first.save(&one, &mut saved);
+    // The second backup dies.
+    drop((second, other));
+    std::thread::sleep(Duration::from_millis(100));
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert!(
+        content(&saved, "file") == vec![3; 1000],
+        "a change between the two cuts is lost"
+    );
+}
