@@ -1,9 +1,11 @@
 //! A mounted tree, from the mount to the last checkpoint.
 //!
-//! Order of the start: the tree is compared with its record; tracking is noted as begun, durably; then the mount opens the gate.
+//! Order of the start: the tree is compared with its record; tracking is noted as begun, durably; the kernel mounts; the tree is
+//! compared again, for what happened meanwhile, quickly now and with nobody at work on it; then the gate opens.
 //! Order of the end: the mount is gone; what was still open is settled and fenced; the end of tracking is noted. Whatever is
 //! killed in between leaves "tracking" noted, and the next start takes the files with open intents as changed.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -45,8 +47,7 @@ impl Daemon {
     ///
     /// # Errors
     /// If it cannot be mounted or the control socket cannot be made; nothing is mounted then.
-    pub fn start(tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
-        let tree = Arc::new(tree);
+    pub fn start(mut tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
         let log = Arc::clone(tree.log());
         log.begin_tracking()?;
         let account = Account {
@@ -54,13 +55,15 @@ impl Daemon {
             pictures: Arc::clone(tree.pictures()),
         };
         let tracked = Arc::new(Tracked::with_account(account));
-        let mount = match Mount::start(&options.mount, tracked) {
+        let compare_again = || tree.compare_again().map_err(io::Error::other);
+        let mount = match Mount::start(&options.mount, tracked, compare_again) {
             Ok(mount) => Arc::new(mount),
             Err(error) => {
                 tree.log().end_tracking()?;
                 return Err(error.into());
             }
         };
+        let tree = Arc::new(tree);
         let mode = match options.mount.mode {
             CacheMode::Exact => "exact",
             CacheMode::Fast => "fast",

@@ -52,6 +52,19 @@ impl TrackedTree {
         })
     }
 
+    /// Compares once more what is on the disk with the record: what changed since the tree was opened.
+    ///
+    /// # Errors
+    /// If folder or log cannot be read.
+    pub fn compare_again(&mut self) -> Result<(), DaemonError> {
+        let again = self.live.log().scan(&self.live, &mut |_| {})?;
+        self.scan.nodes = again.nodes;
+        self.scan.changed_files += again.changed_files;
+        self.scan.changed_names += again.changed_names;
+        self.scan.unreadable = again.unreadable;
+        Ok(())
+    }
+
     /// Where its state is.
     #[must_use]
     pub fn folder(&self) -> &StateFolder {

@@ -4,7 +4,8 @@
 //! the backing directory itself. That is reached through a descriptor opened before mounting over it.
 //!
 //! **Beginning.** A dead leftover of an earlier daemon is removed; the backing directory is opened; the [`watcher`]
-//! process is forked; the kernel mounts; the threads start; one request through the mount proves that it lives.
+//! process is forked; the kernel mounts; the caller looks at the tree once more, while whoever comes by its path waits; the
+//! threads start; one request through the mount proves that it lives.
 //!
 //! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by somebody's `umount` or
 //! `fusermount3 -u`, or because we are killed. In each case the descriptor of `/dev/fuse` is closed or answers
@@ -178,13 +179,19 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts and serves, with each modification through `tracked`.
+    /// Mounts and serves, with each modification through `tracked`. `before_serving` runs when the mount is there and
+    /// nothing passes it yet: what it sees below is what the mount begins with, apart from what is changed through
+    /// descriptors that are older.
     ///
     /// Raises the process's soft limit of open files to the hard one: each open file of the mount is one of ours.
     ///
     /// # Errors
-    /// See [`MountError`].
-    pub fn start(options: &MountOptions, tracked: Arc<Tracked>) -> Result<Self, MountError> {
+    /// See [`MountError`]; the error of `before_serving` is a [`MountError::Session`].
+    pub fn start(
+        options: &MountOptions,
+        tracked: Arc<Tracked>,
+        before_serving: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Self, MountError> {
         raise_open_file_limit();
         let over_itself = options.at.is_none();
         let point = options.at.as_deref().unwrap_or(&options.directory);
@@ -228,7 +235,8 @@ impl Mount {
         // Whom the kernel lets in is decided by the mount; this only keeps the library from refusing the kernel's own
         // requests, which come as root.
         config.acl = SessionACL::All;
-        let started = Session::from_fd(adapter, device, SessionACL::All, config).and_then(|session| {
+        let session = before_serving().and_then(|()| Session::from_fd(adapter, device, SessionACL::All, config));
+        let started = session.and_then(|session| {
             let notifier = session.notifier();
             let end = Arc::new(End::default());
             let (at_end, quit) = (Arc::clone(&end), Arc::clone(&watcher));

@@ -1,4 +1,5 @@
-//! Comparing the tree with the record, once, before anything is tracked or cut.
+//! Comparing the tree with the record, before anything is tracked or cut. It may be repeated to find what happened since: a node
+//! that the last time left open, and that has not changed since, is not reported again.
 //!
 //! After a clean stop it finds what was changed while nobody looked; after an unclean one also the names that were not yet in
 //! the database; on first contact it finds everything. A folder that is not mounted is backed up by this alone. The cost is
@@ -296,13 +297,17 @@ impl<V: TreeView> Scan<'_, V> {
             return;
         }
         let mut state = self.log.state.lock();
+        let known = state.open.get(&node).map(|open| open.explained_ns);
+        if known.is_some_and(|explained_ns| stat.ctime_ns <= explained_ns) {
+            return;
+        }
         state.epoch_used = true;
         if record.kind != NodeKind::File {
             state.current.touch(node);
             self.fences.push((node, self.fence_that_proves(stat)));
             return;
         }
-        let reason = if record.fence.is_some() {
+        let reason = if record.fence.is_some() || known.is_some() {
             WholeReason::Untracked
         } else {
             WholeReason::Interrupted

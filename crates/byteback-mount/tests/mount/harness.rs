@@ -50,7 +50,7 @@ impl Fixture {
         rustix::mount::mount_bind(&tree, &below).unwrap();
         let mut options = MountOptions::new(&tree);
         options.mode = mode;
-        let mount = Mount::start(&options, Arc::new(Tracked::new())).unwrap();
+        let mount = Mount::start(&options, Arc::new(Tracked::new()), || Ok(())).unwrap();
         Self {
             mount: Some(mount),
             dir,

@@ -31,7 +31,7 @@ fn daemon_for_another_test() {
     let Some(directory) = std::env::var_os(MOUNT_VARIABLE) else {
         return;
     };
-    let mount = match Mount::start(&MountOptions::new(directory), Arc::new(Tracked::new())) {
+    let mount = match Mount::start(&MountOptions::new(directory), Arc::new(Tracked::new()), || Ok(())) {
         Ok(mount) => mount,
         Err(error) => {
             println!("DAEMON failed: {error}");
@@ -393,9 +393,13 @@ fn a_busy_mount_is_not_unmounted_unless_detached() {
 #[test]
 fn one_directory_is_mounted_once() {
     let fixture = Fixture::new();
-    let again = Mount::start(&MountOptions::new(fixture.tree()), Arc::new(Tracked::new()));
+    let again = Mount::start(&MountOptions::new(fixture.tree()), Arc::new(Tracked::new()), || Ok(()));
     assert!(matches!(again, Err(MountError::AlreadyMounted { .. })));
-    let missing = Mount::start(&MountOptions::new("/nonexistent/tree"), Arc::new(Tracked::new()));
+    let missing = Mount::start(
+        &MountOptions::new("/nonexistent/tree"),
+        Arc::new(Tracked::new()),
+        || Ok(()),
+    );
     assert!(matches!(missing, Err(MountError::Directory { .. })));
 }
 
@@ -412,7 +416,7 @@ fn a_mount_elsewhere_sees_changes_made_at_the_directorys_own_place() {
     fs::write(tree.join("f"), b"first").unwrap();
     let mut options = MountOptions::new(&tree);
     options.at = Some(at.clone());
-    let mount = Mount::start(&options, Arc::new(Tracked::new())).unwrap();
+    let mount = Mount::start(&options, Arc::new(Tracked::new()), || Ok(())).unwrap();
     assert_eq!(fs::read(at.join("f")).unwrap(), b"first");
     fs::write(tree.join("f"), b"second, longer").unwrap();
     eventually("the new content", || {

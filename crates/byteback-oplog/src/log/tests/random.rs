@@ -78,6 +78,7 @@ fn live(seed: u64, steps: u64) {
     let told = history.clone();
     let life = catch_unwind(AssertUnwindSafe(move || {
         let mut world = World::new(seed, told);
+        world.is_busy_at_starts = true;
         for _ in 0..steps {
             if let Err(error) = step(&mut world) {
                 world.bear(&error);

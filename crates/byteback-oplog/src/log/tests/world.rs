@@ -45,6 +45,8 @@ pub(super) struct World {
     held: Vec<Uid>,
     consumers: BTreeMap<&'static str, Consumer>,
     youngest_mark: Epoch,
+    /// Whether the tree is changed between the scans of a start.
+    pub(super) is_busy_at_starts: bool,
     /// So many errors are the disk's fault.
     tolerated: u32,
     history: History,
@@ -96,6 +98,7 @@ impl World {
                 })
                 .collect(),
             youngest_mark: Epoch(0),
+            is_busy_at_starts: false,
             tolerated: 0,
             history,
         };
@@ -205,7 +208,7 @@ impl World {
         assert!(log.epoch() > self.youngest_mark, "epoch {} came again", log.epoch());
         let log = Arc::clone(log);
         log.scan(&self.tree, &mut |_| {})?;
-        if self.random.coin() {
+        if self.is_busy_at_starts && self.random.coin() {
             // Programs go on until the mount is there, which looks once more.
             for _ in 0..self.random.below(4) {
                 self.change(None)?;
