@@ -13,7 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ use byteback_host::durable::{DirLock, RealDir};
 use crate::error::DaemonError;
 
 const NAME_BYTES_MAX: usize = 40;
+/// The file that says whose folder it is.
+const PATH_NAME: &str = "path";
 
 /// The state folder of one tracked directory.
 #[derive(Clone, Debug)]
@@ -67,7 +69,7 @@ impl StateFolder {
         };
         for entry in entries {
             let folder = entry?.path();
-            if let Ok(path) = fs::read(folder.join("path")) {
+            if let Ok(path) = fs::read(folder.join(PATH_NAME)) {
                 folders.push(Self {
                     directory: PathBuf::from(std::ffi::OsString::from_vec(path)),
                     folder,
@@ -93,7 +95,7 @@ impl StateFolder {
     /// Whether there is a log already.
     #[must_use]
     pub fn exists(&self) -> bool {
-        self.folder.join("path").exists()
+        self.folder.join(PATH_NAME).exists()
     }
 
     /// Where the daemon of the tree listens.
@@ -116,15 +118,28 @@ impl StateFolder {
             .mode(0o700)
             .create(&self.folder)
             .map_err(failed)?;
-        let path = self.folder.join("path");
+        let path = self.folder.join(PATH_NAME);
         match fs::read(&path) {
             Ok(owner) if owner == self.directory.as_os_str().as_bytes() => Ok(()),
+            // A crash of an elder version could leave the name without the content.
+            Ok(owner) if owner.is_empty() => self.write_path(&path).map_err(failed),
             Ok(owner) => {
                 let owner = String::from_utf8_lossy(&owner).into_owned();
                 Err(failed(io::Error::other(format!("it belongs to {owner}"))))
             }
-            Err(_) => fs::write(&path, self.directory.as_os_str().as_bytes()).map_err(failed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_path(&path).map_err(failed),
+            Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be doing the same.
+    fn write_path(&self, path: &Path) -> io::Result<()> {
+        let new = self.folder.join(format!("{PATH_NAME}.{}.new", std::process::id()));
+        let mut file = fs::File::create(&new)?;
+        file.write_all(self.directory.as_os_str().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        fs::File::open(&self.folder)?.sync_all()
     }
 
     /// Takes the tree for this process, creating its folder if it is missing.
@@ -175,3 +190,6 @@ fn fnv1a(bytes: &[u8]) -> u64 {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
+
+#[cfg(test)]
+mod tests;
