@@ -99,6 +99,8 @@ pub fn file_id(tree: TreeId, node: NodeId) -> FileId {
 struct Basis {
     /// Send everything, and why.
     everything: Option<String>,
+    /// The reason is one that a person must hear of: the server, or the log, has lost what it had.
+    is_alarming: bool,
     /// The folder's sequence number that the changes follow; `None` with everything.
     base_seq: Option<Seq>,
     note: Option<Note>,
@@ -108,8 +110,16 @@ impl Basis {
     fn everything(why: impl Into<String>) -> Self {
         Self {
             everything: Some(why.into()),
+            is_alarming: false,
             base_seq: None,
             note: None,
+        }
+    }
+
+    fn alarming(why: impl Into<String>) -> Self {
+        Self {
+            is_alarming: true,
+            ..Self::everything(why)
         }
     }
 }
@@ -151,27 +161,36 @@ pub fn backup(
         ..BackupReport::default()
     };
     monitor.event(Event::Phase(Phase::Preparing));
-    let basis = job.basis()?;
+    let mut basis = job.basis()?;
     report.durations.prepare_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
-    let fresh = |report: &BackupReport| BackupReport {
+    let fresh = BackupReport {
         durations: report.durations,
-        device: report.device,
-        ..BackupReport::default()
+        ..report.clone()
     };
-    let on_top = basis.base_seq.is_some();
-    let result = match job.attempt(basis, &mut report) {
-        Err(SyncError::Server(error)) if on_top && contradicts_basis(&error) => {
-            let why = format!(
-                "the server refused the changes since the last backup ({})",
-                error.message
-            );
+    let mut was_sent_anew = false;
+    loop {
+        if basis.is_alarming
+            && let Some(why) = &basis.everything
+        {
             monitor.event(Event::Warning(&format!("{why}; sending everything")));
-            report = fresh(&report);
-            job.attempt(Basis::everything(why), &mut report)
         }
-        result => result,
-    };
-    result?;
+        match job.attempt(&basis, &mut report) {
+            Ok(()) => break,
+            Err(SyncError::Server(error)) if basis.base_seq.is_some() && contradicts_basis(&error) => {
+                basis = Basis::alarming(format!(
+                    "the server refused the changes since the last backup ({})",
+                    error.message
+                ));
+            }
+            // Nothing was applied, so the same can be sent as another batch. Once: what loses parts twice loses them again.
+            Err(SyncError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_sent_anew => {
+                was_sent_anew = true;
+                monitor.event(Event::Warning(&format!("{}; sending it again", error.message)));
+            }
+            Err(error) => return Err(error),
+        }
+        report = fresh.clone();
+    }
     report.wire = server.wire_bytes().since(wire_before);
     report.durations.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
     Ok(report)
@@ -244,27 +263,26 @@ impl Job<'_> {
             ));
         }
         if note.root != root {
-            return Ok(Basis::everything(
-                "the folder's log was made anew since the last backup",
-            ));
+            return Ok(Basis::alarming("the folder's log was made anew since the last backup"));
         }
         if info.seq < note.seq {
-            return Ok(Basis::everything(format!(
+            return Ok(Basis::alarming(format!(
                 "the server has lost batches (it is at {}, the last backup made {}): it was restored from an older copy",
                 info.seq, note.seq
             )));
         }
         if info.root != Some(root) {
-            return Ok(Basis::everything("another tree has taken this folder of the server"));
+            return Ok(Basis::alarming("another tree has taken this folder of the server"));
         }
         let applied = self.server.batch_status(self.folder, note.counter)?.applied;
         if applied.is_none_or(|applied| applied.seq != note.seq) {
-            return Ok(Basis::everything(
+            return Ok(Basis::alarming(
                 "the server does not know the last backup: it was restored from an older copy or is another one",
             ));
         }
         Ok(Basis {
             everything: None,
+            is_alarming: false,
             base_seq: Some(later_seq.unwrap_or(note.seq)),
             note: Some(note),
         })
@@ -297,7 +315,7 @@ impl Job<'_> {
     }
 
     /// One backup on a given basis.
-    fn attempt(&self, basis: Basis, report: &mut BackupReport) -> Result<()> {
+    fn attempt(&self, basis: &Basis, report: &mut BackupReport) -> Result<()> {
         check_cancelled(self.monitor)?;
         self.monitor.event(Event::Phase(Phase::Cutting));
         let clock = self.server.clock();
@@ -320,16 +338,16 @@ impl Job<'_> {
             self.tell_failure(report.unsaved.last());
         }
         // The tree knows why it reports everything when it was not asked to: it has no mark (any more).
-        let basis = match (cut.since, basis.everything.is_some()) {
-            (None, false) => {
-                report.everything_because = Some("the folder's log no longer knows the last backup".to_owned());
-                Basis {
-                    everything: report.everything_because.clone(),
-                    base_seq: None,
-                    note: None,
-                }
-            }
-            _ => basis,
+        let forgotten;
+        let basis = if cut.since.is_none() && basis.everything.is_none() {
+            let why = "the folder's log no longer knows the last backup";
+            self.monitor
+                .event(Event::Warning(&format!("{why}; sending everything")));
+            report.everything_because = Some(why.to_owned());
+            forgotten = Basis::everything(why);
+            &forgotten
+        } else {
+            basis
         };
         if self.options.dry_run {
             let counted = transfer::count(self.tree, &cut, report);
@@ -338,7 +356,7 @@ impl Job<'_> {
             report.seq = basis.base_seq;
             return counted;
         }
-        self.save(&cut, &basis, report)
+        self.save(&cut, basis, report)
     }
 
     /// Sends what the cut reports and finishes it, one way or the other.

@@ -55,7 +55,12 @@ pub struct ClientOptions {
     pub first_pause: Duration,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
+    /// Whether somebody asked to stop: then nothing is waited for, and nothing tried again.
+    pub is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
 }
+
+/// How soon a pause ends once somebody asks to stop.
+const CANCEL_WITHIN: Duration = Duration::from_millis(100);
 
 impl Default for ClientOptions {
     fn default() -> Self {
@@ -69,6 +74,7 @@ impl Default for ClientOptions {
             transfer_attempts_max: 13,
             first_pause: Duration::from_millis(250),
             clock: Arc::new(RealClock),
+            is_cancelled: Arc::new(|| false),
         }
     }
 }
@@ -311,6 +317,7 @@ impl ServerClient {
             pause: self.options.first_pause,
             longest: self.options.first_pause.saturating_mul(32),
             clock: self.options.clock.as_ref(),
+            is_cancelled: self.options.is_cancelled.as_ref(),
         }
     }
 }
@@ -328,7 +335,9 @@ fn persist<T>(
                 if std::mem::take(&mut is_first) {
                     waiting(&error);
                 }
-                pauses.rest();
+                if !pauses.rest() {
+                    return Err(error);
+                }
             }
             done => return done,
         }
@@ -341,16 +350,25 @@ pub(crate) struct Pauses<'a> {
     pause: Duration,
     longest: Duration,
     clock: &'a dyn Clock,
+    is_cancelled: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 impl Pauses<'_> {
-    /// Waits before the next attempt; false when there is none left.
+    /// Waits before the next attempt; false when there is to be none.
     pub(crate) fn rest(&mut self) -> bool {
         if self.left == 0 {
             return false;
         }
         self.left -= 1;
-        self.clock.sleep(self.pause);
+        let mut rest = self.pause;
+        while !rest.is_zero() {
+            if (self.is_cancelled)() {
+                return false;
+            }
+            let nap = rest.min(CANCEL_WITHIN);
+            self.clock.sleep(nap);
+            rest = rest.saturating_sub(nap);
+        }
         self.pause = self.pause.saturating_mul(2).min(self.longest);
         true
     }

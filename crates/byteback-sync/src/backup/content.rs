@@ -3,8 +3,8 @@
 //! A version of a file may be carried by several delta records, each over the result of the one before, so that none
 //! needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's record stands before them and says how
 //! many there are. Nobody knows that before the file was read: holes carry no bytes. Hence the deltas are held back
-//! until they fill a part; mostly the file ends before, and the number is exact. If it does not, the number is taken
-//! as if the rest had no holes, and what is too much is filled with deltas that change nothing.
+//! until they fill a part; mostly the file ends before. If it does not, the part that the record belongs into waits for
+//! the end of the file, and the deltas go on in the parts after it.
 //!
 //! *Lengths.* The client does not know how long the file was at the server (that would need a record per file that
 //! survives crashes on both sides). It need not: a delta over the previous contents says `base_len = new_len`, which
@@ -96,12 +96,10 @@ pub(crate) fn send_file(
 ) -> Result<FileOutcome> {
     // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
     stream.note_once()?;
-    stream.mark();
     let outcome = read_and_send(tree, cut, file, stream, monitor)?;
     if let FileOutcome::Unreadable(_) = outcome {
         stream.take_back()?;
     }
-    stream.forget_mark();
     Ok(outcome)
 }
 
@@ -180,8 +178,8 @@ struct DeltaSink<'a, 'scope, 'env> {
     /// Finished deltas that wait for their number to be known.
     held_back: Vec<Vec<u8>>,
     held_back_bytes: usize,
-    /// Deltas that the node's record announced and that are still to come; `None` before the record is written.
-    announced_left: Option<u32>,
+    /// Too much for one part: deltas go out as they are made, and the node's record comes at the end.
+    is_released: bool,
     deltas: u32,
     stats: FileStats,
 }
@@ -201,7 +199,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             literal_bytes: 0,
             held_back: Vec::new(),
             held_back_bytes: 0,
-            announced_left: None,
+            is_released: false,
             deltas: 0,
             stats: FileStats::default(),
         }
@@ -233,7 +231,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                     offset += len_u64(now.len());
                     bytes = later;
                     if self.literal_bytes == self.literal_bytes_max {
-                        self.end_delta(offset)?;
+                        self.end_delta()?;
                     }
                 }
             }
@@ -292,73 +290,63 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             .ok_or_else(|| unusable(self.file.id, WriteError::Incomplete))
     }
 
-    /// Ends the delta at work; the file was read up to `position`.
-    fn end_delta(&mut self, position: u64) -> Result<(), Failure> {
+    /// Ends the delta at work.
+    fn end_delta(&mut self) -> Result<(), Failure> {
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
         let (bytes, stats) = writer.finish().map_err(|error| unusable(self.file.id, error))?;
-        self.deltas += 1;
+        self.deltas = self.deltas.checked_add(1).ok_or_else(|| {
+            Failure::File(ServiceError::new(
+                ErrorKind::Node,
+                "it has more data than one batch can carry",
+            ))
+        })?;
         self.literal_bytes = 0;
         self.stats.literal_bytes += stats.literal_bytes;
-        if let Some(left) = &mut self.announced_left {
-            *left = left.saturating_sub(1);
+        if self.is_released {
             self.stream.delta(self.file.id, &bytes)?;
             return Ok(());
         }
         self.held_back_bytes += bytes.len();
         self.held_back.push(bytes);
         if self.held_back_bytes >= self.stream.part_len_bytes() {
-            let rest: u64 = self
-                .file
-                .ranges
-                .iter()
-                .filter_map(|range| ByteRange::new(range.start().max(position), range.end()))
-                .map(|range| range.len_bytes())
-                .sum();
-            let more = u32::try_from(rest.div_ceil(self.literal_bytes_max)).map_err(|_| {
-                Failure::File(ServiceError::new(
-                    ErrorKind::Node,
-                    "it has more data than one batch can carry",
-                ))
-            })?;
-            self.release(more)?;
+            self.stream.set_aside()?;
+            self.is_released = true;
+            self.release()?;
         }
         Ok(())
     }
 
-    /// Writes the node's record, which announces the deltas held back and `more`, and those held back.
-    fn release(&mut self, more: u32) -> Result<(), Failure> {
-        let deltas = self.deltas.saturating_add(more);
-        self.stream.node(&NodeRecord {
-            id: self.file.id,
-            attributes: self.file.attributes.clone(),
-            content: Some(ContentChange {
-                deltas,
-                base: self.file.base,
-            }),
-        })?;
+    /// Writes the deltas that were held back.
+    fn release(&mut self) -> Result<(), Failure> {
         for bytes in std::mem::take(&mut self.held_back) {
             self.stream.delta(self.file.id, &bytes)?;
         }
         self.held_back_bytes = 0;
-        self.announced_left = Some(more);
         Ok(())
     }
 
     fn finish(mut self) -> Result<FileStats, Failure> {
-        self.end_delta(u64::MAX)?;
+        self.end_delta()?;
         // A change of length alone, and a file of nothing but holes, are deltas too.
         if self.deltas == 0 && (self.file.base == ContentBase::Previous || self.file.attributes.size > 0) {
             self.writer()?;
-            self.end_delta(u64::MAX)?;
+            self.end_delta()?;
         }
-        if self.announced_left.is_none() {
-            self.release(0)?;
-        }
-        while self.announced_left.is_some_and(|left| left > 0) {
-            self.writer()?;
-            self.end_delta(u64::MAX)?;
+        let record = NodeRecord {
+            id: self.file.id,
+            attributes: self.file.attributes.clone(),
+            content: Some(ContentChange {
+                deltas: self.deltas,
+                base: self.file.base,
+            }),
+        };
+        if self.is_released {
+            self.stream.put_down(&record)?;
+        } else {
+            self.stream.node(&record)?;
+            self.release()?;
         }
         Ok(self.stats)
     }

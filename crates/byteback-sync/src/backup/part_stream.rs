@@ -1,12 +1,17 @@
 //! The batch on its way: records go into a part in memory, full parts to the server while the next one fills.
 //!
 //! Each part is kept in memory until the server has it, so that it can be sent again. Memory: the part that fills, one
-//! that waits and one that is on its way, whatever the size of the backup. A batch that fits into one part is sent by
-//! its commit alone.
+//! that is set aside, one that waits and one that is on its way, whatever the size of the backup. A batch that fits into
+//! one part is sent by its commit alone.
+//!
+//! *Setting aside*: a file's node record stands before its deltas and says how many there are, which is known only when
+//! the file was read, as holes make no deltas. When a file fills a part before its end, the part that its record
+//! belongs into waits, while the deltas go into the parts after it ([`PartStream::set_aside`],
+//! [`PartStream::put_down`]). Parts count by their numbers, not by the order in which they arrive.
 //!
 //! *Taking back*: a file may turn out to be unreadable when much of it is already staged. Staged parts count only
-//! with the commit, and staging a number again replaces it, so the batch goes back to where the file began
-//! ([`PartStream::mark`], [`PartStream::take_back`]) and goes on from there as if the file had never been.
+//! with the commit, and staging a number again replaces it, so the batch goes on from the part that was set aside
+//! ([`PartStream::take_back`]) as if the file had never been.
 //!
 //! The counter of the batch is made durable in the folder's log before the first part leaves, so that whoever comes
 //! after a crash can ask the server what became of it.
@@ -47,13 +52,12 @@ impl Write for PartBytes {
     }
 }
 
-/// A place in the batch to go back to.
-struct Mark {
+/// A part that waits for a file's record.
+struct Aside {
     part: u32,
-    len: usize,
+    bytes: Vec<u8>,
+    /// What was written when it was set aside.
     totals: Totals,
-    /// The bytes before the mark, once their part has left.
-    bytes: Option<Vec<u8>>,
 }
 
 /// The thread that sends parts.
@@ -76,7 +80,7 @@ pub(crate) struct PartStream<'scope, 'env> {
     /// Number of the part that fills.
     part: u32,
     totals: Totals,
-    mark: Option<Mark>,
+    aside: Option<Aside>,
     sender: Option<Sender>,
 }
 
@@ -101,7 +105,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
             bytes,
             part: 1,
             totals: Totals::default(),
-            mark: None,
+            aside: None,
             sender: None,
         })
     }
@@ -138,40 +142,41 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.send_if_full()
     }
 
-    /// Remembers this place until [`Self::forget_mark`].
-    pub(crate) fn mark(&mut self) {
-        self.mark = Some(Mark {
+    /// Lets the part that fills wait for a record that goes on with [`Self::put_down`], and begins the next part.
+    pub(crate) fn set_aside(&mut self) -> Result<()> {
+        debug_assert!(self.aside.is_none(), "one file at a time");
+        self.aside = Some(Aside {
             part: self.part,
-            len: self.bytes.0.borrow().len(),
+            bytes: self.bytes.0.take(),
             totals: self.totals,
-            bytes: None,
         });
+        // The record is counted where it stands in the batch.
+        self.totals.nodes += 1;
+        self.next_part()
     }
 
-    pub(crate) fn forget_mark(&mut self) {
-        self.mark = None;
+    /// Ends the part that was set aside by the record that it waited for.
+    pub(crate) fn put_down(&mut self, node: &NodeRecord) -> Result<()> {
+        let Some(aside) = self.aside.take() else {
+            return self.node(node);
+        };
+        let out = PartBytes::default();
+        let mut writer = BatchWriter::resume(out.clone(), aside.totals)?;
+        // The header that a new writer begins with is the one that the part has.
+        *out.0.borrow_mut() = aside.bytes;
+        writer.node(node)?;
+        self.send(aside.part, out.0.take())
     }
 
-    /// Goes back to the mark, as if nothing had been written since.
+    /// Goes back to the part that was set aside, if there is one, as if nothing had been written since.
     pub(crate) fn take_back(&mut self) -> Result<()> {
-        let Some(mark) = self.mark.take() else { return Ok(()) };
+        let Some(aside) = self.aside.take() else { return Ok(()) };
         // A part that is still on its way must not arrive after the one that replaces it.
         self.wait_for_answers()?;
-        self.totals = mark.totals;
-        self.part = mark.part;
-        match mark.bytes {
-            // Resuming writes the header of a part, which the kept bytes already begin with.
-            Some(kept) => {
-                self.resume()?;
-                *self.bytes.0.borrow_mut() = kept;
-            }
-            None => {
-                let mut kept = self.bytes.0.take();
-                kept.truncate(mark.len);
-                self.resume()?;
-                *self.bytes.0.borrow_mut() = kept;
-            }
-        }
+        self.totals = aside.totals;
+        self.part = aside.part;
+        self.resume()?;
+        *self.bytes.0.borrow_mut() = aside.bytes;
         Ok(())
     }
 
@@ -209,13 +214,21 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         if self.bytes.0.borrow().len() < self.part_len_bytes {
             return Ok(());
         }
-        self.note_once()?;
         let bytes = self.bytes.0.take();
-        if let Some(mark) = &mut self.mark
-            && mark.part == self.part
-        {
-            mark.bytes = bytes.get(..mark.len).map(<[u8]>::to_vec);
-        }
+        self.send(self.part, bytes)?;
+        self.next_part()
+    }
+
+    fn next_part(&mut self) -> Result<()> {
+        self.part = self
+            .part
+            .checked_add(1)
+            .ok_or_else(|| SyncError::hostile("a batch would need more parts than can be counted"))?;
+        Ok(self.resume()?)
+    }
+
+    fn send(&mut self, part: u32, bytes: Vec<u8>) -> Result<()> {
+        self.note_once()?;
         let (server, folder, counter, monitor) = (self.to.server, self.to.folder, self.to.counter, self.to.monitor);
         let sender = match &mut self.sender {
             Some(sender) => sender,
@@ -248,12 +261,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
             answer?;
         }
         sender.in_flight += 1;
-        sender.parts.send((self.part, bytes)).map_err(|_| sender_ended())?;
-        self.part = self
-            .part
-            .checked_add(1)
-            .ok_or_else(|| SyncError::hostile("a batch would need more parts than can be counted"))?;
-        Ok(self.resume()?)
+        sender.parts.send((part, bytes)).map_err(|_| sender_ended())
     }
 
     /// Makes the tree remember the batch before its first byte leaves: what became of it can be asked for after a crash.

@@ -74,11 +74,13 @@ pub(super) fn transfer(
             report,
             is_on_top: basis.base_seq.is_some(),
             missing: BTreeSet::new(),
+            unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
         };
         if let Some(note) = &basis.note {
             transfer.missing.extend(&note.missing);
+            transfer.unseen.clone_from(&transfer.missing);
             for name in &note.left_out {
                 transfer.left_out.insert((name.parent, name.name.clone()), name.child);
             }
@@ -160,6 +162,9 @@ struct Transfer<'a, 'scope, 'env> {
     is_on_top: bool,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
+    /// Those of them from earlier backups that the cut has not reported yet. The log reports what could not be saved
+    /// until it is saved or gone.
+    unseen: BTreeSet<NodeId>,
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
 }
@@ -176,6 +181,10 @@ impl Transfer<'_, '_, '_> {
             }
             Ok(())
         })?;
+        let gone = std::mem::take(&mut self.unseen);
+        self.missing.retain(|node| !gone.contains(node));
+        self.left_out
+            .retain(|(parent, _), child| !gone.contains(parent) && !gone.contains(child));
         self.late_names()?;
 
         let missing: Vec<NodeId> = self.missing.into_iter().collect();
@@ -222,6 +231,7 @@ impl Transfer<'_, '_, '_> {
         }
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
+            self.unseen.remove(&change.node);
             match attributes {
                 Ok(attributes) => self.node(change, attributes)?,
                 Err(error) if error.kind == ErrorKind::Node => self.failed(change, &error)?,

@@ -62,7 +62,6 @@ fn a_small_change_costs_little_and_one_request_after_the_cut() {
     assert_eq!(second.parts, 0);
     assert_eq!(second.seq, Some(2));
     assert!(second.stored_bytes < 200, "{} bytes stored", second.stored_bytes);
-    eprintln!("wire: {:?}", second.wire);
     assert!(second.wire.total() < 4096, "{:?} on the wire", second.wire);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }

@@ -1,6 +1,9 @@
 //! A tree in memory behind [`TreeService`]. Its log keeps each epoch's changes in plain maps and never forgets one, so
 //! that it is right by its simplicity.
 
+mod content;
+mod picture;
+
 use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
@@ -8,31 +11,17 @@ use byteback_control::{
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{self, FileKind};
 use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
+use content::Content;
+use picture::Node;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+
+pub(super) use picture::{Picture, assert_restored};
 
 /// Nodes and names of one page of changes.
 const PAGE_LEN: usize = 7;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) attributes: Attributes,
-    pub(super) bytes: Vec<u8>,
-    pub(super) holes: ExtentSet,
-}
-
-/// What a restore must bring back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Picture {
-    pub(super) nodes: BTreeMap<NodeId, Node>,
-    pub(super) names: BTreeMap<(NodeId, Vec<u8>), NodeId>,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Changed {
@@ -74,6 +63,8 @@ pub(super) struct State {
 
 pub(super) struct ScriptedTree {
     pub(super) state: Mutex<State>,
+    /// Contents are handed out in pieces of so many bytes.
+    pub(super) chunk_len: AtomicUsize,
 }
 
 fn attributes(kind: NodeKind, time: i64) -> Attributes {
@@ -97,8 +88,7 @@ impl ScriptedTree {
         let mut now = Picture::default();
         let root = Node {
             attributes: attributes(NodeKind::Directory, 1_000_000_000),
-            bytes: Vec::new(),
-            holes: ExtentSet::new(),
+            content: Content::default(),
         };
         now.nodes.insert(NodeId::ROOT, root);
         Self {
@@ -115,6 +105,7 @@ impl ScriptedTree {
                 nameless: BTreeSet::new(),
                 read_bytes: 0,
             }),
+            chunk_len: AtomicUsize::new(1500),
         }
     }
 
@@ -190,8 +181,7 @@ impl State {
             node,
             Node {
                 attributes: made,
-                bytes: Vec::new(),
-                holes: ExtentSet::new(),
+                content: Content::default(),
             },
         );
         self.changed(node).is_new = true;
@@ -199,40 +189,26 @@ impl State {
         node
     }
 
-    pub(super) fn write(&mut self, node: NodeId, offset: usize, bytes: &[u8]) {
+    pub(super) fn write(&mut self, node: NodeId, offset: u64, bytes: &[u8]) {
         self.touch(node);
         let file = self.now.nodes.get_mut(&node).unwrap();
-        let old_len = file.bytes.len();
-        let end = offset + bytes.len();
-        if end > old_len {
-            file.bytes.resize(end, 0);
-            if let Some(gap) = ByteRange::new(old_len as u64, offset as u64) {
-                file.holes.insert(gap);
-            }
-        }
-        file.bytes[offset..end].copy_from_slice(bytes);
-        file.attributes.size = file.bytes.len() as u64;
-        let written = ByteRange::new(offset.min(old_len) as u64, end as u64);
-        if let Some(range) = ByteRange::new(offset as u64, end as u64) {
-            file.holes.remove(range);
-        }
-        if let Some(range) = written {
+        let old_len = file.content.len();
+        file.content.write(offset, bytes);
+        file.attributes.size = file.content.len();
+        // A write behind the end also makes what lies between.
+        if let Some(range) = ByteRange::new(offset.min(old_len), offset + bytes.len() as u64) {
             self.changed(node).ranges.insert(range);
         }
     }
 
-    pub(super) fn truncate(&mut self, node: NodeId, len: usize) {
+    pub(super) fn truncate(&mut self, node: NodeId, len: u64) {
         self.touch(node);
         let file = self.now.nodes.get_mut(&node).unwrap();
-        let old_len = file.bytes.len();
-        file.bytes.resize(len, 0);
-        file.attributes.size = len as u64;
-        file.holes.truncate(len as u64);
-        if let Some(grown) = ByteRange::new(old_len as u64, len as u64) {
-            file.holes.insert(grown);
-        }
+        let old_len = file.content.len();
+        file.content.set_len(len);
+        file.attributes.size = len;
         // What was cut off is a change, too, beyond the end.
-        if let Some(range) = ByteRange::new(old_len.min(len) as u64, old_len.max(len) as u64) {
+        if let Some(range) = ByteRange::new(old_len.min(len), old_len.max(len)) {
             self.changed(node).ranges.insert(range);
         }
     }
@@ -240,12 +216,10 @@ impl State {
     pub(super) fn punch(&mut self, node: NodeId, range: ByteRange) {
         self.touch(node);
         let file = self.now.nodes.get_mut(&node).unwrap();
-        let Some(range) = range.split_at(file.bytes.len() as u64).0 else {
-            return;
-        };
-        file.bytes[range.start() as usize..range.end() as usize].fill(0);
-        file.holes.insert(range);
-        self.changed(node).ranges.insert(range);
+        file.content.punch(range);
+        if let Some(range) = range.split_at(file.content.len()).0 {
+            self.changed(node).ranges.insert(range);
+        }
     }
 
     pub(super) fn link(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
@@ -253,11 +227,22 @@ impl State {
         self.set_name(parent, name, Some(node));
     }
 
+    /// Gives what has the name `from` the name `to`; what had that name loses it.
     pub(super) fn rename(&mut self, from: &(NodeId, Vec<u8>), to: &(NodeId, Vec<u8>)) {
         let node = self.now.names[from];
         // First the new name, so that the node is never without one.
         self.set_name(to.0, &to.1, Some(node));
         self.set_name(from.0, &from.1, None);
+    }
+
+    /// Lets two names change places.
+    pub(super) fn exchange(&mut self, one: &(NodeId, Vec<u8>), other: &(NodeId, Vec<u8>)) {
+        let (first, second) = (self.now.names[one], self.now.names[other]);
+        // Neither may be nameless meanwhile: the maps are changed first and noted after.
+        self.now.names.insert(one.clone(), second);
+        self.now.names.insert(other.clone(), first);
+        self.set_name(one.0, &one.1, Some(second));
+        self.set_name(other.0, &other.1, Some(first));
     }
 
     pub(super) fn unlink(&mut self, parent: NodeId, name: &[u8]) {
@@ -271,6 +256,17 @@ impl State {
     pub(super) fn set_mode(&mut self, node: NodeId, mode: u32) {
         self.changed(node);
         self.now.nodes.get_mut(&node).unwrap().attributes.mode = mode;
+    }
+
+    pub(super) fn set_owner(&mut self, node: NodeId, uid: u32, gid: u32) {
+        self.changed(node);
+        let attributes = &mut self.now.nodes.get_mut(&node).unwrap().attributes;
+        (attributes.uid, attributes.gid) = (uid, gid);
+    }
+
+    pub(super) fn set_time(&mut self, node: NodeId, mtime_ns: i64) {
+        self.changed(node);
+        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = mtime_ns;
     }
 
     pub(super) fn set_xattr(&mut self, node: NodeId, name: &str, value: &[u8]) {
@@ -306,9 +302,12 @@ impl State {
         };
         let dirs = of_kind(self, NodeKind::Directory);
         let files = of_kind(self, NodeKind::File);
+        let nodes: Vec<NodeId> = self.now.nodes.keys().copied().collect();
+        let names: Vec<(NodeId, Vec<u8>)> = self.now.names.keys().cloned().collect();
         let dir = dirs[pick(random, dirs.len())];
         let name = match random.below(12) {
             0 => vec![0xff, b'0' + random.below(9) as u8],
+            1 => format!("{}{}", "long".repeat(63), random.below(9)).into_bytes(),
             _ => format!("name-{}", random.below(30)).into_bytes(),
         };
         let is_free = !self.now.names.contains_key(&(dir, name.clone()));
@@ -321,56 +320,95 @@ impl State {
                 (0..len).map(|_| random.next_u64() as u8).collect()
             }
         };
+        let any = nodes[pick(random, nodes.len())];
         let file = (!files.is_empty()).then(|| files[pick(random, files.len())]);
-        match (random.below(16), file) {
+        let len = file.map_or(0, |file| self.now.nodes[&file].content.len());
+        match (random.below(21), file) {
             (0 | 1, _) | (_, None) if is_free => {
                 let file = self.create(dir, &name, NodeKind::File);
-                self.write(file, 0, &bytes);
+                // Some stay empty.
+                if random.below(5) > 0 {
+                    self.write(file, 0, &bytes);
+                }
             }
-            (2, _) if is_free && self.now.nodes.len() < 60 => {
+            (2 | 3, _) if is_free && self.now.nodes.len() < 80 => {
                 self.create(dir, &name, NodeKind::Directory);
             }
-            (3, _) if is_free => {
-                let kind = if random.coin() {
-                    NodeKind::Symlink
-                } else {
-                    NodeKind::Fifo
-                };
-                self.create(dir, &name, kind);
+            (4, _) if is_free => {
+                let kinds = [NodeKind::Symlink, NodeKind::Fifo, NodeKind::Socket];
+                self.create(dir, &name, kinds[pick(random, 3)]);
             }
-            (4..=7, Some(file)) => {
-                let len = self.now.nodes[&file].bytes.len() as u64;
-                let offset = random.below(len + 5000) as usize;
-                self.write(file, offset, &bytes);
+            (5..=7, Some(file)) => self.write(file, random.below(len.min(100_000) + 5000), &bytes),
+            (8, Some(file)) if random.below(4) == 0 => {
+                self.write(file, 5_000_000_000 + random.below(1 << 32), &bytes);
             }
-            (8, Some(file)) => {
-                let len = self.now.nodes[&file].bytes.len() as u64;
-                self.truncate(file, random.below(len * 2 + 1) as usize);
-            }
+            (8, Some(file)) => self.truncate(file, random.below(len * 2 + 1).min(1 << 40)),
             (9, Some(file)) => {
-                let len = self.now.nodes[&file].bytes.len() as u64;
-                let start = random.below(len + 1);
-                if let Some(range) = ByteRange::from_offset_len(start, random.below(20_000) + 1) {
+                if let Some(range) = ByteRange::from_offset_len(random.below(len + 1), random.below(20_000) + 1) {
                     self.punch(file, range);
                 }
             }
             (10, Some(file)) if is_free => self.link(file, dir, &name),
-            (11 | 12, _) => {
-                let names: Vec<_> = self.now.names.keys().cloned().collect();
-                if names.is_empty() {
-                    return;
-                }
+            (11, _) if !names.is_empty() => {
+                let key = names[pick(random, names.len())].clone();
+                self.unlink(key.0, &key.1);
+            }
+            // Also over what is there: a file, or a folder with all that is in it.
+            (12 | 13, _) if !names.is_empty() => {
                 let key = names[pick(random, names.len())].clone();
                 let child = self.now.names[&key];
-                if random.coin() {
-                    self.unlink(key.0, &key.1);
-                } else if is_free && !self.is_below(dir, child) {
+                let replaced = self.now.names.get(&(dir, name.clone())).copied();
+                let is_possible = key != (dir, name.clone())
+                    && replaced != Some(child)
+                    && !self.is_below(dir, child)
+                    && replaced.is_none_or(|replaced| !self.is_below(key.0, replaced) && !self.is_below(dir, replaced));
+                if is_possible {
                     self.rename(&key, &(dir, name));
                 }
             }
-            (13, Some(file)) => self.mark_whole(file, WholeReason::Untracked),
-            (14, Some(file)) => self.set_mode(file, [0o600, 0o4755, 0o444, 0o666][pick(random, 4)]),
-            (_, Some(file)) => self.set_xattr(file, "user.note", &bytes[..bytes.len().min(200)]),
+            (14, _) if names.len() > 1 => {
+                let (one, other) = (&names[pick(random, names.len())], &names[pick(random, names.len())]);
+                let (first, second) = (self.now.names[one], self.now.names[other]);
+                if first != second && !self.is_below(other.0, first) && !self.is_below(one.0, second) {
+                    self.exchange(one, other);
+                }
+            }
+            // A name becomes another kind of thing.
+            (15, _) if !names.is_empty() => {
+                let key = names[pick(random, names.len())].clone();
+                let was = self.now.nodes[&self.now.names[&key]].attributes.kind;
+                self.unlink(key.0, &key.1);
+                if self.now.nodes.contains_key(&key.0) {
+                    let kind = match was {
+                        NodeKind::Directory => NodeKind::File,
+                        NodeKind::File => [NodeKind::Directory, NodeKind::Symlink][pick(random, 2)],
+                        _ => NodeKind::Directory,
+                    };
+                    self.create(key.0, &key.1, kind);
+                }
+            }
+            (16, Some(file)) => self.mark_whole(file, WholeReason::Untracked),
+            (17, _) if self.now.nodes[&any].attributes.kind != NodeKind::Symlink => {
+                let mode = if self.now.nodes[&any].attributes.kind == NodeKind::Directory {
+                    [0o700, 0o1777, 0o2755, 0o500][pick(random, 4)]
+                } else {
+                    [0o600, 0o4755, 0o444, 0o000][pick(random, 4)]
+                };
+                self.set_mode(any, mode);
+            }
+            (18, _) if rustix::process::geteuid().is_root() => {
+                self.set_owner(any, random.below(3) as u32 * 1000, random.below(3) as u32 * 1000);
+            }
+            (19, _) => self.set_time(any, [-1, -1_000_000_001, 0, 999_999_999, 1 << 60][pick(random, 5)]),
+            (_, _)
+                if matches!(
+                    self.now.nodes[&any].attributes.kind,
+                    NodeKind::File | NodeKind::Directory
+                ) =>
+            {
+                let name = ["user.note", "user.other"][pick(random, 2)];
+                self.set_xattr(any, name, &bytes[..bytes.len().min(200)]);
+            }
             _ => {}
         }
     }
@@ -567,28 +605,21 @@ impl TreeService for ScriptedTree {
             let Some(range) = ByteRange::new(*offset, end) else {
                 continue;
             };
-            let mut position = range.start();
-            let mut pieces: Vec<(ByteRange, bool)> = Vec::new();
-            for hole in file.holes.iter_within(range) {
-                pieces.extend(ByteRange::new(position, hole.start()).map(|data| (data, false)));
-                pieces.push((hole, true));
-                position = hole.end();
-            }
-            pieces.extend(ByteRange::new(position, range.end()).map(|data| (data, false)));
-            for (piece, is_hole) in pieces {
+            for (piece, is_hole) in file.content.pieces(range) {
                 if is_hole {
                     sink(Piece::Hole(piece))?;
                     continue;
                 }
-                let bytes = &file.bytes[piece.start() as usize..piece.end() as usize];
-                for (index, chunk) in bytes.chunks(1500).enumerate() {
+                let mut bytes = vec![0; piece.len_bytes() as usize];
+                file.content.read(piece.start(), &mut bytes);
+                for (index, chunk) in bytes.chunks(self.chunk_len.load(Ordering::Relaxed)).enumerate() {
                     if left < chunk.len() {
                         return Err(ServiceError::new(ErrorKind::Node, "the disk is broken here"));
                     }
                     left -= chunk.len();
                     self.lock().read_bytes += chunk.len() as u64;
                     sink(Piece::Data {
-                        offset: piece.start() + index as u64 * 1500,
+                        offset: piece.start() + (index * self.chunk_len.load(Ordering::Relaxed)) as u64,
                         bytes: chunk,
                     })?;
                 }
@@ -599,7 +630,7 @@ impl TreeService for ScriptedTree {
 
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
         let state = self.lock();
-        Ok(path_of(&state.cuts[&cut.0].picture, node).map(ByteString::from))
+        Ok(state.cuts[&cut.0].picture.path_of(node).map(ByteString::from))
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
@@ -653,85 +684,6 @@ fn oplog_kind(kind: NodeKind) -> byteback_oplog::NodeKind {
         NodeKind::Socket => To::Socket,
         NodeKind::CharDevice => To::CharDevice,
         NodeKind::BlockDevice => To::BlockDevice,
-    }
-}
-
-pub(super) fn path_of(picture: &Picture, node: NodeId) -> Option<Vec<u8>> {
-    if node == NodeId::ROOT {
-        return Some(Vec::new());
-    }
-    let ((parent, name), _) = picture.names.iter().find(|(_, child)| **child == node)?;
-    let mut path = path_of(picture, *parent)?;
-    if !path.is_empty() {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    Some(path)
-}
-
-/// Compares a directory with a picture: every name, kind, attribute and byte, and which names are one file.
-pub(super) fn assert_restored(picture: &Picture, dir: &Path) {
-    let mut to_do = vec![(NodeId::ROOT, dir.to_path_buf())];
-    let mut inodes: BTreeMap<NodeId, u64> = BTreeMap::new();
-    while let Some((id, path)) = to_do.pop() {
-        let node = &picture.nodes[&id];
-        let fd = rustix::fs::open(
-            &path,
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW,
-            rustix::fs::Mode::empty(),
-        )
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let stat = tree::stat_fd(&fd).unwrap();
-        let wanted = &node.attributes;
-        let shown = path.display();
-        let kind = match stat.kind {
-            FileKind::File => NodeKind::File,
-            FileKind::Dir => NodeKind::Directory,
-            FileKind::Symlink => NodeKind::Symlink,
-            FileKind::Fifo => NodeKind::Fifo,
-            FileKind::Socket => NodeKind::Socket,
-            FileKind::CharDevice => NodeKind::CharDevice,
-            FileKind::BlockDevice => NodeKind::BlockDevice,
-        };
-        assert_eq!(kind, wanted.kind, "kind of {shown}");
-        assert_eq!(stat.mtime_ns, wanted.mtime_ns, "mtime of {shown}");
-        assert_eq!((stat.uid, stat.gid), (wanted.uid, wanted.gid), "owner of {shown}");
-        if kind != NodeKind::Symlink {
-            assert_eq!(stat.mode, wanted.mode, "mode of {shown}");
-        }
-        let first = *inodes.entry(id).or_insert(stat.ino);
-        assert_eq!(first, stat.ino, "{shown} is no longer the same file as its other name");
-        match kind {
-            NodeKind::File => {
-                let bytes = std::fs::read(&path).unwrap();
-                assert_eq!(bytes.len(), node.bytes.len(), "length of {shown}");
-                let differs = bytes.iter().zip(&node.bytes).position(|(a, b)| a != b);
-                assert_eq!(differs, None, "first byte that differs in {shown}");
-                for xattr in &wanted.xattrs {
-                    let value = tree::get_xattr(&fd, OsStr::from_bytes(xattr.name.as_bytes())).unwrap();
-                    assert_eq!(value.as_deref(), Some(xattr.value.as_bytes()), "xattr of {shown}");
-                }
-                let file = std::fs::File::open(&path).unwrap();
-                let mut byte = [0];
-                assert_eq!(file.read_at(&mut byte, wanted.size).unwrap(), 0);
-            }
-            NodeKind::Symlink => {
-                let target = std::fs::read_link(&path).unwrap().into_os_string().into_vec();
-                assert_eq!(Some(ByteString::from(target)), wanted.target, "target of {shown}");
-            }
-            NodeKind::Directory => {
-                let mut found: BTreeSet<Vec<u8>> = std::fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().file_name().into_vec())
-                    .collect();
-                for ((_, name), child) in picture.names.range((id, Vec::new())..(NodeId(id.0 + 1), Vec::new())) {
-                    assert!(found.remove(name), "{shown} lacks {:?}", OsStr::from_bytes(name));
-                    to_do.push((*child, path.join(OsStr::from_bytes(name))));
-                }
-                assert!(found.is_empty(), "{shown} has too much: {found:?}");
-            }
-            _ => {}
-        }
     }
 }
 

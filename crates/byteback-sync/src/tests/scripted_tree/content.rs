@@ -1,0 +1,136 @@
+//! Contents of a file in memory, as sparse as the file, so that offsets beyond 4 GiB cost nothing.
+
+use byteback_extents::{ByteRange, ExtentSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const PAGE_LEN: u64 = 4096;
+
+/// Bytes by page; a page that is not there is zero. Holes are known exactly, to the byte.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    len: u64,
+    pages: BTreeMap<u64, Arc<Vec<u8>>>,
+    holes: ExtentSet,
+}
+
+impl Content {
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `buffer` with the bytes from `offset` on, which must be below the end.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) {
+        assert!(offset + buffer.len() as u64 <= self.len);
+        for (at, byte) in (offset..).zip(buffer) {
+            let page = self.pages.get(&(at / PAGE_LEN));
+            *byte = page.map_or(0, |page| page[(at % PAGE_LEN) as usize]);
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        if end > self.len {
+            self.set_len(end);
+        }
+        for (at, byte) in (offset..).zip(bytes) {
+            let page = self.pages.entry(at / PAGE_LEN);
+            let page = page.or_insert_with(|| Arc::new(vec![0; PAGE_LEN as usize]));
+            Arc::make_mut(page)[(at % PAGE_LEN) as usize] = *byte;
+        }
+        if let Some(written) = ByteRange::new(offset, end) {
+            self.holes.remove(written);
+        }
+    }
+
+    /// Growth is a hole.
+    pub(crate) fn set_len(&mut self, len: u64) {
+        if let Some(cut) = ByteRange::new(len, self.len) {
+            self.zero(cut);
+            self.holes.truncate(len);
+        }
+        if let Some(grown) = ByteRange::new(self.len, len) {
+            self.holes.insert(grown);
+        }
+        self.len = len;
+    }
+
+    pub(crate) fn punch(&mut self, range: ByteRange) {
+        if let Some(range) = range.split_at(self.len).0 {
+            self.zero(range);
+            self.holes.insert(range);
+        }
+    }
+
+    fn zero(&mut self, range: ByteRange) {
+        let touched = range.start() / PAGE_LEN..=(range.end() - 1) / PAGE_LEN;
+        let touched: Vec<u64> = self.pages.range(touched).map(|(page, _)| *page).collect();
+        for page in touched {
+            let start = page * PAGE_LEN;
+            let from = range.start().max(start) - start;
+            let to = range.end().min(start + PAGE_LEN) - start;
+            if (from, to) == (0, PAGE_LEN) {
+                self.pages.remove(&page);
+            } else {
+                let bytes = Arc::make_mut(self.pages.get_mut(&page).unwrap());
+                bytes[from as usize..to as usize].fill(0);
+            }
+        }
+    }
+
+    /// What `range` consists of, ascending; true for a hole.
+    pub(crate) fn pieces(&self, range: ByteRange) -> Vec<(ByteRange, bool)> {
+        let mut pieces = Vec::new();
+        let mut position = range.start();
+        for hole in self.holes.iter_within(range) {
+            pieces.extend(ByteRange::new(position, hole.start()).map(|data| (data, false)));
+            pieces.push((hole, true));
+            position = hole.end();
+        }
+        pieces.extend(ByteRange::new(position, range.end()).map(|data| (data, false)));
+        pieces
+    }
+
+    /// All that is no hole.
+    pub(crate) fn data(&self) -> Vec<ByteRange> {
+        let all = ByteRange::new(0, self.len).map_or_else(Vec::new, |all| self.pieces(all));
+        all.into_iter().filter(|piece| !piece.1).map(|piece| piece.0).collect()
+    }
+}
+
+#[test]
+fn contents_are_what_a_plain_vector_is() {
+    use byteback_host::random::SplitMix64;
+    let mut random = SplitMix64::new(super::super::rig::seed(11));
+    let (mut content, mut plain) = (Content::default(), Vec::new());
+    for _ in 0..400 {
+        let at = random.below(30_000) as usize;
+        let len = random.below(9000) as usize;
+        match random.below(3) {
+            0 => {
+                plain.resize(plain.len().max(at + len), 0);
+                plain[at..at + len].fill(7);
+                content.write(at as u64, &vec![7; len]);
+            }
+            1 => {
+                plain.resize(at, 0);
+                content.set_len(at as u64);
+            }
+            _ => {
+                let end = plain.len().min(at + len);
+                if at < end {
+                    plain[at..end].fill(0);
+                }
+                if let Some(range) = ByteRange::new(at as u64, (at + len) as u64) {
+                    content.punch(range);
+                }
+            }
+        }
+        let mut read = vec![1; plain.len()];
+        assert_eq!(content.len(), plain.len() as u64);
+        content.read(0, &mut read);
+        assert!(read == plain);
+        let data: u64 = content.data().iter().map(|range| range.len_bytes()).sum();
+        assert!(data <= content.len());
+    }
+}
