@@ -7,13 +7,16 @@ use std::error::Error;
 use std::fmt::Display;
 use std::path::Path;
 
+use byteback_api::problem::Code;
 use byteback_control::ServiceError;
 use byteback_daemon::DaemonError;
+use byteback_mount::MountError;
 use byteback_oplog::LogError;
 use byteback_store::StoreError;
 use byteback_sync::{ServerError, ServerErrorKind, SyncError};
 
 use crate::exit_code::Exit;
+use crate::signals;
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -87,6 +90,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 impl From<ServerError> for CommandError {
     fn from(error: ServerError) -> Self {
         let exit = Exit::of_server(&error);
+        let next = next_step(&error);
         let said = error.problem.as_ref().map(|problem| problem.detail.clone());
         let message = match error.kind {
             ServerErrorKind::Unreachable => format!("cannot reach the server: {}", error.message),
@@ -102,16 +106,42 @@ impl From<ServerError> for CommandError {
                 error.request, error.message
             ),
         };
-        Self::with_exit(exit, message).next(error.next)
+        Self::with_exit(exit, message).next(next)
     }
+}
+
+/// What to do next, in the words of the command line where the server's are those of its interface.
+fn next_step(error: &ServerError) -> String {
+    let next = match error.problem.as_ref().map(|problem| problem.code) {
+        Some(Code::FolderNotFound) => "Check the name behind the last slash; 'byteback init DIR -r URL' makes it.",
+        Some(Code::SnapshotNotFound) => "'byteback snapshots' lists those that there are.",
+        Some(Code::NodeNotFound) => {
+            "'byteback ls SNAPSHOT' lists what is in it; paths begin at the folder that was saved."
+        }
+        Some(Code::Unauthorized) => {
+            "Join the server again with a new join token ('byteback invite' makes one), or name the right --token-file."
+        }
+        _ => return error.next.clone(),
+    };
+    next.to_owned()
 }
 
 impl From<SyncError> for CommandError {
     fn from(error: SyncError) -> Self {
         let exit = Exit::of_sync(&error);
         match error {
+            // Whoever asks to stop does not want to hear that a connection was not waited for.
+            SyncError::Server(error) if error.kind.is_transient() && signals::stop_is_asked() => {
+                SyncError::Cancelled.into()
+            }
             SyncError::Server(error) => error.into(),
             SyncError::Tree(error) => error.into(),
+            SyncError::TargetNotEmpty { target } => Self::new(format!("{target} is not empty"))
+                .next("Choose another directory, or add --overwrite to replace files of the same name."),
+            SyncError::NoSuchSnapshot { spec, folder } => {
+                Self::new(format!("there is no snapshot '{spec}' in folder '{folder}'"))
+                    .next("'byteback snapshots' lists those that there are.")
+            }
             other => {
                 let failed = Self::with_exit(exit, chain(&other));
                 match other.next_step() {
@@ -137,6 +167,10 @@ impl From<DaemonError> for CommandError {
             DaemonError::InUse { .. } => failed.next(
                 "Another backup or a mount that is just starting has it. Wait for it to end, then do the same again; \
                  'byteback status' shows who it is.",
+            ),
+            DaemonError::Mount(MountError::Refused { .. }) if !rustix::process::geteuid().is_root() => failed.next(
+                "Ordinary users can mount folders of their own, if everybody may open /dev/fuse (mode 0666, as \
+                 distributions ship it) and fusermount3 is installed with its set-user-id bit (package fuse3).",
             ),
             _ => failed,
         }

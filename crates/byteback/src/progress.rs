@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::signals::Interrupt;
+use crate::signals::{self, Interrupt};
 
 /// See the module.
 pub(crate) struct Progress {
@@ -243,7 +243,7 @@ impl Monitor for Progress {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.interrupt.as_ref().is_some_and(Interrupt::is_asked)
+        self.interrupt.is_some() && signals::stop_is_asked()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::output::Output;
 use crate::repository::Repository;
+use crate::signals;
 
 /// More would only cost time.
 const PROGRESS_FPS_MAX: f64 = 60.0;
@@ -143,7 +144,10 @@ impl Settings {
 
     /// How to reach servers.
     pub(crate) fn client_options(&self) -> Result<ClientOptions> {
-        let mut options = ClientOptions::default();
+        let mut options = ClientOptions {
+            is_cancelled: std::sync::Arc::new(signals::stop_is_asked),
+            ..ClientOptions::default()
+        };
         if let Some(path) = &self.cacert {
             let pem = fs::read(path).map_err(|error| CommandError::file("read the certificates", path, &error))?;
             options.ca_pem = Some(pem);

@@ -4,7 +4,6 @@
 //! in good order. The handlers live on a thread of their own; nothing runs inside a signal.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,29 +11,29 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 
+/// Of the whole process, as signals are: also what was set up before anybody watched must hear of it.
+static STOP_ASKED: AtomicBool = AtomicBool::new(false);
+
 /// Whether somebody asked to stop.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt {
-    asked: Arc<AtomicBool>,
-}
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupt(());
 
 impl Interrupt {
     /// Watches for SIGINT and SIGTERM from now on. The second one ends the process at once: whatever is lost by that
     /// is covered by the next run.
     pub(crate) fn watch() -> Result<Self> {
-        let interrupt = Self::default();
-        let asked = Arc::clone(&interrupt.asked);
-        on_stop_signals(move || {
-            if asked.swap(true, Ordering::SeqCst) {
+        on_stop_signals(|| {
+            if STOP_ASKED.swap(true, Ordering::SeqCst) {
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
         })?;
-        Ok(interrupt)
+        Ok(Self(()))
     }
+}
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
-    }
+/// Whether a signal that an [`Interrupt`] watches for has come.
+pub(crate) fn stop_is_asked() -> bool {
+    STOP_ASKED.load(Ordering::SeqCst)
 }
 
 /// Calls `act` at each SIGINT, SIGTERM or SIGHUP. One that is ignored stays ignored: `nohup` and shells that put a command

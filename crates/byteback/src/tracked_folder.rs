@@ -185,9 +185,15 @@ pub(crate) fn daemon(folder: &StateFolder) -> Result<Option<Client>> {
     match Client::connect(&folder.socket()) {
         Ok(client) => Ok(Some(client)),
         Err(error) if error.kind == ErrorKind::Gone => Ok(None),
-        Err(error) => Err(CommandError::from(error).next(
-            "The folder was mounted by another version of Byteback. Unmount it with that version, then mount it again.",
-        )),
+        Err(_) => {
+            let directory = folder.directory().display();
+            let message =
+                format!("{directory} was mounted by another version of Byteback, whose daemon cannot be asked");
+            Err(CommandError::new(message).next(format!(
+                "Unmount it by the system, as root 'umount {directory}', otherwise 'fusermount3 -u {directory}': its \
+                 daemon then ends in good order. Then mount it again."
+            )))
+        }
     }
 }
 

@@ -131,7 +131,17 @@ impl Said<'_> {
         if let Some(why) = &report.everything_because {
             output.say(format!("  everything was looked at: {why}"))?;
         }
-        if report.has_changes() || report.dry_run {
+        let whole = files_read_whole(report);
+        if report.dry_run && whole > 0 {
+            let known = match report.changed_bytes {
+                0 => String::new(),
+                bytes => format!("{} and ", sizes(bytes)),
+            };
+            output.say(format!(
+                "  changed  {known}{}",
+                counted(whole, "file that is read whole", "files that are read whole")
+            ))?;
+        } else if report.has_changes() || report.dry_run {
             output.say(format!("  changed  {}", sizes(report.changed_bytes)))?;
         }
         if report.has_changes() {
@@ -142,7 +152,7 @@ impl Said<'_> {
             output.say(format!(
                 "  hashed   {}{}",
                 sizes(report.hashed_bytes),
-                if report.hashed_bytes == 0 {
+                if report.hashed_bytes == 0 && whole == 0 {
                     ": the log knows what changed"
                 } else {
                     ""
@@ -171,14 +181,17 @@ impl Said<'_> {
         let output = self.output;
         let directory = self.folder.directory().display();
         if !self.is_mounted {
-            let read = size(self.report.read_bytes);
+            let read = match self.report.dry_run {
+                true => "it is all read".to_owned(),
+                false => format!("{} were read", size(self.report.read_bytes)),
+            };
             return match whole.untracked {
                 0 => output.say(format!(
                     "  The folder is not mounted: a file that changes is read whole by the next backup.\n  \
                      Mounted, only its changed ranges are: byteback mount {directory}"
                 )),
                 files => output.say(format!(
-                    "  The folder was not mounted, so nobody knew which bytes of {} had changed: read whole ({read}).\n  \
+                    "  The folder was not mounted, so nobody knew which bytes of {} had changed: {read}.\n  \
                      Mounted, only the changed ranges are read: byteback mount {directory}",
                     counted(files, "file", "files")
                 )),
@@ -201,6 +214,20 @@ impl Said<'_> {
         }
         Ok(())
     }
+}
+
+/// Of how many files it was only known that they changed.
+fn files_read_whole(report: &BackupReport) -> u64 {
+    let whole = report.whole;
+    [
+        whole.created,
+        whole.no_mark,
+        whole.untracked,
+        whole.interrupted,
+        whole.unsaved_before,
+    ]
+    .into_iter()
+    .fold(0, u64::saturating_add)
 }
 
 /// What was found changed, as a sentence.

@@ -50,7 +50,10 @@ impl std::str::FromStr for Since {
 struct Summary {
     nodes: u64,
     names: u64,
+    /// In files of which the changed ranges are known.
     changed_bytes: u64,
+    /// Files of which only is known that they changed: they are read whole.
+    whole_files: u64,
 }
 
 pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<()> {
@@ -81,9 +84,16 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
     if summary.nodes == 0 && summary.names == 0 {
         return output.say("Nothing has changed since the last backup.");
     }
-    let bytes = size_exact(summary.changed_bytes, output.verbosity > 0);
+    let mut to_read = size_exact(summary.changed_bytes, output.verbosity > 0);
+    if summary.whole_files > 0 {
+        let files = counted(summary.whole_files, "whole file", "whole files");
+        to_read = match summary.changed_bytes {
+            0 => files,
+            _ => format!("{to_read} and {files}"),
+        };
+    }
     output.say(format!(
-        "{} and {} changed, {bytes} to read.",
+        "{} and {} changed; to read: {to_read}.",
         counted(summary.nodes, "file or directory", "files and directories"),
         counted(summary.names, "name", "names")
     ))
@@ -119,9 +129,13 @@ fn print(change: &TreeChange, summary: &mut Summary, settings: &Settings) -> Res
         TreeChange::Header(header) => return print_header(header, settings),
         TreeChange::Node(node) => {
             summary.nodes += 1;
-            if let ContentChange::Ranges(ranges) = &node.content {
-                let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
-                summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
+            match &node.content {
+                ContentChange::Ranges(ranges) => {
+                    let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+                    summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
+                }
+                ContentChange::Whole(_) if node.kind == NodeKind::File => summary.whole_files += 1,
+                _ => {}
             }
         }
         TreeChange::Name(_) => summary.names += 1,

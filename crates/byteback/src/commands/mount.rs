@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
@@ -95,6 +95,9 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
                 .next(format!("Make it first: mkdir -p {}", at.display())),
         );
     }
+    if let Some(at) = at.as_ref().filter(|at| *at != folder.directory()) {
+        refuse_overlap(folder.directory(), at)?;
+    }
     if let Some(daemon) = tracked_folder::daemon(&folder)? {
         return Err(already_mounted(&folder, &daemon));
     }
@@ -130,6 +133,20 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
             Err(CommandError::Failed(Failure { exit, message, next }))
         }
     }
+}
+
+/// A mount that shows itself, or hides the folder below it, would wait for itself.
+fn refuse_overlap(directory: &Path, at: &Path) -> Result<()> {
+    if !at.starts_with(directory) && !directory.starts_with(at) {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot show {} at {}: one lies within the other",
+        directory.display(),
+        at.display()
+    );
+    Err(CommandError::new(message)
+        .next("Choose a directory elsewhere, or leave out --at to mount the folder over itself."))
 }
 
 fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_control::TreeService) -> CommandError {
@@ -310,7 +327,7 @@ fn print_unreadable(ready: &Ready, output: Output) {
 
 /// What the comparison with the record found, as a sentence.
 fn found(ready: &Ready) -> String {
-    let entries = counted(ready.entries, "file or directory", "files and directories");
+    let entries = counted(ready.entries, "name", "names");
     if ready.first_time {
         return format!("Recorded {entries}; a first backup will read them all.");
     }

@@ -1,6 +1,7 @@
 //! `byteback status`: whether folders are tracked, since when, with every gap, and when they were last backed up.
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use byteback_control::{ConsumerStatus, TreeService, TreeStatus};
@@ -260,7 +261,15 @@ fn print_tracking(status: &TreeStatus, known: &Known, settings: &Settings) -> Re
             let elsewhere = at.as_bytes() != known.folder.directory().as_os_str().as_encoded_bytes();
             let place = if elsewhere { format!(" at {at}") } else { String::new() };
             let mode = status.mode.as_deref().unwrap_or("exact");
-            output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?;
+            let point = Path::new(std::ffi::OsStr::from_bytes(at.as_bytes()));
+            if mount_table::at(point).is_none() {
+                output.line(format!(
+                    "  unmounted{place}, but programs still have files of it open; process {} tracks these",
+                    status.pid
+                ))?;
+            } else {
+                output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?;
+            }
             let (ago, at) = (age(since, timestamp::now_ns()), timestamp::local(since));
             output.line(format!("  tracked since {at} ({ago}) without a gap"))?;
         }
@@ -273,12 +282,13 @@ fn print_tracking(status: &TreeStatus, known: &Known, settings: &Settings) -> Re
             })?;
         }
     }
-    output.line(format!(
-        "  {}, {} open for change, epoch {}",
-        counted(status.nodes, "file or directory", "files and directories"),
-        status.open_nodes,
-        status.epoch
-    ))?;
+    let nodes = counted(status.nodes, "file or directory", "files and directories");
+    if output.verbosity > 0 {
+        let open = counted(status.open_nodes, "open write intent", "open write intents");
+        output.line(format!("  {nodes}, {open}, epoch {}", status.epoch))?;
+    } else {
+        output.line(format!("  {nodes}"))?;
+    }
     let hidden = if output.verbosity > 0 {
         0
     } else {

@@ -89,7 +89,11 @@ fn print(
     let output = settings.output;
     let sizes = |bytes: u64| size_exact(bytes, output.verbosity > 0);
     for difference in &report.differences {
-        output.line(format!("{}: {}", difference.path, said(difference)))?;
+        let path = match difference.path.as_bytes() {
+            b"" => ".".to_owned(),
+            _ => difference.path.to_string(),
+        };
+        output.line(format!("{path}: {}", said(difference)))?;
     }
     let took = duration(report.total_ns);
     let files = counted(report.files, "file", "files");
