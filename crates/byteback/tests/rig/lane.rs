@@ -108,6 +108,26 @@ impl History {
         }
     }
 
+    /// The last operations that concern the files named in `text`, for messages.
+    pub(crate) fn recent_of(&self, text: &str) -> String {
+        let named = |path: &str| text.split([' ', '\n']).any(|word| word == path);
+        let inodes: BTreeSet<Inode> = self
+            .model
+            .names
+            .iter()
+            .filter(|(path, _)| named(path))
+            .map(|(_, inode)| *inode)
+            .collect();
+        let mut lines: Vec<String> = self
+            .begun
+            .iter()
+            .filter(|operation| operation.file().is_some_and(|file| inodes.contains(&file.inode)))
+            .map(|operation| format!("  {operation:?}"))
+            .collect();
+        lines.drain(..lines.len().saturating_sub(30));
+        lines.join("\n")
+    }
+
     pub(crate) fn since(&self, from: &Moment) -> Window {
         let first = usize::try_from(from.done - self.base).unwrap();
         Window {
@@ -169,6 +189,11 @@ impl Lane {
     /// All states since `from`.
     pub(crate) fn since(&self, from: &Moment) -> Window {
         self.history.lock().unwrap().since(from)
+    }
+
+    /// Begins no further operation.
+    pub(crate) fn begin_no_more(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Ends the work; the operation that failed, if one did. An operation under way is waited for.
@@ -324,6 +349,11 @@ impl<'a> Comparison<'a> {
 }
 
 impl Window {
+    /// The first state.
+    pub(crate) fn beginning(&self) -> &Moment {
+        &self.from
+    }
+
     /// The number of states.
     pub(crate) fn len(&self) -> usize {
         self.operations.len() + 1
@@ -463,8 +493,9 @@ fn blend_mismatch(versions: &[Node], entry: &Entry) -> Option<String> {
         unexplained.retain(|at| bytes.get(*at) != Some(&found[*at]));
     }
     let first = unexplained.first()?;
+    let zeros = unexplained.iter().filter(|at| found[**at] == 0).count();
     Some(format!(
-        "has {} bytes, of its {}, that it never had in these states, the first at {first}",
+        "has {} bytes ({zeros} of them zeros), of its {}, that it never had in these states, the first at {first}",
         unexplained.len(),
         found.len()
     ))

@@ -75,9 +75,18 @@ impl Ran {
     }
 }
 
-struct ServerProcess {
+/// A server at work.
+pub(crate) struct ServerProcess {
     child: Child,
     url: String,
+}
+
+impl ServerProcess {
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
 }
 
 struct DaemonProcess {
@@ -160,8 +169,16 @@ impl Rig {
         self.spawn(arguments).wait()
     }
 
-    /// Starts the server, the next time at the address that it had.
+    /// Starts the server. Returns its address as a URL.
     pub(crate) fn start_server(&mut self, listen: &str) -> String {
+        let server = self.launch_server(listen);
+        let url = server.url.clone();
+        self.server = Some(server);
+        url
+    }
+
+    /// Starts a server that the caller keeps.
+    pub(crate) fn launch_server(&self, listen: &str) -> ServerProcess {
         let log = fs::File::create(self.dir.path().join("serve.out")).unwrap();
         let errors = fs::OpenOptions::new()
             .create(true)
@@ -189,11 +206,17 @@ impl Rig {
             assert!(Instant::now() < deadline, "the server says nothing");
             std::thread::sleep(Duration::from_millis(5));
         };
-        self.server = Some(ServerProcess {
-            child,
-            url: url.clone(),
-        });
-        url
+        ServerProcess { child, url }
+    }
+
+    /// Gives the server into other hands.
+    pub(crate) fn take_server(&mut self) -> ServerProcess {
+        self.server.take().unwrap()
+    }
+
+    /// Takes a server back.
+    pub(crate) fn put_server(&mut self, server: ServerProcess) {
+        self.server = Some(server);
     }
 
     /// What servers wrote to their standard error so far.
@@ -209,9 +232,7 @@ impl Rig {
 
     /// Kills the server with SIGKILL.
     pub(crate) fn kill_server(&mut self) {
-        let mut server = self.server.take().unwrap();
-        server.child.kill().unwrap();
-        server.child.wait().unwrap();
+        self.take_server().kill();
     }
 
     /// Binds a directory to `folder` of the server at `url`, joining the server the first time.

@@ -155,6 +155,19 @@ pub(crate) fn usize_of(len: u64) -> usize {
 }
 
 impl Operation {
+    /// The file whose content it changes.
+    pub(crate) fn file(&self) -> Option<&OnFile> {
+        match &self.what {
+            What::Write { file, .. }
+            | What::Append { file, .. }
+            | What::Store { file, .. }
+            | What::Truncate { file, .. }
+            | What::Punch { file, .. }
+            | What::Copy { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+
     /// The file and the range of the pieces that the kernel may send by themselves: what is done of this operation when
     /// some of its pages are. Nothing for an operation that is never divided.
     pub(crate) fn beginnings(&self, model: &Model) -> Option<(Inode, u64, Vec<u64>)> {

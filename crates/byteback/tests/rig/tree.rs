@@ -143,3 +143,19 @@ pub(crate) fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<Str
     }
     found
 }
+
+/// A number that two trees share if nothing in them differs that [`differences`] compares.
+pub(crate) fn digest(tree: &Tree, times: bool) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    let mut first_names: BTreeMap<u64, &PathBuf> = BTreeMap::new();
+    for (path, entry) in tree {
+        let linked_with = *first_names.entry(entry.inode).or_insert(path);
+        (path, linked_with, entry.mode, entry.owner, entry.rdev).hash(&mut hasher);
+        (&entry.content, &entry.xattrs).hash(&mut hasher);
+        if times {
+            entry.mtime.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}

@@ -1,0 +1,132 @@
+//! The moment between "the server has committed" and "the client knows": whoever dies there, the batch is neither lost nor
+//! applied twice.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::rig::proxy::Proxy;
+use crate::rig::tree::{differences, look};
+use crate::rig::{Mode, Rig};
+
+/// Who dies in that moment. The connection is cut in any case.
+#[derive(Clone, Copy, Default)]
+struct Deaths {
+    command: bool,
+    daemon: bool,
+    server: bool,
+}
+
+const PIECE_BYTES: usize = 5000;
+
+fn die_after_the_commit(deaths: Deaths) {
+    let mut rig = Rig::new(Mode::Exact);
+    rig.start_server("127.0.0.1:0");
+    let address = rig.server_address();
+    let proxy = Proxy::start(&address);
+    let repository = format!("{}/folder", proxy.url());
+    rig.init(&rig.tree(), proxy.url(), "folder");
+    let file = rig.tree().join("file");
+    fs::write(&file, vec![b'0'; 20 * PIECE_BYTES]).unwrap();
+    rig.mount();
+    let first = rig.backup(None).fine("the first backup");
+    let change = |number: usize, byte: u8| {
+        use std::os::unix::fs::FileExt;
+        let file = fs::File::options().write(true).open(&file).unwrap();
+        file.write_all_at(&vec![byte; PIECE_BYTES], (number * PIECE_BYTES) as u64)
+            .unwrap();
+    };
+    change(3, b'1');
+    fs::write(rig.tree().join("new"), b"made before the second backup").unwrap();
+    let at_the_commit = look(&rig.tree());
+
+    let armed = proxy.arm();
+    let arguments = rig.backup_arguments(None);
+    let mut second = rig.spawn(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(
+        armed.wait_for_commit(Duration::from_secs(30)),
+        "the server has not committed anything"
+    );
+    if deaths.command {
+        second.kill();
+    }
+    if deaths.daemon {
+        rig.kill_daemon();
+    }
+    if deaths.server {
+        rig.kill_server();
+    }
+    drop(armed);
+    if deaths.server {
+        // Elsewhere, so that nobody takes the old one's silence for an answer.
+        rig.start_server("127.0.0.1:0");
+        proxy.pass_on_to(&rig.server_address());
+    }
+    let second = second.wait();
+    if deaths.command {
+        assert!(!second.status.success());
+    }
+    if deaths.daemon {
+        rig.wait_until_free();
+        rig.mount();
+    }
+
+    // What the server has is whole, whether anybody was told of it or not.
+    let committed = rig.snapshot_ids(&repository);
+    assert_eq!(committed.len(), 2, "snapshots {committed:?}");
+    let restored = rig.restore(committed[1], None);
+    let found = differences(&at_the_commit, &look(restored.path()), true);
+    assert!(found.is_empty(), "the committed snapshot: {found:#?}");
+
+    change(7, b'2');
+    let third = rig.backup(None).fine("the backup after it");
+    let restored = rig.restore(third["snapshot_id"].as_u64().unwrap(), None);
+    let found = differences(&look(&rig.tree()), &look(restored.path()), true);
+    assert!(found.is_empty(), "the snapshot after it: {found:#?}");
+    assert_eq!(rig.snapshot_ids(&repository).len(), 3);
+    let seq = |summary: &serde_json::Value| summary["seq"].as_u64().unwrap();
+    assert_eq!(seq(&third), seq(&first) + 2, "a batch was applied twice: {third}");
+    if !deaths.daemon {
+        // The mark has moved over what was committed. (With the daemon its memory dies: a file that was open is sent whole.)
+        assert_eq!(third["changed_bytes"].as_u64(), Some(PIECE_BYTES as u64), "{third}");
+        assert_eq!(third["files_new"], 0, "{third}");
+    }
+    rig.umount();
+}
+
+#[test]
+fn a_cut_wire_after_the_commit() {
+    die_after_the_commit(Deaths::default());
+}
+
+#[test]
+fn the_command_dies_after_the_commit() {
+    die_after_the_commit(Deaths {
+        command: true,
+        ..Deaths::default()
+    });
+}
+
+#[test]
+fn the_daemon_dies_after_the_commit() {
+    die_after_the_commit(Deaths {
+        daemon: true,
+        ..Deaths::default()
+    });
+}
+
+#[test]
+fn the_server_dies_after_the_commit() {
+    die_after_the_commit(Deaths {
+        server: true,
+        ..Deaths::default()
+    });
+}
+
+#[test]
+fn all_die_after_the_commit() {
+    die_after_the_commit(Deaths {
+        command: true,
+        daemon: true,
+        server: true,
+    });
+}
