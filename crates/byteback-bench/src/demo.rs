@@ -18,7 +18,7 @@ use std::path::Path;
 use crate::alternate::Results;
 use crate::compare::{Comparison, Difference, compare, difference};
 use crate::report::{Metric, OURS, Record, record};
-use crate::rig::byteback::{Backup, Byteback, Mount};
+use crate::rig::byteback::{Backup, Byteback, Mount, Status};
 use crate::rig::interrupt;
 use crate::rig::process::{program, run};
 use crate::rig::rsync::{Rsync, Transfer};
@@ -27,7 +27,7 @@ use crate::{Options, SuiteError};
 
 use changes::{CHANGES, check_soundness};
 use data::Data;
-use progress::Progress;
+use progress::{Progress, Step};
 use table::{Row, bytes, seconds, table};
 
 /// At the worst moment there are the folder, the store, two copies and one restored folder.
@@ -37,6 +37,17 @@ const PEER: &str = "rsync";
 
 /// Everything that a backup of a folder with odd files should carry; in place, since that is what large images ask for.
 const RSYNC_OPTIONS: [&str; 5] = ["-aHAX", "--delete", "--inplace", "--no-whole-file", "--numeric-ids"];
+
+/// What the figures mean, below their table.
+const NOTES: [&str; 7] = [
+    "changed   bytes that differ between both states, place by place, and bytes of new",
+    "          files: counted by comparing plain copies of the two states",
+    "known     ranges that programs wrote since the first backup, from the log",
+    "read      from files, by any call, as the kernel counts; the page cache was warm",
+    "sent      in both directions, counted on the socket",
+    "stored    growth on disk: Byteback now keeps both states, rsync the second one",
+    "mount     what it cost to know the changes, while the programs worked",
+];
 
 /// The two copies that everything is compared with.
 struct States {
@@ -52,12 +63,15 @@ pub(crate) fn run_demo(_: Options) -> Result<Vec<Record>, SuiteError> {
     let progress = Progress::new();
     let scratch = Scratch::create(&Scratch::default_parent()?, NEEDED_BYTES)?;
     progress.say(&format!(
-        "Byteback demo, in {} (removed at the end)\n",
+        "Byteback demo: a folder is backed up, changed, backed up again, and restored.\n\
+         Everything happens in {}, which is removed at the end.",
         scratch.path().display()
     ));
     let records = in_folder(&scratch, &progress)?;
-    drop(scratch);
-    progress.say("\nEverything that was made for this is removed again.");
+    progress.section("Cleaning up");
+    progress.step("no file, no process and no mount is left behind", None, |_| {
+        scratch.remove()
+    })?;
     Ok(records)
 }
 
@@ -73,60 +87,68 @@ fn in_folder(scratch: &Scratch, progress: &Progress) -> Result<Vec<Record>, Suit
         second: scratch.path().join("second-state"),
     };
 
-    let data = progress.step(
-        "a folder of real data: database, disk image, mail, source tree",
-        None,
-        |step| data::build(&folder, &work, |more| step.advance(more)),
-    )?;
-    let server = byteback.serve(&store)?;
-    byteback.init(&server, &folder, "demo")?;
-    let mount = progress.step("byteback mount: from here on every change is known", None, |_| {
+    progress.section("A folder of real data");
+    let data = data::build(&folder, &work, progress)?;
+
+    progress.section("First backup");
+    let server = progress.step("byteback serve, byteback init", None, |_| {
+        let server = byteback.serve(&store)?;
+        byteback.init(&server, &folder, "demo")?;
+        Ok(server)
+    })?;
+    let mount = progress.step("byteback mount: from here on, every write is noted", None, |_| {
         byteback.mount(&folder, None)
     })?;
-    let first = progress.step("byteback backup: the first one reads everything", None, |_| {
-        byteback.backup(&server, &mount)
+    let first = progress.step("byteback backup: the first one reads everything", None, |step| {
+        byteback.backup(&server, &mount, reaching(step))
     })?;
-    progress.step("a plain copy of this state, to compare with", None, |_| {
+    progress.step("cp -a: this state, to compare with", None, |_| {
         copy(&folder, &states.first)
     })?;
 
+    progress.section("Real programs change the folder");
     let tracking_cpu_s = change(&mount, &data, &work, progress)?;
 
+    progress.section("Second backup");
     let stored_before = allocated_bytes(&store)?;
-    let second = progress.step("byteback backup: the second one", None, |_| {
-        byteback.backup(&server, &mount)
+    let second = progress.step("byteback backup: reads what was written", None, |step| {
+        byteback.backup(&server, &mount, reaching(step))
     })?;
     let stored_bytes = allocated_bytes(&store)?.saturating_sub(stored_before);
-    progress.step("a plain copy of this state", None, |_| copy(&folder, &states.second))?;
+    progress.step("cp -a: this state, to compare with", None, |_| {
+        copy(&folder, &states.second)
+    })?;
 
+    progress.section("Both states come back");
     let mut comparisons = Vec::new();
     for (name, backup, state) in [("first", &first, &states.first), ("second", &second, &states.second)] {
         let target = scratch.path().join("restored");
         let snapshot = backup.summary.snapshot_id.ok_or("the backup made no snapshot")?;
-        progress.step(&format!("byteback restore: the {name} snapshot"), None, |_| {
-            byteback.restore(&folder, snapshot, &target)
+        progress.step(&format!("byteback restore: the {name} snapshot"), None, |step| {
+            byteback.restore(&folder, snapshot, &target, reaching(step))
         })?;
-        let comparison = compare_step("every byte and attribute of it compared", state, &target, progress)?;
-        progress.step("sqlite3, e2fsck and git check what was restored", None, |_| {
+        let comparison = compare_step("every byte and attribute is compared", state, &target, progress)?;
+        progress.step("sqlite3, e2fsck and git fsck find it sound", None, |_| {
             check_soundness(&target)
         })?;
         comparisons.push((format!("the {name} snapshot, restored"), comparison));
-        scratch::remove(&target)?;
+        progress.step("rm -r: the restored folder", None, |_| Ok(scratch::remove(&target)?))?;
     }
     mount.unmount()?;
     server.stop()?;
 
+    progress.section("rsync does the second backup, too");
     let total = data_bytes(&states.second)?;
-    let truth = progress.step("what really changed, counted", Some(total), |step| {
+    let truth = progress.step("what really changed is counted", Some(total), |step| {
         difference(&states.first, &states.second, |more| step.advance(more))
     })?;
     let destination_before = allocated_bytes(&states.first)?;
-    let transfer = progress.step("rsync: the same second backup", None, |_| {
+    let transfer = progress.step("rsync: from the first state to the second one", None, |_| {
         Rsync::new(&states.first, &work).transfer(&states.second, &RSYNC_OPTIONS)
     })?;
     let destination_growth = allocated_bytes(&states.first)?.saturating_sub(destination_before);
     let rsynced = compare_step(
-        "every byte and attribute of rsync's copy compared",
+        "every byte and attribute is compared",
         &states.second,
         &states.first,
         progress,
@@ -139,20 +161,24 @@ fn in_folder(scratch: &Scratch, progress: &Progress) -> Result<Vec<Record>, Suit
         stored_bytes,
         transfer,
         destination_growth,
+        tracking_cpu_s,
     };
-    progress.say(&format!("\nThe second backup, {} of data:\n", bytes(total)));
+    progress.section(&format!("The second backup, of {}\n", bytes(total)));
     progress.say(&table(
         "Byteback",
         &format!("rsync {}", Rsync::version()?),
         &figures.rows(),
     ));
-    progress.say(&format!(
-        "  While the programs worked, Byteback's mount used {} of CPU time to know what they change.",
-        seconds(tracking_cpu_s)
-    ));
-    progress.say("  rsync keeps the new state only; Byteback keeps both.\n");
+    for note in NOTES {
+        progress.say(&format!("  {note}"));
+    }
     verdict(&comparisons, progress)?;
     Ok(figures.records())
+}
+
+/// Shows how far a command of ours is.
+fn reaching(step: &Step) -> impl Fn(Status) + Send {
+    |status| step.reach(status.bytes_done, status.total_bytes)
 }
 
 /// Lets the programs work; the CPU time that the mount's daemon used meanwhile, seconds.
@@ -214,60 +240,47 @@ struct Figures {
     stored_bytes: u64,
     transfer: Transfer,
     destination_growth: u64,
+    /// CPU time of the mount's daemon while the programs changed the folder, seconds.
+    tracking_cpu_s: f64,
 }
 
 impl Figures {
     fn rows(&self) -> Vec<Row> {
         let (ours, theirs) = (&self.second, &self.transfer);
         let changed = self.truth.bytes();
+        let nothing = || "-".to_owned();
         vec![
-            ("really changed", bytes(changed), bytes(changed)),
+            ("changed", bytes(changed), bytes(changed)),
+            ("known as written", bytes(ours.summary.changed_bytes), nothing()),
             (
-                "named as changed by the log",
-                bytes(ours.summary.changed_bytes),
-                "-".to_owned(),
-            ),
-            (
-                "read from the folder",
-                bytes(ours.summary.read_bytes),
-                bytes(theirs.file_read_bytes()),
-            ),
-            (
-                "read at all, client side",
+                "read by the client",
                 bytes(ours.client_read_bytes()),
-                bytes(theirs.client.read_bytes),
-            ),
-            (
-                "hashed to find the changes",
-                bytes(ours.summary.hashed_bytes),
-                format!("2 x {}", bytes(theirs.stats.transferred_file_bytes)),
-            ),
-            (
-                "sent and received on the wire",
-                bytes(ours.wire.total()),
-                bytes(theirs.wire.total()),
+                bytes(theirs.file_read_bytes()),
             ),
             (
                 "read by the server",
                 bytes(ours.server.read_bytes),
-                bytes(theirs.server.read_bytes),
+                bytes(theirs.server_file_read_bytes()),
             ),
             (
-                "stored in addition",
-                bytes(self.stored_bytes),
-                bytes(self.destination_growth),
+                "hashed to find changes",
+                bytes(ours.summary.hashed_bytes),
+                bytes(theirs.hashed_bytes()),
             ),
+            ("sent", bytes(ours.wire.total()), bytes(theirs.wire.total())),
+            ("stored", bytes(self.stored_bytes), bytes(self.destination_growth)),
             (
-                "CPU time, client and mount",
+                "CPU time of the client",
                 seconds(ours.client_cpu_s()),
                 seconds(theirs.client.cpu_s),
             ),
             (
-                "CPU time, server",
+                "CPU time of the server",
                 seconds(ours.server.cpu_s),
                 seconds(theirs.server.cpu_s),
             ),
-            ("wall time", seconds(ours.wall_s), seconds(theirs.wall_s)),
+            ("elapsed time", seconds(ours.wall_s), seconds(theirs.wall_s)),
+            ("CPU time of the mount", seconds(self.tracking_cpu_s), nothing()),
         ]
     }
 
@@ -280,14 +293,14 @@ impl Figures {
             (
                 "read",
                 "B",
-                ours.summary.read_bytes as f64,
+                ours.client_read_bytes() as f64,
                 theirs.file_read_bytes() as f64,
             ),
             (
                 "hashed",
                 "B",
                 ours.summary.hashed_bytes as f64,
-                theirs.stats.transferred_file_bytes as f64,
+                theirs.hashed_bytes() as f64,
             ),
             ("wire", "B", ours.wire.total() as f64, theirs.wire.total() as f64),
             ("stored", "B", self.stored_bytes as f64, self.destination_growth as f64),
@@ -302,9 +315,14 @@ impl Figures {
                 metrics.insert(name, std::iter::once(value).collect());
             }
         }
-        let metrics = values.map(|(name, unit, ..)| Metric { name, unit, goal: None });
+        let tracking = results.entry(OURS).or_default();
+        tracking.insert("mount CPU", std::iter::once(self.tracking_cpu_s).collect());
+        let metrics = values
+            .iter()
+            .map(|(name, unit, ..)| (*name, *unit))
+            .chain([("mount CPU", "s")]);
         metrics
-            .into_iter()
+            .map(|(name, unit)| Metric { name, unit, goal: None })
             .filter_map(|metric| record("demo", "second backup", metric, &results))
             .collect()
     }
@@ -312,27 +330,30 @@ impl Figures {
 
 /// Says whether all is equal.
 fn verdict(comparisons: &[(String, Comparison)], progress: &Progress) -> Result<(), SuiteError> {
+    progress.say("\nCompared: contents, names, types, modes, owners, times, links, extended attributes\n");
+    let width = comparisons.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     let mut wrong = Vec::new();
     for (what, comparison) in comparisons {
-        let size = format!("{} names, {}", comparison.names, bytes(comparison.bytes));
-        if comparison.is_equal() {
-            progress.say(&format!(
-                "  EQUAL      {what} ({size}; contents, types, modes, owners, times, links, xattrs)"
-            ));
-            continue;
-        }
+        let verdict = match comparison.differences {
+            0 => "equal".to_owned(),
+            1 => "1 DIFFERENCE".to_owned(),
+            count => format!("{count} DIFFERENCES"),
+        };
         progress.say(&format!(
-            "  DIFFERENT  {what} ({size}): {} differences",
-            comparison.differences
+            "  {what:width$}  {} names, {}: {verdict}",
+            comparison.names,
+            bytes(comparison.bytes)
         ));
         for told in &comparison.told {
-            progress.say(&format!("             {told}"));
+            progress.say(&format!("    {told}"));
         }
-        wrong.push(what.as_str());
+        if !comparison.is_equal() {
+            wrong.push(what.as_str());
+        }
     }
     if wrong.is_empty() {
         Ok(())
     } else {
-        Err(format!("{} differs from what was saved", wrong.join(" and ")).into())
+        Err(format!("{}: not what was saved", wrong.join(", ")).into())
     }
 }

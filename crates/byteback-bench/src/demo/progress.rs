@@ -9,7 +9,9 @@ use crate::SuiteError;
 
 const TICK: Duration = Duration::from_millis(100);
 /// Where the durations stand.
-const COLUMNS: usize = 76;
+const COLUMNS: usize = 66;
+const SPINNER: &str = "  {msg} {spinner} {elapsed}";
+const BAR: &str = "  {msg} [{bar:20}] {percent:>3} %";
 
 /// Tells one step after the other.
 #[derive(Debug)]
@@ -25,16 +27,26 @@ impl Step {
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
     }
+
+    /// So many bytes of all are done.
+    pub(crate) fn reach(&self, done_bytes: u64, total_bytes: u64) {
+        if total_bytes > 0 && self.0.length() != Some(total_bytes) {
+            self.0.set_length(total_bytes);
+            self.0.set_style(style(BAR));
+        }
+        self.0.set_position(done_bytes);
+    }
 }
 
 impl Progress {
     pub(crate) fn new() -> Self {
         Self {
-            is_terminal: io::stderr().is_terminal(),
+            // Finished steps go to the output and the bar to the other stream: it is of use only where both are seen.
+            is_terminal: io::stderr().is_terminal() && io::stdout().is_terminal(),
         }
     }
 
-    /// Does `work` under a title. With `total_bytes` its end can be foreseen.
+    /// Does `work` under a title. With `total_bytes`, or where the work tells it, its end can be foreseen.
     pub(crate) fn step<T>(
         &self,
         title: &str,
@@ -47,11 +59,7 @@ impl Progress {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(total_bytes, target);
-        let template = match total_bytes {
-            Some(_) => "  {msg} {wide_bar} {percent:>3} %",
-            None => "  {msg} {spinner} {elapsed}",
-        };
-        bar.set_style(ProgressStyle::with_template(template)?);
+        bar.set_style(style(if total_bytes.is_some() { BAR } else { SPINNER }));
         bar.set_message(title.to_owned());
         if self.is_terminal {
             bar.enable_steady_tick(TICK);
@@ -60,19 +68,35 @@ impl Progress {
         let result = work(&Step(bar.clone()));
         bar.finish_and_clear();
         if result.is_ok() {
-            let dots = ".".repeat(COLUMNS.saturating_sub(title.chars().count()));
-            // Somebody who closed the output is not waiting for it.
-            let _ = writeln!(
-                io::stdout(),
-                "  {title} {dots} {:5.1} s",
-                started.elapsed().as_secs_f64()
-            );
+            self.say(&finished(title, started.elapsed()));
         }
         result
     }
 
+    /// Begins a group of steps.
+    pub(crate) fn section(&self, title: &str) {
+        self.say(&format!("\n{title}"));
+    }
+
     /// A line of its own.
     pub(crate) fn say(&self, line: &str) {
+        // Somebody who closed the output is not waiting for it.
         let _ = writeln!(io::stdout(), "{line}");
     }
 }
+
+fn style(template: &str) -> ProgressStyle {
+    // Both templates are ours and right; the other arm is never taken.
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+/// The line of a step that is done.
+fn finished(title: &str, duration: Duration) -> String {
+    let dots = ".".repeat(COLUMNS.saturating_sub(title.chars().count()).max(2));
+    format!("  {title} {dots} {:5.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::process::{Background, Cost, Finished, program, run, wait_for};
+use super::process::{Background, Cost, Finished, program, run, run_watched, wait_for};
 use super::proxy::{Proxy, Wire};
 use super::scratch::mounts_below;
 use crate::SuiteError;
@@ -151,11 +151,18 @@ impl Byteback {
         Ok(mount)
     }
 
-    /// Backs up a mounted folder.
-    pub(crate) fn backup(&self, server: &Server, mount: &Mount) -> Result<Backup, SuiteError> {
+    /// Backs up a mounted folder. `on_status` is told how far it is.
+    pub(crate) fn backup(
+        &self,
+        server: &Server,
+        mount: &Mount,
+        on_status: impl Fn(Status) + Send,
+    ) -> Result<Backup, SuiteError> {
         let (server_before, daemon_before) = (server.process.cost()?, mount.cost()?);
         let wire_before = server.proxy.settled()?;
-        let finished = run(self.command().args(["backup", "--json"]).arg(&mount.folder))?;
+        let mut command = self.command();
+        command.args(["backup", "--json"]).arg(&mount.folder);
+        let finished = run_watched(&mut command, move |line| tell_status(line, &on_status))?;
         let wire = server.proxy.settled()?.since(wire_before);
         Ok(Backup {
             summary: summary(&finished)?,
@@ -167,17 +174,37 @@ impl Byteback {
         })
     }
 
-    /// Restores a snapshot of `folder` into the empty folder `target`.
-    pub(crate) fn restore(&self, folder: &Path, snapshot: u64, target: &Path) -> Result<Finished, SuiteError> {
+    /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is told how far it is.
+    pub(crate) fn restore(
+        &self,
+        folder: &Path,
+        snapshot: u64,
+        target: &Path,
+        on_status: impl Fn(Status) + Send,
+    ) -> Result<Finished, SuiteError> {
         let mut command = self.command();
         command
-            .arg("restore")
+            .args(["restore", "--json"])
             .arg(snapshot.to_string())
-            .arg("--folder")
+            .arg("--dir")
             .arg(folder)
             .arg("--target")
             .arg(target);
-        run(&mut command)
+        run_watched(&mut command, move |line| tell_status(line, &on_status))
+    }
+}
+
+/// How far a command is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) bytes_done: u64,
+    pub(crate) total_bytes: u64,
+}
+
+fn tell_status(line: &str, on_status: &impl Fn(Status)) {
+    // Lines of other types lack these fields or are not about progress.
+    if let (true, Ok(status)) = (is_of_type(line, "status"), serde_json::from_str(line)) {
+        on_status(status);
     }
 }
 
@@ -189,12 +216,15 @@ fn summary<T: DeserializeOwned>(command: &Finished) -> Result<T, SuiteError> {
 }
 
 fn summary_line(text: &str) -> Option<&str> {
+    text.lines().find(|line| is_of_type(line, "summary"))
+}
+
+fn is_of_type(line: &str, message_type: &str) -> bool {
     #[derive(Deserialize)]
     struct Line {
         message_type: String,
     }
-    text.lines()
-        .find(|line| serde_json::from_str::<Line>(line).is_ok_and(|line| line.message_type == "summary"))
+    serde_json::from_str::<Line>(line).is_ok_and(|line| line.message_type == message_type)
 }
 
 /// What `mount --json` says.

@@ -2,7 +2,7 @@
 //!
 //! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by one of their own. It notes the wish to stop, and ends the
 //! program that is being waited for; whoever waits then gets [`Interrupted`], and the stack unwinds past every guard. A second
-//! signal ends that program the hard way. The programs run in process groups of their own, so that the terminal's Ctrl-C reaches
+//! signal, or some seconds in which the program has not ended, end it the hard way. The programs run in process groups of their own, so that the terminal's Ctrl-C reaches
 //! only us: otherwise servers would die before their mounts.
 
 use std::fmt;
@@ -14,6 +14,9 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::SuiteError;
+
+/// How long the program that is being waited for may take to end when asked, seconds.
+const END_TIMEOUT_S: libc::time_t = 10;
 
 /// The user asked to stop.
 #[derive(Debug)]
@@ -60,9 +63,12 @@ pub(crate) fn install() -> Result<(), SuiteError> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut hard = false;
         loop {
-            let mut signal = 0;
-            // SAFETY: both pointers are to live values of the right types.
-            if unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {
+            let signal = if hard {
+                wait_for_signal(&set, Some(END_TIMEOUT_S))
+            } else {
+                wait_for_signal(&set, None)
+            };
+            if signal.is_err() {
                 return;
             }
             let mut state = state();
@@ -78,6 +84,24 @@ pub(crate) fn install() -> Result<(), SuiteError> {
         }
     })?;
     Ok(())
+}
+
+/// Returns when one of the blocked signals has come, or the time is over.
+fn wait_for_signal(set: &libc::sigset_t, timeout_s: Option<libc::time_t>) -> io::Result<()> {
+    let time = timeout_s.map(|tv_sec| libc::timespec { tv_sec, tv_nsec: 0 });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    loop {
+        // SAFETY: the set and the time, if there is one, are live values of the right types; nobody wants the signal's details.
+        if unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), time) } >= 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            // The time is over.
+            error if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            error => return Err(error),
+        }
+    }
 }
 
 /// An error once the user has asked to stop.

@@ -11,8 +11,10 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,8 @@ mod tests;
 
 /// How long a program may take to end when asked, before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the output of a watched program is looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// So much of what a failed program wrote goes into the error.
 const ERROR_LINES_MAX: usize = 12;
 
@@ -105,6 +109,38 @@ fn failed(command: &Command, reason: impl Into<String>, output: &[u8]) -> Progra
 /// # Errors
 /// [`Interrupted`] if the user asked to stop; [`ProgramFailed`] if it could not be started or did not end with 0.
 pub(crate) fn run(command: &mut Command) -> Result<Finished, SuiteError> {
+    run_then(command, |_, pid| Ok(reap(pid)?))
+}
+
+/// As [`run`], and tells `on_line` each whole line of the standard output soon after it was written.
+pub(crate) fn run_watched(command: &mut Command, mut on_line: impl FnMut(&str) + Send) -> Result<Finished, SuiteError> {
+    run_then(command, |stdout, pid| {
+        let (ended, has_ended) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            // A thread of its own, so that the end is noticed at once and the time is right.
+            scope.spawn(move || {
+                let mut seen = Vec::new();
+                let mut offset = 0;
+                while let Err(mpsc::RecvTimeoutError::Timeout) = has_ended.recv_timeout(WATCH_EVERY) {
+                    // What cannot be read now is read with the result.
+                    offset += read_from(stdout, offset, &mut seen).unwrap_or(0);
+                    while let Some(end) = seen.iter().position(|&byte| byte == b'\n') {
+                        on_line(&String::from_utf8_lossy(&seen[..end]));
+                        seen.drain(..=end);
+                    }
+                }
+            });
+            let reaped = reap(pid);
+            drop(ended);
+            Ok(reaped?)
+        })
+    })
+}
+
+fn run_then(
+    command: &mut Command,
+    wait: impl FnOnce(&File, Pid) -> Result<(ExitStatus, Cost), SuiteError>,
+) -> Result<Finished, SuiteError> {
     // Files rather than pipes: nobody has to empty them while the program runs.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
@@ -114,8 +150,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished, SuiteError> {
     let started = Instant::now();
     let child = interrupt::spawn_awaited(command)?
         .map_err(|error| failed(command, format!("could not be started: {error}"), &[]))?;
-    let pid = Pid::from_child(&child);
-    let (status, cost) = reap(pid)?;
+    let (status, cost) = wait(&stdout, Pid::from_child(&child))?;
     let wall_s = started.elapsed().as_secs_f64();
     interrupt::check()?;
     if !status.success() {
@@ -128,6 +163,22 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished, SuiteError> {
         cost,
         wall_s,
     })
+}
+
+/// Adds what `file` holds from `offset` on; how many bytes that were. The program that writes it keeps its place.
+fn read_from(file: &File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
+    let mut buffer = [0; 4096];
+    let mut count = 0;
+    loop {
+        match file.read_at(&mut buffer, offset + count)? {
+            0 => return Ok(count),
+            len => {
+                bytes.extend_from_slice(&buffer[..len]);
+                // No more than the buffer's length.
+                count += len as u64;
+            }
+        }
+    }
 }
 
 /// Runs a program that gets `input` on its standard input; see [`run`].

@@ -42,6 +42,16 @@ impl Transfer {
     pub(crate) fn file_read_bytes(&self) -> u64 {
         self.client.read_bytes.saturating_sub(self.wire.to_client)
     }
+
+    /// Bytes that the daemon read from files: what it read at all, less what came from the socket.
+    pub(crate) fn server_file_read_bytes(&self) -> u64 {
+        self.server.read_bytes.saturating_sub(self.wire.to_server)
+    }
+
+    /// Bytes that were hashed to find the changes: each file that was not skipped, as a whole, on both sides.
+    pub(crate) fn hashed_bytes(&self) -> u64 {
+        2 * self.stats.transferred_file_bytes
+    }
 }
 
 /// What rsync says about a transfer (`--stats`).
@@ -127,7 +137,7 @@ impl Rsync {
             ""
         };
         let text = format!(
-            "use chroot = no\nlog file = {}\n{user}[destination]\npath = {}\nread only = no\n",
+            "use chroot = no\nmunge symlinks = no\nlog file = {}\n{user}[destination]\npath = {}\nread only = no\n",
             log.display(),
             self.destination.display()
         );

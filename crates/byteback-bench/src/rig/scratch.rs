@@ -84,6 +84,16 @@ impl Scratch {
         Ok(path)
     }
 
+    /// Takes everything away, as dropping does, and says whether that worked.
+    ///
+    /// # Errors
+    /// If something is left; it is named.
+    pub(crate) fn remove(self) -> Result<(), SuiteError> {
+        let cleaned = self.clean();
+        std::mem::forget(self);
+        cleaned
+    }
+
     fn clean(&self) -> Result<(), SuiteError> {
         end_descendants();
         for mount in mounts_below(&self.path)? {

@@ -83,7 +83,7 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
     byteback.init(&server, &folder, SUITE)?;
     let mount = byteback.mount(&folder, Some(&point))?;
     tell("first backup");
-    byteback.backup(&server, &mount)?;
+    byteback.backup(&server, &mount, |_| ())?;
     let stand = Stand {
         mount,
         server,
@@ -157,7 +157,7 @@ fn run_case(
     tell(&format!("{case}: what comes back is compared"));
     let restored = stand.scratch.path().join("restored");
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
-    stand.byteback.restore(&stand.folder, snapshot, &restored)?;
+    stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
     destinations.push((OURS, restored));
     for (name, copy) in destinations {
         let comparison = compare(&stand.folder, &copy, |_| ())?;
@@ -175,7 +175,7 @@ fn run_case(
 fn measured_backup(stand: &Stand) -> Result<Backup, SuiteError> {
     stand.mount.reset_peak()?;
     stand.server.reset_peak()?;
-    stand.byteback.backup(&stand.server, &stand.mount)
+    stand.byteback.backup(&stand.server, &stand.mount, |_| ())
 }
 
 // All below 2^53.

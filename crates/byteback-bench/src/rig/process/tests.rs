@@ -63,3 +63,12 @@ fn fields_of_proc_files_are_found_by_their_whole_name() {
     assert_eq!(proc_field(text, "rchar"), Some(77));
     assert_eq!(proc_field(text, "wchar"), None);
 }
+
+#[test]
+fn a_watched_programs_lines_come_while_it_runs_and_again_with_the_result() {
+    let mut lines = Vec::new();
+    let shell = "printf 'one\\ntw'; sleep 0.3; printf 'o\\nthree'; sleep 0.3";
+    let finished = run_watched(program("sh").args(["-c", shell]), |line| lines.push(line.to_owned())).unwrap();
+    assert_eq!(lines, ["one", "two"]);
+    assert_eq!(finished.text(), "one\ntwo\nthree");
+}
