@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
-use byteback_oplog::LogError;
+use byteback_oplog::{Fence, LogError};
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
 
@@ -100,6 +100,8 @@ pub struct Victim {
     pub object: Object,
     /// How many names it has before.
     pub nlink: u64,
+    /// What it looks like before.
+    pub fence: Fence,
 }
 
 impl Victim {
@@ -166,7 +168,7 @@ impl Tracked {
             account.pictures.before_content_of_unknown(identity, fd, range_of()?);
             return Ok(Change { kept: None });
         };
-        let operation = account.log.begin_write(node)?;
+        let operation = account.log.begin_write(node, || looks_like(fd))?;
         let range = range_of()?;
         account.pictures.before_content(node, fd, range);
         let change = Change {
@@ -188,6 +190,7 @@ impl Tracked {
             return Ok(Change { kept: None });
         };
         let operation = account.log.begin();
+        operation.compare(node, || looks_like(fd))?;
         account.pictures.before_attributes(node, fd);
         Ok(Change {
             kept: Some((operation, node)),
@@ -361,6 +364,9 @@ impl Tracked {
         let Some(names) = self.begin_names() else { return link() };
         let parent = names.directory(place)?;
         let node = names.node(&object.identity)?;
+        if let Some(node) = node {
+            names.operation.compare(node, || looks_like(fd))?;
+        }
         let stat = link()?;
         match (parent, node) {
             (Some(parent), Some(node)) => names.operation.linked(parent, place.name, node),
@@ -432,9 +438,9 @@ impl Tracked {
         };
         let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let node = names.node(&moved.object.identity)?;
+        let node = names.moved(moved)?;
         let over = match replaced {
-            Some(over) if exchange => names.node(&over.object.identity)?,
+            Some(over) if exchange => names.moved(over)?,
             Some(over) => names.victim(to, over)?,
             None => None,
         };
@@ -511,6 +517,11 @@ impl Tracked {
         change.attributes();
         host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
     }
+}
+
+/// What the log compares a clean file with.
+fn looks_like(fd: BorrowedFd<'_>) -> Option<Fence> {
+    host::stat_fd(fd).ok().map(|stat| Fence::of(&stat))
 }
 
 fn backing(operation: &'static str) -> impl FnOnce(io::Error) -> TrackedError {

@@ -14,7 +14,8 @@
 //! **Changes that pass the gate by**, through a descriptor that is older than the mount or another way to the directory: a
 //! clean node shows them at the next start, by its fence. A node that is open shows them in step 3: its change time
 //! is younger than what the log did to it can explain. It is reported whole then and stays open until its change time is
-//! explained. What comes to an open node from behind and is followed by an operation through the gate stays unseen.
+//! explained. What comes to an open node from behind and is followed by an operation through the gate stays unseen; what came
+//! to a clean file is found when the gate opens it ([`crate::Operation::compare`]).
 //!
 //! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new intents: whether the
 //! transaction arrived is unknown, and with it whether their old ones count.

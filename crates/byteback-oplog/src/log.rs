@@ -46,7 +46,7 @@ use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::operation::Operation;
 use crate::pending::{Pending, Place};
-use crate::record::{DiskKey, NodeRecord};
+use crate::record::{DiskKey, Fence, NodeRecord};
 
 /// The operation log of one tracked tree. All methods may be called from any thread.
 pub struct Log {
@@ -117,6 +117,11 @@ pub(crate) enum Intent {
 impl State {
     fn layers(&self) -> impl Iterator<Item = &Pending> {
         [Some(&self.current), self.flushing.as_deref()].into_iter().flatten()
+    }
+
+    /// Whether `node` is open, or was changed since the fence that the database may still have.
+    fn is_touched(&self, node: NodeId) -> bool {
+        self.open.contains_key(&node) || self.layers().any(|pending| pending.nodes.contains_key(&node))
     }
 
     /// What memory knows of a node: its record, or that it is gone; `None`: ask the database.
@@ -312,13 +317,18 @@ impl Log {
         drop(self.gate.write());
     }
 
-    /// Begins a change of `node`'s content, after making the intent durable if the node was clean.
+    /// Begins a change of `node`'s content, after making the intent durable if the node was clean. `look`: see
+    /// [`Operation::compare`].
     ///
     /// # Errors
     /// If the intent cannot be made durable; the change must then not be performed.
-    pub fn begin_write(&self, node: NodeId) -> Result<Operation<'_>> {
+    pub fn begin_write(&self, node: NodeId, look: impl FnOnce() -> Option<Fence>) -> Result<Operation<'_>> {
         if let Some(gate) = self.try_begin_write(node, None)? {
             return Ok(Operation::new(self, gate, Some(node)));
+        }
+        {
+            let _no_checkpoint = self.gate.read();
+            self.compare_with_fence(node, look)?;
         }
         loop {
             match self.intents.append(node)? {
@@ -363,6 +373,27 @@ impl Log {
             state.open.insert(node, opened);
         }
         Ok(is_writable.then_some(gate))
+    }
+
+    /// See [`Operation::compare`]. The caller holds the gate, so that the node is not closed meanwhile.
+    pub(crate) fn compare_with_fence(&self, node: NodeId, look: impl FnOnce() -> Option<Fence>) -> Result<()> {
+        if self.state.lock().is_touched(node) {
+            return Ok(());
+        }
+        let record = self.record(node)?.filter(|record| record.kind == NodeKind::File);
+        let Some(fence) = record.and_then(|record| record.fence) else {
+            return Ok(());
+        };
+        if look().is_none_or(|seen| seen == fence) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        // Whoever touched it meanwhile has compared it before, and what was seen may be that change.
+        if !state.is_touched(node) {
+            state.current.mark_whole(node, WholeReason::Untracked);
+            state.epoch_used = true;
+        }
+        Ok(())
     }
 
     /// Begins the next generation of intents with those of the nodes that are open, unless another thread did so since

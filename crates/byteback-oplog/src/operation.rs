@@ -10,9 +10,10 @@ use byteback_extents::ByteRange;
 use byteback_host::tree::Identity;
 use parking_lot::RwLockReadGuard;
 
+use crate::error::Result;
 use crate::ids::{NodeId, NodeKind};
 use crate::log::{Intent, Log, OpenNode, State};
-use crate::record::NodeRecord;
+use crate::record::{Fence, NodeRecord};
 
 /// A change that is under way. While it lives there is no cut: keep it until the change is done and logged, no longer,
 /// and begin no other on the same thread.
@@ -41,6 +42,16 @@ impl<'a> Operation<'a> {
             node: Cell::new(node),
             _gate: gate,
         }
+    }
+
+    /// Compares the file `node`, if it is clean, with its fence, before anything about it is changed: what came to it
+    /// without passing the gate would be hidden by this change for good. If it differs it is reported whole. `look` answers
+    /// what it looks like now; `None` if that cannot be told.
+    ///
+    /// # Errors
+    /// If the record cannot be read.
+    pub fn compare(&self, node: NodeId, look: impl FnOnce() -> Option<Fence>) -> Result<()> {
+        self.log.compare_with_fence(node, look)
     }
 
     /// Bytes in `range` may have changed: written, zeroed, cut off, or part of what was gained by lengthening.

@@ -53,3 +53,29 @@ fn a_mark_moves_only_over_the_cut_that_was_saved() {
         "a change between the two cuts is lost"
     );
 }
+
+#[test]
+fn a_change_from_behind_is_not_hidden_by_one_through_the_mount() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    // As a program that had it open before the mount, or that wrote between the scan and the mount.
+    let old = fs::File::options().write(true).open(&path).unwrap();
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    fixture.umount();
+    fixture.mount();
+    old.write_all_at(&[2; 10], 50_000).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_all_at(&[3; 10], 0)
+        .unwrap();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    fixture.umount();
+    fixture.mount();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert!(content(&saved, "file")[50_000] == 2, "lost for good");
+}

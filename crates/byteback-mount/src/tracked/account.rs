@@ -62,11 +62,23 @@ impl NameChange<'_> {
         Ok(node)
     }
 
+    /// The node that is about to get another name.
+    pub(super) fn moved(&self, moved: Victim) -> TrackedResult<Option<LoggedNode>> {
+        let node = self.node(&moved.object.identity)?;
+        if let Some(node) = node {
+            self.operation.compare(node, || Some(moved.fence))?;
+        }
+        Ok(node)
+    }
+
     /// The node that is about to lose the name at `place`.
     pub(super) fn victim(&self, place: Place<'_>, victim: Victim) -> TrackedResult<Option<LoggedNode>> {
         let node = self.node(&victim.object.identity)?;
         if let Some(node) = node {
             let identity = &victim.object.identity;
+            if !victim.is_last_link() {
+                self.operation.compare(node, || Some(victim.fence))?;
+            }
             self.account
                 .pictures
                 .before_unlink(node, identity, place.dir, place.name);

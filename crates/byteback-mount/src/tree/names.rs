@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 
 use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::Fence;
 use rustix::fs::{Dev, FileType, OFlags, RenameFlags};
 
 use super::{Found, Tree, stale};
@@ -228,6 +229,7 @@ impl Tree {
         Victim {
             object: self.object_of(&stat),
             nlink: stat.nlink,
+            fence: Fence::of(&stat),
         }
     }
 

@@ -79,6 +79,29 @@ fn a_change_that_passes_the_gate_by_is_reported_after_the_last_checkpoint() {
 }
 
 #[test]
+fn a_change_that_passes_the_gate_by_is_not_hidden_by_one_that_does_not() {
+    for chmod in [false, true] {
+        let (mut world, file) = world_with_a_file();
+        let node = world.ids[&file];
+        checkpoint(&mut world);
+        save(&mut world);
+        world.pass(Duration::from_millis(50));
+        world.write(None, file, 10, b"from behind").unwrap();
+        world.pass(Duration::from_millis(50));
+        let log = world.log();
+        if chmod {
+            world.chmod(Some(&log), file, 0o600);
+        } else {
+            world.write(Some(&log), file, 0, b"through").unwrap();
+        }
+        assert_eq!(
+            told(&world, node).unwrap(),
+            Some(Content::Whole(WholeReason::Untracked))
+        );
+    }
+}
+
+#[test]
 fn what_passed_the_gate_explains_its_time_however_long_it_took() {
     let (mut world, file) = world_with_a_file();
     let node = world.ids[&file];
@@ -86,7 +109,7 @@ fn what_passed_the_gate_explains_its_time_however_long_it_took() {
     save(&mut world);
     let log = world.log();
     let range = byteback_extents::ByteRange::new(5, 9).unwrap();
-    let operation = log.begin_write(node).unwrap();
+    let operation = log.begin_write(node, || None).unwrap();
     operation.wrote(node, range);
     // A slow disk: the change is stamped long after it was announced.
     world.pass(Duration::from_secs(30));

@@ -24,6 +24,20 @@ struct File {
     ctime_ns: AtomicU64,
 }
 
+impl File {
+    fn look(&self) -> Fence {
+        let ctime_ns = i64::try_from(self.ctime_ns.load(Ordering::SeqCst)).unwrap();
+        Fence {
+            size_bytes: FILE_BYTES as u64,
+            mtime_ns: ctime_ns,
+            ctime_ns,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
+
 struct Files<'a> {
     files: &'a [File],
     clock: &'a SimClock,
@@ -33,15 +47,8 @@ impl Settler for Files<'_> {
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
         let settle_one = |node: &NodeId| {
             let file = self.files.iter().find(|file| file.node == *node)?;
-            let ctime_ns = i64::try_from(file.ctime_ns.load(Ordering::SeqCst)).unwrap();
-            (self.clock.now_ns() - ctime_ns > TIME_TICK_NS).then_some(Fence {
-                size_bytes: FILE_BYTES as u64,
-                mtime_ns: ctime_ns,
-                ctime_ns,
-                mode: 0o600,
-                uid: 0,
-                gid: 0,
-            })
+            let fence = file.look();
+            (self.clock.now_ns() - fence.ctime_ns > TIME_TICK_NS).then_some(fence)
         };
         nodes.iter().map(settle_one).collect()
     }
@@ -81,7 +88,7 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
                 let mut random = SplitMix64::new(index as u64);
                 while !stop.load(Ordering::Relaxed) {
                     let at = random.below(FILE_BYTES as u64 - 8);
-                    let operation = log.begin_write(file.node).unwrap();
+                    let operation = log.begin_write(file.node, || Some(file.look())).unwrap();
                     let value = random.next_u64().to_le_bytes();
                     file.bytes.lock()[at as usize..at as usize + 8].copy_from_slice(&value);
                     file.ctime_ns.store(clock.now_ns() as u64, Ordering::SeqCst);

@@ -357,7 +357,9 @@ impl World {
 
     pub(super) fn write(&mut self, log: Option<&Log>, uid: Uid, at: usize, data: &[u8]) -> Result<(), LogError> {
         self.note(format!("write {uid} at {at}, {} bytes", data.len()));
-        let operation = log.map(|log| log.begin_write(self.ids[&uid])).transpose()?;
+        let operation = log
+            .map(|log| log.begin_write(self.ids[&uid], self.look(uid)))
+            .transpose()?;
         let from = at.min(self.tree.inodes[&uid].bytes.len());
         self.tree.write(uid, at, data);
         if let (Some(operation), Some(range)) = (operation, ByteRange::new(from as u64, (at + data.len()) as u64)) {
@@ -366,9 +368,16 @@ impl World {
         Ok(())
     }
 
+    fn look(&self, uid: Uid) -> impl FnOnce() -> Option<Fence> {
+        let fence = Fence::of(&self.tree.stat(uid));
+        move || Some(fence)
+    }
+
     pub(super) fn truncate(&mut self, log: Option<&Log>, uid: Uid, len: usize) -> Result<(), LogError> {
         self.note(format!("truncate {uid} to {len}"));
-        let operation = log.map(|log| log.begin_write(self.ids[&uid])).transpose()?;
+        let operation = log
+            .map(|log| log.begin_write(self.ids[&uid], self.look(uid)))
+            .transpose()?;
         let before = self.tree.inodes[&uid].bytes.len();
         self.tree.truncate(uid, len);
         if let Some(operation) = operation {
@@ -383,6 +392,13 @@ impl World {
     pub(super) fn chmod(&mut self, log: Option<&Log>, uid: Uid, mode: u32) {
         self.note(format!("chmod {uid} {mode:o}"));
         let operation = log.map(Log::begin);
+        let compared = operation
+            .as_ref()
+            .map(|operation| operation.compare(self.ids[&uid], self.look(uid)));
+        if let Some(Err(error)) = compared {
+            drop(operation);
+            return self.bear(&error);
+        }
         self.tree.chmod(uid, mode);
         if let Some(operation) = operation {
             operation.attributes_changed(self.ids[&uid]);
