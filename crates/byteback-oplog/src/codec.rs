@@ -2,6 +2,9 @@
 //!
 //! Reading never trusts a length: it is checked against what is left before anything is allocated, and whatever
 //! does not fit is [`Malformed`].
+//!
+//! Records are *sealed*: they end in a CRC-32C. redb compares the checksums of its pages only after an unclean stop, and a
+//! layer with one flipped bit would be a change that is missed without a word.
 
 /// The bytes end too early or say something impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,13 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Ends a record with its checksum.
+pub(crate) fn seal(mut record: Vec<u8>) -> Vec<u8> {
+    let check = crc32c::crc32c(&record);
+    record.extend_from_slice(&check.to_le_bytes());
+    record
+}
+
 /// Reads what the `put_*` functions wrote.
 pub(crate) struct Reader<'a> {
     left: &'a [u8],
@@ -35,6 +45,15 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { left: bytes }
+    }
+
+    /// A reader of a record that [`seal`] ended.
+    pub(crate) fn sealed(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (record, check) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
+        if crc32c::crc32c(record) != u32::from_le_bytes(*check) {
+            return Err(Malformed);
+        }
+        Ok(Self::new(record))
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {

@@ -5,12 +5,12 @@
 //! the union; it is how epochs that no mark separates become one (SolFS Fig. 8) and how `changes(since)` adds up.
 //!
 //! Form: version byte, reason byte (0: ranges count), number of ranges, then for each the gap since the last range's
-//! end and its length, all varints. Neighbouring ranges are merged before, so gaps after the first are never 0.
+//! end and its length, all varints; sealed. Neighbouring ranges are merged before, so gaps after the first are never 0.
 
 use byteback_extents::{ByteRange, ExtentSet};
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Malformed, Reader, put_varint};
+use crate::codec::{Malformed, Reader, put_varint, seal};
 
 const VERSION: u8 = 1;
 
@@ -90,11 +90,11 @@ impl Layer {
             put_varint(&mut out, range.len_bytes());
             at = range.end();
         }
-        out
+        seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::sealed(bytes)?;
         if reader.byte()? != VERSION {
             return Err(Malformed);
         }

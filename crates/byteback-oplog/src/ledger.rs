@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Malformed, Reader, put_signed, put_varint};
+use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
 
 const VERSION: u8 = 1;
@@ -54,7 +54,7 @@ impl LedgerEntry {
         put_signed(&mut out, self.at_ns);
         put_varint(&mut out, first);
         put_varint(&mut out, second);
-        out
+        seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -64,7 +64,7 @@ impl LedgerEntry {
     }
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::sealed(bytes)?;
         if reader.byte()? != VERSION {
             return Err(Malformed);
         }

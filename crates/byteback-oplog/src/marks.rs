@@ -5,7 +5,7 @@
 //! backup was acknowledged. A consumer that dies in between finds its pending cut here, with the number of the batch it
 //! had sent, and can ask its server whether that batch arrived.
 
-use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint};
+use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
 use crate::ids::Epoch;
 
@@ -48,7 +48,7 @@ impl ConsumerState {
         put_varint(&mut out, self.pending.map_or(0, |pending| pending.batch));
         put_signed(&mut out, self.saved_at_ns);
         put_bytes(&mut out, &self.note);
-        out
+        seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -56,7 +56,7 @@ impl ConsumerState {
     }
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::sealed(bytes)?;
         if reader.byte()? != VERSION {
             return Err(Malformed);
         }

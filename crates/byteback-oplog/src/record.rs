@@ -6,7 +6,7 @@
 
 use byteback_host::tree::{Identity, Stat};
 
-use crate::codec::{Malformed, Reader, put_signed, put_varint};
+use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
 use crate::ids::{Epoch, NodeKind};
 
 const VERSION: u8 = 1;
@@ -108,11 +108,11 @@ impl NodeRecord {
             put_varint(&mut out, u64::from(fence.uid));
             put_varint(&mut out, u64::from(fence.gid));
         }
-        out
+        seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::sealed(bytes)?;
         if reader.byte()? != VERSION {
             return Err(Malformed);
         }

@@ -10,12 +10,34 @@ use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
 use redb::{ReadableTable, TableDefinition, TableHandle};
 
+use crate::codec::seal;
 use crate::database::decode_layer;
 use crate::layer::Layer;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::marks::{ConsumerState, PendingCut};
 use crate::record::{DiskKey, NodeRecord};
 use crate::{Epoch, Fence, Log, LogError, NodeKind, WholeReason};
+
+/// `record` and its CRC-32C.
+fn sealed(record: &[u8]) -> Vec<u8> {
+    seal(record.to_vec())
+}
+
+#[test]
+fn records_end_in_their_checksum_and_every_flipped_bit_is_noticed() {
+    // The check value of CRC-32C.
+    assert_eq!(sealed(b"123456789")[9..], [0x83, 0x92, 0x06, 0xe3]);
+    let mut layer = Layer::default();
+    layer.ranges.insert(ByteRange::new(4096, 8192).unwrap());
+    let bytes = layer.encode();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            assert!(decode_layer(&flipped).is_err(), "byte {at} bit {bit}");
+        }
+    }
+}
 
 #[test]
 fn a_node_record_of_version_1() {
@@ -38,8 +60,8 @@ fn a_node_record_of_version_1() {
         0x00, // no birth time
         0x01, // born in epoch 1
     ];
-    assert_eq!(open.encode(), bytes);
-    assert_eq!(NodeRecord::decode(&bytes), Ok(open));
+    assert_eq!(open.encode(), sealed(&bytes));
+    assert_eq!(NodeRecord::decode(&sealed(&bytes)), Ok(open));
 
     let clean = NodeRecord {
         kind: NodeKind::File,
@@ -73,8 +95,8 @@ fn a_node_record_of_version_1() {
         0xe8, 0x07, // uid 1000
         0x00, // gid 0
     ];
-    assert_eq!(clean.encode(), bytes);
-    assert_eq!(NodeRecord::decode(&bytes), Ok(clean));
+    assert_eq!(clean.encode(), sealed(&bytes));
+    assert_eq!(NodeRecord::decode(&sealed(&bytes)), Ok(clean));
 
     let kinds = [
         NodeKind::File,
@@ -104,8 +126,8 @@ fn a_layer_of_version_1() {
         0x88, 0x07, 0x01, // gap 904, length 1
         0xf7, 0xd8, 0xff, 0xff, 0xff, 0x1f, 0xac, 0x02, // gap 2^40 - 5001, length 300
     ];
-    assert_eq!(layer.encode(), bytes);
-    assert_eq!(decode_layer(&bytes).unwrap().encode(), bytes);
+    assert_eq!(layer.encode(), sealed(&bytes));
+    assert_eq!(decode_layer(&sealed(&bytes)).unwrap().encode(), sealed(&bytes));
 
     let reasons = [
         WholeReason::Created,
@@ -117,8 +139,8 @@ fn a_layer_of_version_1() {
     for (code, reason) in (1..).zip(reasons) {
         let mut whole = Layer::default();
         whole.mark_whole(reason);
-        assert_eq!(whole.encode(), [0x01, code, 0x00]);
-        assert_eq!(decode_layer(&[0x01, code, 0x00]).unwrap().whole, Some(reason));
+        assert_eq!(whole.encode(), sealed(&[0x01, code, 0x00]));
+        assert_eq!(decode_layer(&whole.encode()).unwrap().whole, Some(reason));
     }
     // Two ranges that touch would be one, none is empty, and nothing follows the last.
     for bad in [
@@ -129,7 +151,7 @@ fn a_layer_of_version_1() {
         &[0x02, 0x00, 0x00],
     ] {
         assert!(
-            matches!(decode_layer(bad), Err(LogError::Damaged { what: "layer" })),
+            matches!(decode_layer(&sealed(bad)), Err(LogError::Damaged { what: "layer" })),
             "{bad:?}"
         );
     }
@@ -154,10 +176,10 @@ fn a_mark_of_version_1() {
         0x80, 0x01, // saved at: zigzag of 64
         0x02, b'{', b'}', // note
     ];
-    assert_eq!(state.encode(), bytes);
-    assert_eq!(ConsumerState::decode(&bytes).unwrap(), state);
-    assert_eq!(ConsumerState::default().encode(), [0x01, 0, 0, 0, 0, 0]);
-    assert!(ConsumerState::decode(&[0x02, 0, 0, 0, 0, 0]).is_err());
+    assert_eq!(state.encode(), sealed(&bytes));
+    assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), state);
+    assert_eq!(ConsumerState::default().encode(), sealed(&[0x01, 0, 0, 0, 0, 0]));
+    assert!(ConsumerState::decode(&sealed(&[0x02, 0, 0, 0, 0, 0])).is_err());
 }
 
 #[test]
@@ -173,11 +195,11 @@ fn ledger_entries_of_version_1() {
             [0x01, 4, 0x7f, 4, 5],
         ),
     ] {
-        assert_eq!(entry.encode(), bytes);
-        assert_eq!(LedgerEntry::decode(&bytes).unwrap(), entry);
+        assert_eq!(entry.encode(), sealed(&bytes));
+        assert_eq!(LedgerEntry::decode(&sealed(&bytes)).unwrap(), entry);
     }
     for bad in [[0x02, 0, 0x7f, 0, 0], [0x01, 5, 0x7f, 0, 0]] {
-        assert!(LedgerEntry::decode(&bad).is_err());
+        assert!(LedgerEntry::decode(&sealed(&bad)).is_err());
     }
 }
 
@@ -259,12 +281,15 @@ fn the_tables_of_format_1() {
         .unwrap();
     let marks = txn.open_table(TableDefinition::<&str, &[u8]>::new("marks")).unwrap();
     let mark = marks.get("mail").unwrap().unwrap().value().to_vec();
-    assert_eq!(mark, [0x01, 0x02, 0x00, 0x00, 0xd0, 0x0f, 0x04, b'n', b'o', b't', b'e']);
+    assert_eq!(
+        mark,
+        sealed(&[0x01, 0x02, 0x00, 0x00, 0xd0, 0x0f, 0x04, b'n', b'o', b't', b'e'])
+    );
     let ledger = txn.open_table(TableDefinition::<u64, &[u8]>::new("ledger")).unwrap();
     let (number, entry) = ledger.first().unwrap().unwrap();
     assert_eq!(
         (number.value(), entry.value()),
-        (0, &[0x01, 0x00, 0xd0, 0x0f, 0x00, 0x00][..])
+        (0, &sealed(&[0x01, 0x00, 0xd0, 0x0f, 0x00, 0x00])[..])
     );
 }
 

@@ -44,7 +44,8 @@ proptest! {
         let _ = Layer::decode(&bytes);
         let mut framed = vec![VERSION, 0];
         framed.extend_from_slice(&bytes);
-        let _ = Layer::decode(&framed);
+        let _ = Layer::decode(&seal(bytes));
+        let _ = Layer::decode(&seal(framed));
     }
 }
 

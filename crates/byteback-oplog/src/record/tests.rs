@@ -24,5 +24,8 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_or_read_but_never_panic(bytes in any::<Vec<u8>>()) {
         let _ = NodeRecord::decode(&bytes);
+        let mut framed = vec![VERSION];
+        framed.extend_from_slice(&bytes);
+        let _ = NodeRecord::decode(&seal(framed));
     }
 }
