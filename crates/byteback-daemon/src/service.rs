@@ -20,7 +20,7 @@ use byteback_control::{
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{Content, Cut, LogError, NodeId, NodeKind};
+use byteback_oplog::{Content, Cut, Fence, LogError, NodeId, NodeKind};
 use parking_lot::Mutex;
 
 use crate::tree::TrackedTree;
@@ -84,12 +84,28 @@ impl Service {
                 .flush_stores()
                 .map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
         }
-        match log.cut(&request.consumer, || pictures.open(Arc::clone(&picture))) {
+        let cut = log
+            .cut(&request.consumer, || pictures.open(Arc::clone(&picture)))
+            .map_err(log_failed)
+            .and_then(|cut| self.check_attached().map(|()| cut));
+        match cut {
             Ok(cut) => Ok((cut, Some(picture))),
             Err(error) => {
                 pictures.close(&picture);
-                Err(log_failed(error))
+                Err(error)
             }
+        }
+    }
+
+    /// Refuses what was read of a picture, or cut, when changes may have passed the mount by.
+    fn check_attached(&self) -> Result<()> {
+        match &self.mount {
+            Some(mount) if !mount.is_attached() => Err(ServiceError::new(
+                ErrorKind::PictureLost,
+                "the folder was unmounted, but programs still use it, so nothing holds its files still; \
+                 close them, then begin the backup anew",
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -243,15 +259,23 @@ impl TreeService for Service {
         let open = self.cut_of(cut)?;
         let picture = open.picture()?;
         let mut answers = Vec::with_capacity(nodes.len());
+        let mut seen = Vec::new();
         for node in nodes {
             match picture.attributes(self.tree.live(), *node) {
                 Ok(read) => {
-                    open.saw(*node, &read.stat);
+                    seen.push((*node, Fence::of(&read.stat)));
                     answers.push(Ok(attributes::to_api(read)));
                 }
                 Err(error @ PictureError::Lost(_)) => return Err(self.node_failed(&open.cut, *node, &error)),
                 Err(error) => answers.push(Err(self.node_failed(&open.cut, *node, &error))),
             }
+        }
+        self.check_attached()?;
+        if open.is_unprotected {
+            // After the look and before the reading: only a page that is clean when it is read moves the file's times when it
+            // is stored to through a mapping. And a fence speaks of durable content.
+            let is_synced = self.tree.live().sync().is_ok();
+            open.saw(seen, is_synced);
         }
         Ok(answers)
     }
@@ -284,6 +308,7 @@ impl TreeService for Service {
             return Err(error);
         }
         outcome.map_err(|error| self.node_failed(&open.cut, node, &error))?;
+        self.check_attached()?;
         if open.is_unprotected && !open.is_unchanged(self.tree.live(), node) {
             let path = self.path_text(&open.cut, node);
             let name = path.clone().unwrap_or_else(|| ByteString::from("a file"));

@@ -103,6 +103,16 @@ impl LiveTree {
         }))
     }
 
+    /// Writes back and makes durable what is in memory of the whole file system.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn sync(&self) -> io::Result<()> {
+        // An O_PATH descriptor cannot be synced.
+        let root = host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(rustix::fs::syncfs(&root)?)
+    }
+
     fn settle_one(&self, node: NodeId, sync: bool) -> Option<Fence> {
         let (fd, stat) = self.find(node).ok().flatten()?;
         if stat.kind == FileKind::File && sync {
@@ -119,11 +129,7 @@ impl LiveTree {
 
 impl Settler for LiveTree {
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
-        let all_at_once = nodes.len() >= SYNC_ALL_FROM_FILES && {
-            // An O_PATH descriptor cannot be synced.
-            let root = host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY);
-            root.is_ok_and(|root| rustix::fs::syncfs(&root).is_ok())
-        };
+        let all_at_once = nodes.len() >= SYNC_ALL_FROM_FILES && self.sync().is_ok();
         nodes.iter().map(|node| self.settle_one(*node, !all_at_once)).collect()
     }
 }

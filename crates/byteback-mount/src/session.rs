@@ -313,6 +313,13 @@ impl Mount {
         self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// Whether whoever comes by the path still meets the mount. After a lazy unmount that is no longer so while what was
+    /// open before goes on to be served: then changes pass the mount by.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.has_ended() && self.mounted.is_attached()
+    }
+
     /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns; with [`Unmount::Detach`] it ends
     /// when the last user closes, see [`Self::wait`].
     ///

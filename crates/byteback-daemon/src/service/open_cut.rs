@@ -8,7 +8,6 @@ use byteback_api::ByteString;
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, ErrorKind, NameChange, NodeChange, Result, ServiceError,
 };
-use byteback_host::tree::Stat;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Picture;
 use byteback_oplog::{Changes, Content, Cut, Fence, NodeId, TIME_TICK_NS};
@@ -30,8 +29,9 @@ pub(super) struct OpenCut {
     pub(super) is_unprotected: bool,
     /// CPU time of this process when the cut was ordered.
     pub(super) cpu_ns: u64,
-    /// What files looked like when their attributes were read; only where they are unprotected.
-    seen: Mutex<HashMap<NodeId, Fence>>,
+    /// What files looked like when their attributes were read, and whether their content was made durable after that; only
+    /// where they are unprotected.
+    seen: Mutex<HashMap<NodeId, (Fence, bool)>>,
 }
 
 impl OpenCut {
@@ -102,16 +102,15 @@ impl OpenCut {
         page
     }
 
-    /// Remembers what an unprotected file looks like before it is read.
-    pub(super) fn saw(&self, node: NodeId, stat: &Stat) {
-        if self.is_unprotected {
-            self.seen.lock().insert(node, Fence::of(stat));
-        }
+    /// Remembers what unprotected files look like before they are read.
+    pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, is_synced: bool) {
+        let files = files.into_iter().map(|(node, fence)| (node, (fence, is_synced)));
+        self.seen.lock().extend(files);
     }
 
     /// Whether a file still looks as it did.
     pub(super) fn is_unchanged(&self, live: &LiveTree, node: NodeId) -> bool {
-        let Some(before) = self.seen.lock().get(&node).copied() else {
+        let Some((before, _)) = self.seen.lock().get(&node).copied() else {
             return false;
         };
         matches!(live.find(node), Ok(Some((_, stat))) if Fence::of(&stat) == before)
@@ -129,9 +128,9 @@ impl OpenCut {
             .filter(|change| is_file(change.kind) && !unsaved.contains(&change.node));
         files
             .filter_map(|change| {
-                let fence = seen.get(&change.node)?;
+                let (fence, is_synced) = *seen.get(&change.node)?;
                 let is_old = now_ns.saturating_sub(fence.ctime_ns) > TIME_TICK_NS;
-                Some((change.node, is_old.then_some(*fence)))
+                Some((change.node, (is_old && is_synced).then_some(fence)))
             })
             .collect()
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
@@ -78,4 +79,80 @@ fn a_change_from_behind_is_not_hidden_by_one_through_the_mount() {
     fixture.mount();
     Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     assert!(content(&saved, "file")[50_000] == 2, "lost for good");
+}
+
+#[test]
+fn a_store_after_an_unmounted_folder_was_read_is_found() {
+    let fixture = Fixture::new(CacheMode::Exact);
+    let path = fixture.tree().join("mapped");
+    fs::write(&path, vec![1; 8192]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    // SAFETY: a fresh mapping of a file that nobody shortens.
+    let map = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            8192,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::SHARED,
+            &file,
+            0,
+        )
+    }
+    .unwrap()
+    .cast::<u8>();
+    // SAFETY: within the mapping.
+    unsafe { map.write_volatile(2) };
+    std::thread::sleep(Duration::from_millis(60));
+    let mut saved = Saved::default();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    assert_eq!(content(&saved, "mapped")[0], 2);
+    // SAFETY: within the mapping.
+    unsafe { map.write_volatile(3) };
+    std::thread::sleep(Duration::from_millis(60));
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    assert_eq!(
+        content(&saved, "mapped")[0],
+        3,
+        "a store into a page that was dirty already"
+    );
+}
+
+#[test]
+fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
+    let client = fixture.client();
+    let request = CutRequest {
+        consumer: "backup".to_owned(),
+        everything: false,
+        look_only: false,
+        since: None,
+    };
+    let cut = client.cut(&request).unwrap();
+    let page = client
+        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .unwrap();
+    let node = page
+        .nodes
+        .iter()
+        .find(|change| change.kind == byteback_oplog::NodeKind::File)
+        .unwrap()
+        .node;
+    let held = fs::File::open(fixture.tree().join("file")).unwrap();
+    fixture.detach();
+    fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
+    let mut wrong = false;
+    let read = client.read(cut.cut, node, &[(0, 300_000)], &mut |piece| {
+        if let byteback_control::Piece::Data { bytes, .. } = piece {
+            wrong |= bytes.contains(&2);
+        }
+        Ok(())
+    });
+    assert!(!(read.is_ok() && wrong), "bytes from after the cut, and nobody says so");
+    let _ = client.finish(cut.cut, &Outcome::Abandoned);
+    drop(held);
 }

@@ -302,6 +302,11 @@ impl Mounted {
         Ok(root)
     }
 
+    /// Whether it is in the table of mounts, be it below another one.
+    pub(super) fn is_attached(&self) -> bool {
+        mount_id(&self.point).is_ok_and(|id| id == self.id) || self.is_in_table()
+    }
+
     pub(super) fn unmount(&self, how: Unmount) -> Result<(), NotUnmounted> {
         match mount_id(&self.point) {
             Ok(id) if id == self.id => {}
