@@ -255,6 +255,11 @@ impl<'a> Apply<'a> {
         Ok(number)
     }
 
+    /// Whether the folder or the batch so far has this file.
+    fn is_mentioned(&self, file: FileId) -> Result<bool, StoreError> {
+        Ok(self.numbers.contains_key(&file) || self.catalog.node_number(self.folder.id, file)?.is_some())
+    }
+
     fn check_conflict(&mut self, node: i64, changed: Seq) -> Result<(), StoreError> {
         if self.base_seq().is_none_or(|base_seq| changed <= base_seq) || self.conflicts.len() >= CONFLICTS_MAX {
             return Ok(());
@@ -385,6 +390,11 @@ impl<'a> Apply<'a> {
     }
 
     fn entry(&mut self, change: EntryChange) -> Result<(), StoreError> {
+        // Whoever watches a tree tells the end of names also in directories that came and went between two batches: the
+        // folder never had them, so there is nothing to remove.
+        if change.child.is_none() && !self.is_mentioned(change.parent)? {
+            return Ok(());
+        }
         let parent = self.number(change.parent)?;
         self.parents.insert(parent);
         let newest = self.catalog.newest_entry(parent, &change.name)?;

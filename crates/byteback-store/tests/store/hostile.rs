@@ -211,6 +211,21 @@ fn a_cycle_through_a_rename_is_refused_and_the_way_back_is_not() {
 }
 
 #[test]
+fn names_that_end_in_a_directory_that_never_arrived_are_no_contradiction() {
+    let lab = Lab::new(1 << 20);
+    lab.first(&[(2, b"0123456789")]);
+    // Made, filled and removed again between two batches.
+    let came_and_went = Batch::default()
+        .entry(ROOT, b"tmp", None)
+        .entry(FileId(77), b"a", None)
+        .patch(2, 10, &[(0, b"X")]);
+    lab.send(2, Some(1), &came_and_went).unwrap();
+    assert_eq!(lab.read(2, 2).unwrap(), b"X123456789");
+    let found = lab.store.node("f", FileId(77), Some(2));
+    assert!(matches!(found, Err(StoreError::NodeNotFound(_))), "{found:?}");
+}
+
+#[test]
 fn first_contact_replaces_the_tree_and_keeps_its_history() {
     let lab = Lab::new(1 << 20);
     lab.first(&[(2, b"old"), (3, b"gone")]);
