@@ -477,3 +477,9 @@ fn unsaved(error: &byteback_control::ServiceError) -> UnsavedFile {
         reason: error.message.clone(),
     }
 }
+
+/// What a note says is missing at the server: nodes, and how many names.
+#[cfg(test)]
+pub(crate) fn note_of(bytes: &[u8]) -> (Vec<NodeId>, usize) {
+    Note::from_bytes(bytes).map_or((Vec::new(), 0), |note| (note.missing, note.left_out.len()))
+}

@@ -306,6 +306,12 @@ impl ServerClient {
         self.pauses_of(self.options.attempts_max)
     }
 
+    /// For a stream that breaks while the server answers: it may also be that what is stored there is damaged, which
+    /// waiting does not mend.
+    pub(crate) fn stream_pauses(&self) -> Pauses<'_> {
+        self.pauses()
+    }
+
     /// For a piece of a transfer.
     pub(crate) fn transfer_pauses(&self) -> Pauses<'_> {
         self.pauses_of(self.options.transfer_attempts_max)

@@ -100,7 +100,7 @@ fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileE
         written_bytes: 0,
         written_to: 0,
     };
-    let mut pauses = restore.server.transfer_pauses();
+    let mut pauses = restore.server.stream_pauses();
     loop {
         // The last byte is asked for again rather than nothing.
         let from = target.written_to.min(size - 1);
@@ -111,11 +111,11 @@ fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileE
         };
         check_cancelled(restore.monitor).map_err(FileError::All)?;
         if target.written_to > from {
-            pauses = restore.server.transfer_pauses();
+            pauses = restore.server.stream_pauses();
         }
         if !pauses.rest() {
             return Err(FileError::Local(io::Error::other(format!(
-                "its contents did not arrive whole: {}",
+                "its contents did not arrive whole ('byteback verify' tells whether they are damaged at the server): {}",
                 told_with_causes(&error)
             ))));
         }

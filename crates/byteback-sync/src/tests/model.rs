@@ -24,6 +24,9 @@ fn every_snapshot_of_a_changing_tree_comes_back() {
             let report = rig.backup().unwrap();
             assert!(report.is_complete());
             assert_eq!(report.hashed_bytes, 0);
+            let is_full = pictures.is_empty() || rig.options.force_full;
+            let why = report.everything_because;
+            assert_eq!(why.is_some(), is_full, "round {round}: {why:?}");
             pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
         }
         for (id, picture) in &pictures {

@@ -2,7 +2,8 @@
 
 use super::scripted_tree::{Picture, ScriptedTree, assert_restored};
 use crate::{
-    BackupOptions, BackupReport, ClientOptions, RestoreOptions, ServerClient, Silent, SnapshotSpec, SyncError,
+    BackupOptions, BackupReport, ClientOptions, Event, Monitor, RestoreOptions, RestoreReport, ServerClient, Silent,
+    SnapshotSpec, SyncError,
 };
 use byteback_api::FolderName;
 use byteback_delta::Codec;
@@ -16,8 +17,9 @@ use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -29,24 +31,24 @@ pub(super) fn seed(default: u64) -> u64 {
     seed
 }
 
-/// Segments on a disk that can be declared full.
+/// Segments on a disk that takes so many frames more; below 0: any number.
 #[derive(Debug)]
 struct FillableSegments {
     inner: SegmentFiles,
-    is_full: Arc<AtomicBool>,
+    room: Arc<AtomicI64>,
 }
 
 #[derive(Debug)]
 struct FillableWriter {
     inner: Box<dyn SegmentWriter>,
-    is_full: Arc<AtomicBool>,
+    room: Arc<AtomicI64>,
 }
 
 impl Segments for FillableSegments {
     fn writer(&self) -> Box<dyn SegmentWriter> {
         Box::new(FillableWriter {
             inner: self.inner.writer(),
-            is_full: Arc::clone(&self.is_full),
+            room: Arc::clone(&self.room),
         })
     }
 
@@ -69,7 +71,13 @@ impl Segments for FillableSegments {
 
 impl SegmentWriter for FillableWriter {
     fn append(&mut self, codec: Codec, raw_len: u32, stored: &[u8]) -> Result<FrameRef, StoreError> {
-        if self.is_full.load(Ordering::SeqCst) {
+        let taken = self
+            .room
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |room| match room {
+                0 => None,
+                room => Some(if room < 0 { room } else { room - 1 }),
+            });
+        if taken.is_err() {
             return Err(StoreError::Full {
                 what: "append to a segment".to_owned(),
                 source: Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)),
@@ -140,7 +148,7 @@ impl Cutter {
     }
 }
 
-fn proxy(to: SocketAddr, cutter: Arc<Cutter>) -> SocketAddr {
+fn proxy(to: Arc<Mutex<SocketAddr>>, cutter: Arc<Cutter>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -149,6 +157,7 @@ fn proxy(to: SocketAddr, cutter: Arc<Cutter>) -> SocketAddr {
             if cutter.is_dead.load(Ordering::SeqCst) {
                 continue;
             }
+            let to = *to.lock().unwrap();
             let Ok(server) = TcpStream::connect(to) else { continue };
             for (from, to) in [(&client, &server), (&server, &client)] {
                 let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -177,12 +186,38 @@ pub(super) struct Rig {
     pub(super) client: ServerClient,
     pub(super) options: BackupOptions,
     pub(super) cutter: Arc<Cutter>,
-    pub(super) is_full: Arc<AtomicBool>,
-    pub(super) store: Store,
-    pub(super) address: SocketAddr,
-    pub(super) token: String,
-    pub(super) server: ServerHandle,
+    /// How many frames still fit onto the server's disk; below 0: any number.
+    pub(super) room: Arc<AtomicI64>,
+    serving: Mutex<Option<(Store, ServerHandle)>>,
+    serving_at: Arc<Mutex<SocketAddr>>,
     pub(super) temp: TempDir,
+}
+
+fn open_store(data: &Path, room: &Arc<AtomicI64>, limits: StoreLimits) -> Store {
+    let dir = RealDir::create(data).unwrap();
+    let catalog = SqliteCatalog::open(data.join("catalog.sqlite")).unwrap();
+    let used = catalog.read().unwrap().segment_id_max().unwrap();
+    let inner = SegmentFiles::open(dir.subdir("segments").unwrap(), used).unwrap();
+    Store::from_parts(StoreParts {
+        catalog: Arc::new(catalog),
+        segments: Arc::new(FillableSegments {
+            inner,
+            room: Arc::clone(room),
+        }),
+        clock: Arc::new(RealClock),
+        randomness: Arc::new(RealRandomness),
+        limits,
+    })
+    .unwrap()
+}
+
+fn serve(store: &Store) -> ServerHandle {
+    let config = ServerConfig {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        shutdown_timeout: Duration::from_millis(200),
+        ..ServerConfig::default()
+    };
+    Server::start(config, store.clone()).unwrap()
 }
 
 pub(super) fn patient() -> ClientOptions {
@@ -197,6 +232,7 @@ pub(super) fn patient() -> ClientOptions {
 pub(super) fn impatient() -> ClientOptions {
     ClientOptions {
         attempts_max: 1,
+        transfer_attempts_max: 1,
         ..patient()
     }
 }
@@ -208,32 +244,13 @@ impl Rig {
 
     pub(super) fn with(seed: u64, client_options: ClientOptions) -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let data = temp.path().join("data");
-        let is_full = Arc::new(AtomicBool::new(false));
-        let dir = RealDir::create(&data).unwrap();
-        let catalog = SqliteCatalog::open(data.join("catalog.sqlite")).unwrap();
-        let used = catalog.read().unwrap().segment_id_max().unwrap();
-        let inner = SegmentFiles::open(dir.subdir("segments").unwrap(), used).unwrap();
-        let store = Store::from_parts(StoreParts {
-            catalog: Arc::new(catalog),
-            segments: Arc::new(FillableSegments {
-                inner,
-                is_full: Arc::clone(&is_full),
-            }),
-            clock: Arc::new(RealClock),
-            randomness: Arc::new(RealRandomness),
-            limits: StoreLimits::default(),
-        })
-        .unwrap();
-        let config = ServerConfig {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            shutdown_timeout: Duration::from_millis(200),
-            ..ServerConfig::default()
-        };
-        let server = Server::start(config, store.clone()).unwrap();
+        let room = Arc::new(AtomicI64::new(-1));
+        let store = open_store(&temp.path().join("data"), &room, StoreLimits::default());
+        let server = serve(&store);
         let cutter = Arc::new(Cutter::default());
         cutter.heal();
-        let address = proxy(server.address(), Arc::clone(&cutter));
+        let serving_at = Arc::new(Mutex::new(server.address()));
+        let address = proxy(Arc::clone(&serving_at), Arc::clone(&cutter));
         let url = format!("http://{address}");
         let join_token = store.create_join_token(60_000_000_000).unwrap();
         let joined = crate::join(&url, &join_token, "test", patient()).unwrap();
@@ -248,13 +265,37 @@ impl Rig {
             client,
             options,
             cutter,
-            is_full,
-            store,
-            address,
-            token: joined.token,
-            server,
+            room,
+            serving: Mutex::new(Some((store, server))),
+            serving_at,
             temp,
         }
+    }
+
+    /// Stops the server and starts it on the same data, elsewhere but behind the same proxy.
+    pub(super) fn restart_server(&self, limits: StoreLimits) {
+        let mut serving = self.serving.lock().unwrap();
+        if let Some((store, server)) = serving.take() {
+            server.shutdown().unwrap();
+            drop(store);
+        }
+        let store = open_store(&self.data(), &self.room, limits);
+        let server = serve(&store);
+        *self.serving_at.lock().unwrap() = server.address();
+        *serving = Some((store, server));
+    }
+
+    /// Stops the server, lets `change` do something to its data, and starts it again.
+    pub(super) fn change_data(&self, change: impl FnOnce(&Path)) {
+        let (store, server) = self.serving.lock().unwrap().take().unwrap();
+        server.shutdown().unwrap();
+        drop(store);
+        change(&self.data());
+        self.restart_server(StoreLimits::default());
+    }
+
+    pub(super) fn data(&self) -> PathBuf {
+        self.temp.path().join("data")
     }
 
     pub(super) fn backup(&self) -> Result<BackupReport, SyncError> {
@@ -262,14 +303,37 @@ impl Rig {
     }
 
     pub(super) fn seq(&self) -> u64 {
-        self.store.folder("home").unwrap().seq
+        self.serving
+            .lock()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .0
+            .folder("home")
+            .unwrap()
+            .seq
+    }
+
+    pub(super) fn backup_told(&self, monitor: &dyn Monitor) -> Result<BackupReport, SyncError> {
+        crate::backup(&self.tree, &self.client, &self.folder, &self.options, monitor)
+    }
+
+    pub(super) fn restore(
+        &self,
+        spec: SnapshotSpec,
+        target: &Path,
+        options: &RestoreOptions,
+        monitor: &dyn Monitor,
+    ) -> Result<RestoreReport, SyncError> {
+        crate::restore(&self.client, &self.folder, spec, b"", target, options, monitor)
     }
 
     /// Restores a snapshot into a fresh directory and compares it.
     pub(super) fn assert_snapshot(&self, spec: SnapshotSpec, picture: &Picture) {
         let target = tempfile::tempdir_in(self.temp.path()).unwrap();
-        let options = RestoreOptions::default();
-        let report = crate::restore(&self.client, &self.folder, spec, b"", target.path(), &options, &Silent).unwrap();
+        let report = self
+            .restore(spec, target.path(), &RestoreOptions::default(), &Silent)
+            .unwrap();
         assert!(report.is_complete(), "{:?}", report.not_restored);
         assert_restored(picture, target.path());
     }
@@ -279,6 +343,47 @@ impl Rig {
         for _ in 0..times {
             state.change(random);
         }
+    }
+}
+
+/// Remembers what was told, calls `on` for each event, and stops the operation when told so.
+pub(super) struct Told<'a> {
+    pub(super) warnings: Mutex<Vec<String>>,
+    pub(super) failures: Mutex<Vec<(String, String)>>,
+    pub(super) is_cancelled: AtomicBool,
+    on: Box<dyn Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn new(on: impl Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a) -> Self {
+        Self {
+            warnings: Mutex::default(),
+            failures: Mutex::default(),
+            is_cancelled: AtomicBool::new(false),
+            on: Box::new(on),
+        }
+    }
+
+    pub(super) fn warned(&self, of: &str) -> bool {
+        self.warnings.lock().unwrap().iter().any(|warning| warning.contains(of))
+    }
+}
+
+impl Monitor for Told<'_> {
+    fn event(&self, event: Event<'_>) {
+        match event {
+            Event::Warning(warning) => self.warnings.lock().unwrap().push(warning.to_owned()),
+            Event::FileFailed { path, reason } => {
+                let failure = (path.to_string(), reason.to_owned());
+                self.failures.lock().unwrap().push(failure);
+            }
+            _ => {}
+        }
+        (self.on)(&event, &self.is_cancelled);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::SeqCst)
     }
 }
 

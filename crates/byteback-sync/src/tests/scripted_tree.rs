@@ -528,8 +528,6 @@ impl TreeService for ScriptedTree {
                 child: picture.names.get(&(parent, name.clone())).copied(),
                 name: name.into(),
             })
-            // The names in a directory that is gone are gone with it.
-            .filter(|change| picture.nodes.contains_key(&change.parent))
             .collect();
         let id = state.next_cut;
         state.next_cut += 1;

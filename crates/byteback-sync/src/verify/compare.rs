@@ -239,7 +239,7 @@ impl Comparison<'_> {
             buffer: Vec::new(),
             differs_at: None,
         };
-        let mut pauses = self.server.transfer_pauses();
+        let mut pauses = self.server.stream_pauses();
         let compared = loop {
             // The last byte is asked for again rather than nothing.
             let from = beside.compared_to.min(size - 1);
@@ -264,7 +264,7 @@ impl Comparison<'_> {
                 Err(error) => {
                     check_cancelled(self.monitor)?;
                     if beside.compared_to > from {
-                        pauses = self.server.transfer_pauses();
+                        pauses = self.server.stream_pauses();
                     }
                     if !pauses.rest() {
                         return Err(SyncError::delta(&shown, error));
