@@ -62,3 +62,6 @@ pub(crate) enum Answer {
     Path(Option<ByteString>),
     Finished(FinishReport),
 }
+
+#[cfg(test)]
+mod tests;

@@ -156,7 +156,7 @@ fn servers_start_and_end_many_times_under_clients() {
         }
         done.store(true, std::sync::atomic::Ordering::SeqCst);
     });
-    assert!(served.into_inner() > 100);
+    assert!(served.into_inner() > 10);
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Requests and answers as JSON: what version 2 of the protocol says.
+
+use byteback_oplog::{Epoch, WholeReason};
+use proptest::prelude::*;
+
+use super::*;
+use crate::service::{ContentChange, ErrorKind, NameChange, NodeChange};
+
+fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap()
+}
+
+#[test]
+fn golden_requests_of_version_2() {
+    let cut = CutId(7);
+    for (request, text) in [
+        (Request::Status, r#""status""#),
+        (Request::Unmount, r#""unmount""#),
+        (
+            Request::ResolvePending {
+                consumer: "c".to_owned(),
+                saved: Some(vec![1, 255]),
+            },
+            r#"{"resolve_pending":{"consumer":"c","saved":[1,255]}}"#,
+        ),
+        (
+            Request::Cut {
+                cut: CutRequest {
+                    consumer: "c".to_owned(),
+                    everything: true,
+                    look_only: false,
+                    since: Some(Epoch(3)),
+                },
+            },
+            r#"{"cut":{"cut":{"consumer":"c","everything":true,"look_only":false,"since":3}}}"#,
+        ),
+        (
+            Request::Changes {
+                cut,
+                cursor: ChangesCursor { nodes: 1, names: 2 },
+            },
+            r#"{"changes":{"cut":7,"cursor":{"nodes":1,"names":2}}}"#,
+        ),
+        (
+            Request::Attributes {
+                cut,
+                nodes: vec![NodeId(1), NodeId(u64::MAX)],
+            },
+            r#"{"attributes":{"cut":7,"nodes":[1,18446744073709551615]}}"#,
+        ),
+        (
+            Request::Read {
+                cut,
+                node: NodeId(2),
+                ranges: vec![(0, 5)],
+            },
+            r#"{"read":{"cut":7,"node":2,"ranges":[[0,5]]}}"#,
+        ),
+        (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
+        (
+            Request::NoteBatch { cut, batch: 9 },
+            r#"{"note_batch":{"cut":7,"batch":9}}"#,
+        ),
+        (
+            Request::Finish {
+                cut,
+                outcome: Outcome::Saved {
+                    note: vec![0],
+                    unsaved: vec![NodeId(4)],
+                },
+            },
+            r#"{"finish":{"cut":7,"outcome":{"saved":{"note":[0],"unsaved":[4]}}}}"#,
+        ),
+        (
+            Request::Finish {
+                cut,
+                outcome: Outcome::Unknown,
+            },
+            r#"{"finish":{"cut":7,"outcome":"unknown"}}"#,
+        ),
+    ] {
+        assert_eq!(json(&request), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+    }
+}
+
+fn bytes() -> impl Strategy<Value = ByteString> {
+    prop::collection::vec(any::<u8>(), 0..20).prop_map(ByteString::from)
+}
+
+fn error() -> impl Strategy<Value = ServiceError> {
+    let kinds = [
+        ErrorKind::Node,
+        ErrorKind::PictureLost,
+        ErrorKind::Log,
+        ErrorKind::Gone,
+        ErrorKind::Protocol,
+    ];
+    (
+        prop::sample::select(kinds.to_vec()),
+        ".{0,30}",
+        prop::option::of(bytes()),
+    )
+        .prop_map(|(kind, message, path)| ServiceError { kind, message, path })
+}
+
+fn page() -> impl Strategy<Value = ChangesPage> {
+    let content = prop_oneof![
+        Just(ContentChange::Unchanged),
+        Just(ContentChange::Whole(WholeReason::Unsaved)),
+        prop::collection::vec(any::<(u64, u64)>(), 0..5).prop_map(ContentChange::Ranges),
+    ];
+    let kinds = [
+        byteback_oplog::NodeKind::File,
+        byteback_oplog::NodeKind::CharDevice,
+        byteback_oplog::NodeKind::Directory,
+    ];
+    let node = (
+        any::<u64>(),
+        prop::sample::select(kinds.to_vec()),
+        content,
+        any::<bool>(),
+    )
+        .prop_map(|(node, kind, content, is_new)| NodeChange {
+            node: NodeId(node),
+            kind,
+            content,
+            is_new,
+        });
+    let name = (any::<u64>(), bytes(), any::<Option<u64>>()).prop_map(|(parent, name, child)| NameChange {
+        parent: NodeId(parent),
+        name,
+        child: child.map(NodeId),
+    });
+    let next = any::<Option<(u64, u64)>>();
+    let lists = (
+        prop::collection::vec(node, 0..5),
+        prop::collection::vec(name, 0..5),
+        next,
+    );
+    lists.prop_map(|(nodes, names, next)| ChangesPage {
+        nodes,
+        names,
+        next: next.map(|(nodes, names)| ChangesCursor { nodes, names }),
+    })
+}
+
+proptest! {
+    #[test]
+    fn answers_come_back_as_they_were(
+        page in page(),
+        error in error(),
+        path in prop::option::of(bytes()),
+        numbers in any::<(u64, u64, u64)>(),
+    ) {
+        let (read_bytes, kept_bytes, cpu_ns) = numbers;
+        for answer in [
+            Answer::Changes(page),
+            Answer::Attributes(vec![Err(error.clone())]),
+            Answer::Error(error),
+            Answer::Path(path),
+            Answer::Finished(FinishReport { read_bytes, kept_bytes, cpu_ns }),
+            Answer::Done,
+        ] {
+            prop_assert_eq!(&serde_json::from_str::<Answer>(&json(&answer)).unwrap(), &answer);
+        }
+    }
+}
