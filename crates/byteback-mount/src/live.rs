@@ -21,6 +21,9 @@ use rustix::fs::OFlags;
 /// A rename between asking for the way and walking it is answered by asking again; nobody renames this often in a row.
 const ATTEMPTS: u32 = 8;
 
+/// `OVERLAYFS_SUPER_MAGIC`.
+const OVERLAYFS_TYPE: i64 = 0x794c_7630;
+
 /// With so many files to make durable, syncing their file system as a whole is cheaper than each by itself.
 const SYNC_ALL_FROM_FILES: usize = 64;
 
@@ -140,6 +143,10 @@ impl TreeView for LiveTree {
     fn root(&self) -> io::Result<(OwnedFd, Stat)> {
         let stat = host::stat_fd(&*self.root)?;
         Ok((host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY)?, stat))
+    }
+
+    fn births_stay(&self) -> bool {
+        rustix::fs::fstatfs(&*self.root).is_ok_and(|space| space.f_type != OVERLAYFS_TYPE)
     }
 
     fn enter(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {

@@ -30,7 +30,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
@@ -58,6 +58,7 @@ pub struct Log {
     pub(crate) checkpointing: Mutex<Checkpointing>,
     tree: TreeId,
     root_device: AtomicU64,
+    births_stay: AtomicBool,
 }
 
 /// How many nodes a log knows.
@@ -255,6 +256,7 @@ impl Log {
             checkpointing: Mutex::new(Checkpointing { committed: generation }),
             tree,
             root_device: AtomicU64::new(0),
+            births_stay: AtomicBool::new(true),
         })
     }
 
@@ -449,11 +451,13 @@ impl Log {
     }
 
     pub(crate) fn key(&self, identity: &Identity) -> DiskKey {
-        DiskKey::new(identity, self.root_device.load(Ordering::Relaxed))
+        let births_stay = self.births_stay.load(Ordering::Relaxed);
+        DiskKey::new(identity, self.root_device.load(Ordering::Relaxed), births_stay)
     }
 
-    pub(crate) fn set_root_device(&self, device: u64) {
+    pub(crate) fn set_root(&self, device: u64, births_stay: bool) {
         self.root_device.store(device, Ordering::Relaxed);
+        self.births_stay.store(births_stay, Ordering::Relaxed);
     }
 
     /// The node that `identity` is known as.

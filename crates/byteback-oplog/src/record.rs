@@ -70,11 +70,12 @@ pub(crate) struct DiskKey {
 }
 
 impl DiskKey {
-    pub(crate) fn new(identity: &Identity, root_device: u64) -> Self {
+    /// `births_stay`: see [`crate::TreeView::births_stay`].
+    pub(crate) fn new(identity: &Identity, root_device: u64, births_stay: bool) -> Self {
         Self {
             device: if identity.dev == root_device { 0 } else { identity.dev },
             inode: identity.ino,
-            birth_ns: identity.birth_ns.unwrap_or(0),
+            birth_ns: identity.birth_ns.filter(|_| births_stay).unwrap_or(0),
         }
     }
 

@@ -38,6 +38,12 @@ pub trait TreeView {
     /// What the system answered.
     fn root(&self) -> io::Result<(Self::Dir, Stat)>;
 
+    /// Whether an inode keeps its birth time for life. Where it does not (overlayfs gives a new one with the first change), it
+    /// says nothing about who a node is.
+    fn births_stay(&self) -> bool {
+        true
+    }
+
     /// The directory `name` in `dir`.
     ///
     /// # Errors
@@ -93,7 +99,7 @@ impl Log {
             path: ".".to_owned(),
             source,
         })?;
-        self.set_root_device(stat.dev);
+        self.set_root(stat.dev, view.births_stay());
         let mut scan = Scan {
             log: self,
             view,

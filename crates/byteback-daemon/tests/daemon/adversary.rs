@@ -156,3 +156,62 @@ fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
     let _ = client.finish(cut.cut, &Outcome::Abandoned);
     drop(held);
 }
+
+#[test]
+fn files_of_a_lower_layer_stay_who_they_are_when_they_are_changed() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let side = tempfile::Builder::new()
+        .prefix("byteback-overlay-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir(side.path().join(name)).unwrap();
+    }
+    fs::write(side.path().join("lower/file"), vec![1; 10_000]).unwrap();
+    fs::write(side.path().join("lower/moved"), vec![1; 10_000]).unwrap();
+    fs::create_dir(side.path().join("lower/dir")).unwrap();
+    fs::write(side.path().join("lower/dir/inner"), vec![1; 10_000]).unwrap();
+    let at = |name: &str| side.path().join(name).display().to_string();
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        at("lower"),
+        at("upper"),
+        at("work")
+    );
+    let status = std::process::Command::new("mount")
+        .args(["-t", "overlay", "overlay", "-o", &options])
+        .arg(fixture.tree())
+        .status()
+        .unwrap();
+    if !status.success() {
+        println!("skipped: this machine does not let us mount an overlay");
+        return;
+    }
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        fs::File::options()
+            .write(true)
+            .open(fixture.tree().join("file"))
+            .unwrap()
+            .write_all_at(&[2; 10], 5)
+            .unwrap();
+        fs::write(fixture.tree().join("dir/new"), b"new").unwrap();
+        fs::set_permissions(
+            fixture.tree().join("dir/inner"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o600),
+        )
+        .unwrap();
+        fs::rename(fixture.tree().join("moved"), fixture.tree().join("dir/moved")).unwrap();
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        assert_eq!(content(&saved, "file")[5], 2);
+        assert_eq!(content(&saved, "dir/new"), b"new");
+        assert_eq!(saved.tree()[std::path::Path::new("dir/inner")].0.mode, 0o600);
+    }));
+    fixture.umount();
+    let _ = std::process::Command::new("umount").arg(fixture.tree()).status();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
