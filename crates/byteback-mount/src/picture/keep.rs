@@ -104,12 +104,25 @@ fn create_unnamed(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::openat(CWD, dir, flags, mode) {
         Ok(fd) => Ok(File::from(fd)),
-        Err(_) => {
-            let path = dir.join("picture");
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let fd = rustix::fs::openat(CWD, &path, flags, mode)?;
-            std::fs::remove_file(&path)?;
-            Ok(File::from(fd))
-        }
+        Err(_) => create_and_unname(dir),
     }
 }
+
+/// A file that loses its name at once. Whoever finds one there follows a crash: the folder has one owner, and that one makes
+/// them one at a time, so that two pictures never share a file.
+fn create_and_unname(dir: &Path) -> io::Result<File> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock();
+    let path = dir.join("picture");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = rustix::fs::openat(CWD, &path, flags, Mode::RUSR | Mode::WUSR)?;
+    std::fs::remove_file(&path)?;
+    Ok(File::from(fd))
+}
+
+#[cfg(test)]
+mod tests;
