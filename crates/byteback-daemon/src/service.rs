@@ -260,6 +260,7 @@ impl TreeService for Service {
         let picture = open.picture()?;
         let mut answers = Vec::with_capacity(nodes.len());
         let mut seen = Vec::new();
+        let before_ns = self.tree.clock().now_ns();
         for node in nodes {
             match picture.attributes(self.tree.live(), *node) {
                 Ok(read) => {
@@ -275,7 +276,7 @@ impl TreeService for Service {
             // After the look and before the reading: only a page that is clean when it is read moves the file's times when it
             // is stored to through a mapping. And a fence speaks of durable content.
             let is_synced = self.tree.live().sync().is_ok();
-            open.saw(seen, is_synced);
+            open.saw(seen, before_ns, is_synced);
         }
         Ok(answers)
     }
@@ -356,8 +357,7 @@ impl TreeService for Service {
                     log.report_again(unsaved).map_err(log_failed)?;
                 }
                 if open.is_unprotected {
-                    log.set_fences(&open.proven_fences(unsaved, self.tree.clock().now_ns()))
-                        .map_err(log_failed)?;
+                    log.set_fences(&open.proven_fences(unsaved)).map_err(log_failed)?;
                 }
                 log.advance(&open.consumer, epoch, note).map_err(log_failed)?;
             }

@@ -29,7 +29,7 @@ pub(super) struct OpenCut {
     pub(super) is_unprotected: bool,
     /// CPU time of this process when the cut was ordered.
     pub(super) cpu_ns: u64,
-    /// What files looked like when their attributes were read, and whether their content was made durable after that; only
+    /// What files looked like when their attributes were read, and whether that proves anything about later changes; only
     /// where they are unprotected.
     seen: Mutex<HashMap<NodeId, (Fence, bool)>>,
 }
@@ -102,9 +102,11 @@ impl OpenCut {
         page
     }
 
-    /// Remembers what unprotected files look like before they are read.
-    pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, is_synced: bool) {
-        let files = files.into_iter().map(|(node, fence)| (node, (fence, is_synced)));
+    /// Remembers what unprotected files look like before they are read. `before_ns`: the time when the look began. `is_synced`:
+    /// their content was made durable after the look.
+    pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
+        let proves = |fence: &Fence| is_synced && before_ns.saturating_sub(fence.ctime_ns) > TIME_TICK_NS;
+        let files = files.into_iter().map(|(node, fence)| (node, (fence, proves(&fence))));
         self.seen.lock().extend(files);
     }
 
@@ -116,9 +118,9 @@ impl OpenCut {
         matches!(live.find(node), Ok(Some((_, stat))) if Fence::of(&stat) == before)
     }
 
-    /// The fences of the files that are saved now. A file that was changed within the last tick before it was looked at could be
-    /// changed again without showing it, so it gets none and is saved once more next time.
-    pub(super) fn proven_fences(&self, unsaved: &[NodeId], now_ns: i64) -> Vec<(NodeId, Option<Fence>)> {
+    /// The fences of the files that are saved now. A file that had been changed within the last tick when it was looked at
+    /// could be changed again without showing it, so it gets none and is saved once more next time.
+    pub(super) fn proven_fences(&self, unsaved: &[NodeId]) -> Vec<(NodeId, Option<Fence>)> {
         let unsaved: HashSet<NodeId> = unsaved.iter().copied().collect();
         let seen = self.seen.lock();
         let files = self
@@ -128,9 +130,8 @@ impl OpenCut {
             .filter(|change| is_file(change.kind) && !unsaved.contains(&change.node));
         files
             .filter_map(|change| {
-                let (fence, is_synced) = *seen.get(&change.node)?;
-                let is_old = now_ns.saturating_sub(fence.ctime_ns) > TIME_TICK_NS;
-                Some((change.node, (is_old && is_synced).then_some(fence)))
+                let (fence, proves) = *seen.get(&change.node)?;
+                Some((change.node, proves.then_some(fence)))
             })
             .collect()
     }

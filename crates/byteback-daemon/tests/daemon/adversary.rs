@@ -56,6 +56,49 @@ fn a_mark_moves_only_over_the_cut_that_was_saved() {
 }
 
 #[test]
+fn a_file_that_was_changed_just_before_it_was_looked_at_is_not_trusted() {
+    let fixture = Fixture::new(CacheMode::Exact);
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 1000]).unwrap();
+    let service = fixture.unmounted();
+    let request = CutRequest {
+        consumer: "backup".to_owned(),
+        everything: false,
+        look_only: false,
+        since: None,
+    };
+    let file = |cut: &byteback_control::CutInfo| {
+        let page = service
+            .changes(cut.cut, byteback_control::ChangesCursor::default())
+            .unwrap();
+        let files = page
+            .nodes
+            .iter()
+            .filter(|change| change.kind == byteback_oplog::NodeKind::File);
+        files.map(|change| change.node).next()
+    };
+    let cut = service.cut(&request).unwrap();
+    let node = file(&cut).unwrap();
+    fs::write(&path, vec![2; 1000]).unwrap();
+    service.attributes(cut.cut, &[node]).unwrap();
+    service.read(cut.cut, node, &[(0, 1000)], &mut |_| Ok(())).unwrap();
+    // However long the rest of the backup takes: another change of that moment would not show.
+    std::thread::sleep(Duration::from_millis(60));
+    let outcome = Outcome::Saved {
+        note: Vec::new(),
+        unsaved: Vec::new(),
+    };
+    service.finish(cut.cut, &outcome).unwrap();
+    drop(service);
+    let service = fixture.unmounted();
+    let cut = service.cut(&request).unwrap();
+    let page = service
+        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .unwrap();
+    assert!(page.nodes.iter().any(|change| change.node == node), "{page:?}");
+}
+
+#[test]
 fn a_change_from_behind_is_not_hidden_by_one_through_the_mount() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let path = fixture.tree().join("file");
