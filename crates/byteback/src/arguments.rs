@@ -72,7 +72,7 @@ pub(crate) struct GlobalArguments {
     /// Where operation logs are kept
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Tell more: each file, exact bytes
+    /// Tell more: exact bytes, every range, each restored file
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
     /// Tell nothing but errors and what was asked for

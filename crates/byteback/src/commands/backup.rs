@@ -185,7 +185,8 @@ impl Said<'_> {
                 true => "it is all read".to_owned(),
                 false => format!("{} were read", size(self.report.read_bytes)),
             };
-            return match whole.untracked {
+            let unknown = whole.untracked.saturating_add(whole.interrupted);
+            return match unknown {
                 0 => output.say(format!(
                     "  The folder is not mounted: a file that changes is read whole by the next backup.\n  \
                      Mounted, only its changed ranges are: byteback mount {directory}"
@@ -199,10 +200,7 @@ impl Said<'_> {
         }
         for (count, why) in [
             (whole.untracked, "changed while the folder was not mounted"),
-            (
-                whole.interrupted,
-                "were being changed when the daemon or the machine stopped",
-            ),
+            (whole.interrupted, "being changed when tracking last ended"),
             (whole.unsaved_before, "could not be saved last time"),
         ] {
             if count > 0 {

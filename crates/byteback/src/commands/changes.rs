@@ -210,7 +210,7 @@ fn why(reason: WholeReason) -> &'static str {
         WholeReason::Created => "",
         WholeReason::NoMark => ", as nothing was saved before",
         WholeReason::Untracked => ", changed while the folder was not mounted",
-        WholeReason::Interrupted => ", being changed when the daemon or the machine stopped",
+        WholeReason::Interrupted => ", being changed when tracking last ended",
         WholeReason::Unsaved => ", not saved last time",
     }
 }

@@ -35,14 +35,12 @@ pub(crate) struct InitArguments {
 }
 
 #[derive(Serialize)]
-struct Summary<'a> {
+struct Summary {
     directory: String,
     repository: String,
     device: u64,
     joined: bool,
     token_file: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<&'a str>,
 }
 
 pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> {
@@ -75,7 +73,6 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
             device: credentials.device,
             joined,
             token_file: token_path.display().to_string(),
-            next: None,
         };
         return output.object("summary", &summary);
     }

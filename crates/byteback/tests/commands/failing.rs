@@ -1,0 +1,397 @@
+//! What goes wrong: the words, the exit code, and that the next run completes.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Child, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, noise, program, signal};
+
+/// So long that something can be done to it in the middle.
+const LONG_BYTES: usize = 96 << 20;
+
+/// Starts a backup and returns when the server has received a part of it.
+fn backup_under_way(world: &World) -> Child {
+    let stored = || -> u64 {
+        let segments = fs::read_dir(world.path("data/segments")).unwrap();
+        segments.map(|segment| segment.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = stored();
+    let tree = world.tree();
+    let child = world
+        .command(&["backup", "--json", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("a part has arrived", || (stored() > before + (8 << 20)).then_some(()));
+    child
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_and_comes_back_is_waited_for() {
+    let mut world = World::mounted();
+    fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
+    let child = backup_under_way(&world);
+    world.kill_server();
+    world.serve();
+    let ran = ended("backup".to_owned(), child).ends_with(0);
+    assert_eq!(ran.line("summary")["snapshot_id"], 1);
+    let told: Vec<Value> = ran.json_errors();
+    assert!(
+        told.iter().all(|line| line["message_type"] == "verbose_status"),
+        "{told:?}"
+    );
+    world.about_tree("verify", &["--deep"]).fine();
+}
+
+#[test]
+fn a_server_that_stays_away_ends_the_backup_when_asked_and_nothing_is_lost() {
+    let mut world = World::mounted();
+    fs::write(world.tree().join("before"), "before").unwrap();
+    world.backup();
+    fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
+    let mut child = backup_under_way(&world);
+    world.kill_server();
+    // It says that it waits; then it is asked to stop.
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    let mut byte = [0];
+    while !said.contains("trying again") {
+        stderr.read_exact(&mut byte).expect("it ended instead of waiting");
+        said.push(char::from(byte[0]));
+    }
+    signal(&child, Signal::INT);
+    ended("backup".to_owned(), child).ends_with(130);
+    world.serve();
+    // Nothing of it counts, and the store is whole.
+    assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), 1);
+    world.about_tree("verify", &[]).fine();
+    let report = world.backup();
+    assert_eq!(
+        (&report["files_new"], &report["everything_because"]),
+        (&Value::from(1), &Value::Null),
+        "{report}"
+    );
+    world.assert_restores("latest");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be() {
+    let mut world = World::mounted();
+    world.kill_server();
+    world
+        .on_tree("backup", &[])
+        .ends_with(1)
+        .says("cannot reach the server")
+        .says("Check that the server runs");
+    let told = world.on_tree("backup", &["--json"]).ends_with(1).json_errors();
+    let last = told.last().unwrap();
+    assert_eq!(
+        (&last["message_type"], &last["code"]),
+        (&Value::from("exit_error"), &Value::from(1))
+    );
+    // What needs no server goes on.
+    world.on_tree("changes", &[]).fine();
+    world.on_tree("status", &[]).fine();
+}
+
+#[test]
+fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
+    let world = World::mounted();
+    fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
+    let child = backup_under_way(&world);
+    signal(&child, Signal::INT);
+    let ran = ended("backup".to_owned(), child);
+    // It may have been past the point of no return, and says so by its exit code.
+    let is_saved = match ran.code {
+        Some(0) => 1,
+        Some(130) => 0,
+        _ => panic!("{ran:?}"),
+    };
+    assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), is_saved);
+    world.backup();
+    world.assert_restores("latest");
+}
+
+#[test]
+fn wrong_missing_and_foreign_tokens_end_with_12() {
+    let mut world = World::served();
+    let tokens = world.path("home/config/byteback/tokens");
+    let path = fs::read_dir(&tokens).unwrap().next().unwrap().unwrap().path();
+    let token = fs::read_to_string(&path).unwrap();
+    let at = token.rfind("bbd_").unwrap() + 8;
+    let wrong = format!(
+        "{}{}{}",
+        &token[..at],
+        if &token[at..=at] == "A" { "B" } else { "A" },
+        &token[at + 1..]
+    );
+    let given = world.path("wrong");
+    let file = given.to_str().unwrap().to_owned();
+    let try_it = |world: &World| world.on_tree("backup", &["--token-file", &file]).ends_with(12);
+    try_it(&world).says("has no token");
+    fs::write(&given, &wrong).unwrap();
+    let refused = try_it(&world).says("does not accept the token").says("--token-file");
+    assert!(
+        !refused.stderr.contains(&wrong[at..]),
+        "a token is a secret: {}",
+        refused.stderr
+    );
+    fs::write(&given, "something else").unwrap();
+    try_it(&world).says("no token file");
+    // A token is never shown to another server.
+    fs::write(&given, token.replace("http://127", "http://126")).unwrap();
+    try_it(&world).says("not for");
+    world.on_tree("backup", &[]).fine();
+
+    // Who never joined is told how to.
+    fs::remove_file(&path).unwrap();
+    world.on_tree("backup", &[]).ends_with(12).says("byteback invite");
+    world.init().ends_with(12).says("used or expired");
+    world.kill_server();
+}
+
+#[test]
+fn what_is_not_bound_or_not_there_is_said_to_be() {
+    let world = World::served();
+    world.run(&["backup", "nowhere"]).ends_with(1).says("it must exist");
+    fs::create_dir(world.path("unbound")).unwrap();
+    world.run(&["backup", "unbound"]).ends_with(10).says("byteback init");
+    fs::create_dir(world.tree().join("below")).unwrap();
+    world
+        .run(&["backup", "tree/below"])
+        .ends_with(10)
+        .says("A folder above it is");
+    world.run(&["snapshots"]).ends_with(10).says("--dir");
+    let missing = format!("{}/nobody", world.url());
+    world
+        .run(&["snapshots", "-r", &missing])
+        .ends_with(10)
+        .says("nobody")
+        .says("byteback init");
+    let elsewhere = format!("{}/elsewhere", world.url());
+    world
+        .on_tree("init", &["-r", &elsewhere])
+        .ends_with(1)
+        .says("already bound");
+    fs::write(world.path("file"), "").unwrap();
+    world.run(&["mount", "file"]).ends_with(1).says("is a file");
+    world.run(&["invite", "--data", "nowhere"]).ends_with(10);
+    world
+        .run(&["serve", "--data", "data", "--listen", "127.0.0.1:0"])
+        .ends_with(11)
+        .says("in use");
+    // Found from within, without being named.
+    let mut command = world.command(&["snapshots"]);
+    command
+        .current_dir(world.tree().join("below"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended("snapshots".to_owned(), command.spawn().unwrap())
+        .fine()
+        .says("No snapshots");
+}
+
+#[test]
+fn a_full_disk_of_the_server_refuses_the_backup_and_keeps_the_ones_before() {
+    let mut world = World::new();
+    let disk = world.small_disk("data", "24m");
+    world.serve();
+    world.init().fine();
+    world.on_tree("mount", &[]).fine();
+    fs::write(world.tree().join("fits"), noise(1, 5 << 20)).unwrap();
+    world.backup();
+    fs::write(world.tree().join("does not fit"), noise(2, 40 << 20)).unwrap();
+    world
+        .on_tree("backup", &[])
+        .ends_with(1)
+        .says("disk is full")
+        .says("Free space on the server");
+    assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), 1);
+    world.about_tree("verify", &[]).fine();
+    program("mount", &["-o", "remount,size=100m", disk.to_str().unwrap()]);
+    let report = world.backup();
+    assert_eq!(
+        (&report["files_new"], &report["everything_because"]),
+        (&Value::from(1), &Value::Null),
+        "{report}"
+    );
+    world.assert_restores("latest");
+}
+
+#[test]
+fn a_full_disk_under_a_restore_is_said_and_the_next_one_completes_it() {
+    let mut world = World::served();
+    fs::write(world.tree().join("a"), noise(1, 3 << 20)).unwrap();
+    fs::write(world.tree().join("b"), noise(2, 12 << 20)).unwrap();
+    world.backup();
+    let disk = world.small_disk("small", "8m");
+    let target = disk.join("restored");
+    let target = target.to_str().unwrap();
+    let failed = world.about_tree("restore", &["latest", "--target", target]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let failed = failed.says("No space left");
+    assert!(failed.stderr.contains("overwrit"), "{}", failed.stderr);
+    program("mount", &["-o", "remount,size=64m", disk.to_str().unwrap()]);
+    world
+        .about_tree("restore", &["latest", "--target", target, "--overwrite"])
+        .fine();
+    for name in ["a", "b"] {
+        assert!(fs::read(world.tree().join(name)).unwrap() == fs::read(format!("{target}/{name}")).unwrap());
+    }
+}
+
+#[test]
+fn a_full_disk_of_the_folder_is_the_programs_error_and_the_backup_goes_on() {
+    let mut world = World::new();
+    world.small_disk("tree", "8m");
+    world.serve();
+    world.init().fine();
+    world.on_tree("mount", &[]).fine();
+    let full = fs::write(world.tree().join("too large"), noise(1, 12 << 20)).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    world.backup();
+    world.assert_restores("latest");
+}
+
+#[test]
+fn a_truncated_segment_is_found_named_and_mended_by_a_full_backup() {
+    let mut world = World::mounted();
+    fs::write(world.tree().join("spared"), noise(1, 1 << 20)).unwrap();
+    world.backup();
+    fs::write(world.tree().join("hit"), noise(2, 4 << 20)).unwrap();
+    world.backup();
+    world.stop_server();
+    let segments = fs::read_dir(world.path("data/segments")).unwrap();
+    let segment = segments.map(|segment| segment.unwrap().path()).max().unwrap();
+    let len = segment.metadata().unwrap().len();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&segment)
+        .unwrap()
+        .set_len(len - 1_000_000)
+        .unwrap();
+    world.serve();
+
+    world.about_tree("verify", &["1"]).fine();
+    world
+        .about_tree("verify", &[])
+        .ends_with(1)
+        .says("hit")
+        .says("is damaged at offset")
+        .says("--full");
+    let summary = world.about_tree("verify", &["--json"]).ends_with(1).line("summary");
+    assert_eq!(
+        (&summary["clean"], &summary["damaged"][0]["path"]),
+        (&Value::Bool(false), &Value::from("hit"))
+    );
+
+    // What is whole comes back, what is not is named.
+    let target = world.path("rescued");
+    let restored = world.about_tree("restore", &["latest", "--target", target.to_str().unwrap()]);
+    assert_eq!(restored.code, Some(1), "{restored:?}");
+    restored.says("hit");
+    assert!(fs::read(target.join("spared")).unwrap() == noise(1, 1 << 20));
+    assert!(!target.join("hit").exists(), "a name stands for whole content");
+
+    world.on_tree("backup", &["--full"]).fine();
+    world.about_tree("verify", &["--deep"]).fine();
+    world.assert_restores("latest");
+}
+
+fn unreadable(mounted: bool) {
+    let _device = DeviceForAll::new();
+    let world = World::served();
+    let folder = world.path("theirs");
+    fs::create_dir_all(folder.join("closed")).unwrap();
+    for (name, mode) in [("open", 0o600), ("secret", 0o600), ("closed/inside", 0o600)] {
+        let path = folder.join(name);
+        fs::write(&path, name).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        chown(&path, Some(USER), Some(USER)).unwrap();
+    }
+    for path in [&folder, &folder.join("closed")] {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    // Somebody else's, in the user's folder.
+    let close = |uid: u32| {
+        for path in [folder.join("secret"), folder.join("closed")] {
+            let mode = if path.is_dir() { 0o700 } else { 0o600 };
+            chown(&path, Some(uid), Some(uid)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    close(0);
+    let theirs = folder.to_str().unwrap();
+    let repository = format!("{}/theirs", world.url());
+    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    world
+        .run_as_user(&["init", theirs, "-r", &repository, "--join-token", token.trim()])
+        .fine();
+    if mounted {
+        world.run_as_user(&["mount", theirs]).ends_with(0).says("closed");
+    }
+    let backup = || -> Ran { world.run_as_user(&["backup", "--json", theirs]) };
+    for _ in 0..2 {
+        let ran = backup().ends_with(3);
+        let summary = ran.line("summary");
+        let mut unsaved: Vec<_> = summary["unsaved"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|file| &file["path"])
+            .collect();
+        unsaved.sort_by_key(|path| path.to_string());
+        assert_eq!(unsaved, ["closed", "secret"], "{summary}");
+        let told = ran.json_errors();
+        assert!(
+            told.iter()
+                .any(|line| line["message_type"] == "error" && line["item"] == "secret"),
+            "{told:?}"
+        );
+        assert!(summary["snapshot_id"].is_u64(), "the rest is saved: {summary}");
+    }
+    world
+        .run_as_user(&["backup", theirs])
+        .ends_with(3)
+        .says("secret")
+        .says("Permission denied")
+        .says("tries again");
+    if mounted {
+        world.run_as_user(&["umount", theirs]).fine();
+    }
+    close(USER);
+    if mounted {
+        world.run_as_user(&["mount", theirs]).fine();
+    }
+    let summary = backup().fine().line("summary");
+    assert_eq!(summary["unsaved"], serde_json::json!([]), "{summary}");
+    let target = world.path("user/restored");
+    world
+        .run_as_user(&[
+            "restore",
+            "latest",
+            "--dir",
+            theirs,
+            "--target",
+            target.to_str().unwrap(),
+        ])
+        .fine();
+    for name in ["open", "secret", "closed/inside"] {
+        assert_eq!(fs::read_to_string(target.join(name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn what_a_user_may_not_read_is_reported_and_the_rest_saved_unmounted() {
+    unreadable(false);
+}
+
+#[test]
+fn what_a_user_may_not_read_is_reported_and_the_rest_saved_mounted() {
+    unreadable(true);
+}

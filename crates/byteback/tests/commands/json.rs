@@ -1,0 +1,194 @@
+//! The JSON lines of every command, compared with what docs/environment.md promises: no line and no field that is not
+//! listed there, and none of the listed ones missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use serde_json::Value;
+
+use crate::world::{Ran, World};
+
+const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md"));
+
+/// Fields by command and message type; those that may be missing end with `?` there.
+struct Promise {
+    required: BTreeSet<String>,
+    optional: BTreeSet<String>,
+}
+
+/// Reads the table below "JSON lines": `| command | message type | fields |`.
+fn promises() -> BTreeMap<(String, String), Promise> {
+    let (_, section) = DOCUMENT.split_once("\n## JSON lines\n").expect("the section is gone");
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section
+        .lines()
+        .filter(|line| line.starts_with("| `") || line.starts_with("| any"));
+    let mut promises = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [command, message_type, fields] = cells[..] else {
+            panic!("not three cells: {row}");
+        };
+        let names = fields
+            .split(", ")
+            .map(|field| field.split(' ').next().unwrap().trim_matches('`').to_owned());
+        let (optional, required): (BTreeSet<_>, BTreeSet<_>) = names.partition(|name| name.ends_with('?'));
+        let optional = optional
+            .iter()
+            .map(|name| name.trim_end_matches('?').to_owned())
+            .collect();
+        let key = (
+            command.trim_matches('`').to_owned(),
+            message_type.trim_matches('`').to_owned(),
+        );
+        let before = promises.insert(key, Promise { required, optional });
+        assert!(before.is_none(), "told twice: {row}");
+    }
+    promises
+}
+
+/// Compares, and ticks off what was seen.
+struct Check {
+    promises: BTreeMap<(String, String), Promise>,
+    seen: BTreeSet<(String, String)>,
+}
+
+impl Check {
+    #[track_caller]
+    fn of(&mut self, command: &str, ran: &Ran) {
+        let (lines, errors) = (ran.json(), ran.json_errors());
+        for line in lines.iter().chain(&errors) {
+            self.line(command, line);
+        }
+    }
+
+    #[track_caller]
+    fn line(&mut self, command: &str, line: &Value) {
+        let message_type = line["message_type"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no message_type: {line}"));
+        // Changes come in kinds, each with fields of its own.
+        let message_type = match line["change"].as_str() {
+            Some(kind) => format!("{message_type}: {kind}"),
+            None => message_type.to_owned(),
+        };
+        let key = [command, "any"]
+            .map(|command| (command.to_owned(), message_type.clone()))
+            .into_iter()
+            .find(|key| self.promises.contains_key(key));
+        let key = key.unwrap_or_else(|| panic!("not documented of {command}: {line}"));
+        let promise = &self.promises[&key];
+        let fields: BTreeSet<String> = line.as_object().unwrap().keys().cloned().collect();
+        let fields: BTreeSet<_> = fields.into_iter().filter(|field| field != "message_type").collect();
+        let unknown: Vec<_> = fields
+            .iter()
+            .filter(|field| !promise.required.contains(*field) && !promise.optional.contains(*field))
+            .collect();
+        assert!(
+            unknown.is_empty(),
+            "{command} {message_type}: not documented: {unknown:?} in {line}"
+        );
+        let missing: Vec<_> = promise.required.difference(&fields).collect();
+        assert!(
+            missing.is_empty(),
+            "{command} {message_type}: missing: {missing:?} in {line}"
+        );
+        self.seen.insert(key);
+    }
+}
+
+#[test]
+fn every_line_of_every_command_has_just_the_documented_fields() {
+    let mut check = Check {
+        promises: promises(),
+        seen: BTreeSet::new(),
+    };
+    let mut world = World::new();
+    let tree = world.tree();
+    world.serve();
+    let other = world.path("other-data");
+    fs::create_dir(&other).unwrap();
+    {
+        // A second server, for what the first one says with --json.
+        let out = world.path("other.out");
+        let mut child = world
+            .command(&[
+                "serve",
+                "--json",
+                "--data",
+                other.to_str().unwrap(),
+                "--listen",
+                "127.0.0.1:0",
+            ])
+            .stdout(fs::File::create(&out).unwrap())
+            .spawn()
+            .unwrap();
+        let line = crate::world::eventually("it listens", || {
+            let said = fs::read_to_string(&out).unwrap();
+            said.ends_with('\n')
+                .then(|| serde_json::from_str::<Value>(said.trim()).unwrap())
+        });
+        check.line("serve", &line);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    check.of("invite", &world.run(&["invite", "--json", "--data", "data"]).fine());
+    let token = world.path("data/join-token");
+    let init = [
+        "--json",
+        "-r",
+        &world.repository(),
+        "--join-token-file",
+        token.to_str().unwrap(),
+    ]
+    .map(str::to_owned);
+    let init: Vec<&str> = init.iter().map(String::as_str).collect();
+    check.of("init", &world.on_tree("init", &init).fine());
+    check.of("status", &world.run(&["status", "--json"]).fine());
+
+    fs::write(tree.join("file"), "content").unwrap();
+    fs::create_dir(tree.join("directory")).unwrap();
+    std::os::unix::fs::symlink("file", tree.join("link")).unwrap();
+    check.of("mount", &world.on_tree("mount", &["--json"]).fine());
+    let mut backup = world.command(&["backup", "-v", "--json", tree.to_str().unwrap()]);
+    backup.env("BYTEBACK_PROGRESS_FPS", "50");
+    backup
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    check.of(
+        "backup",
+        &crate::world::ended("backup".to_owned(), backup.spawn().unwrap()).fine(),
+    );
+    fs::write(tree.join("file"), "changed").unwrap();
+    fs::rename(tree.join("link"), tree.join("directory/link")).unwrap();
+    check.of("changes", &world.on_tree("changes", &["--json"]).fine());
+    world.backup();
+    check.of("snapshots", &world.about_tree("snapshots", &["--json"]).fine());
+    check.of("ls", &world.about_tree("ls", &["--json"]).fine());
+    check.of("diff", &world.about_tree("diff", &["--json", "1"]).fine());
+    check.of("verify", &world.about_tree("verify", &["--json"]).fine());
+    fs::write(tree.join("file"), "differs").unwrap();
+    check.of(
+        "verify",
+        &world.about_tree("verify", &["--json", "--deep"]).ends_with(1),
+    );
+    let restored = world.path("restored");
+    check.of(
+        "restore",
+        &world
+            .about_tree(
+                "restore",
+                &["-v", "--json", "latest", "--target", restored.to_str().unwrap()],
+            )
+            .fine(),
+    );
+    check.of("status", &world.on_tree("status", &["--json"]).fine());
+    check.of("umount", &world.on_tree("umount", &["--json"]).fine());
+    let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);
+    check.of("backup", &failed);
+    assert_eq!(failed.json_errors()[0]["code"], 1);
+    // What only comes with failures that other tests make.
+    check.seen.insert(("any".to_owned(), "error".to_owned()));
+    let unseen: Vec<_> = check.promises.keys().filter(|key| !check.seen.contains(*key)).collect();
+    assert!(unseen.is_empty(), "documented, but never printed: {unseen:?}");
+}

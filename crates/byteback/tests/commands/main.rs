@@ -1,0 +1,32 @@
+//! The real program, command by command, as a user or a script meets it.
+//!
+//! | part | what |
+//! |---|---|
+//! | `world` | a temporary directory with a server, a folder and a configuration of their own; running the program in it |
+//! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount |
+//! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
+//! | `unmounted` | backups of a folder that is not mounted |
+//! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
+//! | `shell` | completions, help, usage errors, readers that go away |
+//!
+//! Needs root and `/dev/fuse`; without them the tests fail and say so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
+)]
+
+#[path = "../rig/tree.rs"]
+#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
+mod tree;
+
+mod failing;
+mod json;
+mod mounting;
+mod shell;
+mod tour;
+mod unmounted;
+mod world;

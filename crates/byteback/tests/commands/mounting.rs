@@ -1,0 +1,222 @@
+//! Mounts: in the background and in the foreground, elsewhere, by other users, in use, and dead.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::world::{DeviceForAll, USER, World, ended, eventually, is_alive, is_mounted, noise, program, signal};
+
+#[test]
+fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
+    let world = World::served();
+    let tree = world.tree();
+    fs::write(tree.join("a"), "a").unwrap();
+    // `run` reads both pipes to their end: a daemon that kept one would make this hang.
+    let mounted = world.on_tree("mount", &["--json"]).fine().line("summary");
+    assert!(is_mounted(&tree));
+    assert_eq!(mounted["mode"], "exact");
+    let pid = mounted["pid"].as_i64().unwrap();
+    let daemon = world.daemon_pid();
+    assert_eq!(i64::from(daemon), pid);
+    // Its own session, and not in our directory: neither a closed terminal nor an unmount of that place touches it.
+    let session = program("ps", &["-o", "sid=", "-p", &pid.to_string()]);
+    assert_eq!(session.trim(), pid.to_string());
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
+
+    world
+        .on_tree("mount", &[])
+        .ends_with(11)
+        .says("is already mounted")
+        .says("byteback umount");
+    world.on_tree("umount", &[]).fine();
+    assert!(!is_alive(daemon), "umount waits for the daemon's end");
+    world.on_tree("umount", &[]).ends_with(1).says("is not mounted");
+}
+
+#[test]
+fn a_foreground_mount_says_when_it_is_live_and_ends_in_order_when_asked() {
+    let world = World::served();
+    let tree = world.tree();
+    let mut child = world
+        .command(&["mount", "--foreground", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("is tracked from now on"), "{line}");
+    assert!(is_mounted(&tree));
+    fs::write(tree.join("a"), "a").unwrap();
+    signal(&child, Signal::TERM);
+    ended("mount --foreground".to_owned(), child).ends_with(0);
+    assert!(!is_mounted(&tree));
+    // In order: nothing has to be compared anew because of an interruption.
+    let status = world.on_tree("status", &["--json"]).fine().line("folder");
+    assert_eq!(status["gaps"][0]["cause"], "not_mounted", "{status}");
+}
+
+#[test]
+fn a_folder_can_be_seen_elsewhere_but_not_in_itself() {
+    let world = World::served();
+    let tree = world.tree();
+    let elsewhere = world.path("elsewhere");
+    let at = elsewhere.to_str().unwrap();
+    world.on_tree("mount", &["--at", at]).ends_with(1).says("it must exist");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::create_dir(tree.join("within")).unwrap();
+    for overlapping in [tree.join("within"), tree.parent().unwrap().to_owned()] {
+        let at = overlapping.to_str().unwrap();
+        world
+            .on_tree("mount", &["--at", at])
+            .ends_with(1)
+            .says("one lies within the other");
+        assert!(!is_mounted(&overlapping));
+    }
+    world.on_tree("mount", &["--at", at]).fine().says("seen at");
+    assert!(is_mounted(&elsewhere) && !is_mounted(&tree));
+    fs::write(elsewhere.join("a"), "through the mount").unwrap();
+    assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "through the mount");
+    // Both paths name the folder.
+    let report = world.run(&["backup", "--json", at]).fine().line("summary");
+    assert_eq!(
+        (&report["mounted"], &report["files_new"]),
+        (&Value::Bool(true), &Value::from(1))
+    );
+    world.on_tree("status", &[]).fine().says(at);
+    world.run(&["umount", at]).fine();
+    assert!(!is_mounted(&elsewhere));
+}
+
+#[test]
+fn a_folder_in_use_stays_mounted_unless_it_is_detached() {
+    let world = World::mounted();
+    let tree = world.tree();
+    fs::write(tree.join("a"), "a").unwrap();
+    world.backup();
+    let open = fs::OpenOptions::new().append(true).open(tree.join("a")).unwrap();
+    world
+        .on_tree("umount", &[])
+        .ends_with(1)
+        .says("is in use")
+        .says("--lazy");
+    assert!(is_mounted(&tree));
+    let pid = world.daemon_pid();
+    let detached = world.on_tree("umount", &["--lazy", "--json"]).fine().line("summary");
+    assert_eq!(detached["ended"], false);
+    assert!(!is_mounted(&tree));
+    world
+        .on_tree("status", &[])
+        .fine()
+        .says("programs still have files of it open");
+    std::io::Write::write_all(&mut &open, b"late").unwrap();
+    drop(open);
+    eventually("the daemon ends with the last file", || (!is_alive(pid)).then_some(()));
+    // What was written late is known, be it only as a change of the whole file.
+    world.on_tree("changes", &[]).fine().says("a: ");
+    world.on_tree("backup", &[]).fine();
+    world.assert_restores("latest");
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
+    let world = World::mounted();
+    let tree = world.tree();
+    fs::write(tree.join("file"), noise(1, 1 << 20)).unwrap();
+    fs::write(tree.join("other"), noise(2, 1 << 20)).unwrap();
+    world.backup();
+    // All is settled then: nothing is open for change.
+    world.on_tree("umount", &[]).fine();
+    world.on_tree("mount", &[]).fine();
+    let file = fs::OpenOptions::new().write(true).open(tree.join("file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"before", 4096).unwrap();
+    let pid = world.daemon_pid();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the folder is free", || (!is_mounted(&tree)).then_some(()));
+    drop(file);
+    fs::write(tree.join("new"), "while nobody looked").unwrap();
+
+    world.on_tree("status", &[]).fine().says("not mounted");
+    let mounted = world.on_tree("mount", &["--json"]).fine().line("summary");
+    assert_eq!(mounted["first_time"], false);
+    let status = world.on_tree("status", &["--json"]).fine().line("folder");
+    assert_eq!(status["gaps"][1]["cause"], "interrupted", "{status}");
+    let report = world.backup();
+    // Only what was being changed is read whole.
+    assert_eq!(
+        (&report["whole"]["interrupted"], &report["files_new"]),
+        (&Value::from(1), &Value::from(1)),
+        "{report}"
+    );
+    world.assert_restores("latest");
+}
+
+#[test]
+fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
+    let _device = DeviceForAll::new();
+    let world = World::served();
+    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    let folder = world.path("theirs");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a"), "a").unwrap();
+    for path in [&folder, &folder.join("a")] {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let theirs = folder.to_str().unwrap();
+    let repository = format!("{}/theirs", world.url());
+    world
+        .run_as_user(&["init", theirs, "-r", &repository, "--join-token", token.trim()])
+        .fine();
+    // Only for its owner.
+    let tokens = world.path("user/config/byteback/tokens");
+    for path in fs::read_dir(&tokens).unwrap() {
+        let mode = path.unwrap().metadata().unwrap().mode();
+        assert_eq!(mode & 0o077, 0, "{mode:o}");
+    }
+    world.run_as_user(&["mount", theirs]).fine();
+    assert!(is_mounted(&folder));
+    let report = world.run_as_user(&["backup", "--json", theirs]).fine().line("summary");
+    assert_eq!(
+        (&report["mounted"], &report["files_new"]),
+        (&Value::Bool(true), &Value::from(1))
+    );
+    world.run_as_user(&["umount", theirs]).fine();
+    assert!(!is_mounted(&folder));
+    // A token is used up when a machine has joined with it.
+    fs::create_dir(world.path("again")).unwrap();
+    let again = world.path("again");
+    world
+        .run(&[
+            "--token-file",
+            "new-token",
+            "init",
+            again.to_str().unwrap(),
+            "-r",
+            &repository,
+            "--join-token",
+            token.trim(),
+        ])
+        .ends_with(12)
+        .says("byteback invite");
+}
+
+#[test]
+fn mode_fast_saves_what_programs_wrote() {
+    let world = World::served();
+    let tree = world.tree();
+    fs::write(tree.join("file"), noise(1, 4 << 20)).unwrap();
+    world.on_tree("mount", &["--mode", "fast"]).fine().says("mode fast");
+    world.backup();
+    let file = fs::OpenOptions::new().write(true).open(tree.join("file")).unwrap();
+    for at in 0..200_u64 {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"changed", at * 16_000).unwrap();
+    }
+    let report = world.backup();
+    assert!(report["read_bytes"].as_u64().unwrap() < 2 << 20, "{report}");
+    world.assert_restores("latest");
+}

@@ -1,0 +1,133 @@
+//! The command line itself: completions, help, wrong usage, and readers that go away.
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::world::{World, ended, program};
+
+#[test]
+fn completions_are_what_the_shells_accept() {
+    let world = World::new();
+    let script = world.run(&["completions", "bash"]).fine().stdout;
+    assert!(script.contains("--join-token-file"));
+    let path = world.path("byteback.bash");
+    fs::write(&path, script).unwrap();
+    program("bash", &["-n", path.to_str().unwrap()]);
+    // And they complete: a verb from its first letters.
+    let completed = "source \"$0\"; COMP_WORDS=(byteback umo); COMP_CWORD=1; _byteback byteback umo byteback; echo \"${COMPREPLY[@]}\"";
+    assert_eq!(
+        program("bash", &["-c", completed, path.to_str().unwrap()]).trim(),
+        "umount"
+    );
+    for shell in ["zsh", "fish"] {
+        assert!(
+            world.run(&["completions", shell]).fine().stdout.contains("umount"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_help_with_0() {
+    let world = World::new();
+    world
+        .run(&["--help"])
+        .fine()
+        .says("Exit codes")
+        .says("BYTEBACK_STATE_DIR");
+    for arguments in [
+        &["backup", "--no-such-flag"][..],
+        &["restore", "latest"],
+        &["mount"],
+        &["-r", "not an address", "snapshots"],
+        &["-q", "-v", "snapshots"],
+        &[],
+    ] {
+        world.run(arguments).ends_with(2);
+    }
+    for command in [
+        "serve",
+        "invite",
+        "init",
+        "mount",
+        "umount",
+        "backup",
+        "snapshots",
+        "ls",
+        "diff",
+        "restore",
+        "changes",
+        "status",
+        "verify",
+        "completions",
+    ] {
+        world.run(&[command, "--help"]).fine().says("Usage: byteback");
+    }
+}
+
+#[test]
+fn a_reader_that_had_enough_ends_a_listing_quietly() {
+    let world = World::served();
+    // More than a pipe holds.
+    for number in 0..3000 {
+        fs::write(world.tree().join(format!("{number}-{}", "x".repeat(60))), "").unwrap();
+    }
+    world.backup();
+    let tree = world.tree();
+    let mut child = world
+        .command(&["ls", "latest", "--dir", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let ran = ended("ls".to_owned(), child);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn quiet_commands_say_nothing_and_still_do_it() {
+    let world = World::served();
+    fs::write(world.tree().join("a"), "a").unwrap();
+    for (command, arguments) in [("mount", vec!["-q"]), ("backup", vec!["-q"]), ("umount", vec!["-q"])] {
+        let ran = world.on_tree(command, &arguments).fine();
+        assert_eq!(ran.stdout, "", "{command}");
+    }
+    world.assert_restores("latest");
+}
+
+#[test]
+fn settings_come_from_flag_environment_and_file_in_this_order() {
+    let world = World::served();
+    world.backup();
+    let config = world.path("home/config/byteback/config.toml");
+    fs::write(&config, format!("[defaults]\nrepo = \"{}\"\n", world.repository())).unwrap();
+    assert_eq!(world.run(&["snapshots", "--json"]).fine().json().len(), 1);
+    let other = format!("{}/other", world.url());
+    let mut command = world.command(&["snapshots"]);
+    command
+        .env("BYTEBACK_REPOSITORY", &other)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended("snapshots".to_owned(), command.spawn().unwrap())
+        .ends_with(10)
+        .says("other");
+    let repository = world.repository();
+    let mut command = world.command(&["snapshots", "-r", &repository]);
+    command
+        .env("BYTEBACK_REPOSITORY", &other)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended("snapshots -r".to_owned(), command.spawn().unwrap()).ends_with(0);
+    // An empty variable counts as not set.
+    let mut command = world.command(&["snapshots"]);
+    command
+        .env("BYTEBACK_REPOSITORY", "")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended("snapshots".to_owned(), command.spawn().unwrap()).ends_with(0);
+    fs::write(&config, "[defaults]\nrepro = 1\n").unwrap();
+    world.run(&["snapshots"]).ends_with(1).says("config.toml");
+}
