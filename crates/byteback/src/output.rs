@@ -88,7 +88,7 @@ impl Output {
             let error = ErrorText { message: reason };
             write_object(&mut out, "error", &ItemError { error, during, item })
         } else {
-            match item.filter(|item| !reason.contains(&item.to_string())) {
+            match item.filter(|item| !names(reason, &item.to_string())) {
                 Some(item) if !item.as_bytes().is_empty() => writeln!(out, "byteback: {item}: {reason}"),
                 _ => writeln!(out, "byteback: {reason}"),
             }
@@ -116,6 +116,16 @@ impl Output {
     pub(crate) fn shows_progress(self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal()
     }
+}
+
+/// Whether a message names an item already. A name that is part of a word is not meant by it.
+fn names(message: &str, item: &str) -> bool {
+    message.match_indices(item).any(|(at, _)| {
+        let before = message[..at].chars().next_back();
+        let after = message[at + item.len()..].chars().next();
+        let is_border = |char: Option<char>| char.is_none_or(|char| matches!(char, ' ' | ':' | ';' | ',' | '\'' | '"'));
+        is_border(before) && is_border(after)
+    })
 }
 
 fn write_object<T: Serialize>(out: &mut impl Write, message_type: &str, body: &T) -> io::Result<()> {
@@ -156,3 +166,6 @@ pub(crate) fn table<const N: usize>(output: Output, head: [&str; N], rows: &[[St
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

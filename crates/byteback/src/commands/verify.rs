@@ -101,7 +101,7 @@ fn print(
         "Snapshot {} of {} checked in {took}.",
         report.snapshot_id, source.repository
     ))?;
-    match report.damaged.len() as u64 {
+    match report.damaged_files {
         0 => output.say(format!(
             "  stored    {files}, {} re-read, every checksum right",
             sizes(report.bytes)
@@ -117,6 +117,10 @@ fn print(
                     .as_ref()
                     .map_or_else(|| damage.id.to_string(), ToString::to_string);
                 output.say(format!("    {path}: {}", damage.detail))?;
+            }
+            let more = damaged.saturating_sub(report.damaged.len() as u64);
+            if more > 0 {
+                output.say(format!("    and {}", counted(more, "file more", "files more")))?;
             }
             output.say("    The others can be restored. The next backup with --full saves these again.")?;
         }
