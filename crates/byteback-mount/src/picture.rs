@@ -11,8 +11,8 @@
 //! **Scope.** A new picture needs everything, because the cut must not wait for the list of changes. Once that is known,
 //! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table.
 //!
-//! A picture never blocks or fails a change: if the old bytes cannot be saved (no space), the picture is *lost*, and whoever
-//! reads it is told to begin anew.
+//! A picture never blocks or fails a change: if the old bytes cannot be saved (no space), the picture is *lost*: what it kept is
+//! freed at once, nothing more is saved, and whoever reads it is told to begin anew.
 //!
 //! Kept bytes go to an unnamed file, so they vanish with the process.
 
@@ -34,8 +34,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::live::{LiveTree, open_for_reading};
 use keep::{Kept, KeptBytes};
 
-/// Files up to this size are copied when their last name goes; of larger ones the descriptor is kept, which costs no copy but
-/// one of a limited number of descriptors.
+/// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
+/// costs no copy but one of a limited number of descriptors.
 const COPY_ON_UNLINK_BYTES: u64 = 64 << 10;
 
 /// Content is read in pieces of this size.
@@ -165,9 +165,9 @@ impl Pictures {
     fn each(&self, node: NodeId, save: impl Fn(&Picture, &mut NodeState) -> io::Result<()>) {
         for picture in self.open.read().iter() {
             let Some(state) = picture.state_of(node) else { continue };
-            let mut state = state.lock();
-            if let Err(error) = save(picture, &mut state) {
-                picture.lost.lock().get_or_insert(error.to_string());
+            let saved = save(picture, &mut state.lock());
+            if let Err(error) = saved {
+                picture.lose(&error);
             }
         }
     }
@@ -210,6 +210,22 @@ struct NodeState {
     fd: Option<OwnedFd>,
     /// All that is needed was kept, since the file was about to lose a name: the backing file is not asked for any more.
     is_kept_whole: bool,
+}
+
+impl NodeState {
+    /// What of `range` is needed, not yet read, and not kept.
+    fn missing(&self, range: ByteRange) -> ExtentSet {
+        let mut missing = ExtentSet::new();
+        match &self.needed {
+            Needed::All => missing.insert(range),
+            Needed::Ranges(needed) => needed.iter_within(range).for_each(|range| missing.insert(range)),
+        }
+        missing.subtract(&self.done);
+        for (kept, _) in self.kept.pieces(range) {
+            missing.remove(kept);
+        }
+        missing
+    }
 }
 
 /// Where a node's content comes from, beside what was kept.
@@ -279,6 +295,9 @@ impl Picture {
     /// From now on only these nodes are needed, and of their content only these ranges.
     pub fn restrict(&self, needed: HashMap<NodeId, Needed>) {
         let mut scope = self.nodes.lock();
+        if self.check().is_err() {
+            return;
+        }
         scope.everything = false;
         scope.nodes.retain(|node, _| needed.contains_key(node));
         for (node, needed) in needed {
@@ -312,6 +331,18 @@ impl Picture {
         }
     }
 
+    /// Gives the picture up, with everything that it holds. Called without the lock of any node.
+    fn lose(&self, why: &io::Error) {
+        self.lost.lock().get_or_insert(why.to_string());
+        let nodes = {
+            let mut scope = self.nodes.lock();
+            scope.everything = false;
+            std::mem::take(&mut scope.nodes)
+        };
+        drop(nodes);
+        self.kept.free();
+    }
+
     fn check(&self) -> Result<(), PictureError> {
         self.lost
             .lock()
@@ -327,15 +358,7 @@ impl Picture {
         let Some(range) = range.and_then(|range| range.split_at(size).0) else {
             return Ok(());
         };
-        let mut missing = ExtentSet::new();
-        match &state.needed {
-            Needed::All => missing.insert(range),
-            Needed::Ranges(needed) => needed.iter_within(range).for_each(|range| missing.insert(range)),
-        }
-        missing.subtract(&state.done);
-        for (kept, _) in state.kept.pieces(range) {
-            missing.remove(kept);
-        }
+        let missing = state.missing(range);
         if missing.is_empty() {
             return Ok(());
         }
@@ -359,8 +382,9 @@ impl Picture {
         if kind != FileKind::File {
             return Ok(());
         }
-        if size <= COPY_ON_UNLINK_BYTES {
-            let all = ByteRange::new(0, size);
+        let all = ByteRange::new(0, size);
+        let missing_bytes = all.map_or(0, |all| state.missing(all).total_len_bytes());
+        if missing_bytes <= COPY_ON_UNLINK_BYTES {
             self.save(state, fd.as_fd(), all)?;
             state.is_kept_whole = true;
             return Ok(());
@@ -374,6 +398,7 @@ impl Picture {
     /// # Errors
     /// [`PictureError::Node`] if they cannot be read; [`PictureError::Lost`].
     pub fn attributes(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
+        self.check()?;
         let Some(state) = self.state_of(node) else {
             return Err(not_in_picture());
         };
@@ -407,6 +432,7 @@ impl Picture {
         ranges: impl IntoIterator<Item = ByteRange>,
         sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
     ) -> Result<(), PictureError> {
+        self.check()?;
         let Some(shared) = self.state_of(node) else {
             return Err(not_in_picture());
         };

@@ -258,3 +258,96 @@ fn files_of_a_lower_layer_stay_who_they_are_when_they_are_changed() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn removing_what_was_read_already_costs_no_descriptors() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let path = |number: u32| fixture.tree().join(format!("photo {number}"));
+    for number in 0..100 {
+        fs::write(path(number), vec![1; 100_000]).unwrap();
+    }
+    let client = fixture.client();
+    let request = CutRequest {
+        consumer: "backup".to_owned(),
+        everything: false,
+        look_only: false,
+        since: None,
+    };
+    let cut = client.cut(&request).unwrap();
+    let page = client
+        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .unwrap();
+    for change in &page.nodes {
+        if change.kind == byteback_oplog::NodeKind::File {
+            client
+                .read(cut.cut, change.node, &[(0, 100_000)], &mut |_| Ok(()))
+                .unwrap();
+        }
+    }
+    for number in 0..100 {
+        fs::remove_file(path(number)).unwrap();
+    }
+    let held = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+        .filter(|target| target.to_string_lossy().contains("photo"))
+        .count();
+    assert_eq!(held, 0);
+    client.finish(cut.cut, &Outcome::Abandoned).unwrap();
+}
+
+#[test]
+fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let state = fixture.folder().path().parent().unwrap().to_owned();
+    fs::create_dir_all(&state).unwrap();
+    let status = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
+        .arg(&state)
+        .status()
+        .unwrap();
+    if !status.success() {
+        println!("skipped: this machine does not let us mount a tmpfs");
+        return;
+    }
+    let free = || {
+        let space = rustix::fs::statvfs(&state).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        fs::write(fixture.tree().join("clean"), vec![1; 1000]).unwrap();
+        fixture.mount();
+        fs::write(fixture.tree().join("large"), vec![1; 64 << 20]).unwrap();
+        fs::write(fixture.tree().join("removed"), vec![1; 1 << 20]).unwrap();
+        let client = fixture.client();
+        let begun = Begun::cut(&client, "backup");
+        let before = free();
+        fs::remove_file(fixture.tree().join("removed")).unwrap();
+        let large = fs::File::options()
+            .write(true)
+            .open(fixture.tree().join("large"))
+            .unwrap();
+        for piece in 0..64 {
+            large.write_all_at(&vec![2; 1 << 20], piece << 20).unwrap();
+        }
+        assert!(
+            before - free() < 8 << 20,
+            "{} of {before} are still taken",
+            before - free()
+        );
+        fs::write(fixture.tree().join("clean"), vec![2; 1000]).unwrap();
+        let error = begun.try_attributes(&client).unwrap_err();
+        assert_eq!(error.kind, byteback_control::ErrorKind::PictureLost);
+        begun.abandon(&client);
+        let mut saved = Saved::default();
+        Begun::cut(&client, "backup").save(&client, &mut saved);
+        assert!(content(&saved, "large") == vec![2; 64 << 20]);
+        drop(large);
+        fixture.umount();
+    }));
+    let _ = std::process::Command::new("umount").arg("-l").arg(&state).status();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}

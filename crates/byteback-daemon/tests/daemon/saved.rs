@@ -132,6 +132,12 @@ impl Begun {
         tree.finish(self.info.cut, &outcome).unwrap();
     }
 
+    /// Asks for the attributes of all that changed, as a backup does first.
+    pub(crate) fn try_attributes(&self, tree: &dyn TreeService) -> byteback_control::Result<()> {
+        let ids: Vec<NodeId> = self.nodes.iter().map(|change| change.node).collect();
+        tree.attributes(self.info.cut, &ids).map(drop)
+    }
+
     pub(crate) fn abandon(self, tree: &dyn TreeService) {
         tree.finish(self.info.cut, &Outcome::Abandoned).unwrap();
     }

@@ -40,21 +40,38 @@ impl ExtentValue for KeptBytes {
 }
 
 #[derive(Debug)]
+enum KeptFile {
+    None,
+    /// With the length so far.
+    Open(File, u64),
+    /// Nothing is kept any more.
+    Freed,
+}
+
+#[derive(Debug)]
 pub(super) struct Kept {
     dir: PathBuf,
-    file: Mutex<Option<(File, u64)>>,
+    file: Mutex<KeptFile>,
 }
 
 impl Kept {
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
-            file: Mutex::new(None),
+            file: Mutex::new(KeptFile::None),
         }
     }
 
     pub(super) fn len_bytes(&self) -> u64 {
-        self.file.lock().as_ref().map_or(0, |(_, len)| *len)
+        match &*self.file.lock() {
+            KeptFile::Open(_, len) => *len,
+            KeptFile::None | KeptFile::Freed => 0,
+        }
+    }
+
+    /// Gives back the space of everything that was kept; nothing can be kept any more.
+    pub(super) fn free(&self) {
+        *self.file.lock() = KeptFile::Freed;
     }
 
     /// Copies `range` of `source`, which lies within it, and notes in `map` where it went.
@@ -79,10 +96,12 @@ impl Kept {
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<u64> {
-        let mut file = self.file.lock();
-        let (file, len) = match &mut *file {
-            Some(open) => open,
-            none => none.insert((create_unnamed(&self.dir)?, 0)),
+        let mut kept = self.file.lock();
+        if matches!(*kept, KeptFile::None) {
+            *kept = KeptFile::Open(create_unnamed(&self.dir)?, 0);
+        }
+        let KeptFile::Open(file, len) = &mut *kept else {
+            return Err(io::Error::other("the picture was given up"));
         };
         let offset = *len;
         file.write_all_at(bytes, offset)?;
@@ -92,8 +111,8 @@ impl Kept {
 
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         match &*self.file.lock() {
-            Some((file, _)) => file.read_exact_at(buffer, offset),
-            None => Err(io::Error::other("nothing was kept")),
+            KeptFile::Open(file, _) => file.read_exact_at(buffer, offset),
+            KeptFile::None | KeptFile::Freed => Err(io::Error::other("nothing was kept")),
         }
     }
 }
