@@ -196,6 +196,11 @@ pub fn backup(
     Ok(report)
 }
 
+/// Whether another batch may succeed where this one, of which nothing was applied, did not.
+fn may_be_tried_anew(error: &crate::ServerError) -> bool {
+    contradicts_basis(error) || error.kind == ServerErrorKind::PartsMissing
+}
+
 /// Whether an error says that the batch does not fit onto what the server has; nothing was applied then.
 fn contradicts_basis(error: &crate::ServerError) -> bool {
     error.kind == ServerErrorKind::Conflict
@@ -379,9 +384,13 @@ impl Job<'_> {
                     SyncError::OutcomeUnknown { .. } => Outcome::Unknown,
                     _ => Outcome::Abandoned,
                 };
-                // The first error is the one to tell; a log that fails as well keeps the mark anyway.
-                let _ = self.tree.finish(cut.cut, &outcome);
-                return Err(error);
+                let finished = self.tree.finish(cut.cut, &outcome);
+                return match (error, finished) {
+                    // Another try would have to begin with a new cut, which a log that fails cannot make.
+                    (SyncError::Server(error), Err(log)) if may_be_tried_anew(&error) => Err(log.into()),
+                    // The first error is the one to tell; a log that fails as well keeps the mark anyway.
+                    (error, _) => Err(error),
+                };
             }
         };
         let Sent {

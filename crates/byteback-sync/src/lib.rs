@@ -33,7 +33,7 @@ pub use monitor::{Event, Monitor, Phase, Silent};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
-pub use verify::{Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
+pub use verify::{DAMAGED_LISTED_MAX, Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
 
 #[cfg(test)]
 mod tests;

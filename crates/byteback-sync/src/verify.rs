@@ -18,6 +18,15 @@ use byteback_api::{ByteString, FileId, FolderName, Seq};
 use serde::Serialize;
 use std::path::Path;
 
+/// How many damaged files a report lists. The monitor hears of each.
+pub const DAMAGED_LISTED_MAX: usize = 10_000;
+
+/// Bytes of paths and reasons that a report lists.
+const LISTED_LEN_MAX: usize = 64 * 1024 * 1024;
+
+/// Longest line of a verification, in bytes: paths can be longer than the system's calls take.
+pub(crate) const LINE_LEN_MAX: u64 = 1024 * 1024;
+
 /// How thoroughly to verify.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerifyOptions<'a> {
@@ -95,8 +104,10 @@ pub struct VerifyReport {
     pub frames: u64,
     /// Stored bytes that it read.
     pub bytes: u64,
-    /// Files that it cannot read in full.
+    /// Files that it cannot read in full; beyond [`DAMAGED_LISTED_MAX`] they are only counted.
     pub damaged: Vec<VerifyDamage>,
+    /// How many these are.
+    pub damaged_files: u64,
     /// Whether the folder was compared.
     pub is_deep: bool,
     /// Names compared with the folder.
@@ -115,7 +126,7 @@ impl VerifyReport {
     /// Whether nothing is damaged and nothing differs.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.damaged.is_empty() && self.differences.is_empty()
+        self.damaged_files == 0 && self.differences.is_empty()
     }
 }
 
@@ -170,6 +181,7 @@ fn verify_stored(
             source: None,
         })
     };
+    let mut listed_len = 0usize;
     loop {
         check_cancelled(monitor)?;
         match stream.next_event()? {
@@ -183,7 +195,11 @@ fn verify_stored(
                     path: &shown,
                     reason: &detail,
                 });
-                report.damaged.push(VerifyDamage { id, path, detail });
+                report.damaged_files += 1;
+                listed_len += detail.len().saturating_add(path.as_ref().map_or(0, |path| path.as_bytes().len()));
+                if report.damaged.len() < DAMAGED_LISTED_MAX && listed_len < LISTED_LEN_MAX {
+                    report.damaged.push(VerifyDamage { id, path, detail });
+                }
             }
             Some(VerifyEvent::Summary {
                 files,
@@ -191,7 +207,7 @@ fn verify_stored(
                 bytes,
                 damaged_files,
             }) => {
-                let told = u64::try_from(report.damaged.len()).unwrap_or(u64::MAX);
+                let told = report.damaged_files;
                 if damaged_files != told {
                     return Err(SyncError::hostile(format!(
                         "{damaged_files} damaged files were summed up, {told} were told"

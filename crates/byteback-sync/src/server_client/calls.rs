@@ -1,7 +1,8 @@
 //! The calls of the API, one method each.
 
-use super::{Body, ClientOptions, JSON_LEN_MAX, ServerClient, persist, read_json};
+use super::{Body, ClientOptions, ServerClient, persist, read_json};
 use crate::error::{Result, ServerError, ServerErrorKind};
+use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::MAGIC;
 use byteback_api::messages::{
     BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, JoinRequest,
@@ -351,7 +352,7 @@ impl VerifyStream {
     pub fn next_event(&mut self) -> Result<Option<VerifyEvent>, ServerError> {
         let mut line = Vec::new();
         let read = (&mut self.lines)
-            .take(JSON_LEN_MAX)
+            .take(LINE_LEN_MAX)
             .read_until(b'\n', &mut line)
             .map_err(|error| ServerError::of_transport(&self.request, error.into()))?;
         if read == 0 {

@@ -446,7 +446,7 @@ fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
     let rig = Rig::new(seed);
     let mut acknowledged = Acknowledged::new();
     let (mut died, mut incomplete, mut not_noted) = (0, 0, 0);
-    for round in 0..60 {
+    for round in 0..30 {
         rig.change(&mut random, 15);
         {
             let mut state = rig.tree.lock();
@@ -495,7 +495,7 @@ fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
         }
     }
     assert!(
-        died > 5 && incomplete > 0 && not_noted > 0,
+        died > 2 && incomplete > 0 && not_noted > 0,
         "{died} died, {incomplete} incomplete, {not_noted} not noted"
     );
     assert_all(&rig, &acknowledged);

@@ -387,6 +387,9 @@ impl Monitor for Told<'_> {
     }
 }
 
+/// Before the content type of a body whose last line never ends to come.
+pub(super) const ENDLESS: &str = "endless ";
+
 /// An answer of the scripted server: status, content type, body.
 pub(super) type Answer = (u16, &'static str, Vec<u8>);
 
@@ -397,6 +400,7 @@ pub(super) fn scripted_server(script: impl Fn(&str, &str) -> Answer + Send + Syn
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
+            let _ = stream.set_write_timeout(Some(Duration::from_secs(5)));
             let mut head = Vec::new();
             let mut byte = [0];
             while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|len| len == 1) {
@@ -406,11 +410,23 @@ pub(super) fn scripted_server(script: impl Fn(&str, &str) -> Answer + Send + Syn
             let mut words = head.split(' ');
             let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
             let (status, media, body) = script(method, path);
-            let head = format!(
-                "HTTP/1.1 {status} X\r\ncontent-type: {media}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-                body.len()
-            );
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+            let (media, is_endless) = match media.strip_prefix(ENDLESS) {
+                Some(media) => (media, true),
+                None => (media, false),
+            };
+            let length = if is_endless {
+                "x-length: none".to_owned()
+            } else {
+                format!("content-length: {}", body.len())
+            };
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {media}\r\n{length}\r\nconnection: close\r\n\r\n");
+            let mut sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+            // The end of such a body comes again and again.
+            let again = body.rsplit(|byte| *byte == b'\n').nth(1).unwrap_or(b" ");
+            let again = [again, b"\n"].concat().repeat(1 + 4096 / (again.len() + 1));
+            while is_endless && sent.is_ok() {
+                sent = stream.write_all(&again);
+            }
         }
     });
     ServerClient::new(&format!("http://{address}"), "bbd_x", impatient()).unwrap()
