@@ -7,10 +7,13 @@ SHELL := /bin/bash
 # Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
 
-.PHONY: help test check dependencies
+.PHONY: help demo test check dependencies
 
 help: ## Lists these commands.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes after the build).
+	@scripts/demo
 
 test: dependencies ## Runs all tests (10 minutes on 2 cores at most).
 	@started=$$SECONDS; \

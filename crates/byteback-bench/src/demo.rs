@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 
 use crate::alternate::Results;
 use crate::compare::{Comparison, Difference, compare, difference};
@@ -42,7 +43,7 @@ const RSYNC_OPTIONS: [&str; 5] = ["-aHAX", "--delete", "--inplace", "--no-whole-
 const NOTES: [&str; 7] = [
     "changed   bytes that differ between both states, place by place, and bytes of new",
     "          files: counted by comparing plain copies of the two states",
-    "known     ranges that programs wrote since the first backup, from the log",
+    "noted     ranges that programs wrote since the first backup, by the mount",
     "read      from files, by any call, as the kernel counts; the page cache was warm",
     "sent      in both directions, counted on the socket",
     "stored    growth on disk: Byteback now keeps both states, rsync the second one",
@@ -60,6 +61,7 @@ struct States {
 /// # Errors
 /// If a step fails, if a restored folder differs, or if the user asks to stop.
 pub(crate) fn run_demo(_: Options) -> Result<Vec<Record>, SuiteError> {
+    let started = Instant::now();
     let progress = Progress::new();
     let scratch = Scratch::create(&Scratch::default_parent()?, NEEDED_BYTES)?;
     progress.say(&format!(
@@ -72,6 +74,7 @@ pub(crate) fn run_demo(_: Options) -> Result<Vec<Record>, SuiteError> {
     progress.step("no file, no process and no mount is left behind", None, |_| {
         scratch.remove()
     })?;
+    progress.say(&format!("\nDone in {:.0} s.", started.elapsed().as_secs_f64()));
     Ok(records)
 }
 
@@ -251,7 +254,7 @@ impl Figures {
         let nothing = || "-".to_owned();
         vec![
             ("changed", bytes(changed), bytes(changed)),
-            ("known as written", bytes(ours.summary.changed_bytes), nothing()),
+            ("noted as written", bytes(ours.summary.changed_bytes), nothing()),
             (
                 "read by the client",
                 bytes(ours.client_read_bytes()),
