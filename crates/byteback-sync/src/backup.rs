@@ -418,7 +418,21 @@ impl Job<'_> {
             }
             (None, Some(last)) => {
                 report.seq = basis.base_seq;
-                last.clone()
+                let mut note = last.clone();
+                if self.options.snapshot_if_unchanged {
+                    // Before the mark moves, so that the log remembers it as the last one.
+                    match self.server.create_snapshot(self.folder, basis.base_seq, &self.label()) {
+                        Ok(snapshot) => {
+                            report.snapshot_id = Some(snapshot.id);
+                            note.snapshot_id = Some(snapshot.id);
+                        }
+                        Err(error) => {
+                            let _ = self.tree.finish(cut.cut, &Outcome::Abandoned);
+                            return Err(error.into());
+                        }
+                    }
+                }
+                note
             }
             // Everything holds at least the root, so there is always a batch.
             (None, None) => return Err(SyncError::hostile("the folder's log reports no root directory")),
@@ -437,12 +451,6 @@ impl Job<'_> {
         report.read_bytes = finished.read_bytes;
         report.kept_bytes = finished.kept_bytes;
         report.daemon_cpu_ns = finished.cpu_ns;
-        if applied.is_none() && self.options.snapshot_if_unchanged {
-            let snapshot = self
-                .server
-                .create_snapshot(self.folder, basis.base_seq, &self.label())?;
-            report.snapshot_id = Some(snapshot.id);
-        }
         Ok(())
     }
 

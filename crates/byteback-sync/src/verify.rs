@@ -196,7 +196,9 @@ fn verify_stored(
                     reason: &detail,
                 });
                 report.damaged_files += 1;
-                listed_len += detail.len().saturating_add(path.as_ref().map_or(0, |path| path.as_bytes().len()));
+                listed_len += detail
+                    .len()
+                    .saturating_add(path.as_ref().map_or(0, |path| path.as_bytes().len()));
                 if report.damaged.len() < DAMAGED_LISTED_MAX && listed_len < LISTED_LEN_MAX {
                     report.damaged.push(VerifyDamage { id, path, detail });
                 }

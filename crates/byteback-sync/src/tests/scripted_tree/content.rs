@@ -2,6 +2,7 @@
 
 use byteback_extents::{ByteRange, ExtentSet};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE_LEN: u64 = 4096;
@@ -22,9 +23,11 @@ impl Content {
     /// Fills `buffer` with the bytes from `offset` on, which must be below the end.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) {
         assert!(offset + buffer.len() as u64 <= self.len);
-        for (at, byte) in (offset..).zip(buffer) {
-            let page = self.pages.get(&(at / PAGE_LEN));
-            *byte = page.map_or(0, |page| page[(at % PAGE_LEN) as usize]);
+        for (page, in_page, in_buffer) in by_page(offset, buffer.len()) {
+            match self.pages.get(&page) {
+                Some(page) => buffer[in_buffer].copy_from_slice(&page[in_page]),
+                None => buffer[in_buffer].fill(0),
+            }
         }
     }
 
@@ -33,10 +36,10 @@ impl Content {
         if end > self.len {
             self.set_len(end);
         }
-        for (at, byte) in (offset..).zip(bytes) {
-            let page = self.pages.entry(at / PAGE_LEN);
+        for (page, in_page, in_bytes) in by_page(offset, bytes.len()) {
+            let page = self.pages.entry(page);
             let page = page.or_insert_with(|| Arc::new(vec![0; PAGE_LEN as usize]));
-            Arc::make_mut(page)[(at % PAGE_LEN) as usize] = *byte;
+            Arc::make_mut(page)[in_page].copy_from_slice(&bytes[in_bytes]);
         }
         if let Some(written) = ByteRange::new(offset, end) {
             self.holes.remove(written);
@@ -96,6 +99,18 @@ impl Content {
         let all = ByteRange::new(0, self.len).map_or_else(Vec::new, |all| self.pieces(all));
         all.into_iter().filter(|piece| !piece.1).map(|piece| piece.0).collect()
     }
+}
+
+/// Where `len` bytes from `offset` on lie: the page, the place in it, and the place among the bytes.
+fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let start = (at % PAGE_LEN) as usize;
+        let now = (len - done).min(PAGE_LEN as usize - start);
+        done += now;
+        (now > 0).then(|| (at / PAGE_LEN, start..start + now, done - now..done))
+    })
 }
 
 #[test]
