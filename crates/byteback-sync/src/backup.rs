@@ -475,7 +475,7 @@ impl Job<'_> {
         let last = basis.note.as_ref().map_or(0, |note| note.counter);
         let counter = drawn.max(last.saturating_add(2) & !1);
         // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
-        Ok(counter.min(u64::MAX >> 1 & !1).max(2))
+        Ok(counter.clamp(2, u64::MAX >> 1 & !1))
     }
 
     fn tell_failure(&self, file: Option<&UnsavedFile>) {
