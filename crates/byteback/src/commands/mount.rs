@@ -81,6 +81,16 @@ struct Ready {
     changed_files: u64,
     changed_names: u64,
     unreadable_directories: Vec<String>,
+    programs_below: Vec<Below>,
+}
+
+/// A program that was in the folder before it was mounted, so that what it changes passes the mount by.
+#[derive(Debug, Serialize, Deserialize)]
+struct Below {
+    pid: u32,
+    name: String,
+    works_there: bool,
+    open_files: u64,
 }
 
 pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()> {
@@ -207,6 +217,12 @@ fn start(
         let path: PathBuf = names.iter().collect();
         format!("{}: {error}", path.display())
     });
+    let below = daemon.mount().programs_below().into_iter().map(|program| Below {
+        pid: program.pid,
+        name: program.name,
+        works_there: program.works_there,
+        open_files: program.open_files as u64,
+    });
     let ready = Ready {
         directory: daemon.tree().folder().directory().display().to_string(),
         mounted_at: daemon.mount().point().display().to_string(),
@@ -218,6 +234,7 @@ fn start(
         changed_files: scan.changed_files,
         changed_names: scan.changed_names,
         unreadable_directories: unreadable.collect(),
+        programs_below: below.collect(),
     };
     Ok((daemon, ready))
 }
@@ -308,6 +325,7 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     output.say(format!("{place} is tracked from now on{mode}."))?;
     output.say(format!("  {}", found(ready)))?;
     print_unreadable(ready, output);
+    print_below(&ready.programs_below, output);
     if Binding::read(folder)?.is_none() {
         output.say(format!(
             "  It is not backed up yet: byteback init {} -r http://HOST:PORT/FOLDER",
@@ -325,9 +343,37 @@ fn print_unreadable(ready: &Ready, output: Output) {
     }
 }
 
+/// More than this are only counted.
+const BELOW_MAX: usize = 8;
+
+fn print_below(programs: &[Below], output: Output) {
+    if programs.is_empty() {
+        return;
+    }
+    let mut named: Vec<String> = programs
+        .iter()
+        .take(BELOW_MAX)
+        .map(|program| match (program.works_there, program.open_files) {
+            (true, 0) => format!("{} (pid {}, works in it)", program.name, program.pid),
+            (_, files) => {
+                let files = counted(files, "open file", "open files");
+                format!("{} (pid {}, {files})", program.name, program.pid)
+            }
+        })
+        .collect();
+    if programs.len() > BELOW_MAX {
+        named.push(format!("{} more", programs.len() - BELOW_MAX));
+    }
+    output.warn(&format!(
+        "what these programs change is not seen, because they were in the folder before it was mounted: {}. Restart them; \
+         in a shell: cd \"$PWD\"",
+        listed(&named)
+    ));
+}
+
 /// What the comparison with the record found, as a sentence.
 fn found(ready: &Ready) -> String {
-    let entries = counted(ready.entries, "name", "names");
+    let entries = counted(ready.entries, "entry", "entries");
     if ready.first_time {
         return format!("Recorded {entries}; a first backup will read them all.");
     }

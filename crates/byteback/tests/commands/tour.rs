@@ -185,6 +185,11 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     );
 
     let third = world.backup();
+    let status = world.on_tree("status", &["--json"]).fine().line("folder");
+    assert_eq!(
+        (&third["snapshot_id"], &status["last_snapshot"]),
+        (&Value::from(3), &Value::from(3))
+    );
     assert_eq!(
         (&third["changed_bytes"], &third["files_changed"]),
         (&Value::from(0), &Value::from(0))
