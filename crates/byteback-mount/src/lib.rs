@@ -26,5 +26,5 @@ mod tree;
 pub use credentials::Caller;
 pub use handles::OpenFile;
 pub use inodes::NodeId;
-pub use session::{CacheMode, Mount, MountError, MountOptions, Unmount, remove_leftover};
+pub use session::{CacheMode, Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
 pub use stores::{FlushError, Flushed};

@@ -14,6 +14,7 @@
 //!
 //! What this does not do: signals (the binary turns them into [`Mount::unmount`]), reading the environment.
 
+mod below;
 pub(crate) mod mounting;
 mod watcher;
 
@@ -28,6 +29,7 @@ use fuser::{Config, Notifier, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+pub use self::below::ProgramBelow;
 use self::mounting::{Mounted, NotUnmounted};
 use self::watcher::Watcher;
 use crate::adapter::{Adapter, CachePolicy};
@@ -318,6 +320,13 @@ impl Mount {
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.has_ended() && self.mounted.is_attached()
+    }
+
+    /// The programs that were in the directory before it was mounted over: what they change passes the mount by. Other users'
+    /// programs are seen by root only.
+    #[must_use]
+    pub fn programs_below(&self) -> Vec<ProgramBelow> {
+        below::programs_below(&self.mounted.point, self.tree.root_stat().dev)
     }
 
     /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns; with [`Unmount::Detach`] it ends

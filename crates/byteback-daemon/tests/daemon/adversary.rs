@@ -351,3 +351,42 @@ fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn programs_that_were_there_before_the_mount_are_named() {
+    use std::io::{Read, Write};
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let tree = fixture.tree();
+    fs::create_dir(tree.join("sub")).unwrap();
+    let shell = |script: &str, directory: &std::path::Path| {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", script])
+            .current_dir(directory)
+            .env("TREE", &tree)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        shell.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        shell
+    };
+    let stands = shell("echo ready; read go", &tree.join("sub"));
+    let reads = shell("exec 5< $TREE; echo ready; read go", "/".as_ref());
+    let writes = shell("exec 5> $TREE/file; echo ready; read go", "/".as_ref());
+    fixture.mount();
+    let through = shell("exec 5> $TREE/other; cd $TREE; echo ready; read go", "/".as_ref());
+    let found: Vec<(u32, bool, usize)> = fixture
+        .programs_below()
+        .iter()
+        .map(|program| (program.pid, program.works_there, program.open_files))
+        .collect();
+    let mut expected = vec![(stands.id(), true, 0), (writes.id(), false, 1)];
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    for mut shell in [stands, reads, writes, through] {
+        shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        shell.wait().unwrap();
+    }
+    assert!(fixture.programs_below().is_empty());
+}

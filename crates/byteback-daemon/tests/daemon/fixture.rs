@@ -80,6 +80,10 @@ impl Fixture {
         Client::connect(&self.folder().socket()).unwrap()
     }
 
+    pub(crate) fn programs_below(&self) -> Vec<byteback_mount::ProgramBelow> {
+        self.running.as_ref().unwrap().0.programs_below()
+    }
+
     /// Unmounts as somebody's `umount -l` does.
     pub(crate) fn detach(&self) {
         let (mount, _) = self.running.as_ref().unwrap();
