@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use byteback_control::{Client, ErrorKind, TreeService};
-use byteback_daemon::{Service, StateFolder, TrackedTree};
+use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
+use byteback_oplog::LogError;
 use rustix::io::Errno;
 
 use crate::binding::{self, Binding};
@@ -159,7 +160,7 @@ impl Owner {
             return Ok(Self::Daemon(daemon));
         }
         remove_leftover(folder)?;
-        let tree = TrackedTree::open(folder.clone(), &mut |nodes| progress.compared(nodes))?;
+        let tree = open(folder, &mut |nodes| progress.compared(nodes))?;
         Ok(Self::Here(Service::unmounted(Arc::new(tree))))
     }
 
@@ -173,6 +174,21 @@ impl Owner {
     pub(crate) fn is_mounted(&self) -> bool {
         matches!(self, Self::Daemon(_))
     }
+}
+
+/// Opens a folder in this process and compares it with its record; `compared` hears how far that is.
+pub(crate) fn open(folder: &StateFolder, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
+    TrackedTree::open(folder.clone(), compared).map_err(|error| {
+        let what = match &error {
+            DaemonError::Log(LogError::Damaged { what }) => *what,
+            DaemonError::Log(LogError::Corrupted(what)) => what,
+            _ => return error.into(),
+        };
+        let (directory, state) = (folder.directory().display(), folder.path().display());
+        CommandError::new(format!("the operation log of {directory} is damaged: {what}")).next(format!(
+            "Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"
+        ))
+    })
 }
 
 /// Takes away the mount of a daemon that died, which would hide the folder.

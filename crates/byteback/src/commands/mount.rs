@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
+use byteback_daemon::{Daemon, DaemonOptions, StateFolder};
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::ScanReport;
 use clap::{Args, ValueEnum};
@@ -209,7 +209,7 @@ fn start(
             ..MountOptions::new(folder.directory())
         },
     };
-    let tree = TrackedTree::open(folder, compared)?;
+    let tree = tracked_folder::open(&folder, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
     let scan: &ScanReport = daemon.tree().scan_report();

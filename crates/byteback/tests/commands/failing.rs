@@ -303,6 +303,38 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_full_backup() {
     world.assert_restores("latest");
 }
 
+#[test]
+fn a_damaged_log_is_said_with_the_way_out() {
+    let world = World::mounted();
+    fs::write(world.tree().join("a"), "a").unwrap();
+    world.backup();
+    world.on_tree("umount", &[]).fine();
+    let trees = fs::read_dir(world.path("home/state/trees")).unwrap();
+    let state = trees
+        .map(|tree| tree.unwrap().path())
+        .find(|path| path.is_dir())
+        .unwrap();
+    let log = state.join("log.redb");
+    let mut bytes = fs::read(&log).unwrap();
+    for byte in bytes.iter_mut().skip(4096) {
+        *byte ^= 0x55;
+    }
+    fs::write(&log, bytes).unwrap();
+    for command in ["mount", "backup"] {
+        world
+            .on_tree(command, &[])
+            .ends_with(1)
+            .says("log")
+            .says(log.to_str().unwrap());
+    }
+    fs::remove_file(&log).unwrap();
+    fs::remove_file(state.join("intents")).unwrap();
+    world.on_tree("mount", &[]).fine();
+    let report = world.backup();
+    assert!(report["everything_because"].is_string(), "{report}");
+    world.assert_restores("latest");
+}
+
 fn unreadable(mounted: bool) {
     let _device = DeviceForAll::new();
     let world = World::served();

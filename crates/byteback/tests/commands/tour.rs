@@ -146,7 +146,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
             .iter()
             .any(|line| line["path"] == "image" && line["content"]["ranges"][0][0] == 1 << 20)
     );
-    assert_eq!(changes.line("status")["since"].is_null(), false);
+    assert!(!changes.line("status")["since"].is_null());
     world
         .on_tree("changes", &[])
         .fine()
