@@ -8,6 +8,7 @@
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `hostile` | answers that no honest server gives |
 //! | `restoring` | what a restore does to a target |
+//! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
 mod faults;
 mod hostile;
@@ -15,3 +16,4 @@ mod model;
 mod restoring;
 mod rig;
 mod scripted_tree;
+mod unmounted;

@@ -1,0 +1,247 @@
+//! A real directory that nobody has mounted, with its real log: what changed is found by size, times and inode.
+
+use super::rig::{Rig, Told, seed};
+use crate::{BackupReport, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
+use byteback_daemon::{Service, StateFolder, TrackedTree};
+use byteback_host::random::SplitMix64;
+use byteback_host::tree::{self, SetTime};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longer than the clock of any file system stands still: what is older than that proves what it says.
+const TICK: Duration = Duration::from_millis(60);
+
+struct Folder {
+    rig: Rig,
+    dir: PathBuf,
+}
+
+impl Folder {
+    fn new(seed: u64) -> Self {
+        let rig = Rig::new(seed);
+        let dir = rig.temp.path().join("tree");
+        fs::create_dir(&dir).unwrap();
+        Self { rig, dir }
+    }
+
+    fn backup(&self, monitor: &dyn Monitor) -> BackupReport {
+        let state = StateFolder::of(&self.dir, &self.rig.temp.path().join("state")).unwrap();
+        let service = Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()));
+        crate::backup(&service, &self.rig.client, &self.rig.folder, &self.rig.options, monitor).unwrap()
+    }
+
+    /// The newest snapshot is the directory as it is now, when compared where it is and when restored.
+    fn assert_saved(&self) {
+        let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap();
+        let options = RestoreOptions::default();
+        let restored = self
+            .rig
+            .restore(SnapshotSpec::default(), target.path(), &options, &Silent)
+            .unwrap();
+        assert!(restored.is_complete(), "{:?}", restored.not_restored);
+        for dir in [&self.dir, target.path()] {
+            let options = VerifyOptions { deep: Some(dir) };
+            let (client, folder) = (&self.rig.client, &self.rig.folder);
+            let verified = crate::verify(client, folder, SnapshotSpec::default(), &options, &Silent).unwrap();
+            assert!(verified.is_clean(), "{}: {:?}", dir.display(), verified.differences);
+        }
+    }
+}
+
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.symlink_metadata().unwrap().is_dir() {
+            found.extend(below(&path));
+        }
+        found.push(path);
+    }
+    found.sort();
+    found
+}
+
+/// One change as a program would make it; some fail, as some programs do.
+fn change(dir: &Path, random: &mut SplitMix64) {
+    let all = below(dir);
+    let mut dirs: Vec<&Path> = all
+        .iter()
+        .filter(|path| path.symlink_metadata().unwrap().is_dir())
+        .map(|path| &**path)
+        .collect();
+    dirs.push(dir);
+    let files: Vec<&PathBuf> = all
+        .iter()
+        .filter(|path| path.symlink_metadata().unwrap().is_file())
+        .collect();
+    let pick = |random: &mut SplitMix64, len: usize| random.below(len as u64) as usize;
+    let name = match random.below(10) {
+        0 => OsString::from_vec(vec![0xfe, b'0' + random.below(9) as u8]),
+        _ => OsString::from(format!("n{}", random.below(25))),
+    };
+    let new = dirs[pick(random, dirs.len())].join(name);
+    let bytes: Vec<u8> = (0..random.below(9000)).map(|_| random.next_u64() as u8).collect();
+    match random.below(14) {
+        0..=2 => drop(fs::write(&new, &bytes)),
+        3 => drop(fs::create_dir(&new)),
+        4 => drop(symlink("somewhere", &new)),
+        // As git and builds do: a folder that comes and goes, with things in it.
+        5 => {
+            if fs::create_dir(&new).is_ok() {
+                fs::write(new.join("inside"), &bytes).unwrap();
+                fs::remove_dir_all(&new).unwrap();
+            }
+        }
+        6 if !all.is_empty() => {
+            let path = &all[pick(random, all.len())];
+            let _ = if path.symlink_metadata().unwrap().is_dir() {
+                fs::remove_dir_all(path)
+            } else {
+                fs::remove_file(path)
+            };
+        }
+        7 | 8 if !all.is_empty() => drop(fs::rename(&all[pick(random, all.len())], &new)),
+        9 if !files.is_empty() => drop(fs::hard_link(files[pick(random, files.len())], &new)),
+        10 if !all.is_empty() => {
+            let path = &all[pick(random, all.len())];
+            if !path.symlink_metadata().unwrap().is_symlink() {
+                fs::set_permissions(path, fs::Permissions::from_mode([0o700, 0o755, 0o711][pick(random, 3)])).unwrap();
+            }
+        }
+        // The same length and time, other bytes.
+        11 if !files.is_empty() => {
+            let path = files[pick(random, files.len())];
+            let was = fs::metadata(path).unwrap();
+            if was.len() > 0 {
+                let file = File::options().write(true).open(path).unwrap();
+                file.write_all_at(&[random.next_u64() as u8], random.below(was.len()))
+                    .unwrap();
+                let time = was.mtime() * 1_000_000_000 + was.mtime_nsec();
+                tree::set_times(&file, SetTime::Keep, SetTime::To(time)).unwrap();
+            }
+        }
+        12 if !files.is_empty() => {
+            let file = File::options()
+                .write(true)
+                .open(files[pick(random, files.len())])
+                .unwrap();
+            file.set_len(random.below(200_000)).unwrap();
+        }
+        _ if !files.is_empty() => {
+            let file = File::options()
+                .write(true)
+                .open(files[pick(random, files.len())])
+                .unwrap();
+            file.write_all_at(&bytes, random.below(100_000)).unwrap();
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn whatever_is_changed_in_a_folder_without_a_mount_is_found_and_saved() {
+    let seed = seed(60);
+    let mut random = SplitMix64::new(seed);
+    let folder = Folder::new(seed);
+    for round in 0..10 {
+        for _ in 0..1 + random.below(25) {
+            change(&folder.dir, &mut random);
+        }
+        let report = folder.backup(&Silent);
+        assert!(report.is_complete(), "round {round}: {:?}", report.unsaved);
+        let why = report.everything_because;
+        assert_eq!(why.is_some(), round == 0, "round {round}: {why:?}");
+        folder.assert_saved();
+    }
+    std::thread::sleep(TICK);
+    folder.backup(&Silent);
+    let report = folder.backup(&Silent);
+    assert_eq!((report.has_changes(), report.read_bytes), (false, 0));
+}
+
+#[test]
+fn a_changed_file_is_sent_whole_and_the_others_are_not_looked_into() {
+    let folder = Folder::new(61);
+    fs::write(folder.dir.join("a"), vec![1; 50_000]).unwrap();
+    fs::write(folder.dir.join("b"), vec![2; 50_000]).unwrap();
+    std::thread::sleep(TICK);
+    assert_eq!(folder.backup(&Silent).read_bytes, 100_000);
+    File::options()
+        .write(true)
+        .open(folder.dir.join("a"))
+        .unwrap()
+        .write_all_at(b"x", 7)
+        .unwrap();
+    fs::create_dir(folder.dir.join("c")).unwrap();
+    std::thread::sleep(TICK);
+    let report = folder.backup(&Silent);
+    assert_eq!((report.read_bytes, report.whole.untracked), (50_000, 1), "{report:?}");
+    folder.assert_saved();
+    // A new name moves the same time that a hidden change would move.
+    fs::rename(folder.dir.join("b"), folder.dir.join("c/b")).unwrap();
+    std::thread::sleep(TICK);
+    let report = folder.backup(&Silent);
+    assert_eq!((report.read_bytes, report.whole.untracked), (50_000, 1), "{report:?}");
+    folder.assert_saved();
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_told_and_comes_next_time() {
+    let folder = Folder::new(62);
+    let path = folder.dir.join("busy");
+    fs::write(&path, vec![1; 3_000_000]).unwrap();
+    fs::write(folder.dir.join("calm"), vec![2; 1000]).unwrap();
+    std::thread::sleep(TICK);
+    let read = AtomicU64::new(0);
+    let told = Told::new(|event, _| {
+        if let Event::BytesRead(bytes) = event
+            && read.fetch_add(*bytes, Ordering::SeqCst) == 0
+        {
+            // Behind the reader, and in front of it.
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(b"changed", 0).unwrap();
+            file.write_all_at(b"changed", 2_900_000).unwrap();
+        }
+    });
+    let report = folder.backup(&told);
+    assert_eq!(report.unsaved.len(), 1, "{report:?}");
+    assert_eq!(report.unsaved[0].path, "busy".into());
+    assert!(
+        report.unsaved[0].reason.contains("changed while it was read"),
+        "{report:?}"
+    );
+    std::thread::sleep(TICK);
+    let report = folder.backup(&Silent);
+    assert!(report.is_complete());
+    assert_eq!(report.everything_because, None);
+    folder.assert_saved();
+    // One that shrinks or goes away under the reader's hands.
+    for round in 0..2 {
+        let bytes: Vec<u8> = vec![3 + round; 3_000_000];
+        fs::write(&path, bytes).unwrap();
+        std::thread::sleep(TICK);
+        let read = AtomicU64::new(0);
+        let told = Told::new(|event, _| {
+            if let Event::BytesRead(bytes) = event
+                && read.fetch_add(*bytes, Ordering::SeqCst) == 0
+            {
+                if round == 0 {
+                    File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+                } else {
+                    fs::remove_file(&path).unwrap();
+                }
+            }
+        });
+        let report = folder.backup(&told);
+        assert_eq!(report.unsaved.len(), 1, "round {round}: {report:?}");
+        std::thread::sleep(TICK);
+        assert!(folder.backup(&Silent).is_complete());
+        folder.assert_saved();
+    }
+}
