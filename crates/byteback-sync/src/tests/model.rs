@@ -70,6 +70,37 @@ fn a_small_change_costs_little_and_one_request_after_the_cut() {
 }
 
 #[test]
+fn a_thousand_scattered_changes_cost_little_more_than_their_bytes() {
+    let mut rig = Rig::new(8);
+    rig.options.part_len_bytes = crate::PART_LEN_BYTES_DEFAULT;
+    let mut random = SplitMix64::new(8);
+    let file = {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, b"image", NodeKind::File);
+        state.truncate(file, 4 << 30);
+        file
+    };
+    rig.backup().unwrap();
+    for round in 0..2 {
+        let mut changed = std::collections::BTreeSet::new();
+        while changed.len() < 1024 {
+            changed.insert(random.below(4 << 20));
+        }
+        for place in changed {
+            let bytes: Vec<u8> = (0..1024).map(|_| random.next_u64() as u8).collect();
+            rig.tree.lock().write(file, place * 1024, &bytes);
+        }
+        let report = rig.backup().unwrap();
+        assert_eq!((report.everything_because, report.read_bytes), (None, 1 << 20));
+        let goal = (1 << 20) * 102 / 100 + 2048;
+        assert!(report.wire.total() <= goal, "{:?}, goal {goal}", report.wire);
+        // The goal's two kibibytes for the requests, and the map in its hundredths.
+        assert!(report.wire.sent < (1 << 20) + 8000, "round {round}: {:?}", report.wire);
+    }
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
 fn nothing_changed_is_no_batch_but_a_snapshot() {
     let mut rig = Rig::new(2);
     let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);

@@ -1,0 +1,237 @@
+//! How much memory a backup, a restore and a verification take, client and server together, must not depend on how long
+//! a file is. Counted where memory is handed out; a test binary of its own, so that nothing else is counted.
+
+use byteback_api::{Attributes, ByteString, FolderName, NodeKind};
+use byteback_control::{
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NameChange,
+    NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+};
+use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
+use byteback_server::{Server, ServerConfig};
+use byteback_store::{Store, StoreLimits};
+use byteback_sync::{
+    BackupOptions, ClientOptions, RestoreOptions, ServerClient, Silent, SnapshotSpec, VerifyOptions, backup, join,
+    restore, verify,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call is handed on to the system's allocator as it came; only numbers are kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most memory that was in use during `work`, beyond what was before, in bytes.
+fn peak_of(work: impl FnOnce()) -> usize {
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    work();
+    PEAK.load(Ordering::Relaxed).saturating_sub(before)
+}
+
+/// A tree of one file whose bytes are made while they are read.
+struct GeneratedTree {
+    len: u64,
+}
+
+const FILE: NodeId = NodeId(2);
+
+fn unused<T>() -> Result<T> {
+    unreachable!("a backup of everything does not call this")
+}
+
+impl TreeService for GeneratedTree {
+    fn status(&self) -> Result<TreeStatus> {
+        Ok(TreeStatus {
+            path: "/generated".into(),
+            mounted_at: None,
+            mode: None,
+            tree: TreeId(7),
+            epoch: Epoch(1),
+            nodes: 2,
+            open_nodes: 0,
+            pid: 0,
+            consumers: Vec::<ConsumerStatus>::new(),
+            ledger: Vec::new(),
+        })
+    }
+
+    fn resolve_pending(&self, _: &str, _: Option<Vec<u8>>) -> Result<()> {
+        unused()
+    }
+
+    fn cut(&self, _: &CutRequest) -> Result<CutInfo> {
+        Ok(CutInfo {
+            cut: CutId(1),
+            tree: TreeId(7),
+            epoch: Epoch(2),
+            since: None,
+            nodes: 2,
+            names: 1,
+            content_bytes: self.len,
+            tree_nodes: 2,
+            unreadable: Vec::new(),
+        })
+    }
+
+    fn changes(&self, _: CutId, _: ChangesCursor) -> Result<ChangesPage> {
+        use byteback_oplog::NodeKind;
+        let node = |node, kind, content| NodeChange {
+            node,
+            kind,
+            content,
+            is_new: true,
+        };
+        Ok(ChangesPage {
+            nodes: vec![
+                node(NodeId::ROOT, NodeKind::Directory, ContentChange::Unchanged),
+                node(FILE, NodeKind::File, ContentChange::Whole(WholeReason::NoMark)),
+            ],
+            names: vec![NameChange {
+                parent: NodeId::ROOT,
+                name: "file".into(),
+                child: Some(FILE),
+            }],
+            next: None,
+        })
+    }
+
+    fn attributes(&self, _: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>> {
+        let of = |node: &NodeId| Attributes {
+            kind: if *node == FILE {
+                NodeKind::File
+            } else {
+                NodeKind::Directory
+            },
+            mode: 0o700,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            size: if *node == FILE { self.len } else { 0 },
+            mtime_ns: 0,
+            rdev: 0,
+            target: None,
+            xattrs: Vec::new(),
+            user: None,
+            group: None,
+        };
+        Ok(nodes.iter().map(|node| Ok(of(node))).collect())
+    }
+
+    fn read(
+        &self,
+        _: CutId,
+        _: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        for (offset, len) in ranges {
+            let mut at = *offset;
+            while at < offset + len {
+                let now = usize::try_from(offset + len - at).unwrap().min(buffer.len());
+                // Nothing that compresses.
+                let mut state = at | 1;
+                for byte in &mut buffer[..now] {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    *byte = (state >> 32) as u8;
+                }
+                sink(Piece::Data {
+                    offset: at,
+                    bytes: &buffer[..now],
+                })?;
+                at += now as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, _: CutId, _: NodeId) -> Result<Option<ByteString>> {
+        unused()
+    }
+
+    fn note_batch(&self, _: CutId, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(&self, _: CutId, _: &Outcome) -> Result<FinishReport> {
+        Ok(FinishReport::default())
+    }
+
+    fn unmount(&self) -> Result<()> {
+        Err(ServiceError::new(
+            byteback_control::ErrorKind::Protocol,
+            "it is not mounted",
+        ))
+    }
+}
+
+/// Peaks of backup, restore and verification of a file of `len` bytes.
+fn peaks(len: u64) -> [usize; 3] {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Store::open(temp.path().join("data"), StoreLimits::default()).unwrap();
+    let config = ServerConfig {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config, store.clone()).unwrap();
+    let url = format!("http://{}", server.address());
+    let token = store.create_join_token(60_000_000_000).unwrap();
+    let joined = join(&url, &token, "test", ClientOptions::default()).unwrap();
+    let client = ServerClient::new(&url, &joined.token, ClientOptions::default()).unwrap();
+    let folder: FolderName = "home".parse().unwrap();
+    client.create_folder(&folder).unwrap();
+    let mut options = BackupOptions::new("consumer", joined.device_id);
+    options.part_len_bytes = 1 << 20;
+    let tree = GeneratedTree { len };
+    let target = temp.path().join("target");
+    let spec = SnapshotSpec::default();
+    let backed_up = peak_of(|| {
+        let report = backup(&tree, &client, &folder, &options, &Silent).unwrap();
+        assert_eq!(report.literal_bytes, len);
+    });
+    let restored = peak_of(|| {
+        let options = RestoreOptions::default();
+        let report = restore(&client, &folder, spec, b"", &target, &options, &Silent).unwrap();
+        assert!(report.is_complete() && report.written_bytes == len, "{report:?}");
+    });
+    let verified = peak_of(|| {
+        let options = VerifyOptions { deep: Some(&target) };
+        let report = verify(&client, &folder, spec, &options, &Silent).unwrap();
+        assert!(report.is_clean() && report.compared_bytes == len, "{report:?}");
+    });
+    [backed_up, restored, verified]
+}
+
+#[test]
+fn memory_does_not_grow_with_a_file() {
+    const MIB: usize = 1 << 20;
+    let short = peaks(16 << 20);
+    let long = peaks(96 << 20);
+    eprintln!("peaks in bytes: {short:?} for 16 MiB, {long:?} for 96 MiB");
+    for (what, (short, long)) in ["backup", "restore", "verify"].iter().zip(short.iter().zip(long)) {
+        assert!(long < short + 3 * MIB, "{what}: {short} bytes grew to {long}");
+        assert!(long < 24 * MIB, "{what}: {long} bytes");
+    }
+}
