@@ -1,6 +1,8 @@
 //! How much memory a backup, a restore and a verification take, client and server together, must not depend on how long
 //! a file is. Counted where memory is handed out; a test binary of its own, so that nothing else is counted.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use byteback_api::{Attributes, ByteString, FolderName, NodeKind};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NameChange,

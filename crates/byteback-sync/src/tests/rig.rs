@@ -119,11 +119,6 @@ impl Cutter {
         self.stays_dead.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the cut has happened.
-    pub(super) fn has_cut(&self) -> bool {
-        self.left.load(Ordering::SeqCst) == 0 || self.is_dead.load(Ordering::SeqCst)
-    }
-
     /// How many of `len` bytes pass.
     fn pass(&self, len: usize) -> usize {
         if self.is_dead.load(Ordering::SeqCst) {
@@ -346,12 +341,15 @@ impl Rig {
     }
 }
 
+/// Hears of events and may stop the operation.
+type Listener<'a> = Box<dyn Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a>;
+
 /// Remembers what was told, calls `on` for each event, and stops the operation when told so.
 pub(super) struct Told<'a> {
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) failures: Mutex<Vec<(String, String)>>,
     pub(super) is_cancelled: AtomicBool,
-    on: Box<dyn Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a>,
+    on: Listener<'a>,
 }
 
 impl<'a> Told<'a> {

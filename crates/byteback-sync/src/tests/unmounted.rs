@@ -92,11 +92,9 @@ fn change(dir: &Path, random: &mut SplitMix64) {
         3 => drop(fs::create_dir(&new)),
         4 => drop(symlink("somewhere", &new)),
         // As git and builds do: a folder that comes and goes, with things in it.
-        5 => {
-            if fs::create_dir(&new).is_ok() {
-                fs::write(new.join("inside"), &bytes).unwrap();
-                fs::remove_dir_all(&new).unwrap();
-            }
+        5 if fs::create_dir(&new).is_ok() => {
+            fs::write(new.join("inside"), &bytes).unwrap();
+            fs::remove_dir_all(&new).unwrap();
         }
         6 if !all.is_empty() => {
             let path = &all[pick(random, all.len())];
