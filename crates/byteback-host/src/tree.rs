@@ -149,9 +149,9 @@ fn open_dot(dir: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// The magic link that stands for `fd` in calls that accept no `O_PATH` descriptor. It names the file itself, also
-/// after a rename or an unlink, and also when that file is a symlink.
+/// after a rename or an unlink, and also when that file is a symlink. Of this thread: one may have a table of its own.
 fn proc_path(fd: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+    format!("/proc/thread-self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 /// A descriptor that we hold always has its magic link, so a missing one means a missing `/proc`.

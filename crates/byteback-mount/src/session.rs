@@ -33,7 +33,7 @@ pub use self::below::ProgramBelow;
 use self::mounting::{Mounted, NotUnmounted};
 use self::watcher::Watcher;
 use crate::adapter::{Adapter, CachePolicy};
-use crate::stores::{FlushError, Flushed, flush_stores};
+use crate::stores::{FlushError, Flushed, Flusher, flush_stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
 
@@ -177,7 +177,7 @@ pub struct Mount {
     end: Arc<End>,
     watcher: Arc<Watcher>,
     /// One flush at a time: a second one would only do the same again.
-    flushing: Mutex<()>,
+    flusher: Mutex<Flusher>,
 }
 
 impl Mount {
@@ -239,6 +239,7 @@ impl Mount {
         config.acl = SessionACL::All;
         let session = before_serving().and_then(|()| Session::from_fd(adapter, device, SessionACL::All, config));
         let started = session.and_then(|session| {
+            let flusher = Flusher::start(mounted.clone())?;
             let notifier = session.notifier();
             let end = Arc::new(End::default());
             let (at_end, quit) = (Arc::clone(&end), Arc::clone(&watcher));
@@ -250,9 +251,9 @@ impl Mount {
                     *at_end.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                     at_end.ended.notify_all();
                 })?;
-            Ok((notifier, end))
+            Ok((notifier, end, flusher))
         });
-        let (notifier, end) = match started {
+        let (notifier, end, flusher) = match started {
             Ok(started) => started,
             Err(source) => {
                 // The device is closed, so the mount is dead; take it away.
@@ -267,7 +268,7 @@ impl Mount {
             notifier,
             end,
             watcher,
-            flushing: Mutex::new(()),
+            flusher: Mutex::new(flusher),
         };
         mount.prove_alive().map_err(session_error)?;
         Ok(mount)
@@ -361,8 +362,8 @@ impl Mount {
     /// # Errors
     /// [`FlushError`] names the nodes of which the kernel could not write back everything.
     pub fn flush_stores(&self) -> Result<Flushed, FlushError> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        flush_stores(&self.tree, &self.mounted, &self.notifier)
+        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        flush_stores(&self.tree, &flusher, &self.notifier)
     }
 }
 

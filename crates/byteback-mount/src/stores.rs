@@ -5,25 +5,25 @@
 //! an `fsync` like any other: it writes back the node's dirty pages and waits for the answers of all of them, on
 //! old kernels as on new ones (`sync_file_range` does not wait where FUSE copies pages before writing them back).
 //! Its last step, the `FSYNC` request, comes to us on a handle that we know to be our own, and is answered without
-//! forcing the disk. The calling thread must therefore not be one that serves requests.
+//! forcing the disk. It is done by a thread of its own, see [`flusher`].
 //!
 //! Nodes are reached by name, one component at a time, never through a symlink, and what was opened must be the
 //! node that was meant. Where that fails (no permission, renamed just now), the kernel is told to drop the node's
 //! pages instead, upon which it writes the dirty ones back first. A file without a name is no part of any picture,
 //! but is asked for all the same, in this second way.
 
+mod flusher;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use byteback_host::tree::{self as host};
 use fuser::{INodeNo, Notifier};
 use rustix::fs::{Mode, OFlags};
 
-use crate::handles::OpenFile;
 use crate::inodes::NodeId;
-use crate::session::mounting::Mounted;
 use crate::tree::{Tree, stale};
+pub(crate) use flusher::Flusher;
 
 /// What a flush did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,16 +46,14 @@ pub struct FlushError {
     pub source: io::Error,
 }
 
-/// Registers this thread's opens as our own while it lives.
+/// Registers a thread's opens as our own while it lives.
 struct OwnOpens<'a> {
     tree: &'a Tree,
     thread: u32,
 }
 
 impl<'a> OwnOpens<'a> {
-    fn begin(tree: &'a Tree) -> Self {
-        // The number is positive.
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    fn begin(tree: &'a Tree, thread: u32) -> Self {
         tree.own_threads().push(thread);
         Self { tree, thread }
     }
@@ -70,28 +68,47 @@ impl Drop for OwnOpens<'_> {
     }
 }
 
-pub(crate) fn flush_stores(tree: &Tree, mounted: &Mounted, notifier: &Notifier) -> Result<Flushed, FlushError> {
+pub(crate) fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) -> Result<Flushed, FlushError> {
     let mut flushed = Flushed::default();
     let mut failed: Vec<(NodeId, String, io::Error)> = Vec::new();
-    let files: Vec<Arc<OpenFile>> = tree.handles.open_for_writing();
-    if files.is_empty() {
+    // Numbers and names, no open files: the flusher must not be the one who closes them.
+    let nodes: Vec<NodeId> = tree.handles.open_for_writing().iter().map(|file| file.node()).collect();
+    if nodes.is_empty() {
         return Ok(flushed);
     }
-    let _own = OwnOpens::begin(tree);
-    let root = mounted.open_root();
-    for file in files {
-        let node = file.node();
-        let path = tree.path_of(node);
-        let synced = match (&root, &path) {
-            (Ok(root), Some(path)) => sync_through_mount(root, path, node),
-            _ => Err(stale()),
-        };
-        match synced {
+    let own = OwnOpens::begin(tree, flusher.thread_id());
+    let (named, nameless): (Vec<_>, Vec<_>) = nodes
+        .into_iter()
+        .map(|node| (node, tree.path_of(node)))
+        .partition(|(_, path)| path.is_some());
+    let named: Vec<(NodeId, Vec<std::ffi::OsString>)> = named
+        .into_iter()
+        .filter_map(|(node, path)| Some((node, path?)))
+        .collect();
+    let answers = match flusher.sync(named.clone()) {
+        Ok(answers) => answers,
+        Err(gone) => {
+            return Err(FlushError {
+                first: named
+                    .first()
+                    .map_or_else(String::new, |(node, path)| describe(*node, Some(path))),
+                nodes: named.into_iter().map(|(node, _)| node).collect(),
+                source: gone,
+            });
+        }
+    };
+    drop(own);
+    let mut unreached: Vec<(NodeId, Option<Vec<std::ffi::OsString>>)> = nameless;
+    for ((node, path), answer) in named.into_iter().zip(answers) {
+        match answer {
             Ok(()) => flushed.synced += 1,
-            Err(reason) if is_unreachable(&reason) => match notifier.inval_inode(INodeNo(node.get()), 0, 0) {
-                Ok(()) => flushed.invalidated += 1,
-                Err(error) => failed.push((node, describe(node, path.as_deref()), error)),
-            },
+            Err(reason) if is_unreachable(&reason) => unreached.push((node, Some(path))),
+            Err(error) => failed.push((node, describe(node, Some(&path)), error)),
+        }
+    }
+    for (node, path) in unreached {
+        match notifier.inval_inode(INodeNo(node.get()), 0, 0) {
+            Ok(()) => flushed.invalidated += 1,
             Err(error) => failed.push((node, describe(node, path.as_deref()), error)),
         }
     }

@@ -44,7 +44,7 @@ const HELPERS: [&str; 6] = [
 pub(super) struct MountId(pub(super) u64);
 
 /// A mount of ours.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Mounted {
     pub(super) point: PathBuf,
     pub(super) id: MountId,
@@ -198,11 +198,11 @@ pub(super) fn mount_id(path: &Path) -> io::Result<MountId> {
 
 fn mount_id_of(fd: impl AsFd) -> io::Result<MountId> {
     let mut info = String::new();
-    std::fs::File::open(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))?.read_to_string(&mut info)?;
+    std::fs::File::open(format!("/proc/thread-self/fdinfo/{}", fd.as_fd().as_raw_fd()))?.read_to_string(&mut info)?;
     info.lines()
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
         .map(MountId)
-        .ok_or_else(|| io::Error::other("/proc/self/fdinfo tells no mount id"))
+        .ok_or_else(|| io::Error::other("/proc/thread-self/fdinfo tells no mount id"))
 }
 
 /// The type of the topmost mount exactly at `path`, if something is mounted there.

@@ -27,6 +27,7 @@ mod rig;
 
 mod blows;
 mod commit;
+mod flush;
 mod meddling;
 
 /// The body of the processes that the tests start as writers.

@@ -6,6 +6,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::operation::{Operation, Performer};
 
@@ -13,6 +14,8 @@ use super::operation::{Operation, Performer};
 const VARIABLE: &str = "BYTEBACK_HAND";
 /// What an answer begins with; the test harness prints lines of its own.
 const ANSWER: &str = "hand-answers:";
+
+const DIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
@@ -82,7 +85,11 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // One that waits for a mount that hangs cannot die; the test shall fail, not hang as well.
+        let deadline = Instant::now() + DIES_WITHIN;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

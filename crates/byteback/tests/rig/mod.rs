@@ -400,8 +400,9 @@ impl Drop for Rig {
             std::thread::sleep(Duration::from_millis(20));
         }
         if is_mounted(&self.tree()) {
-            // The watcher did not do it; nothing may stay behind.
-            let _ = rustix::mount::unmount(self.tree(), rustix::mount::UnmountFlags::DETACH);
+            // The watcher did not do it; nothing may stay behind, nor anybody who waits for an answer.
+            let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+            let _ = rustix::mount::unmount(self.tree(), flags);
         }
     }
 }
