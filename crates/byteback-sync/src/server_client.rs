@@ -442,6 +442,3 @@ fn certificates(base_url: &str, pem: &[u8]) -> Result<Vec<Certificate<'static>>,
     }
     Ok(certificates)
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,11 +5,13 @@
 //! | `scripted_tree` | a tree in memory with a log as simple as can be, and what it must look like when restored |
 //! | `rig` | server, proxy that cuts connections, scripted answers |
 //! | `model` | random changes, backups and restores of every snapshot |
+//! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `hostile` | answers that no honest server gives |
 //! | `restoring` | what a restore does to a target |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
+mod client;
 mod faults;
 mod hostile;
 mod model;

@@ -289,6 +289,13 @@ impl Rig {
         self.restart_server(StoreLimits::default());
     }
 
+    /// What the server has counted: bytes received and sent.
+    pub(super) fn server_bytes(&self) -> (u64, u64) {
+        let serving = self.serving.lock().unwrap();
+        let server = &serving.as_ref().unwrap().1;
+        (server.received_bytes(), server.sent_bytes())
+    }
+
     pub(super) fn data(&self) -> PathBuf {
         self.temp.path().join("data")
     }
@@ -393,6 +400,13 @@ pub(super) type Answer = (u16, &'static str, Vec<u8>);
 
 /// A server that answers each request (method, path with query) by script.
 pub(super) fn scripted_server(script: impl Fn(&str, &str) -> Answer + Send + Sync + 'static) -> ServerClient {
+    scripted_server_with(impatient(), script)
+}
+
+pub(super) fn scripted_server_with(
+    options: ClientOptions,
+    script: impl Fn(&str, &str) -> Answer + Send + Sync + 'static,
+) -> ServerClient {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -427,5 +441,5 @@ pub(super) fn scripted_server(script: impl Fn(&str, &str) -> Answer + Send + Syn
             }
         }
     });
-    ServerClient::new(&format!("http://{address}"), "bbd_x", impatient()).unwrap()
+    ServerClient::new(&format!("http://{address}"), "bbd_x", options).unwrap()
 }

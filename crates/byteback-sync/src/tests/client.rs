@@ -1,0 +1,155 @@
+//! What the client does with the answers it gets: what it repeats, what it never repeats, and what it counts.
+
+use super::rig::{Answer, Rig, impatient, patient, scripted_server_with};
+use crate::{ServerErrorKind, join};
+use byteback_api::messages::{BatchApplied, BatchStatus, FolderList, JoinResponse};
+use byteback_api::{Code, FolderName, NodeKind, Problem};
+use byteback_oplog::NodeId;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+fn json(value: &impl serde::Serialize) -> Answer {
+    (200, "application/json", serde_json::to_vec(value).unwrap())
+}
+
+fn problem(code: Code) -> Answer {
+    let problem = Problem::new(code, "as the test wants it");
+    let body = serde_json::to_vec(&problem).unwrap();
+    (code.status(), "application/problem+json", body)
+}
+
+fn folder() -> FolderName {
+    "home".parse().unwrap()
+}
+
+fn applied() -> BatchApplied {
+    BatchApplied {
+        seq: 7,
+        snapshot_id: None,
+        repeated: false,
+        stored_bytes: 0,
+    }
+}
+
+fn status(applied: Option<BatchApplied>) -> Answer {
+    json(&BatchStatus {
+        applied,
+        staged_parts: Vec::new(),
+    })
+}
+
+#[test]
+fn what_may_pass_is_tried_again_and_what_says_no_is_not() {
+    let options = patient();
+    for (code, tries) in [
+        (Code::Unavailable, u64::from(options.attempts_max)),
+        (Code::RequestTimeout, u64::from(options.attempts_max)),
+        (Code::Unauthorized, 1),
+        (Code::FolderNotFound, 1),
+        (Code::StorageFull, 1),
+        (Code::Internal, 1),
+    ] {
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&asked);
+        let server = scripted_server_with(options.clone(), move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            problem(code)
+        });
+        let error = server.folders().unwrap_err();
+        assert_eq!(asked.load(Ordering::SeqCst), tries, "{code:?}");
+        assert_eq!(error.problem.unwrap().code, code);
+    }
+    let asked = AtomicU64::new(0);
+    let server = scripted_server_with(options, move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
+        0..3 => problem(Code::Unavailable),
+        _ => json(&FolderList { folders: Vec::new() }),
+    });
+    assert!(server.folders().unwrap().folders.is_empty());
+}
+
+/// Lets a commit meet these answers, one after the other; answers what it came to and what was asked.
+fn commit(posts: Vec<Answer>, gets: Vec<Answer>) -> (Result<BatchApplied, crate::ServerError>, String) {
+    let asked = Arc::new(Mutex::new(String::new()));
+    let log = Arc::clone(&asked);
+    let (posts, gets) = (Mutex::new(posts.into_iter()), Mutex::new(gets.into_iter()));
+    let server = scripted_server_with(patient(), move |method, _| {
+        log.lock().unwrap().push_str(&method[..1]);
+        let answers = if method == "POST" { &posts } else { &gets };
+        answers
+            .lock()
+            .unwrap()
+            .next()
+            .unwrap_or_else(|| problem(Code::RouteNotFound))
+    });
+    let result = server.commit(&folder(), 2, 0, &byteback_api::batch::MAGIC, &|_| {});
+    let asked = asked.lock().unwrap().clone();
+    (result, asked)
+}
+
+#[test]
+fn a_commit_is_asked_about_before_it_is_sent_again() {
+    // Applied although its answer was lost: not sent again.
+    let (result, asked) = commit(vec![problem(Code::Unavailable)], vec![status(Some(applied()))]);
+    assert_eq!((result.unwrap().seq, asked.as_str()), (7, "PG"));
+    // Not applied: sent again.
+    let (result, asked) = commit(vec![problem(Code::Unavailable), json(&applied())], vec![status(None)]);
+    assert_eq!((result.unwrap().seq, asked.as_str()), (7, "PGP"));
+    // Failed inside: asked about, but not repeated; whether it is still at work nobody knows.
+    let (result, asked) = commit(vec![problem(Code::Internal)], vec![status(None)]);
+    let error = result.unwrap_err();
+    assert_eq!((error.kind, asked.as_str()), (ServerErrorKind::Internal, "PG"));
+    assert!(!crate::ServerClient::commit_outcome_is_known(error.kind));
+    // An answer that cannot be understood may have been a yes.
+    let garbage = (200, "text/html", b"<html>".to_vec());
+    let (result, asked) = commit(vec![garbage], vec![status(Some(applied()))]);
+    assert_eq!((result.unwrap().seq, asked.as_str()), (7, "PG"));
+    // A no is a no.
+    for code in [
+        Code::Conflict,
+        Code::PartsMissing,
+        Code::InvalidBatch,
+        Code::StorageFull,
+        Code::Unauthorized,
+    ] {
+        let (result, asked) = commit(vec![problem(code)], vec![]);
+        let kind = result.unwrap_err().kind;
+        assert!(crate::ServerClient::commit_outcome_is_known(kind), "{code:?}");
+        assert_eq!(asked, "P", "{code:?}");
+    }
+}
+
+#[test]
+fn a_join_token_is_sent_once() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let server = scripted_server_with(impatient(), move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => problem(Code::Unavailable),
+        _ => json(&JoinResponse {
+            device_id: 1,
+            token: "bbd_x".to_owned(),
+        }),
+    });
+    let error = join(server.base_url(), "bbj_x", "test", patient()).unwrap_err();
+    assert_eq!((error.kind, asked.load(Ordering::SeqCst)), (ServerErrorKind::Busy, 1));
+}
+
+#[test]
+fn bytes_on_the_wire_are_those_that_the_server_counts() {
+    let rig = Rig::new(70);
+    let (received_before, sent_before) = rig.server_bytes();
+    let before = rig.client.wire_bytes();
+    {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, b"f", NodeKind::File);
+        state.write(file, 0, &[5; 100_000]);
+    }
+    let report = rig.backup().unwrap();
+    rig.assert_snapshot(crate::SnapshotSpec::default(), &rig.tree.picture());
+    let wire = rig.client.wire_bytes().since(before);
+    let (received, sent) = rig.server_bytes();
+    assert_eq!(
+        (wire.sent, wire.received),
+        (received - received_before, sent - sent_before)
+    );
+    assert!(report.wire.sent > 0 && report.wire.sent < wire.sent);
+}
