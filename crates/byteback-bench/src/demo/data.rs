@@ -41,7 +41,7 @@ const IMAGE_FILES: [(&str, u64, usize); 3] = [
 /// Files that the database has a row for.
 const FILE_ROWS_MAX: usize = 40_000;
 /// Sources of crates in the source tree.
-const VENDOR_BYTES: u64 = 24 << 20;
+const VENDOR_BYTES: u64 = 12 << 20;
 const MAILBOX_BYTES: usize = 32 << 20;
 /// Messages that arrive between the two backups.
 const NEW_MESSAGES: usize = 40;

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -109,6 +110,21 @@ pub(crate) fn check() -> Result<(), Interrupted> {
     if state().interrupted { Err(Interrupted) } else { Ok(()) }
 }
 
+/// Lets a program receive signals again: it inherits those that are blocked here, and could not even be asked to end.
+pub(super) fn unblock_signals(command: &mut Command) {
+    // SAFETY: what runs between fork and exec is two calls that are allowed there, on memory of its own.
+    unsafe {
+        command.pre_exec(|| {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        });
+    }
+}
+
 /// Starts a program that is to end when the user asks to stop, and that [`forget`] is called for before it is reaped.
 pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, Interrupted> {
     // Under the lock, so that a signal comes either before the start or after the program is listed.
@@ -116,6 +132,7 @@ pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, 
     if state.interrupted {
         return Err(Interrupted);
     }
+    unblock_signals(command);
     let child = command.spawn();
     if let Ok(child) = &child {
         state.awaited.push(Pid::from_child(child));

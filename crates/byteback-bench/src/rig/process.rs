@@ -293,6 +293,7 @@ impl Background {
     /// Starts a program. Its outputs are what `command` says.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, SuiteError> {
         interrupt::check()?;
+        interrupt::unblock_signals(command);
         let child = command
             .process_group(0)
             .spawn()

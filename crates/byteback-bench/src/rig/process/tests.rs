@@ -72,3 +72,28 @@ fn a_watched_programs_lines_come_while_it_runs_and_again_with_the_result() {
     assert_eq!(lines, ["one", "two"]);
     assert_eq!(finished.text(), "one\ntwo\nthree");
 }
+
+#[test]
+fn a_program_can_be_asked_to_end_although_signals_are_blocked_here() {
+    // In a thread of its own, since the mask is the thread's.
+    let status = thread::spawn(|| {
+        // SAFETY: the set is initialised before it is used.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            assert_eq!(
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()),
+                0
+            );
+        }
+        let started = Instant::now();
+        Background::start("sleep", program("sleep").arg("60"))
+            .unwrap()
+            .stop()
+            .unwrap();
+        assert!(run(program("sh").args(["-c", "kill -TERM $$; sleep 1"])).is_err());
+        started.elapsed()
+    });
+    assert!(status.join().unwrap() < STOP_TIMEOUT / 2);
+}
