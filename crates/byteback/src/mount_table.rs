@@ -8,6 +8,21 @@ use std::path::{Path, PathBuf};
 /// The type of our mounts in the table.
 const TYPE: &str = "fuse.byteback";
 
+/// A mount of anybody.
+struct Entry {
+    id: u64,
+    parent: u64,
+    point: PathBuf,
+    kind: Vec<u8>,
+    source: PathBuf,
+}
+
+impl Entry {
+    fn shows(&self, directory: &Path) -> bool {
+        self.kind == TYPE.as_bytes() && self.source == directory
+    }
+}
+
 /// A mount of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
@@ -27,21 +42,64 @@ pub(crate) fn at(point: &Path) -> Option<TableEntry> {
     ours().ok()?.into_iter().rev().find(|mount| mount.point == point)
 }
 
+/// The mount points below `directory` that hide a part of it, the uppermost of each: what lies in them is not tracked.
+pub(crate) fn hiding_below(directory: &Path) -> Vec<PathBuf> {
+    // Without the table nothing is known, which is no reason to fail.
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    parse_hiding(&table, directory)
+}
+
+fn parse_hiding(table: &[u8], directory: &Path) -> Vec<PathBuf> {
+    let entries = parse_all(table);
+    let ours: Vec<u64> = entries
+        .iter()
+        .filter(|entry| entry.shows(directory))
+        .map(|entry| entry.id)
+        .collect();
+    let mut points: Vec<PathBuf> = Vec::new();
+    for entry in &entries {
+        let is_below = entry.point.starts_with(directory) && entry.point != directory;
+        // A folder in the tracked folder, tracked by itself and mounted later: behind it is what it shows.
+        let is_transparent = ours.contains(&entry.parent) && entry.shows(&entry.point);
+        if is_below && !is_transparent {
+            points.push(entry.point.clone());
+        }
+    }
+    points.sort();
+    points.dedup_by(|below, above| below.starts_with(above));
+    points
+}
+
 fn parse(table: &[u8]) -> Vec<TableEntry> {
+    let ours = parse_all(table)
+        .into_iter()
+        .filter(|entry| entry.kind == TYPE.as_bytes());
+    ours.map(|entry| TableEntry {
+        point: entry.point,
+        directory: entry.source,
+    })
+    .collect()
+}
+
+fn parse_all(table: &[u8]) -> Vec<Entry> {
     let lines = table.split(|byte| *byte == b'\n');
     lines.filter_map(parse_line).collect()
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - type source options`, with any number of fields before the dash.
-fn parse_line(line: &[u8]) -> Option<TableEntry> {
+fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = fields.nth(4)?;
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let point = fields.nth(2)?;
     let mut behind_dash = fields.skip_while(|field| *field != b"-").skip(1);
     let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
-    (behind_dash.next()? == TYPE.as_bytes()).then_some(())?;
-    Some(TableEntry {
+    Some(Entry {
+        id,
+        parent,
         point: path(point),
-        directory: path(behind_dash.next()?),
+        kind: behind_dash.next()?.to_vec(),
+        source: path(behind_dash.next()?),
     })
 }
 

@@ -16,6 +16,7 @@ use crate::binding::{self, Binding};
 use crate::error::{CommandError, Result, chain};
 use crate::exit_code::Exit;
 use crate::mount_table;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::Settings;
 
@@ -189,6 +190,16 @@ pub(crate) fn open(folder: &StateFolder, compared: &mut dyn FnMut(u64)) -> Resul
             "Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"
         ))
     })
+}
+
+/// Says which parts of a folder lie in other file systems: these are not tracked and not saved.
+pub(crate) fn warn_of_other_file_systems(folder: &StateFolder, output: Output) {
+    for point in mount_table::hiding_below(folder.directory()) {
+        output.warn(&format!(
+            "{} is a file system of its own and is not saved with the folder; back it up by itself",
+            point.display()
+        ));
+    }
 }
 
 /// Takes away the mount of a daemon that died, which would hide the folder.

@@ -66,6 +66,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         force_full: arguments.full,
         ..BackupOptions::new(tracked_folder::consumer(&binding), credentials.device)
     };
+    tracked_folder::warn_of_other_file_systems(&folder, settings.output);
     let report = backup(
         owner.service(),
         &server,

@@ -313,6 +313,7 @@ fn log(text: &str) {
 
 fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
+    tracked_folder::warn_of_other_file_systems(folder, output);
     if output.json {
         return output.object("summary", ready);
     }

@@ -32,3 +32,20 @@ fn damaged_lines_are_passed_by() {
     assert_eq!(unescape(b"a\\0"), b"a\\0");
     assert_eq!(unescape(b"\\777"), b"\\777");
 }
+
+#[test]
+fn what_hides_a_part_of_a_folder_is_found() {
+    let table = b"\
+1 0 8:1 / / rw - ext4 /dev/sda rw
+2 1 0:5 / /a rw - fuse.byteback /a rw
+3 1 0:6 / /a/tmp rw - tmpfs tmpfs rw
+4 3 0:7 / /a/tmp/deeper rw - tmpfs tmpfs rw
+5 2 0:8 / /a/later rw - fuse.byteback /a/later rw
+6 1 0:9 / /a/earlier rw - fuse.byteback /a/earlier rw
+7 2 0:10 / /a/shown rw - fuse.byteback /elsewhere rw
+8 1 0:11 / /ab rw - tmpfs tmpfs rw
+";
+    let found = parse_hiding(table, Path::new("/a"));
+    assert_eq!(found, ["/a/earlier", "/a/shown", "/a/tmp"].map(PathBuf::from));
+    assert_eq!(parse_hiding(table, Path::new("/b")), Vec::<PathBuf>::new());
+}

@@ -47,6 +47,31 @@ fn an_unmounted_folder_is_saved_by_looking_at_every_file() {
 }
 
 #[test]
+fn another_file_system_below_the_folder_is_said_to_be_left_out() {
+    let mut world = World::served();
+    let below = world.small_disk("tree/below", "1m");
+    fs::write(below.join("unsaved"), "unsaved").unwrap();
+    fs::write(world.tree().join("saved"), "saved").unwrap();
+    for _ in 0..2 {
+        let ran = world.on_tree("backup", &[]).ends_with(0);
+        assert!(
+            ran.stderr
+                .contains(&format!("{} is a file system of its own", below.display())),
+            "{}",
+            ran.stderr
+        );
+        assert_eq!(world.about_tree("ls", &[]).fine().stdout, "saved\n");
+        let mounted = world.on_tree("mount", &[]).ends_with(0);
+        assert!(
+            mounted.stderr.contains("a file system of its own"),
+            "{}",
+            mounted.stderr
+        );
+        world.on_tree("umount", &[]).fine();
+    }
+}
+
+#[test]
 fn what_changed_between_two_mounts_is_found_and_said() {
     let world = World::mounted();
     let tree = world.tree();
