@@ -390,3 +390,65 @@ fn programs_that_were_there_before_the_mount_are_named() {
     }
     assert!(fixture.programs_below().is_empty());
 }
+
+#[test]
+fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let disk = fixture.tree().parent().unwrap().to_owned();
+    let status = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
+        .arg(&disk)
+        .status()
+        .unwrap();
+    if !status.success() {
+        println!("skipped: this machine does not let us mount a tmpfs");
+        return;
+    }
+    fs::create_dir(fixture.tree()).unwrap();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let tree = fixture.tree();
+        for number in 0..200 {
+            fs::write(tree.join(format!("old {number}")), vec![1; 5000]).unwrap();
+        }
+        fs::write(tree.join("large"), vec![1; 1 << 20]).unwrap();
+        fixture.mount();
+        let mut saved = Saved::default();
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        let junk = fs::File::create(disk.join("junk")).unwrap();
+        let mut at = 0;
+        while let Ok(more) = junk.write_at(&[0; 4096], at) {
+            at += more as u64;
+        }
+        // So much that the log has to grow.
+        for number in 0..6000 {
+            std::os::unix::fs::symlink("nowhere", tree.join(format!("link {number}"))).unwrap_or_default();
+        }
+        let request = CutRequest {
+            consumer: "backup".to_owned(),
+            everything: false,
+            look_only: false,
+            since: None,
+        };
+        let refused = fixture.client().cut(&request).map(|cut| cut.cut);
+        println!("a cut on the full disk: {refused:?}");
+        for number in 0..200 {
+            let file = fs::File::options().write(true).open(tree.join(format!("old {number}")));
+            file.unwrap().write_all_at(&[2; 10], 100).unwrap();
+        }
+        fs::remove_file(tree.join("large")).unwrap();
+        fs::remove_file(disk.join("junk")).unwrap();
+        drop(junk);
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        for number in 0..200 {
+            let name = format!("old {number}");
+            assert!(content(&saved, &name) == fs::read(tree.join(&name)).unwrap(), "{name}");
+        }
+        let names: Vec<_> = crate::operations::look(&tree).into_keys().collect();
+        assert_eq!(saved.tree().into_keys().collect::<Vec<_>>(), names);
+        fixture.umount();
+    }));
+    let _ = std::process::Command::new("umount").arg("-l").arg(&disk).status();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}

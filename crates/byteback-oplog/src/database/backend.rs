@@ -4,6 +4,10 @@
 //! exist; the new one knows nothing of them and reuses their pages, so that they must not read the file any more: they get
 //! an error, never the pages of somebody else.
 //!
+//! **A full disk.** Space is taken when the file grows, so that a disk without any fails this one call, and not a write in the
+//! middle of a transaction, or the repair after it: then not even reading would go on, and the gate would refuse the very
+//! `unlink` that makes room.
+//!
 //! **A failed sync.** What was written since the last good one may never reach the disk, although it can still be read, and
 //! the next sync will not say so. Hence the ranges that no sync has confirmed are remembered beyond the backend. They are
 //! written once more, as they read now, at once (so that a process that comes later does not trust what is only in memory)
@@ -79,6 +83,18 @@ fn write_again(file: &dyn DurableFile, ranges: &ExtentSet) -> io::Result<()> {
     Ok(())
 }
 
+/// Takes the space from `at` to `end`, which reads as zeros already.
+fn write_zeros(file: &dyn DurableFile, mut at: u64, end: u64) -> io::Result<()> {
+    let zeros = [0; 16 << 10];
+    while at < end {
+        // At most the buffer's length, so the cast loses nothing.
+        let len = (end - at).min(zeros.len() as u64) as usize;
+        file.write_all_at(at, &zeros[..len])?;
+        at += len as u64;
+    }
+    Ok(())
+}
+
 impl redb::StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
         self.on(|file| file.len())
@@ -89,7 +105,15 @@ impl redb::StorageBackend for Backend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.on(|file| file.set_len(len))
+        self.on(|file| {
+            let before = file.len()?;
+            // First the length, at once: redb knows no file of a length in between.
+            file.set_len(len)?;
+            write_zeros(file, before, len).inspect_err(|_| {
+                // If this fails too, the file is merely too long.
+                let _ = file.set_len(before);
+            })
+        })
     }
 
     fn sync_data(&self) -> io::Result<()> {
