@@ -166,7 +166,11 @@ impl ServerError {
         Self {
             kind,
             request: request.to_owned(),
-            message: error.to_string(),
+            message: match &error {
+                // Without the name of the layer that said it.
+                ureq::Error::Io(io) => io.to_string(),
+                error => error.to_string(),
+            },
             next: next.to_owned(),
             problem: None,
             source: Some(Box::new(error)),

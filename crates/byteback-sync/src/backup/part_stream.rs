@@ -292,7 +292,10 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
 }
 
 fn tell_waiting(monitor: &dyn Monitor, error: &ServerError) {
-    let message = format!("{}; waiting and trying again", error.message);
+    let message = format!(
+        "the server does not answer ({}); waiting and trying again",
+        error.message
+    );
     monitor.event(Event::Warning(&message));
 }
 
