@@ -232,7 +232,8 @@ impl TreeService for Service {
             cut: cut_id,
             tree: log.tree(),
             epoch: cut.epoch(),
-            since: since.filter(|since| *since <= cut.epoch()),
+            // Where the log no longer knows that time, the changes are everything there is, and nothing tells what was removed.
+            since: since.filter(|since| *since <= cut.epoch() && !changes.is_everything),
             nodes: changes.nodes.len() as u64,
             names: changes.names.len() as u64,
             content_bytes: content_bytes.sum(),

@@ -122,8 +122,9 @@ impl LiveTree {
             let file = host::reopen(&fd, OFlags::RDONLY).ok()?;
             rustix::fs::fsync(&file).ok()?;
         }
-        let stat = host::stat_fd(&fd).ok()?;
+        // The time first: between the two this thread may have to wait.
         let now_ns = self.clock.now_ns();
+        let stat = host::stat_fd(&fd).ok()?;
         let latest_ns = self.settle_up_to_ns.map_or(now_ns, |time_ns| time_ns.min(now_ns));
         let is_old = latest_ns.saturating_sub(stat.ctime_ns) > TIME_TICK_NS;
         is_old.then(|| Fence::of(&stat))

@@ -452,3 +452,21 @@ fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn a_time_that_the_log_no_longer_knows_is_answered_with_everything_and_says_so() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let mut saved = Saved::default();
+    for value in 1..4 {
+        fs::write(fixture.tree().join("file"), vec![value; 1000]).unwrap();
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    }
+    let request = CutRequest {
+        consumer: "other".to_owned(),
+        everything: false,
+        look_only: true,
+        since: Some(byteback_oplog::Epoch(1)),
+    };
+    assert_eq!(fixture.client().cut(&request).unwrap().since, None);
+}
