@@ -78,11 +78,12 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
     }
     if joined {
         output.say(format!(
-            "Joined {} as device {}; its token is kept in {}.",
-            repository.server,
-            credentials.device,
-            token_path.display()
+            "Joined {} as device {}.",
+            repository.server, credentials.device
         ))?;
+        if output.verbosity > 0 {
+            output.say(format!("  its token is kept in {}", token_path.display()))?;
+        }
     }
     output.say(format!("{directory} is now backed up to {repository}."))?;
     output.say(format!(
