@@ -249,7 +249,7 @@ impl ServerClient {
 
     /// Sends a request until it is answered or will not be; an answer that says no is an error.
     fn send(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
-        persist(self.pauses(), &|_| {}, || self.send_once(ask))
+        persist(self.pauses(), &|_| true, || self.send_once(ask))
     }
 
     fn send_once(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
@@ -294,7 +294,7 @@ impl ServerClient {
 
     /// Sends a request and reads its answer; the body may break off like the head: both are repeated as one.
     fn json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
-        persist(self.pauses(), &|_| {}, || self.send_for_json(ask))
+        persist(self.pauses(), &|_| true, || self.send_for_json(ask))
     }
 
     fn send_for_json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
@@ -328,23 +328,18 @@ impl ServerClient {
     }
 }
 
-/// Tries again while the failure may pass and there are attempts left; `waiting` hears of the first failure.
+/// Hears of a failure that may pass, and answers whether to go on trying.
+pub(crate) type GoOn<'a> = &'a dyn Fn(&ServerError) -> bool;
+
+/// Tries again while the failure may pass and there are attempts left.
 fn persist<T>(
     mut pauses: Pauses<'_>,
-    waiting: &dyn Fn(&ServerError),
+    go_on: GoOn<'_>,
     mut attempt: impl FnMut() -> Result<T, ServerError>,
 ) -> Result<T, ServerError> {
-    let mut is_first = true;
     loop {
         match attempt() {
-            Err(error) if error.kind.is_transient() && pauses.left > 0 => {
-                if std::mem::take(&mut is_first) {
-                    waiting(&error);
-                }
-                if !pauses.rest() {
-                    return Err(error);
-                }
-            }
+            Err(error) if error.kind.is_transient() && go_on(&error) && pauses.rest() => {}
             done => return done,
         }
     }

@@ -17,12 +17,12 @@
 //! after a crash can ask the server what became of it.
 
 use crate::error::{Result, ServerError, SyncError};
-use crate::monitor::{Event, Monitor};
+use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -195,9 +195,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         let applied = self
             .to
             .server
-            .commit(self.to.folder, counter, parts, &bytes, &|error| {
-                tell_waiting(self.to.monitor, error);
-            })
+            .commit(self.to.folder, counter, parts, &bytes, &patience(self.to.monitor))
             .map_err(|error| {
                 if ServerClient::commit_outcome_is_known(error.kind) {
                     SyncError::Server(error)
@@ -239,7 +237,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 self.scope.spawn(move || {
                     for (part, bytes) in waiting {
                         let staged = server
-                            .put_part(folder, counter, part, &bytes, &|error| tell_waiting(monitor, error))
+                            .put_part(folder, counter, part, &bytes, &patience(monitor))
                             .map(drop);
                         if staged.is_ok() {
                             monitor.event(Event::BytesSent(len_u64(bytes.len())));
@@ -258,7 +256,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         };
         while let Ok(answer) = sender.answers.try_recv() {
             sender.in_flight -= 1;
-            answer?;
+            answered(self.to.monitor, answer)?;
         }
         sender.in_flight += 1;
         sender.parts.send((part, bytes)).map_err(|_| sender_ended())
@@ -285,18 +283,30 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         while sender.in_flight > 0 {
             let answer = sender.answers.recv().map_err(|_| sender_ended())?;
             sender.in_flight -= 1;
-            answer?;
+            answered(self.to.monitor, answer)?;
         }
         Ok(())
     }
 }
 
-fn tell_waiting(monitor: &dyn Monitor, error: &ServerError) {
-    let message = format!(
-        "the server does not answer ({}); waiting and trying again",
-        error.message
-    );
-    monitor.event(Event::Warning(&message));
+/// What the server made of a part: an error after the user stopped the backup is the stop.
+fn answered(monitor: &dyn Monitor, answer: Result<(), ServerError>) -> Result<()> {
+    answer.or_else(|error| {
+        check_cancelled(monitor)?;
+        Err(error.into())
+    })
+}
+
+/// Tells the first failure of a transfer that may pass, and goes on until the user stops it.
+fn patience(monitor: &dyn Monitor) -> impl Fn(&ServerError) -> bool {
+    let is_told = Cell::new(false);
+    move |error| {
+        if !is_told.replace(true) {
+            let message = format!("{}; waiting and trying again", error.message);
+            monitor.event(Event::Warning(&message));
+        }
+        !monitor.is_cancelled()
+    }
 }
 
 /// Only a panic of the sending thread, which the scope reports, can lead here.

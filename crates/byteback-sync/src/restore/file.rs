@@ -5,7 +5,7 @@ use super::Restore;
 use super::attributes::apply_attributes;
 use super::place::Place;
 use super::publish::WholeFile;
-use crate::error::{Result, ServerErrorKind, SyncError, told_with_causes};
+use crate::error::{Result, ServerError, ServerErrorKind, SyncError, told_with_causes};
 use crate::monitor::{Event, check_cancelled};
 use byteback_api::messages::NodeInfo;
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
@@ -107,7 +107,10 @@ fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileE
         let error = match fetch_from(restore, job, from, &mut target) {
             Ok(()) => return Ok(target.written_bytes),
             Err(FetchError::Broken(error)) => error,
-            Err(FetchError::File(error)) => return Err(error),
+            Err(FetchError::File(error)) => {
+                check_cancelled(restore.monitor).map_err(FileError::All)?;
+                return Err(error);
+            }
         };
         check_cancelled(restore.monitor).map_err(FileError::All)?;
         if target.written_to > from {
@@ -131,7 +134,11 @@ enum FetchError {
 fn fetch_from(restore: &Restore<'_>, job: &FileJob, from: u64, target: &mut Watched<'_>) -> Result<(), FetchError> {
     let all = |error| FetchError::File(FileError::All(error));
     let local = |error| FetchError::File(FileError::Local(error));
-    let content = match restore.server.content(restore.folder, job.node.id, restore.at, from) {
+    let go_on = |_: &ServerError| !restore.monitor.is_cancelled();
+    let content = match restore
+        .server
+        .content(restore.folder, job.node.id, restore.at, from, &go_on)
+    {
         Ok(content) => content,
         // One damaged file does not take the others with it.
         Err(error) if matches!(error.kind, ServerErrorKind::Damaged | ServerErrorKind::NotFound) => {
@@ -177,6 +184,9 @@ impl Target for Watched<'_> {
     }
 
     fn write_range(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.restore.monitor.is_cancelled() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         std::os::unix::fs::FileExt::write_all_at(self.file, bytes, offset)?;
         let bytes_len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.written_bytes = self.written_bytes.saturating_add(bytes_len);

@@ -74,6 +74,7 @@ impl Restore<'_> {
             }
             return Err(error);
         }
+        let mut first_error = None;
         for file in unpublished.files {
             match self.name_one(&file) {
                 Ok(()) => {
@@ -82,11 +83,13 @@ impl Restore<'_> {
                 }
                 Err(error) => {
                     self.remove_temporary(&file);
-                    self.file_failed(&file.place.path(), error)?;
+                    if let Err(error) = self.file_failed(&file.place.path(), error) {
+                        first_error.get_or_insert(error);
+                    }
                 }
             }
         }
-        Ok(())
+        first_error.map_or(Ok(()), Err)
     }
 
     fn name_one(&self, file: &WholeFile) -> io::Result<()> {

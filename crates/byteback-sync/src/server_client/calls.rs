@@ -1,6 +1,6 @@
 //! The calls of the API, one method each.
 
-use super::{Body, ClientOptions, ServerClient, persist, read_json};
+use super::{Body, ClientOptions, GoOn, ServerClient, persist, read_json};
 use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::MAGIC;
@@ -74,7 +74,8 @@ impl ServerClient {
         self.json(&self.ask(Route::Folder, &[folder.as_str()], &[]))
     }
 
-    /// Stages a part of a batch, replacing what had this number. `waiting` hears of a failure that may pass.
+    /// Stages a part of a batch, replacing what had this number. `go_on` hears of each failure that may pass, and answers
+    /// whether to try again.
     ///
     /// # Errors
     /// As every call.
@@ -84,7 +85,7 @@ impl ServerClient {
         counter: u64,
         part: u32,
         bytes: &[u8],
-        waiting: &dyn Fn(&ServerError),
+        go_on: GoOn<'_>,
     ) -> Result<PartStaged, ServerError> {
         debug_assert!(bytes.starts_with(&MAGIC), "a part is a piece of a batch stream");
         let mut ask = self.ask(
@@ -96,13 +97,13 @@ impl ServerClient {
             media: MEDIA_BATCH,
             bytes,
         };
-        persist(self.transfer_pauses(), waiting, || self.send_for_json(&ask))
+        persist(self.transfer_pauses(), go_on, || self.send_for_json(&ask))
     }
 
     /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.
     ///
-    /// When the connection fails, the server is asked whether it applied the batch before it is sent again; `waiting`
-    /// hears of the first such failure.
+    /// When the connection fails, the server is asked whether it applied the batch before it is sent again; `go_on`
+    /// hears of each such failure, and answers whether to try again.
     ///
     /// # Errors
     /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`], [`ServerErrorKind::Internal`],
@@ -114,7 +115,7 @@ impl ServerClient {
         counter: u64,
         parts: u32,
         bytes: &[u8],
-        waiting: &dyn Fn(&ServerError),
+        go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
         let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
         ask.body = Body::Bytes {
@@ -126,17 +127,13 @@ impl ServerClient {
         }
         ask.timeout = self.options.commit_timeout;
         let mut pauses = self.transfer_pauses();
-        let mut is_first = true;
         loop {
             let error = match self.send_for_json::<BatchApplied>(&ask) {
                 Ok(applied) => return Ok(applied),
                 Err(error) if Self::commit_outcome_is_known(error.kind) => return Err(error),
                 Err(error) => error,
             };
-            if std::mem::take(&mut is_first) && error.kind.is_transient() {
-                waiting(&error);
-            }
-            if !pauses.rest() {
+            if !go_on(&error) || !pauses.rest() {
                 return Err(error);
             }
             match self.batch_status(folder, counter) {
@@ -236,18 +233,25 @@ impl ServerClient {
     }
 
     /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only what lies at or after
-    /// `from`, if that is not 0. A connection that breaks shows as an error of the reader.
+    /// `from`, if that is not 0. `go_on` as in [`Self::put_part`]. A connection that breaks shows as an error of the reader.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then; [`ServerErrorKind::Damaged`].
-    pub fn content(&self, folder: &FolderName, node: FileId, at: Seq, from: u64) -> Result<ContentReader, ServerError> {
+    pub fn content(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        from: u64,
+        go_on: GoOn<'_>,
+    ) -> Result<ContentReader, ServerError> {
         let parameters = [("at", at.to_string())];
         let mut ask = self.ask(Route::Content, &[folder.as_str(), &node.to_string()], &parameters);
         ask.headers.push(("accept", MEDIA_DELTA.to_owned()));
         if from > 0 {
             ask.headers.push(("range", format!("bytes={from}-")));
         }
-        let response = persist(self.transfer_pauses(), &|_| {}, || self.send_once(&ask))?;
+        let response = persist(self.transfer_pauses(), go_on, || self.send_once(&ask))?;
         if from > 0 && response.status() != http::StatusCode::PARTIAL_CONTENT {
             return Err(ServerError::protocol(
                 &ask.name(),

@@ -81,7 +81,7 @@ fn commit(posts: Vec<Answer>, gets: Vec<Answer>) -> (Result<BatchApplied, crate:
             .next()
             .unwrap_or_else(|| problem(Code::RouteNotFound))
     });
-    let result = server.commit(&folder(), 2, 0, &byteback_api::batch::MAGIC, &|_| {});
+    let result = server.commit(&folder(), 2, 0, &byteback_api::batch::MAGIC, &|_| true);
     let asked = asked.lock().unwrap().clone();
     (result, asked)
 }

@@ -267,6 +267,50 @@ fn an_interrupted_restore_leaves_no_half_file_under_its_name_and_goes_on() {
 }
 
 #[test]
+fn one_large_file_can_be_stopped_and_so_can_waiting_for_a_server() {
+    let mut rig = Rig::new(51);
+    rig.options.part_len_bytes = 1 << 20;
+    {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, b"large", NodeKind::File);
+        state.write(file, 0, &noise(1, 6_000_000));
+    }
+    rig.backup().unwrap();
+    let target = target(&rig);
+    for server_dies in [false, true] {
+        let read = AtomicU64::new(0);
+        let told = Told::new(|event, is_cancelled| {
+            if let Event::BytesRead(bytes) = event
+                && read.fetch_add(*bytes, Ordering::SeqCst) + bytes > 1_000_000
+            {
+                if server_dies {
+                    rig.cutter.cut_after(0, true);
+                }
+                is_cancelled.store(true, Ordering::SeqCst);
+            }
+        });
+        let error = rig.restore(SnapshotSpec::default(), &target, &OVER, &told).unwrap_err();
+        assert!(matches!(error, SyncError::Cancelled), "{error:?}");
+        assert!(read.load(Ordering::SeqCst) < 2_000_000);
+        assert!(names_below(&target).is_empty());
+        rig.cutter.heal();
+    }
+    // A backup that waits for a server.
+    let file = rig.tree.lock().create(NodeId::ROOT, b"more", NodeKind::File);
+    rig.tree.lock().write(file, 0, &noise(2, 6_000_000));
+    let told = Told::new(|event, is_cancelled| match event {
+        Event::BytesSent(_) => rig.cutter.cut_after(0, true),
+        Event::Warning(_) => is_cancelled.store(true, Ordering::SeqCst),
+        _ => {}
+    });
+    let error = rig.backup_told(&told).unwrap_err();
+    assert!(matches!(error, SyncError::Cancelled), "{error:?}");
+    rig.cutter.heal();
+    rig.backup().unwrap();
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
 fn a_connection_that_breaks_in_a_large_file_goes_on_where_it_broke() {
     let mut rig = Rig::new(46);
     rig.options.part_len_bytes = 1 << 20;

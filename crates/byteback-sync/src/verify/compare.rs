@@ -1,7 +1,7 @@
 //! A snapshot beside a directory.
 
 use super::{Difference, DifferenceKind, VerifyReport};
-use crate::error::{Result, SyncError};
+use crate::error::{Result, ServerError, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
@@ -243,7 +243,10 @@ impl Comparison<'_> {
         let compared = loop {
             // The last byte is asked for again rather than nothing.
             let from = beside.compared_to.min(size - 1);
-            let content = self.server.content(self.folder, node.id, self.report.seq, from)?;
+            let go_on = |_: &ServerError| !self.monitor.is_cancelled();
+            let content = self
+                .server
+                .content(self.folder, node.id, self.report.seq, from, &go_on)?;
             let applied = DeltaReader::new(content)
                 .map_err(ApplyError::from)
                 .and_then(|mut delta| {
