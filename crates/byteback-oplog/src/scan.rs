@@ -213,6 +213,8 @@ impl<V: TreeView> Scan<'_, V> {
         let mut subdirectories = Vec::new();
         for (name, stat) in entries {
             if stat.dev != self.device {
+                // What is recorded under this name lies hidden below what is mounted there now.
+                recorded.remove(&name);
                 continue;
             }
             let child = self.node(&stat)?;

@@ -470,3 +470,33 @@ fn a_time_that_the_log_no_longer_knows_is_answered_with_everything_and_says_so()
     };
     assert_eq!(fixture.client().cut(&request).unwrap().since, None);
 }
+
+#[test]
+fn what_is_hidden_below_another_mount_stays_saved() {
+    let fixture = Fixture::new(CacheMode::Exact);
+    let sub = fixture.tree().join("sub");
+    fs::create_dir(&sub).unwrap();
+    fs::write(sub.join("file"), vec![1; 1000]).unwrap();
+    let mut saved = Saved::default();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    let mount = |arguments: &[&str]| std::process::Command::new("mount").args(arguments).arg(&sub).status();
+    if !mount(&["-t", "tmpfs", "tmpfs"]).unwrap().success() {
+        println!("skipped: this machine does not let us mount a tmpfs");
+        return;
+    }
+    fs::write(sub.join("of the other"), b"").unwrap();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    assert!(
+        std::process::Command::new("umount")
+            .arg(&sub)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(names, ["", "sub", "sub/file"]);
+}
