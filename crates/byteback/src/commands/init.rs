@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use byteback_daemon::StateFolder;
-use byteback_sync::{ServerClient, join};
+use byteback_sync::{ServerClient, SnapshotSpec, join, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 
@@ -64,6 +64,15 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
     let server = ServerClient::new(&repository.server, &credentials.token, settings.client_options()?)?;
     server.create_folder(&repository.folder)?;
     bind(&folder, &repository, settings, old)?;
+    if let Ok(last) = resolve_snapshot(&server, &repository.folder, SnapshotSpec::Latest(0))
+        && last.label.path.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()
+    {
+        settings.output.warn(&format!(
+            "{repository} holds backups of {} on {} already; two folders that take turns there are sent whole each time. \
+             Unless this one takes its place, choose another name",
+            last.label.path, last.label.host
+        ));
+    }
 
     let output = settings.output;
     if output.json {

@@ -118,6 +118,64 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
 }
 
 #[test]
+fn a_folder_that_a_backup_is_using_is_locked_until_it_ends() {
+    let world = World::served();
+    fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
+    let first = backup_under_way(&world);
+    for command in ["backup", "mount", "changes"] {
+        world.on_tree(command, &[]).ends_with(11).says("already in use");
+    }
+    world.on_tree("status", &[]).fine().says("in use by another command");
+    ended("backup".to_owned(), first).ends_with(0);
+    world.backup();
+    world.assert_restores("latest");
+}
+
+#[test]
+fn a_state_folder_inside_the_folder_is_refused() {
+    let world = World::served();
+    fs::create_dir(world.path("home/state/below")).unwrap();
+    let home = world.path("home");
+    world
+        .run(&["mount", home.to_str().unwrap()])
+        .ends_with(1)
+        .says("--state-dir");
+    assert!(!crate::world::is_mounted(&home));
+}
+
+#[test]
+fn a_second_folder_in_the_same_place_of_the_server_is_warned_of() {
+    let world = World::served();
+    fs::write(world.tree().join("a"), "a").unwrap();
+    world.backup();
+    world.init().fine();
+    fs::create_dir(world.path("second")).unwrap();
+    world
+        .run(&["init", "second", "-r", &world.repository()])
+        .ends_with(0)
+        .says("holds backups of")
+        .says("choose another name");
+}
+
+#[test]
+fn a_join_token_can_be_piped_and_is_used_up() {
+    let world = World::served();
+    fs::create_dir(world.path("piped")).unwrap();
+    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    let repository = format!("{}/piped", world.url());
+    for code in [0, 12] {
+        fs::write(world.path("token"), &token).unwrap();
+        let mut command = world.command(&["init", "piped", "-r", &repository, "--join-token", "-"]);
+        command
+            .env("XDG_CONFIG_HOME", world.path(&format!("config-{code}")))
+            .stdin(fs::File::open(world.path("token")).unwrap())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ended("init".to_owned(), command.spawn().unwrap()).ends_with(code);
+    }
+}
+
+#[test]
 fn wrong_missing_and_foreign_tokens_end_with_12() {
     let mut world = World::served();
     let tokens = world.path("home/config/byteback/tokens");

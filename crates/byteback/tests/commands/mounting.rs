@@ -8,7 +8,9 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{DeviceForAll, USER, World, ended, eventually, is_alive, is_mounted, noise, program, signal};
+use crate::world::{
+    DeviceForAll, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, noise, program, signal,
+};
 
 #[test]
 fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
@@ -59,6 +61,37 @@ fn a_foreground_mount_says_when_it_is_live_and_ends_in_order_when_asked() {
     // In order: nothing has to be compared anew because of an interruption.
     let status = world.on_tree("status", &["--json"]).fine().line("folder");
     assert_eq!(status["gaps"][0]["cause"], "not_mounted", "{status}");
+}
+
+#[test]
+fn services_tell_their_supervisor_when_they_are_ready_and_when_they_end() {
+    let world = World::served();
+    let socket = world.path("notify");
+    let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let heard = || {
+        let mut buffer = [0; 256];
+        let len = listener.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    let tree = world.tree();
+    let other = world.path("other-data");
+    let mount = ["mount", "--foreground", tree.to_str().unwrap()];
+    let serve = ["serve", "--data", other.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    for arguments in [&mount[..], &serve[..]] {
+        let child = world
+            .command(arguments)
+            .env("NOTIFY_SOCKET", &socket)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert!(heard().contains("READY=1"), "{arguments:?}");
+        assert_eq!(is_mounted(&tree), arguments[0] == "mount");
+        signal(&child, Signal::TERM);
+        assert!(heard().contains("STOPPING=1"), "{arguments:?}");
+        ended(arguments[0].to_owned(), child).ends_with(0);
+    }
 }
 
 #[test]
