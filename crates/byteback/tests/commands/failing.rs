@@ -348,6 +348,12 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_full_backup() {
         (&Value::Bool(false), &Value::from("hit"))
     );
 
+    // Damage does not keep the others from being compared.
+    fs::write(world.tree().join("spared"), "differs").unwrap();
+    let deep = world.about_tree("verify", &["--deep"]).ends_with(1);
+    deep.says("spared: has").says("hit");
+    fs::write(world.tree().join("spared"), noise(1, 1 << 20)).unwrap();
+
     // What is whole comes back, what is not is named.
     let target = world.path("rescued");
     let restored = world.about_tree("restore", &["latest", "--target", target.to_str().unwrap()]);
