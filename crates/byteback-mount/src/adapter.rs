@@ -38,6 +38,10 @@ use crate::tree::{Found, Tree};
 /// The largest write and read request. Larger ones would need more pages than the kernel gives by default.
 const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
 
+/// A program calls again for the rest. While a copy is under way there is no cut, so it must not take long; and the answer has only
+/// 32 bits.
+const COPY_RANGE_BYTES_MAX: u64 = 16 << 20;
+
 /// `_IOR('f', 1, long)` and friends: the inode flags that `lsattr` and `chattr` show and set.
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
@@ -661,8 +665,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        // The answer has 32 bits; a program calls again for the rest.
-        let len_bytes = usize::try_from(len.min(1 << 30)).unwrap_or(usize::MAX);
+        let len_bytes = usize::try_from(len.min(COPY_RANGE_BYTES_MAX)).unwrap_or(usize::MAX);
         match self
             .tree
             .copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len_bytes)

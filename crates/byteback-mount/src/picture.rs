@@ -11,7 +11,8 @@
 //! **Scope.** A new picture needs everything, because the cut must not wait for the list of changes. Once that is known,
 //! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table.
 //!
-//! A picture never blocks or fails a change: if the old bytes cannot be saved (no space), the picture is *lost*: what it kept is
+//! A picture never blocks or fails a change. If the old state of a node cannot be read (no permission, a bad sector), that node has
+//! *failed*: its reader is told, the others go on. If it cannot be kept (no space), the picture is *lost*: what it kept is
 //! freed at once, nothing more is saved, and whoever reads it is told to begin anew.
 //!
 //! Kept bytes go to an unnamed file, so they vanish with the process.
@@ -32,7 +33,7 @@ use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::live::{LiveTree, open_for_reading};
-use keep::{Kept, KeptBytes};
+use keep::{Kept, KeptBytes, NotSaved};
 
 /// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
 /// costs no copy but one of a limited number of descriptors.
@@ -162,12 +163,17 @@ impl Pictures {
         });
     }
 
-    fn each(&self, node: NodeId, save: impl Fn(&Picture, &mut NodeState) -> io::Result<()>) {
+    fn each(&self, node: NodeId, save: impl Fn(&Picture, &mut NodeState) -> Result<(), NotSaved>) {
         for picture in self.open.read().iter() {
             let Some(state) = picture.state_of(node) else { continue };
-            let saved = save(picture, &mut state.lock());
-            if let Err(error) = saved {
-                picture.lose(&error);
+            let mut state = state.lock();
+            match save(picture, &mut state) {
+                Ok(()) => {}
+                Err(NotSaved::Node(error)) => state.fail(&error),
+                Err(NotSaved::Kept(error)) => {
+                    drop(state);
+                    picture.lose(&error);
+                }
             }
         }
     }
@@ -210,9 +216,30 @@ struct NodeState {
     fd: Option<OwnedFd>,
     /// All that is needed was kept, since the file was about to lose a name: the backing file is not asked for any more.
     is_kept_whole: bool,
+    /// Why its state at the cut is not known any more.
+    failed: Option<String>,
 }
 
 impl NodeState {
+    /// Gives the node up, with what is held of it.
+    fn fail(&mut self, why: &io::Error) {
+        *self = Self {
+            failed: Some(why.to_string()),
+            ..Self::default()
+        };
+    }
+
+    fn check(&self) -> Result<(), PictureError> {
+        match &self.failed {
+            None => Ok(()),
+            Some(why) => Err(PictureError::Node {
+                source: io::Error::other(format!(
+                    "it was changed before it was read, and its old state could not be saved: {why}"
+                )),
+            }),
+        }
+    }
+
     /// What of `range` is needed, not yet read, and not kept.
     fn missing(&self, range: ByteRange) -> ExtentSet {
         let mut missing = ExtentSet::new();
@@ -350,10 +377,16 @@ impl Picture {
             .map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
     }
 
-    fn save(&self, state: &mut NodeState, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> io::Result<()> {
+    fn save(&self, state: &mut NodeState, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> Result<(), NotSaved> {
+        if state.failed.is_some() {
+            return Ok(());
+        }
         let size = match &state.attributes {
             Some(attributes) => attributes.stat.size,
-            None => state.attributes.insert(NodeAttributes::read(fd)?).stat.size,
+            None => {
+                let attributes = NodeAttributes::read(fd).map_err(NotSaved::Node)?;
+                state.attributes.insert(attributes).stat.size
+            }
         };
         let Some(range) = range.and_then(|range| range.split_at(size).0) else {
             return Ok(());
@@ -362,21 +395,24 @@ impl Picture {
         if missing.is_empty() {
             return Ok(());
         }
-        let file = open_for_reading(fd)?;
+        let file = open_for_reading(fd).map_err(NotSaved::Node)?;
         for range in missing.iter() {
             self.kept.copy(&file, range, &mut state.kept)?;
         }
         Ok(())
     }
 
-    fn save_before_unlink(&self, state: &mut NodeState, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-        if state.fd.is_some() || state.is_kept_whole {
+    fn save_before_unlink(&self, state: &mut NodeState, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), NotSaved> {
+        if state.fd.is_some() || state.is_kept_whole || state.failed.is_some() {
             return Ok(());
         }
-        let fd = host::open_path_at(dir, name)?;
+        let fd = host::open_path_at(dir, name).map_err(NotSaved::Node)?;
         let attributes = match &state.attributes {
             Some(attributes) => attributes,
-            None => state.attributes.insert(NodeAttributes::read(fd.as_fd())?),
+            None => {
+                let attributes = NodeAttributes::read(fd.as_fd()).map_err(NotSaved::Node)?;
+                state.attributes.insert(attributes)
+            }
         };
         let (kind, size) = (attributes.stat.kind, attributes.stat.size);
         if kind != FileKind::File {
@@ -404,6 +440,7 @@ impl Picture {
         };
         let known = |state: &NodeState| {
             self.check()?;
+            state.check()?;
             Ok(state.attributes.clone())
         };
         if let Some(attributes) = known(&state.lock())? {
@@ -444,6 +481,7 @@ impl Picture {
                 at = piece.end();
                 let mut state = shared.lock();
                 self.check()?;
+                state.check()?;
                 let size = match (&state.attributes, &source) {
                     (Some(attributes), _) => attributes.stat.size,
                     (None, Source::File(file)) => {
@@ -564,3 +602,6 @@ fn read_exact_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> io::Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,15 @@ enum KeptFile {
     Freed,
 }
 
+/// Why the old state of a node could not be saved.
+#[derive(Debug)]
+pub(super) enum NotSaved {
+    /// It could not be read.
+    Node(io::Error),
+    /// There was no room for it.
+    Kept(io::Error),
+}
+
 #[derive(Debug)]
 pub(super) struct Kept {
     dir: PathBuf,
@@ -74,18 +83,22 @@ impl Kept {
         *self.file.lock() = KeptFile::Freed;
     }
 
-    /// Copies `range` of `source`, which lies within it, and notes in `map` where it went.
-    pub(super) fn copy(&self, source: &OwnedFd, range: ByteRange, map: &mut ExtentMap<KeptBytes>) -> io::Result<()> {
+    /// Copies `range` of `source`, which lies within it, and notes in `map` where it went. After an error `map` is of no use.
+    pub(super) fn copy(
+        &self,
+        source: &OwnedFd,
+        range: ByteRange,
+        map: &mut ExtentMap<KeptBytes>,
+    ) -> Result<(), NotSaved> {
         map.insert(range, KeptBytes::Hole);
         for data in host::data_ranges(source, range.start(), range.end()) {
-            let data = data?;
+            let data = data.map_err(NotSaved::Node)?;
             let mut at = data.start;
             while at < data.end {
                 let end = data.end.min(at + COPY_BYTES);
-                let len = usize::try_from(end - at).map_err(io::Error::other)?;
-                let mut bytes = vec![0; len];
-                read_exact_at(source, at, &mut bytes)?;
-                let offset = self.append(&bytes)?;
+                let mut bytes = vec![0; usize::try_from(end - at).unwrap_or(usize::MAX)];
+                read_exact_at(source, at, &mut bytes).map_err(NotSaved::Node)?;
+                let offset = self.append(&bytes).map_err(NotSaved::Kept)?;
                 if let Some(range) = ByteRange::new(at, end) {
                     map.insert(range, KeptBytes::At { offset });
                 }

@@ -1,0 +1,44 @@
+//! What only an ordinary user's daemon meets; the rest is tested on real mounts.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::thread::set_thread_uid;
+
+use super::*;
+
+/// A daemon of an ordinary user may write a file that it may not read.
+#[test]
+fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test takes another user's place"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("write-only");
+    fs::write(&path, b"old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o200)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let pictures = Pictures::default();
+    let picture = Picture::new(dir.path());
+    pictures.open(Arc::clone(&picture));
+    let node = NodeId(7);
+
+    pictures.before_attributes(node, file.as_fd());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Of this thread alone.
+            set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
+            pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3));
+        });
+    });
+
+    assert!(picture.check().is_ok(), "the whole picture was given up");
+    let state = picture.state_of(node).unwrap();
+    let error = state.lock().check().unwrap_err();
+    assert!(error.to_string().contains("Permission denied"), "{error}");
+    // Later changes and the list of what is needed do not bring it back.
+    picture.restrict([(node, Needed::All)].into());
+    pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3));
+    assert!(picture.state_of(node).unwrap().lock().check().is_err());
+}
