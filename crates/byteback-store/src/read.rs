@@ -529,7 +529,7 @@ fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i6
                 let shown = String::from_utf8_lossy(path).into_owned();
                 let name = String::from_utf8_lossy(name).into_owned();
                 return Err(StoreError::NodeNotFound(format!(
-                    "path {shown:?} ends at {name:?} at {at}"
+                    "there is no {shown:?} at sequence number {at}: nothing is called {name:?} there"
                 )));
             }
         };

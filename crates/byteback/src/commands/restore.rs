@@ -21,7 +21,8 @@ use crate::wording::{counted, duration, listed, size_exact};
 #[command(after_help = "Examples:
   byteback restore latest --target /tmp/all
   byteback restore latest~1:mail/inbox --target /tmp/inbox
-An interrupted restore goes on where it stopped: run it again with --overwrite.")]
+An interrupted restore goes on where it stopped: run it again with --overwrite. If a file, or an owner, a permission or
+the like, could not be restored, the rest is, and the exit code is 1.")]
 pub(crate) struct RestoreArguments {
     /// What to restore: latest, latest~N or a number, and a path in it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
@@ -140,6 +141,14 @@ fn print(report: &RestoreReport, arguments: &RestoreArguments, source: &Source, 
             "  not restored: {what}, first {}: {}",
             missing.first_path, missing.first_reason
         ))?;
+    }
+    if report
+        .not_restored
+        .iter()
+        .any(|missing| missing.kind != NotRestoredKind::File)
+        && !rustix::process::geteuid().is_root()
+    {
+        output.say("  Contents and names are whole. To restore these, too, run it as root.")?;
     }
     Ok(())
 }

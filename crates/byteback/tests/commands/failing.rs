@@ -399,6 +399,57 @@ fn a_damaged_log_is_said_with_the_way_out() {
     world.assert_restores("latest");
 }
 
+#[test]
+fn a_user_restores_contents_of_others_and_is_told_what_is_missing() {
+    let world = World::served();
+    let tree = world.tree();
+    for (name, mode) in [("theirs", 0o644), ("set-id", 0o4755)] {
+        fs::write(tree.join(name), name).unwrap();
+        chown(tree.join(name), Some(1000), Some(1000)).unwrap();
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    program("mknod", &[tree.join("null").to_str().unwrap(), "c", "1", "3"]);
+    world.backup();
+    // A device of their own, since tokens are not shared.
+    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    world.run_as_user(&["--help"]).fine();
+    let own = world.path("user/own");
+    fs::create_dir(&own).unwrap();
+    let repository = format!("{}/own", world.url());
+    world
+        .run_as_user(&[
+            "init",
+            own.to_str().unwrap(),
+            "-r",
+            &repository,
+            "--join-token",
+            token.trim(),
+        ])
+        .fine();
+    let target = world.path("user/restored");
+    let ran = world.run_as_user(&[
+        "restore",
+        "latest",
+        "-r",
+        &world.repository(),
+        "--target",
+        target.to_str().unwrap(),
+    ]);
+    ran.ends_with(1)
+        .says("3 owners")
+        .says("1 set-id bit")
+        .says("1 device")
+        .says("as root");
+    for name in ["theirs", "set-id"] {
+        assert_eq!(fs::read_to_string(target.join(name)).unwrap(), name);
+    }
+    // Never a program that runs as somebody who did not make it.
+    assert_eq!(
+        fs::metadata(target.join("set-id")).unwrap().permissions().mode() & 0o7000,
+        0
+    );
+}
+
 fn unreadable(mounted: bool) {
     let _device = DeviceForAll::new();
     let world = World::served();
