@@ -240,6 +240,15 @@ fn a_backup_comes_back_by_every_call() {
         (header.base_len_bytes, header.new_len_bytes, stats.literal_bytes),
         (0, 300_000, 300_000)
     );
+    // The rest of a transfer that broke off.
+    let rest = [("accept", "application/vnd.byteback.delta"), ("range", "bytes=299000-")];
+    let rest = world.content(2, &rest).expect(206);
+    assert_eq!(rest.header("content-range"), "bytes 299000-299999/300000");
+    let (header, stats) = byteback_delta::verify(&rest.body[..]).unwrap();
+    assert_eq!(
+        (header.base_len_bytes, header.new_len_bytes, stats.literal_bytes),
+        (0, 300_000, 1000)
+    );
 
     let tree = world.get("/v1/folders/f/tree").expect(200).json();
     assert_eq!(tree["entries"][0]["name"], "a b");
