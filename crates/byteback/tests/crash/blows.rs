@@ -312,6 +312,17 @@ impl World {
         }
     }
 
+    /// The daemon is killed somewhere between the order to unmount and its own end.
+    fn die_during_the_unmount(&mut self) {
+        let tree = self.rig.tree();
+        let umount = self.rig.spawn(&["--json", "umount", tree.to_str().unwrap()]);
+        std::thread::sleep(Duration::from_micros(self.random.below(60_000)));
+        self.rig.kill_daemon();
+        // It may have been faster, or have met a daemon that died: all that counts is that it ends.
+        umount.wait();
+        self.rig.wait_until_free();
+    }
+
     fn round(&mut self, number: u64) {
         if !self.rig.has_daemon() {
             self.rig.mount();
@@ -331,7 +342,12 @@ impl World {
         let below = self.check_below(ended, &attempts, &beginnings, killed, &context);
         self.check_acknowledged(attempts, &below);
         if !killed && self.random.chance(40) {
-            self.rig.umount();
+            if self.random.chance(50) {
+                self.rig.umount();
+            } else {
+                context.push_str(", killed during the unmount");
+                self.die_during_the_unmount();
+            }
         }
         if !self.rig.has_daemon() && self.random.chance(70) {
             let tree = look(&self.rig.tree());

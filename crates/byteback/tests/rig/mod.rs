@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
@@ -100,6 +101,8 @@ pub(crate) struct Rig {
     mode: Mode,
     server: Option<ServerProcess>,
     daemon: Option<DaemonProcess>,
+    /// The last daemon that was killed. It holds the lock of its log until the last of its threads is gone.
+    dying: Option<OwnedFd>,
     restored: std::sync::atomic::AtomicU64,
 }
 
@@ -122,6 +125,7 @@ impl Rig {
             mode,
             server: None,
             daemon: None,
+            dying: None,
             restored: std::sync::atomic::AtomicU64::new(0),
         }
     }
@@ -286,7 +290,8 @@ impl Rig {
     /// Kills the daemon with SIGKILL, without waiting for what its watcher does then.
     pub(crate) fn kill_daemon(&mut self) {
         let daemon = self.daemon.take().unwrap();
-        pidfd_send_signal(&daemon.process, Signal::KILL).unwrap();
+        kill(&daemon.process);
+        self.dying = Some(daemon.process);
     }
 
     /// A handle with which another thread may kill the daemon.
@@ -296,7 +301,7 @@ impl Rig {
 
     /// Forgets a daemon that another thread has killed.
     pub(crate) fn forget_daemon(&mut self) {
-        self.daemon = None;
+        self.dying = self.daemon.take().map(|daemon| daemon.process);
     }
 
     /// Waits until the folder is a plain directory again after its daemon was killed. Looking at it must never hang.
@@ -312,7 +317,7 @@ impl Rig {
             });
             match answered.recv_timeout(FREE_WITHIN) {
                 Err(_) => panic!("stat of {} hangs after the daemon was killed", tree.display()),
-                Ok(Ok(())) if !is_mounted(&tree) => return began.elapsed(),
+                Ok(Ok(())) if !is_mounted(&tree) && self.is_dead() => return began.elapsed(),
                 // Refused by a mount without a daemon: the watcher is about to take it away.
                 Ok(_) => {}
             }
@@ -323,6 +328,12 @@ impl Rig {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    fn is_dead(&self) -> bool {
+        let Some(process) = &self.dying else { return true };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)).unwrap() > 0
     }
 
     /// The arguments of a backup, to the bound repository or to another one.

@@ -6,7 +6,7 @@
 //! cache, it sends that page's piece by itself, so a moment can lie at a page's border inside such a write
 //! ([`Operation::beginnings`]). An operation's bytes are made of its number: whoever finds one can tell whose it is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -25,6 +25,7 @@ const WRITE_BYTES_MAX: u64 = 96 << 10;
 const PAGE_BYTES: u64 = 4096;
 const NAMES_MAX: usize = 40;
 const OPEN_MAX: usize = 32;
+const MAPPED_MAX: usize = 24;
 pub(crate) const XATTR: &str = "user.record";
 
 /// Number of an inode in the model; never used twice.
@@ -510,6 +511,22 @@ pub(crate) struct Touched {
 pub(crate) struct Performer {
     root: PathBuf,
     open: HashMap<Inode, File>,
+    /// Pages that were stored into and not synced: unmapping them would write them.
+    mapped: VecDeque<Mapped>,
+}
+
+/// A page of a file, mapped.
+#[derive(Debug)]
+struct Mapped(*mut std::ffi::c_void);
+
+// SAFETY: the address belongs to the process, not to a thread, and only dropping uses it.
+unsafe impl Send for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: one page that was mapped and is used by nobody else.
+        let _ = unsafe { rustix::mm::munmap(self.0, usize_of(PAGE_BYTES)) };
+    }
 }
 
 impl Performer {
@@ -517,6 +534,7 @@ impl Performer {
         Self {
             root: root.to_owned(),
             open: HashMap::new(),
+            mapped: VecDeque::new(),
         }
     }
 
@@ -556,7 +574,18 @@ impl Performer {
                 one_call(io::Write::write(&mut opened, &data)?, data.len())
             }
             What::Store { file, at, len, sync } => {
-                self.with_file(file, |opened| store(opened, *at, &record(seq, *len), *sync))
+                let mut mapped = None;
+                self.with_file(file, |opened| {
+                    mapped = Some(store(opened, *at, &record(seq, *len), *sync)?);
+                    Ok(())
+                })?;
+                if !*sync {
+                    self.mapped.extend(mapped);
+                    if self.mapped.len() > MAPPED_MAX {
+                        self.mapped.pop_front();
+                    }
+                }
+                Ok(())
             }
             What::Truncate { file, len } => self.with_file(file, |opened| opened.set_len(*len)),
             What::Punch { file, at, len } => self.with_file(file, |opened| {
@@ -622,23 +651,21 @@ fn one_call(done: usize, asked: usize) -> io::Result<()> {
     Err(io::Error::other(format!("{done} of {asked} bytes by one call")))
 }
 
-fn store(file: &File, at: u64, data: &[u8], sync: bool) -> io::Result<()> {
+fn store(file: &File, at: u64, data: &[u8], sync: bool) -> io::Result<Mapped> {
     let start = at - at % PAGE_BYTES;
     let offset = usize_of(at - start);
     let len = usize_of(PAGE_BYTES);
     assert!(offset + data.len() <= len, "a store stays within its page");
     // SAFETY: a new mapping of one page of its own, stored into below the file's end (beyond it, or without a daemon behind it,
-    // the process dies, which is what a program would see), and unmapped at the end.
+    // the process dies, which is what a program would see).
     unsafe {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         let map = rustix::mm::mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, file, start)?;
+        let mapped = Mapped(map);
         std::ptr::copy_nonoverlapping(data.as_ptr(), map.cast::<u8>().add(offset), data.len());
-        let synced = if sync {
-            rustix::mm::msync(map, len, MsyncFlags::SYNC)
-        } else {
-            Ok(())
-        };
-        rustix::mm::munmap(map, len)?;
-        Ok(synced?)
+        if sync {
+            rustix::mm::msync(map, len, MsyncFlags::SYNC)?;
+        }
+        Ok(mapped)
     }
 }
