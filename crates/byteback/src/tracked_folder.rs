@@ -180,16 +180,25 @@ impl Owner {
 /// Opens a folder in this process and compares it with its record; `compared` hears how far that is.
 pub(crate) fn open(folder: &StateFolder, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
     TrackedTree::open(folder.clone(), compared).map_err(|error| {
-        let what = match &error {
-            DaemonError::Log(LogError::Damaged { what }) => *what,
-            DaemonError::Log(LogError::Corrupted(what)) => what,
-            _ => return error.into(),
+        let way_out = match &error {
+            DaemonError::Log(error) => way_out_of_damage(folder, error),
+            _ => None,
         };
-        let (directory, state) = (folder.directory().display(), folder.path().display());
-        CommandError::new(format!("the operation log of {directory} is damaged: {what}")).next(format!(
-            "Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"
-        ))
+        match way_out {
+            Some(way_out) => {
+                let directory = folder.directory().display();
+                CommandError::new(format!("the operation log of {directory} is damaged")).next(way_out)
+            }
+            None => error.into(),
+        }
     })
+}
+
+/// What to do about a damaged log; none if the error is another one.
+pub(crate) fn way_out_of_damage(folder: &StateFolder, error: &LogError) -> Option<String> {
+    let state = folder.path().display();
+    matches!(error, LogError::Damaged { .. } | LogError::Corrupted(_))
+        .then(|| format!("Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"))
 }
 
 /// Says which parts of a folder lie in other file systems: these are not tracked and not saved.

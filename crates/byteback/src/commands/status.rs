@@ -113,9 +113,17 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
 
 fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     let binding = if folder.exists() { Binding::read(&folder)? } else { None };
-    let state = match tracked_folder::daemon(&folder)? {
-        Some(daemon) => State::Logged(Box::new(daemon.status()?)),
-        None => read_log(&folder),
+    // One folder that cannot be asked does not hide the others.
+    let asked = tracked_folder::daemon(&folder).and_then(|daemon| match daemon {
+        Some(daemon) => Ok(State::Logged(Box::new(daemon.status()?))),
+        None => Ok(read_log(&folder)),
+    });
+    let state = match asked {
+        Err(CommandError::Failed(failure)) => State::Unreadable(match failure.next {
+            Some(next) => format!("{}. {next}", failure.message),
+            None => failure.message,
+        }),
+        asked => asked?,
     };
     if !folder.exists() {
         return Err(
@@ -165,8 +173,15 @@ fn read_log(folder: &StateFolder) -> State {
     });
     match read {
         Ok(status) => State::Logged(Box::new(status)),
-        Err(error) => State::Unreadable(crate::error::chain(&error)),
+        Err(error) => State::Unreadable(match tracked_folder::way_out_of_damage(folder, &error) {
+            Some(way_out) => format!("it is damaged. {way_out}"),
+            None => crate::error::chain(&error),
+        }),
     }
+}
+
+fn is_gone(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The consumer that counts: the bound repository's.
@@ -222,6 +237,13 @@ fn print(known: &Known, settings: &Settings) -> Result<()> {
     let directory = known.folder.directory();
     output.line(directory.display())?;
     match &known.state {
+        _ if is_gone(directory) => {
+            output.line("  the folder is gone; what was saved of it is not")?;
+            output.line(format!(
+                "  to bring it back: byteback restore; to forget its log: rm -r {}",
+                known.folder.path().display()
+            ))?;
+        }
         State::New => output.line("  not mounted, nothing tracked yet")?,
         State::Busy => output.line("  in use by another command (a backup, or a mount that is starting)")?,
         State::Unreadable(why) => output.line(format!("  its log cannot be read: {why}"))?,

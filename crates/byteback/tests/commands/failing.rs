@@ -132,6 +132,29 @@ fn a_folder_that_a_backup_is_using_is_locked_until_it_ends() {
 }
 
 #[test]
+fn a_folder_that_is_gone_is_said_to_be_and_can_be_brought_back() {
+    let world = World::served();
+    fs::write(world.tree().join("a"), "a").unwrap();
+    world.backup();
+    fs::rename(world.tree(), world.path("away")).unwrap();
+    world.run(&["status"]).fine().says("is gone").says("byteback restore");
+    let tree = world.tree();
+    world
+        .run(&[
+            "restore",
+            "latest",
+            "-r",
+            &world.repository(),
+            "--target",
+            tree.to_str().unwrap(),
+        ])
+        .fine();
+    assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "a");
+    world.backup();
+    world.assert_restores("latest");
+}
+
+#[test]
 fn a_state_folder_inside_the_folder_is_refused() {
     let world = World::served();
     fs::create_dir(world.path("home/state/below")).unwrap();
@@ -384,6 +407,8 @@ fn a_damaged_log_is_said_with_the_way_out() {
         *byte ^= 0x55;
     }
     fs::write(&log, bytes).unwrap();
+    // Also the list of all folders says so, and goes on.
+    world.run(&["status"]).fine().says(log.to_str().unwrap());
     for command in ["mount", "backup"] {
         world
             .on_tree(command, &[])
