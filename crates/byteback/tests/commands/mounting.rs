@@ -239,6 +239,30 @@ fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
 }
 
 #[test]
+fn a_daemon_that_speaks_another_language_is_said_to_and_how_to_end_it() {
+    let world = World::served();
+    let trees = fs::read_dir(world.path("home/state/trees")).unwrap();
+    let state = trees
+        .map(|tree| tree.unwrap().path())
+        .find(|path| path.is_dir())
+        .unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(state.join("control.sock")).unwrap();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let _ = std::io::Write::write_all(&mut connection.unwrap(), &[0x7f; 64]);
+        }
+    });
+    for command in ["umount", "mount", "backup", "changes"] {
+        world
+            .on_tree(command, &[])
+            .ends_with(1)
+            .says("another version of Byteback")
+            .says("fusermount3 -u");
+    }
+    world.run(&["status"]).fine().says("another version of Byteback");
+}
+
+#[test]
 fn mode_fast_saves_what_programs_wrote() {
     let world = World::served();
     let tree = world.tree();
