@@ -11,7 +11,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Where the durations stand.
 const COLUMNS: usize = 66;
 const SPINNER: &str = "  {msg} {spinner} {elapsed}";
-const BAR: &str = "  {msg} [{bar:20}] {percent:>3} %";
+/// Fits into 80 columns with the longest title.
+const BAR: &str = "  {msg} {bar:10} {percent:>3} %";
 
 /// Tells one step after the other.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ fn style(template: &str) -> ProgressStyle {
     // Both templates are ours and right; the other arm is never taken.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ")
+        .progress_chars("=>-")
 }
 
 /// The line of a step that is done.

@@ -6,7 +6,7 @@
 //! only us: otherwise servers would die before their mounts.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,9 +77,6 @@ pub(crate) fn install() -> Result<(), SuiteError> {
             for pid in &state.awaited {
                 // It may have ended by itself meanwhile.
                 let _ = kill_process(*pid, if hard { Signal::KILL } else { Signal::TERM });
-            }
-            if !hard {
-                let _ = writeln!(io::stderr(), "\nbyteback-bench: interrupted; cleaning up");
             }
             hard = true;
         }

@@ -120,6 +120,9 @@ impl Drop for Scratch {
             // A progress line that was cut off would stay.
             let _ = write!(stderr, "\r\x1b[K");
         }
+        if interrupt::check().is_err() {
+            let _ = writeln!(stderr, "byteback-bench: interrupted; cleaning up");
+        }
         if let Err(error) = self.clean() {
             let _ = writeln!(stderr, "byteback-bench: {error}");
         }
