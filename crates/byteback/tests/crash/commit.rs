@@ -1,10 +1,12 @@
-//! The moment between "the server has committed" and "the client knows": whoever dies there, the batch is neither lost nor
-//! applied twice.
+//! The moments before the server commits, and between "the server has committed" and "the client knows": whoever dies there,
+//! the batch is neither lost nor applied twice.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::rig::proxy::Proxy;
+use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::rig::proxy::{Held, Proxy};
 use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
@@ -39,11 +41,11 @@ fn die_after_the_commit(deaths: Deaths) {
     fs::write(rig.tree().join("new"), b"made before the second backup").unwrap();
     let at_the_commit = look(&rig.tree());
 
-    let armed = proxy.arm();
+    let armed = proxy.arm(Held::Answer);
     let arguments = rig.backup_arguments(None);
     let mut second = rig.spawn(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(
-        armed.wait_for_commit(Duration::from_secs(30)),
+        armed.wait_for_it(Duration::from_secs(30)),
         "the server has not committed anything"
     );
     if deaths.command {
@@ -129,4 +131,42 @@ fn all_die_after_the_commit() {
         daemon: true,
         server: true,
     });
+}
+
+/// The server dies before it has seen the batch, and the user does not wait for it to come back: nothing counts as saved.
+#[test]
+fn the_server_dies_before_the_commit() {
+    let mut rig = Rig::new(Mode::Exact);
+    rig.start_server("127.0.0.1:0");
+    let proxy = Proxy::start(&rig.server_address());
+    rig.init(&rig.tree(), proxy.url(), "folder");
+    fs::write(rig.tree().join("file"), b"before").unwrap();
+    rig.mount();
+    let first = rig.backup(None).fine("the first backup");
+    fs::write(rig.tree().join("file"), b"after").unwrap();
+    fs::write(rig.tree().join("new"), b"made before the second backup").unwrap();
+
+    let armed = proxy.arm(Held::Request);
+    let arguments = rig.backup_arguments(None);
+    let second = rig.spawn(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(armed.wait_for_it(Duration::from_secs(30)), "no batch was sent");
+    rig.kill_server();
+    drop(armed);
+    std::thread::sleep(Duration::from_millis(300));
+    pidfd_send_signal(second.handle(), Signal::INT).unwrap();
+    let second = second.wait();
+    assert!(!second.status.success(), "{}", second.stdout);
+
+    rig.start_server("127.0.0.1:0");
+    proxy.pass_on_to(&rig.server_address());
+    let third = rig.backup(None).fine("the backup after it");
+    let restored = rig.restore(third["snapshot_id"].as_u64().unwrap(), None);
+    let found = differences(&look(&rig.tree()), &look(restored.path()), true);
+    assert!(found.is_empty(), "the snapshot after it: {found:#?}");
+    assert_eq!(
+        third["seq"].as_u64(),
+        first["seq"].as_u64().map(|seq| seq + 1),
+        "{third}"
+    );
+    rig.umount();
 }

@@ -23,6 +23,8 @@
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod rig;
 
+mod standstill;
+
 use std::fs;
 use std::time::Duration;
 

@@ -299,6 +299,14 @@ impl Rig {
         self.daemon.as_ref().unwrap().process.try_clone().unwrap()
     }
 
+    /// What the daemon has read from files so far.
+    pub(crate) fn daemon_read_bytes(&self) -> u64 {
+        let pid = self.daemon.as_ref().unwrap().pid;
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+        let read = io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok());
+        read.unwrap()
+    }
+
     /// Forgets a daemon that another thread has killed.
     pub(crate) fn forget_daemon(&mut self) {
         self.dying = self.daemon.take().map(|daemon| daemon.process);

@@ -1,9 +1,9 @@
 //! A wire between clients and the server that can be cut at a chosen point.
 //!
-//! It passes bytes through, a thread for each direction of each connection. While it is *armed*, the first answer to a request
-//! that commits a batch is held back: by then the server has committed, and nobody at the client's side knows. What the test
-//! does in that moment (kill somebody) is its own affair; afterwards the connection is dropped without the answer, and the proxy is not armed any
-//! more.
+//! It passes bytes through, a thread for each direction of each connection. While it is *armed*, the first request that commits a
+//! batch is held back, or the answer to it: then the server has committed, and nobody at the client's side knows. What the
+//! test does in that moment (kill somebody) is its own affair; afterwards the connection is dropped with what was held back, and the
+//! proxy is not armed any more.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -23,8 +23,16 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// Told when the answer is there; goes on when it is told to.
+/// What is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Request,
+    Answer,
+}
+
+/// Told when it is there; goes on when it is told to.
 struct Trap {
+    held: Held,
     sprung: Sender<()>,
     go_on: Receiver<()>,
 }
@@ -36,8 +44,8 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    /// Waits until the server has committed a batch, or `within` has passed.
-    pub(crate) fn wait_for_commit(&self, within: std::time::Duration) -> bool {
+    /// Waits until something is held back, or `within` has passed.
+    pub(crate) fn wait_for_it(&self, within: std::time::Duration) -> bool {
         self.sprung.recv_timeout(within).is_ok()
     }
 }
@@ -76,11 +84,11 @@ impl Proxy {
         server.clone_into(&mut self.shared.server.lock().unwrap());
     }
 
-    /// Holds the next answer to a commit back, until the answer of this function is dropped.
-    pub(crate) fn arm(&self) -> Armed {
+    /// Holds the next request to commit, or the answer to it, back until the answer of this function is dropped.
+    pub(crate) fn arm(&self, held: Held) -> Armed {
         let (sprung, heard) = channel();
         let (tell, go_on) = channel();
-        *self.shared.armed.lock().unwrap() = Some(Trap { sprung, go_on });
+        *self.shared.armed.lock().unwrap() = Some(Trap { held, sprung, go_on });
         Armed {
             sprung: heard,
             _go_on: tell,
@@ -97,6 +105,23 @@ impl Drop for Proxy {
 }
 
 impl Shared {
+    /// Whether what is `held` may pass; if it is a trap for it, waits until the test has done what it wants.
+    fn may_pass(&self, held: Held) -> bool {
+        let trap = {
+            let mut armed = self.armed.lock().unwrap();
+            if armed.as_ref().is_none_or(|trap| trap.held != held) {
+                return true;
+            }
+            armed.take()
+        };
+        if let Some(trap) = trap {
+            let _ = trap.sprung.send(());
+            // Ends when the test drops its end.
+            let _ = trap.go_on.recv();
+        }
+        false
+    }
+
     fn serve(&self, client: &TcpStream) {
         let address = self.server.lock().unwrap().clone();
         let Ok(server) = TcpStream::connect(address) else {
@@ -107,25 +132,18 @@ impl Shared {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 pass(client, &server, |bytes| {
-                    if let Some(request) = request_line(bytes) {
-                        is_commit.store(commits(&request), Ordering::SeqCst);
-                    }
-                    true
+                    let Some(request) = request_line(bytes) else {
+                        return true;
+                    };
+                    is_commit.store(commits(&request), Ordering::SeqCst);
+                    !commits(&request) || self.may_pass(Held::Request)
                 });
             });
             scope.spawn(|| {
                 pass(&server, client, |bytes| {
                     // An interim answer (100 Continue) tells nothing yet.
-                    if !is_commit.load(Ordering::SeqCst) || !bytes.starts_with(b"HTTP/1.1 2") {
-                        return true;
-                    }
-                    let Some(trap) = self.armed.lock().unwrap().take() else {
-                        return true;
-                    };
-                    let _ = trap.sprung.send(());
-                    // Ends when the test drops its end.
-                    let _ = trap.go_on.recv();
-                    false
+                    let is_final = bytes.starts_with(b"HTTP/1.1 2");
+                    !is_final || !is_commit.load(Ordering::SeqCst) || self.may_pass(Held::Answer)
                 });
             });
         });
