@@ -30,6 +30,7 @@ use crate::credentials::Caller;
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
 use crate::session::CacheMode;
+use crate::tracked::Origin;
 use crate::tree::attributes::SetAttributes;
 use crate::tree::inode_flags::InodeFlags;
 use crate::tree::names::Creation;
@@ -440,7 +441,12 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let clear_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.tree.write(fh.0, offset, data, clear_set_id) {
+        let origin = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            Origin::PageCache
+        } else {
+            Origin::Program
+        };
+        match self.tree.write(fh.0, offset, data, origin, clear_set_id) {
             Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(&error)),
         }

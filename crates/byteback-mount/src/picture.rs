@@ -134,13 +134,13 @@ impl Pictures {
     }
 
     /// The content of `node` in `range` is about to change through `fd`; so are its size and times.
-    pub fn before_content(&self, node: NodeId, fd: BorrowedFd<'_>, range: Option<ByteRange>) {
-        self.each(node, |picture, state| picture.save(state, fd, range));
+    pub fn before_content(&self, node: NodeId, fd: BorrowedFd<'_>, range: ByteRange) {
+        self.each(node, |picture, state| picture.save(state, fd, Some(range)));
     }
 
     /// The content of an inode that the log does not know is about to change. If it was removed since a picture was taken,
     /// this is as [`Pictures::before_content`].
-    pub fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, range: Option<ByteRange>) {
+    pub fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, range: ByteRange) {
         let removed = self.removed.lock().get(identity).copied();
         if let Some(node) = removed {
             self.before_content(node, fd, range);

@@ -16,6 +16,7 @@
 //! log takes what lies beyond the old end and in no range as zeros.
 
 mod account;
+mod narrow;
 
 use std::ffi::OsStr;
 use std::io;
@@ -112,6 +113,15 @@ impl Victim {
     }
 }
 
+/// Where a write comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From a program's call: these bytes are what it wrote.
+    Program,
+    /// From the kernel's pages, of which any part may have changed.
+    PageCache,
+}
+
 /// What becomes of an inode's attributes; `None` keeps one.
 #[derive(Clone, Debug, Default)]
 pub struct NewAttributes {
@@ -152,34 +162,38 @@ impl Tracked {
         Self { account: Some(account) }
     }
 
-    /// Begins a change of content. `range_of` answers which bytes are about to change, none if only attributes are; where
-    /// that depends on the file's size, it must look while there is no cut: what is added to the file between the look and
-    /// the change is then of the same epoch, and logged by whoever added it.
-    fn begin_content(
+    /// Begins a change of content. `ranges_of` answers which bytes are about to change, none if only attributes are; where
+    /// that depends on the file, it must look while there is no cut: what is changed between the look and this change is then of
+    /// the same epoch, and logged by whoever changed it.
+    fn begin_content<R: IntoIterator<Item = ByteRange>>(
         &self,
         identity: &Identity,
         fd: BorrowedFd<'_>,
-        range_of: impl FnOnce() -> TrackedResult<Option<ByteRange>>,
+        ranges_of: impl FnOnce() -> TrackedResult<R>,
     ) -> TrackedResult<Change<'_>> {
         let Some(account) = &self.account else {
             return Ok(Change { kept: None });
         };
         let Some(node) = account.log.node_of(identity)? else {
-            account.pictures.before_content_of_unknown(identity, fd, range_of()?);
+            for range in ranges_of()? {
+                account.pictures.before_content_of_unknown(identity, fd, range);
+            }
             return Ok(Change { kept: None });
         };
         let operation = account.log.begin_write(node, || looks_like(fd))?;
-        let range = range_of()?;
-        account.pictures.before_content(node, fd, range);
-        let change = Change {
-            kept: Some((operation, node)),
-        };
-        // Whatever becomes of it, any of these bytes may be new.
-        match range {
-            Some(range) => change.wrote(range.start(), range.len_bytes()),
-            None => change.attributes(),
+        // Whatever becomes of it, any of these bytes may be new, or at least the times.
+        let mut ranges = ranges_of()?.into_iter().peekable();
+        if ranges.peek().is_none() {
+            account.pictures.before_attributes(node, fd);
+            operation.attributes_changed(node);
         }
-        Ok(change)
+        for range in ranges {
+            account.pictures.before_content(node, fd, range);
+            operation.wrote(node, range);
+        }
+        Ok(Change {
+            kept: Some((operation, node)),
+        })
     }
 
     fn begin_attributes(&self, object: Object, fd: BorrowedFd<'_>) -> TrackedResult<Change<'_>> {
@@ -222,9 +236,16 @@ impl Tracked {
     ///
     /// # Errors
     /// What the backing file answered, if not a single byte was written.
-    pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> {
-        let range = ByteRange::new(offset, offset.saturating_add(data.len() as u64));
-        let _change = self.begin_content(&file.identity(), file.as_fd(), || Ok(range))?;
+    pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> TrackedResult<usize> {
+        let _change = match origin {
+            Origin::Program => {
+                let range = ByteRange::new(offset, offset.saturating_add(data.len() as u64));
+                self.begin_content(&file.identity(), file.as_fd(), || Ok(range))
+            }
+            Origin::PageCache => self.begin_content(&file.identity(), file.as_fd(), || {
+                Ok(narrow::changed_bytes(file, offset, data).iter().collect::<Vec<_>>())
+            }),
+        }?;
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -245,11 +266,11 @@ impl Tracked {
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
-        let range_of = || {
+        let ranges_of = || {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)))
         };
-        let _change = self.begin_content(&object.identity, fd, range_of)?;
+        let _change = self.begin_content(&object.identity, fd, ranges_of)?;
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -259,7 +280,7 @@ impl Tracked {
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let end = offset.saturating_add(len_bytes);
-        let range_of = || {
+        let ranges_of = || {
             Ok(if mode == FallocateFlags::KEEP_SIZE {
                 None
             } else if mode.is_empty() {
@@ -269,7 +290,7 @@ impl Tracked {
                 ByteRange::new(offset, end)
             })
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), range_of)?;
+        let _change = self.begin_content(&file.identity(), file.as_fd(), ranges_of)?;
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 

@@ -83,6 +83,50 @@ fn what_is_changed_in_place_is_read_and_nothing_else() {
     assert_eq!(saved.asked_bytes, 0, "a rename costs nothing");
 }
 
+/// Of pages that the kernel hands on, only the bytes that are new count.
+#[test]
+fn collected_writes_and_stores_are_narrowed_to_what_they_change() {
+    for mode in [CacheMode::Exact, CacheMode::Fast] {
+        let mut fixture = Fixture::new(mode);
+        fs::write(fixture.tree().join("image"), vec![7; 8 << 20]).unwrap();
+        fixture.mount();
+        let mut saved = Saved::default();
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(fixture.tree().join("image"))
+            .unwrap();
+        for piece in 0..64_u64 {
+            file.write_all_at(&[3; 10], piece * 100_000 + 7).unwrap();
+        }
+        // SAFETY: a fresh mapping of a file that nobody shortens.
+        let map = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                8 << 20,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .unwrap()
+        .cast::<u8>();
+        for piece in 0..64 {
+            // SAFETY: within the mapping.
+            unsafe { map.add(piece * 100_000 + 50_000).write_volatile(4) };
+        }
+        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        assert_eq!(saved.asked_bytes, 64 * 11, "{mode:?}");
+        let now = fs::read(fixture.tree().join("image")).unwrap();
+        assert_eq!((now[7], now[50_000]), (3, 4));
+        assert!(content(&saved, "image") == now, "{mode:?}");
+        // SAFETY: mapped above.
+        unsafe { rustix::mm::munmap(map.cast(), 8 << 20) }.unwrap();
+    }
+}
+
 #[test]
 fn changes_while_not_mounted_are_found_and_noted() {
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -29,7 +29,7 @@ fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
         scope.spawn(|| {
             // Of this thread alone.
             set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
-            pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3));
+            pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap());
         });
     });
 
@@ -39,6 +39,6 @@ fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
     assert!(error.to_string().contains("Permission denied"), "{error}");
     // Later changes and the list of what is needed do not bring it back.
     picture.restrict([(node, Needed::All)].into());
-    pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3));
+    pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap());
     assert!(picture.state_of(node).unwrap().lock().check().is_err());
 }

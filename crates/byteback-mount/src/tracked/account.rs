@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host, Identity, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
 
@@ -26,14 +25,6 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    pub(super) fn wrote(&self, offset: u64, len_bytes: u64) {
-        if let Some((operation, node)) = &self.kept
-            && let Some(range) = ByteRange::new(offset, offset.saturating_add(len_bytes))
-        {
-            operation.wrote(*node, range);
-        }
-    }
-
     pub(super) fn attributes(&self) {
         if let Some((operation, node)) = &self.kept {
             operation.attributes_changed(*node);

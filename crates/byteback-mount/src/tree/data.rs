@@ -13,6 +13,7 @@ use super::Tree;
 use crate::credentials::Caller;
 use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::NodeId;
+use crate::tracked::Origin;
 
 thread_local! {
     /// Each serving thread reads into one buffer, grown to the largest read so far.
@@ -99,12 +100,19 @@ impl Tree {
 
     /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the kernel's word that the
     /// writer may not keep set-id bits.
-    pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8], clear_set_id: bool) -> io::Result<usize> {
+    pub(crate) fn write(
+        &self,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        origin: Origin,
+        clear_set_id: bool,
+    ) -> io::Result<usize> {
         let file = self.file(handle)?;
         if clear_set_id && self.switch_user {
             self.drop_set_id_always(Self::object_of_file(&file), &*file)?;
         }
-        Ok(self.tracked.write(&file, offset, data)?)
+        Ok(self.tracked.write(&file, offset, data, origin)?)
     }
 
     pub(crate) fn allocate(
