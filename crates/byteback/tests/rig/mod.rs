@@ -498,6 +498,16 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only one that nobody waited for is still there, perhaps stopped.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// Kills the process of a handle with SIGKILL; one that has ended already is left alone.
 pub(crate) fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
