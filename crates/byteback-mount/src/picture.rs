@@ -268,6 +268,8 @@ struct PieceRead {
     bytes: Vec<u8>,
     /// In order: each range, and where its bytes begin, or that it is a hole.
     parts: Vec<(ByteRange, Option<usize>)>,
+    /// Where the backing file was found to have data, beyond this piece as well. Still read rightly if that is a hole by now.
+    known_data: Option<ByteRange>,
 }
 
 impl PieceRead {
@@ -518,21 +520,31 @@ impl Picture {
     }
 
     fn read_backing(&self, file: &OwnedFd, range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+        if read.known_data.is_some_and(|known| known.covers(range)) {
+            return self.read_data(file, range, read);
+        }
         let mut at = range.start();
-        for data in host::data_ranges(file, range.start(), range.end()) {
+        let mut found = host::data_ranges(file, range.start(), range.end());
+        while let Some(data) = found.next() {
             let data = data?;
+            read.known_data = ByteRange::new(data.start, found.data_end());
             if let Some(hole) = ByteRange::new(at, data.start) {
                 read.hole(hole);
             }
             at = data.end;
             if let Some(data) = ByteRange::new(data.start, data.end) {
-                read_exact_at(file, data.start(), read.data(data)?)?;
-                self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
+                self.read_data(file, data, read)?;
             }
         }
         if let Some(hole) = ByteRange::new(at, range.end()) {
             read.hole(hole);
         }
+        Ok(())
+    }
+
+    fn read_data(&self, file: &OwnedFd, data: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+        read_exact_at(file, data.start(), read.data(data)?)?;
+        self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
         Ok(())
     }
 }

@@ -51,6 +51,7 @@ pub fn data_ranges(fd: &impl AsFd, start: u64, end: u64) -> DataRanges<'_> {
         fd: fd.as_fd(),
         at: start,
         end,
+        data_end: start,
     }
 }
 
@@ -60,10 +61,18 @@ pub struct DataRanges<'fd> {
     fd: BorrowedFd<'fd>,
     at: u64,
     end: u64,
+    data_end: u64,
 }
 
 impl DataRanges<'_> {
-    fn find_next(&self) -> io::Result<Option<Range<u64>>> {
+    /// Where the data of the range that came last ends, which may be beyond the end that was asked for: whoever asks for many
+    /// small ranges of one file need not look for the same hole again and again.
+    #[must_use]
+    pub fn data_end(&self) -> u64 {
+        self.data_end
+    }
+
+    fn find_next(&mut self) -> io::Result<Option<Range<u64>>> {
         let Some(data) = seek_data(self.fd, self.at)? else {
             return Ok(None);
         };
@@ -78,6 +87,7 @@ impl DataRanges<'_> {
             // The data vanished in between (a hole was punched); look on from just behind its start.
             return Ok(Some(data..data));
         }
+        self.data_end = hole;
         Ok(Some(data..hole.min(self.end)))
     }
 }

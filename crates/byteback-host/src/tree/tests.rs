@@ -461,6 +461,13 @@ fn data_ranges_agree_with_what_was_written() {
         "a hole and what lies behind the end"
     );
     assert_eq!(ranges(5, 5), []);
+    let mut within = data_ranges(&file, 4 * BLOCK, 4 * BLOCK + 10);
+    assert_eq!(within.next().unwrap().unwrap(), 4 * BLOCK..4 * BLOCK + 10);
+    assert_eq!(
+        within.data_end(),
+        6 * BLOCK,
+        "the data goes on beyond what was asked for"
+    );
     assert_eq!(
         (seek_data(&file, 0).unwrap(), seek_hole(&file, 0).unwrap()),
         (Some(3 * BLOCK), Some(0))
