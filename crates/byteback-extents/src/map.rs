@@ -31,9 +31,10 @@ use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
 /// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the more rarely the upper level moves.
-/// Half as much measured alike within the noise of a shared machine (`byteback-bench extents`). What costs is a cold leaf, which a
-/// search crosses in some five dependent cache misses: thousands of maps of hundreds of extents, each written to once in a while.
-const LEAF_BYTES_MAX: usize = 4096;
+/// Twice as much measured alike in time and held more memory where extents merge; half as much took a tenth longer on ascending
+/// ranges (`byteback-bench extents`). What costs is a cold leaf, which a search crosses in some five dependent cache misses: thousands
+/// of maps of hundreds of extents, each written to once in a while.
+const LEAF_BYTES_MAX: usize = 2048;
 
 /// One extent with its value.
 #[derive(Clone, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub struct ExtentMap<V> {
 }
 
 impl<V> ExtentMap<V> {
-    /// The most entries in a leaf; 256 for a set. Small under test, so that a few entries already make many leaves.
+    /// The most entries in a leaf; 128 for a set. Small under test, so that a few entries already make many leaves.
     const LEAF_ENTRIES_MAX: usize = if cfg!(test) {
         8
     } else if size_of::<Entry<V>>() > LEAF_BYTES_MAX / 32 {
