@@ -17,9 +17,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, RealDir};
 
 use crate::error::DaemonError;
@@ -27,10 +25,6 @@ use crate::error::DaemonError;
 const NAME_BYTES_MAX: usize = 40;
 /// The file that says whose folder it is.
 const PATH_NAME: &str = "path";
-
-/// How often, and after how long, a folder that is in use is tried again.
-const OWNER_ATTEMPTS: u32 = 20;
-const OWNER_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// The state folder of one tracked directory.
 #[derive(Clone, Debug)]
@@ -151,25 +145,14 @@ impl StateFolder {
     /// Takes the tree for this process, creating its folder if it is missing.
     ///
     /// # Errors
-    /// [`DaemonError::InUse`] if another process owns it, and still does after two seconds: one that was just killed, or that ends
-    /// by itself, needs a moment.
+    /// [`DaemonError::InUse`] if another process owns it.
     pub fn take(&self) -> Result<(RealDir, DirLock), DaemonError> {
         self.create()?;
         let dir = RealDir::open(&self.folder).map_err(|source| DaemonError::State {
             path: self.folder.clone(),
             source,
         })?;
-        let mut attempts_left = OWNER_ATTEMPTS;
-        let lock = loop {
-            match dir.lock() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts_left > 0 => {
-                    attempts_left -= 1;
-                    RealClock.sleep(OWNER_RETRY_AFTER);
-                }
-                taken => break taken,
-            }
-        };
-        let lock = lock.map_err(|source| match source.kind() {
+        let lock = dir.lock().map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => DaemonError::InUse {
                 path: self.directory.clone(),
                 reason: source.to_string(),

@@ -65,21 +65,3 @@ fn what_a_crash_left_half_made_is_finished_and_what_is_anothers_is_refused() {
     assert!(refused.contains("/elsewhere"), "{refused}");
     assert_eq!(fs::read(&path).unwrap(), b"/elsewhere");
 }
-
-#[test]
-fn an_owner_that_is_about_to_end_is_waited_for_and_one_that_stays_is_named() {
-    let (_lab, folder) = lab();
-    let owner = folder.take().unwrap();
-    let refused = folder.take().unwrap_err();
-    assert!(matches!(refused, DaemonError::InUse { .. }), "{refused:?}");
-    assert!(
-        refused.to_string().contains(&std::process::id().to_string()),
-        "{refused}"
-    );
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| folder.take().map(drop));
-        std::thread::sleep(Duration::from_millis(50));
-        drop(owner);
-        waiting.join().unwrap().unwrap();
-    });
-}

@@ -5,6 +5,9 @@
 //! file holds the owner's process id in decimal, only to name it in messages; it is never removed, because
 //! removing it while another process waits for it would give two owners of two different files.
 //!
+//! A killed owner with several threads may keep it for a moment: its first thread is gone, and another one still waits for the
+//! disk. Such an owner is waited for; one that lives is not.
+//!
 //! Open-file-description locks survive `fork`: a child that keeps the descriptor keeps the lock. The
 //! descriptor is close-on-exec, so only a child that neither execs nor exits can do that.
 
@@ -12,11 +15,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
+use crate::clock::{Clock, RealClock};
 use crate::error::context;
+
+/// How often, and how long each time, an owner that is ending is waited for.
+const ENDING_OWNER_WAITS: u32 = 100;
+const ENDING_OWNER_WAIT: Duration = Duration::from_millis(50);
 
 /// The name of the lock file in its directory; it shows in [`list`](super::DurableDir::list).
 pub const LOCK_NAME: &str = "lock";
@@ -47,14 +56,21 @@ impl DirLock {
         let file =
             openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR).map_err(|e| context("lock", label, e.into()))?;
         let file = File::from(file);
+        let mut waits_left = ENDING_OWNER_WAITS;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
+                    let holder_pid = holder(&file);
+                    if waits_left > 0 && holder_pid.is_some_and(is_ending) {
+                        waits_left -= 1;
+                        RealClock.sleep(ENDING_OWNER_WAIT);
+                        continue;
+                    }
                     let in_use = DirInUse {
                         directory: label.to_owned(),
-                        holder_pid: holder(&file),
+                        holder_pid,
                     };
                     return Err(io::Error::new(io::ErrorKind::WouldBlock, in_use));
                 }
@@ -68,6 +84,17 @@ impl DirLock {
             .and_then(|()| file.set_len(pid.len() as u64))
             .map_err(|e| context("lock", label, e))?;
         Ok(Self { _file: file })
+    }
+}
+
+/// Whether the first thread of a process is gone, and the rest must follow.
+fn is_ending(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The name before the state is in parentheses and may hold anything.
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 

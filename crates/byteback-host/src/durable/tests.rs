@@ -137,3 +137,27 @@ fn a_killed_holder_leaves_no_lock_behind() {
         Command::new("kill").arg(pid).status().unwrap();
     }
 }
+
+#[test]
+fn a_holder_that_is_ending_is_waited_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    let held = dir.lock().unwrap();
+    // Killed and not yet reaped: the state in which the first thread of a process waits for its others.
+    let mut dead = Command::new("true").spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&dead);
+    rustix::process::waitid(
+        rustix::process::WaitId::Pid(pid),
+        rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
+    )
+    .unwrap();
+    std::fs::write(temp.path().join("lock"), format!("{}\n", dead.id())).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| dir.lock().map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!waiting.is_finished(), "it did not wait");
+        drop(held);
+        waiting.join().unwrap().unwrap();
+    });
+    dead.wait().unwrap();
+}
