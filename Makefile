@@ -12,7 +12,7 @@ TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
 help: ## Lists these commands.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes after the build).
+demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes at most after the build).
 	@scripts/demo
 
 test: dependencies ## Runs all tests (10 minutes on 2 cores at most).

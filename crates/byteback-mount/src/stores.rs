@@ -77,14 +77,14 @@ pub(crate) fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) 
         return Ok(flushed);
     }
     let own = OwnOpens::begin(tree, flusher.thread_id());
-    let (named, nameless): (Vec<_>, Vec<_>) = nodes
-        .into_iter()
-        .map(|node| (node, tree.path_of(node)))
-        .partition(|(_, path)| path.is_some());
-    let named: Vec<(NodeId, Vec<std::ffi::OsString>)> = named
-        .into_iter()
-        .filter_map(|(node, path)| Some((node, path?)))
-        .collect();
+    let mut named = Vec::new();
+    let mut unreached = Vec::new();
+    for node in nodes {
+        match tree.path_of(node) {
+            Some(path) => named.push((node, path)),
+            None => unreached.push((node, None)),
+        }
+    }
     let answers = match flusher.sync(named.clone()) {
         Ok(answers) => answers,
         Err(gone) => {
@@ -98,7 +98,6 @@ pub(crate) fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) 
         }
     };
     drop(own);
-    let mut unreached: Vec<(NodeId, Option<Vec<std::ffi::OsString>>)> = nameless;
     for ((node, path), answer) in named.into_iter().zip(answers) {
         match answer {
             Ok(()) => flushed.synced += 1,

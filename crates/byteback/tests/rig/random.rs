@@ -1,22 +1,23 @@
-//! A small pseudo-random generator (splitmix64), and the seed: `BYTEBACK_SEED`, or one made of the time. The seed repeats the
+//! What a run draws from its seed: `BYTEBACK_SEED`, or one made of the time. The seed repeats the
 //! choices of a run, not the kernel's order of events.
+
+use byteback_host::random::SplitMix64;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.next_u64()
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.below(bound)
     }
 
     pub(crate) fn index(&mut self, len: usize) -> usize {
@@ -28,12 +29,9 @@ impl Random {
     }
 }
 
-/// The finalizer of splitmix64.
+/// A number that `value` always leads to, and no other near it.
 pub(crate) fn mix(value: u64) -> u64 {
-    let mut mixed = value;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    SplitMix64::new(value).next_u64()
 }
 
 /// The seed of this run, printed.
