@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use byteback_control::{CutRequest, Outcome, TreeService};
@@ -9,6 +11,33 @@ use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
 use crate::saved::{Begun, Saved};
+
+/// Something else that is mounted while a test runs.
+struct OtherMount(PathBuf);
+
+impl OtherMount {
+    fn new(arguments: &[&str], point: &Path) -> Self {
+        let status = Command::new("mount").args(arguments).arg(point).status().unwrap();
+        assert!(
+            status.success(),
+            "mount {arguments:?}: these tests need root and file systems to mount"
+        );
+        Self(point.to_owned())
+    }
+}
+
+impl Drop for OtherMount {
+    fn drop(&mut self) {
+        // Twice: after a failed test, ours may still lie over it.
+        for _ in 0..2 {
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(&self.0)
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
 
 fn content(saved: &Saved, path: &str) -> Vec<u8> {
     saved.tree()[std::path::Path::new(path)].1.clone()
@@ -202,11 +231,18 @@ fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
 
 #[test]
 fn files_of_a_lower_layer_stay_who_they_are_when_they_are_changed() {
+    let _ = Command::new("modprobe").arg("overlay").stderr(Stdio::null()).status();
+    if !fs::read_to_string("/proc/filesystems").unwrap().contains("\toverlay\n") {
+        println!("skipped: this kernel has no overlayfs");
+        return;
+    }
     let mut fixture = Fixture::new(CacheMode::Exact);
     let side = tempfile::Builder::new()
         .prefix("byteback-overlay-")
         .tempdir_in("/var/tmp")
         .unwrap();
+    // An overlay cannot lie over another one, as which a container's disk may come.
+    let _side = OtherMount::new(&["-t", "tmpfs", "tmpfs"], side.path());
     for name in ["lower", "upper", "work"] {
         fs::create_dir(side.path().join(name)).unwrap();
     }
@@ -221,42 +257,28 @@ fn files_of_a_lower_layer_stay_who_they_are_when_they_are_changed() {
         at("upper"),
         at("work")
     );
-    let status = std::process::Command::new("mount")
-        .args(["-t", "overlay", "overlay", "-o", &options])
-        .arg(fixture.tree())
-        .status()
-        .unwrap();
-    if !status.success() {
-        println!("skipped: this machine does not let us mount an overlay");
-        return;
-    }
+    let _overlay = OtherMount::new(&["-t", "overlay", "overlay", "-o", &options], &fixture.tree());
     fixture.mount();
     let mut saved = Saved::default();
     Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        fs::File::options()
-            .write(true)
-            .open(fixture.tree().join("file"))
-            .unwrap()
-            .write_all_at(&[2; 10], 5)
-            .unwrap();
-        fs::write(fixture.tree().join("dir/new"), b"new").unwrap();
-        fs::set_permissions(
-            fixture.tree().join("dir/inner"),
-            std::os::unix::fs::PermissionsExt::from_mode(0o600),
-        )
+    fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("file"))
+        .unwrap()
+        .write_all_at(&[2; 10], 5)
         .unwrap();
-        fs::rename(fixture.tree().join("moved"), fixture.tree().join("dir/moved")).unwrap();
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-        assert_eq!(content(&saved, "file")[5], 2);
-        assert_eq!(content(&saved, "dir/new"), b"new");
-        assert_eq!(saved.tree()[std::path::Path::new("dir/inner")].0.mode, 0o600);
-    }));
+    fs::write(fixture.tree().join("dir/new"), b"new").unwrap();
+    fs::set_permissions(
+        fixture.tree().join("dir/inner"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    fs::rename(fixture.tree().join("moved"), fixture.tree().join("dir/moved")).unwrap();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(content(&saved, "file")[5], 2);
+    assert_eq!(content(&saved, "dir/new"), b"new");
+    assert_eq!(saved.tree()[std::path::Path::new("dir/inner")].0.mode, 0o600);
     fixture.umount();
-    let _ = std::process::Command::new("umount").arg(fixture.tree()).status();
-    if let Err(panic) = result {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 #[test]
@@ -302,54 +324,40 @@ fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let state = fixture.folder().path().parent().unwrap().to_owned();
     fs::create_dir_all(&state).unwrap();
-    let status = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
-        .arg(&state)
-        .status()
-        .unwrap();
-    if !status.success() {
-        println!("skipped: this machine does not let us mount a tmpfs");
-        return;
-    }
+    let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], &state);
     let free = || {
         let space = rustix::fs::statvfs(&state).unwrap();
         space.f_bavail * space.f_frsize
     };
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        fs::write(fixture.tree().join("clean"), vec![1; 1000]).unwrap();
-        fixture.mount();
-        fs::write(fixture.tree().join("large"), vec![1; 64 << 20]).unwrap();
-        fs::write(fixture.tree().join("removed"), vec![1; 1 << 20]).unwrap();
-        let client = fixture.client();
-        let begun = Begun::cut(&client, "backup");
-        let before = free();
-        fs::remove_file(fixture.tree().join("removed")).unwrap();
-        let large = fs::File::options()
-            .write(true)
-            .open(fixture.tree().join("large"))
-            .unwrap();
-        for piece in 0..64 {
-            large.write_all_at(&vec![2; 1 << 20], piece << 20).unwrap();
-        }
-        assert!(
-            before - free() < 8 << 20,
-            "{} of {before} are still taken",
-            before - free()
-        );
-        fs::write(fixture.tree().join("clean"), vec![2; 1000]).unwrap();
-        let error = begun.try_attributes(&client).unwrap_err();
-        assert_eq!(error.kind, byteback_control::ErrorKind::PictureLost);
-        begun.abandon(&client);
-        let mut saved = Saved::default();
-        Begun::cut(&client, "backup").save(&client, &mut saved);
-        assert!(content(&saved, "large") == vec![2; 64 << 20]);
-        drop(large);
-        fixture.umount();
-    }));
-    let _ = std::process::Command::new("umount").arg("-l").arg(&state).status();
-    if let Err(panic) = result {
-        std::panic::resume_unwind(panic);
+    fs::write(fixture.tree().join("clean"), vec![1; 1000]).unwrap();
+    fixture.mount();
+    fs::write(fixture.tree().join("large"), vec![1; 64 << 20]).unwrap();
+    fs::write(fixture.tree().join("removed"), vec![1; 1 << 20]).unwrap();
+    let client = fixture.client();
+    let begun = Begun::cut(&client, "backup");
+    let before = free();
+    fs::remove_file(fixture.tree().join("removed")).unwrap();
+    let large = fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("large"))
+        .unwrap();
+    for piece in 0..64 {
+        large.write_all_at(&vec![2; 1 << 20], piece << 20).unwrap();
     }
+    assert!(
+        before - free() < 8 << 20,
+        "{} of {before} are still taken",
+        before - free()
+    );
+    fs::write(fixture.tree().join("clean"), vec![2; 1000]).unwrap();
+    let error = begun.try_attributes(&client).unwrap_err();
+    assert_eq!(error.kind, byteback_control::ErrorKind::PictureLost);
+    begun.abandon(&client);
+    let mut saved = Saved::default();
+    Begun::cut(&client, "backup").save(&client, &mut saved);
+    assert!(content(&saved, "large") == vec![2; 64 << 20]);
+    drop(large);
+    fixture.umount();
 }
 
 #[test]
@@ -395,62 +403,48 @@ fn programs_that_were_there_before_the_mount_are_named() {
 fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let disk = fixture.tree().parent().unwrap().to_owned();
-    let status = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
-        .arg(&disk)
-        .status()
-        .unwrap();
-    if !status.success() {
-        println!("skipped: this machine does not let us mount a tmpfs");
-        return;
-    }
+    let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], &disk);
     fs::create_dir(fixture.tree()).unwrap();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let tree = fixture.tree();
-        for number in 0..200 {
-            fs::write(tree.join(format!("old {number}")), vec![1; 5000]).unwrap();
-        }
-        fs::write(tree.join("large"), vec![1; 1 << 20]).unwrap();
-        fixture.mount();
-        let mut saved = Saved::default();
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-        let junk = fs::File::create(disk.join("junk")).unwrap();
-        let mut at = 0;
-        while let Ok(more) = junk.write_at(&[0; 4096], at) {
-            at += more as u64;
-        }
-        // So much that the log has to grow.
-        for number in 0..6000 {
-            std::os::unix::fs::symlink("nowhere", tree.join(format!("link {number}"))).unwrap_or_default();
-        }
-        let request = CutRequest {
-            consumer: "backup".to_owned(),
-            everything: false,
-            look_only: false,
-            since: None,
-        };
-        let refused = fixture.client().cut(&request).map(|cut| cut.cut);
-        println!("a cut on the full disk: {refused:?}");
-        for number in 0..200 {
-            let file = fs::File::options().write(true).open(tree.join(format!("old {number}")));
-            file.unwrap().write_all_at(&[2; 10], 100).unwrap();
-        }
-        fs::remove_file(tree.join("large")).unwrap();
-        fs::remove_file(disk.join("junk")).unwrap();
-        drop(junk);
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-        for number in 0..200 {
-            let name = format!("old {number}");
-            assert!(content(&saved, &name) == fs::read(tree.join(&name)).unwrap(), "{name}");
-        }
-        let names: Vec<_> = crate::operations::look(&tree).into_keys().collect();
-        assert_eq!(saved.tree().into_keys().collect::<Vec<_>>(), names);
-        fixture.umount();
-    }));
-    let _ = std::process::Command::new("umount").arg("-l").arg(&disk).status();
-    if let Err(panic) = result {
-        std::panic::resume_unwind(panic);
+    let tree = fixture.tree();
+    for number in 0..200 {
+        fs::write(tree.join(format!("old {number}")), vec![1; 5000]).unwrap();
     }
+    fs::write(tree.join("large"), vec![1; 1 << 20]).unwrap();
+    fixture.mount();
+    let mut saved = Saved::default();
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    let junk = fs::File::create(disk.join("junk")).unwrap();
+    let mut at = 0;
+    while let Ok(more) = junk.write_at(&[0; 4096], at) {
+        at += more as u64;
+    }
+    // So much that the log has to grow.
+    for number in 0..6000 {
+        std::os::unix::fs::symlink("nowhere", tree.join(format!("link {number}"))).unwrap_or_default();
+    }
+    let request = CutRequest {
+        consumer: "backup".to_owned(),
+        everything: false,
+        look_only: false,
+        since: None,
+    };
+    let refused = fixture.client().cut(&request).map(|cut| cut.cut);
+    println!("a cut on the full disk: {refused:?}");
+    for number in 0..200 {
+        let file = fs::File::options().write(true).open(tree.join(format!("old {number}")));
+        file.unwrap().write_all_at(&[2; 10], 100).unwrap();
+    }
+    fs::remove_file(tree.join("large")).unwrap();
+    fs::remove_file(disk.join("junk")).unwrap();
+    drop(junk);
+    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    for number in 0..200 {
+        let name = format!("old {number}");
+        assert!(content(&saved, &name) == fs::read(tree.join(&name)).unwrap(), "{name}");
+    }
+    let names: Vec<_> = crate::operations::look(&tree).into_keys().collect();
+    assert_eq!(saved.tree().into_keys().collect::<Vec<_>>(), names);
+    fixture.umount();
 }
 
 #[test]
@@ -481,22 +475,12 @@ fn what_is_hidden_below_another_mount_stays_saved() {
     let service = fixture.unmounted();
     Begun::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
-    let mount = |arguments: &[&str]| std::process::Command::new("mount").args(arguments).arg(&sub).status();
-    if !mount(&["-t", "tmpfs", "tmpfs"]).unwrap().success() {
-        println!("skipped: this machine does not let us mount a tmpfs");
-        return;
-    }
+    let other = OtherMount::new(&["-t", "tmpfs", "tmpfs"], &sub);
     fs::write(sub.join("of the other"), b"").unwrap();
     let service = fixture.unmounted();
     Begun::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
-    assert!(
-        std::process::Command::new("umount")
-            .arg(&sub)
-            .status()
-            .unwrap()
-            .success()
-    );
+    drop(other);
     let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["", "sub", "sub/file"]);
 }

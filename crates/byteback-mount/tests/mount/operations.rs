@@ -25,10 +25,6 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound)
     }
