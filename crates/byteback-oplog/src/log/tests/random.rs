@@ -30,6 +30,9 @@ fn step(world: &mut World) -> Result<(), LogError> {
         11 => {
             world.clean_stop();
             if world.log.is_none() {
+                if world.random.below(4) == 0 {
+                    world.set_clock();
+                }
                 for _ in 0..world.random.below(6) {
                     world.pass(Duration::from_millis(3));
                     world.change(None)?;
@@ -65,6 +68,7 @@ fn step(world: &mut World) -> Result<(), LogError> {
             let ms = [1, 5, 40, 200][world.random.below(4) as usize];
             world.pass(Duration::from_millis(ms));
         }
+        21 if world.random.coin() => world.set_clock(),
         _ => {
             let log = world.log();
             world.change(Some(&log))?;

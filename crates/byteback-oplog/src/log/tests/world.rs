@@ -10,7 +10,7 @@ use byteback_extents::ByteRange;
 use byteback_host::clock::{Clock, SimClock};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SimRandomness, SplitMix64};
-use byteback_host::sim::SimDisk;
+use byteback_host::sim::{CrashPhase, SimDisk};
 use parking_lot::Mutex;
 
 use super::process::{Life, MortalDir};
@@ -49,6 +49,12 @@ pub(super) struct World {
     pub(super) is_busy_at_starts: bool,
     /// So many errors are the disk's fault.
     tolerated: u32,
+    /// Which of the things that a power loss may leave is left; does not change what happens before.
+    survivor: u64,
+    /// Where the power is lost once more, during the next starts.
+    blows_at_starts: Vec<(u64, CrashPhase)>,
+    /// Times that the power was lost.
+    pub(super) power_losses: u32,
     history: History,
 }
 
@@ -70,11 +76,27 @@ pub(super) const CONSUMERS: [&str; 3] = ["ann", "bob", "cyd"];
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const FULL_BYTES: u64 = 1 << 30;
 
+/// When the power is lost, and what is left then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doom {
+    /// At which sync of the log's disk, from 1, the very first start included.
+    pub(super) first: Option<(u64, CrashPhase)>,
+    /// At which sync of each start after that.
+    pub(super) at_starts: Vec<(u64, CrashPhase)>,
+    pub(super) survivor: u64,
+}
+
 impl World {
     pub(super) fn new(seed: u64, history: History) -> Self {
+        let half_sectors = [2, 4, 2048][SplitMix64::new(seed).below(3) as usize];
+        Self::doomed(seed, half_sectors, history, &Doom::default())
+    }
+
+    /// A world in which the power is lost as planned.
+    pub(super) fn doomed(seed: u64, half_sectors: u64, history: History, doom: &Doom) -> Self {
         let mut random = SplitMix64::new(seed);
+        random.next_u64();
         let clock = Arc::new(SimClock::new(super::START_NS));
-        let half_sectors = [2, 4, 2048][random.below(3) as usize];
         let mut world = Self {
             tree: FakeTree::new(random.coin(), super::START_NS - 1_000_000_000),
             disk: SimDisk::new(random.next_u64()),
@@ -100,9 +122,15 @@ impl World {
             youngest_mark: Epoch(0),
             is_busy_at_starts: false,
             tolerated: 0,
+            survivor: doom.survivor,
+            blows_at_starts: doom.at_starts.clone(),
+            power_losses: 0,
             history,
         };
         world.disk.set_short_reads(false);
+        if let Some((nth, phase)) = doom.first {
+            world.disk.crash_at_sync(nth, phase);
+        }
         world.restart();
         world
     }
@@ -137,12 +165,23 @@ impl World {
     pub(super) fn power_loss(&mut self) {
         self.kill();
         self.note("power loss".to_owned());
-        self.tree.crash(&mut self.random);
-        self.disk = self.disk.recover(self.random.next_u64());
-        self.disk.set_short_reads(false);
+        self.come_back();
         self.disk.set_capacity(FULL_BYTES);
         self.tolerated = 0;
         self.restart();
+    }
+
+    /// What is left of tree and disk after the power was lost.
+    fn come_back(&mut self) {
+        self.power_losses += 1;
+        let mut random = SplitMix64::new(self.random.next_u64() ^ SplitMix64::new(self.survivor).next_u64());
+        self.tree.crash(&mut random);
+        self.disk = self.disk.recover(random.next_u64());
+        self.disk.set_short_reads(false);
+        if !self.blows_at_starts.is_empty() {
+            let (nth, phase) = self.blows_at_starts.remove(0);
+            self.disk.crash_at_sync(nth, phase);
+        }
     }
 
     pub(super) fn clean_stop(&mut self) {
@@ -183,9 +222,7 @@ impl World {
                     self.log = None;
                     self.note(format!("start failed: {error}"));
                     if self.disk.is_cut() {
-                        self.tree.crash(&mut self.random);
-                        self.disk = self.disk.recover(self.random.next_u64());
-                        self.disk.set_short_reads(false);
+                        self.come_back();
                     } else {
                         assert!(self.tolerated > 0, "a start failed without a cause: {error:?}");
                         self.tolerated -= 1;
@@ -233,6 +270,16 @@ impl World {
     pub(super) fn pass(&mut self, time: Duration) {
         self.clock.advance(time);
         self.tree.now_ns = self.clock.now_ns();
+    }
+
+    /// Somebody sets the clock of the machine, by hours or by less than anything here takes.
+    pub(super) fn set_clock(&mut self) {
+        let span_ns = [5_000_000, 50_000_000, 3_600_000_000_000, 100_000_000_000_000][self.random.below(4) as usize];
+        let jump_ns = self.random.below(span_ns) as i64;
+        let now_ns = self.clock.now_ns() + if self.random.coin() { jump_ns } else { -jump_ns };
+        self.note(format!("clock set to {now_ns}"));
+        self.clock.set_wall_ns(now_ns);
+        self.tree.now_ns = now_ns;
     }
 
     fn any_of(&mut self, choices: &[Uid]) -> Option<Uid> {
@@ -597,7 +644,6 @@ impl World {
     }
 
     pub(super) fn plan_power_loss(&mut self) {
-        use byteback_host::sim::CrashPhase;
         let nth = self.disk.counters().syncs + 1 + self.random.below(8);
         let phase = [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After][self.random.below(3) as usize];
         self.note(format!("power will be lost {phase:?} sync {nth}"));
