@@ -12,12 +12,14 @@
 //!   at a time. A block holds some extents and one *frame* with their literal bytes, compressed where that pays. Extents can be
 //!   read without touching frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
+//! - [`LibrsyncWriter`]: a delta in the format of another program, for `rdiff patch`.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
 //! block. This crate knows no names, versions, storage or network.
 
 mod apply;
 mod frame;
+mod librsync;
 mod map;
 #[cfg(test)]
 mod model;
@@ -29,6 +31,7 @@ mod write;
 
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
 pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
+pub use librsync::{COMMAND_LEN_MAX, LIBRSYNC_MAGIC, LibrsyncStats, LibrsyncWriter};
 pub use map::{ComposeError, DeltaMap, Resolve, compose};
 pub use read::{Block, DeltaReader, ReadError, validate, verify};
 pub use source::Source;

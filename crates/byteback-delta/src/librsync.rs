@@ -1,0 +1,347 @@
+//! A delta in librsync's format, which the stock `rdiff patch` applies.
+//!
+//! The format (librsync's `command.h` and `patch.c` are its only description) is a magic number and then commands, all numbers
+//! big-endian. It is a recipe for the new content from its first byte to its last, so what our own stream leaves out is spelt out:
+//! what is kept from the base becomes copies, what lies past it becomes zeros.
+//!
+//! | first byte | arguments | meaning |
+//! |---|---|---|
+//! | 0 | - | the end |
+//! | 1 to 64 | - | so many literal bytes follow |
+//! | 65 to 68 | length, in 1, 2, 4 or 8 bytes | so many literal bytes follow |
+//! | 69 to 84 | position and length, each in 1, 2, 4 or 8 bytes | copy from the base |
+//!
+//! Copies and literals are cut at [`COMMAND_LEN_MAX`]: librsync keeps the rest of a copy in an `int`, so that longer ones are read
+//! wrongly by versions in use. Hence no length needs 8 bytes; positions do.
+//!
+//! **Holes.** There is no command for zeros, and none that copies from the new content. Zeros therefore cost as many bytes as they
+//! are long, unless the caller knows a place of the base that reads as zeros ([`LibrsyncWriter::zeros_in_base`]): then each
+//! length of that place costs one copy command.
+//!
+//! Extents come in ascending order and are written at once; memory is one buffer. The format has no checksum and does not name its
+//! base: applied to another one, it makes another file. If a call fails, what was written is useless: without its end, `rdiff`
+//! refuses it.
+
+use std::io::{self, Read, Write};
+
+use byteback_extents::{ByteRange, ExtentValue};
+
+use crate::map::DeltaMap;
+use crate::source::Source;
+use crate::wire::FILE_LEN_MAX;
+use crate::write::WriteError;
+
+#[cfg(test)]
+mod tests;
+
+/// The first bytes of every delta of librsync.
+pub const LIBRSYNC_MAGIC: [u8; 4] = 0x7273_0236_u32.to_be_bytes();
+
+/// The most bytes that one command makes.
+pub const COMMAND_LEN_MAX: u64 = 1 << 30;
+
+/// Zeros in the base that are shorter are not worth copying.
+const ZEROS_LEN_MIN: u64 = 4096;
+/// How much of a literal is in memory.
+const BUFFER_LEN: usize = 1 << 16;
+
+const OP_END: u8 = 0;
+/// The longest literal whose length is the command itself.
+const IMMEDIATE_LEN_MAX: u64 = 64;
+/// The first of four: literals with a length argument.
+const OP_LITERAL: u8 = 0x41;
+/// The first of sixteen: copies, by the width of the position and then of the length.
+const OP_COPY: u8 = 0x45;
+
+/// What a delta of librsync consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LibrsyncStats {
+    /// Bytes that it carries, zeros among them.
+    pub literal_bytes: u64,
+    /// Of these, zeros that stand for holes.
+    pub zero_bytes: u64,
+    /// Bytes that are copied from the base.
+    pub copied_bytes: u64,
+    /// Its length.
+    pub wire_bytes: u64,
+}
+
+/// Writes a delta for `rdiff patch`; see the module's header.
+pub struct LibrsyncWriter<W> {
+    out: W,
+    base_len_bytes: u64,
+    new_len_bytes: u64,
+    zeros: Option<ByteRange>,
+    /// Up to where the new content is told, written or in `copy`.
+    end: u64,
+    /// A copy that may become longer: position in the base, and length.
+    copy: Option<(u64, u64)>,
+    buffer: Vec<u8>,
+    stats: LibrsyncStats,
+    has_failed: bool,
+}
+
+impl<W: Write> LibrsyncWriter<W> {
+    /// Begins a delta between contents of these lengths. Give `out` a buffer: commands are written one by one.
+    ///
+    /// # Errors
+    /// If a length is no file's or `out` refuses the bytes.
+    pub fn new(mut out: W, base_len_bytes: u64, new_len_bytes: u64) -> Result<Self, WriteError> {
+        for len_bytes in [base_len_bytes, new_len_bytes] {
+            if len_bytes > FILE_LEN_MAX {
+                return Err(WriteError::FileTooLong { len_bytes });
+            }
+        }
+        out.write_all(&LIBRSYNC_MAGIC).map_err(WriteError::Write)?;
+        Ok(Self {
+            out,
+            base_len_bytes,
+            new_len_bytes,
+            zeros: None,
+            end: 0,
+            copy: None,
+            buffer: vec![0; BUFFER_LEN],
+            stats: LibrsyncStats {
+                wire_bytes: LIBRSYNC_MAGIC.len() as u64,
+                ..LibrsyncStats::default()
+            },
+            has_failed: false,
+        })
+    }
+
+    /// Names bytes of the base that are known to be zero. The longest such place is the best; it makes holes cheap.
+    pub fn zeros_in_base(&mut self, zeros: ByteRange) {
+        let (zeros, _) = zeros.split_at(self.base_len_bytes);
+        self.zeros = zeros.filter(|zeros| zeros.len_bytes() >= ZEROS_LEN_MIN);
+    }
+
+    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more. Before it, the base is kept.
+    ///
+    /// # Errors
+    /// If `range` is out of order or outside, `bytes` yields too few, or they cannot be written.
+    pub fn literal(&mut self, range: ByteRange, mut bytes: impl Read) -> Result<(), WriteError> {
+        self.literal_with(range, |_, buffer| bytes.read_exact(buffer))
+    }
+
+    /// Takes the bytes of `range` from the base at `base_offset`. Before it, the base is kept.
+    ///
+    /// # Errors
+    /// If `range` is out of order or outside, the copy lies outside the base, or it cannot be written.
+    pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            let base_len_bytes = writer.base_len_bytes;
+            if base_offset
+                .checked_add(range.len_bytes())
+                .is_none_or(|end| end > base_len_bytes)
+            {
+                return Err(WriteError::PastBaseLen {
+                    range,
+                    base_offset,
+                    base_len_bytes,
+                });
+            }
+            writer.begin(range)?;
+            writer.put_copy(base_offset, range.len_bytes())
+        })
+    }
+
+    /// Makes `range` zeros. Before it, the base is kept.
+    ///
+    /// # Errors
+    /// If `range` is out of order or outside, or they cannot be written.
+    pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            writer.begin(range)?;
+            writer.put_zeros(range.len_bytes())
+        })
+    }
+
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal.
+    ///
+    /// # Errors
+    /// As the calls for single extents; the lengths of `map` are not compared with this delta's.
+    pub fn map<L: ExtentValue>(
+        &mut self,
+        map: &DeltaMap<L>,
+        mut read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        for (range, source) in map.iter() {
+            match source {
+                Source::Literal(literal) => {
+                    self.literal_with(range, |skip_bytes, buffer| {
+                        read_literal(&literal.advance(skip_bytes), buffer)
+                    })?;
+                }
+                Source::Copy { base_offset } => self.copy(range, *base_offset)?,
+                Source::Zero => self.zero(range)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the base up to the end of the new content, writes the end, and flushes `out`.
+    ///
+    /// # Errors
+    /// If an earlier call failed or `out` refuses the bytes.
+    pub fn finish(mut self) -> Result<(W, LibrsyncStats), WriteError> {
+        self.guarded(|writer| {
+            writer.keep_up_to(writer.new_len_bytes)?;
+            writer.write_copy()?;
+            writer.write(&[OP_END])?;
+            writer.out.flush().map_err(WriteError::Write)
+        })?;
+        Ok((self.out, self.stats))
+    }
+
+    fn guarded(&mut self, call: impl FnOnce(&mut Self) -> Result<(), WriteError>) -> Result<(), WriteError> {
+        if self.has_failed {
+            return Err(WriteError::Incomplete);
+        }
+        let result = call(self);
+        self.has_failed = result.is_err();
+        result
+    }
+
+    /// Checks the place of an extent, and keeps the base before it.
+    fn begin(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        if range.start() < self.end {
+            return Err(WriteError::OutOfOrder {
+                range,
+                previous_end: self.end,
+            });
+        }
+        let new_len_bytes = self.new_len_bytes;
+        if range.end() > new_len_bytes {
+            return Err(WriteError::PastNewLen { range, new_len_bytes });
+        }
+        self.keep_up_to(range.start())?;
+        self.end = range.end();
+        Ok(())
+    }
+
+    fn keep_up_to(&mut self, end: u64) -> Result<(), WriteError> {
+        let Some(kept) = ByteRange::new(self.end, end) else {
+            return Ok(());
+        };
+        self.end = end;
+        let (in_base, past_base) = kept.split_at(self.base_len_bytes);
+        if let Some(in_base) = in_base {
+            self.put_copy(in_base.start(), in_base.len_bytes())?;
+        }
+        past_base.map_or(Ok(()), |past_base| self.put_zeros(past_base.len_bytes()))
+    }
+
+    fn literal_with(
+        &mut self,
+        range: ByteRange,
+        mut fill: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        self.guarded(|writer| {
+            writer.begin(range)?;
+            let mut done_bytes = 0;
+            writer.write_literals(range.len_bytes(), &mut |buffer| {
+                let filled = fill(done_bytes, buffer);
+                done_bytes += buffer.len() as u64;
+                filled.map_err(|source| WriteError::ReadLiteral { range, source })
+            })
+        })
+    }
+
+    fn put_zeros(&mut self, len_bytes: u64) -> Result<(), WriteError> {
+        let Some(zeros) = self.zeros.filter(|_| len_bytes >= ZEROS_LEN_MIN) else {
+            self.stats.zero_bytes += len_bytes;
+            return self.write_literals(len_bytes, &mut |buffer| {
+                buffer.fill(0);
+                Ok(())
+            });
+        };
+        let mut left = len_bytes;
+        while left > 0 {
+            let take = left.min(zeros.len_bytes());
+            self.put_copy(zeros.start(), take)?;
+            left -= take;
+        }
+        Ok(())
+    }
+
+    fn put_copy(&mut self, base_offset: u64, len_bytes: u64) -> Result<(), WriteError> {
+        if let Some((start, len)) = &mut self.copy
+            && *start + *len == base_offset
+        {
+            *len += len_bytes;
+            return Ok(());
+        }
+        self.write_copy()?;
+        self.copy = Some((base_offset, len_bytes));
+        Ok(())
+    }
+
+    fn write_copy(&mut self) -> Result<(), WriteError> {
+        let Some((mut start, mut left)) = self.copy.take() else {
+            return Ok(());
+        };
+        while left > 0 {
+            let len = left.min(COMMAND_LEN_MAX);
+            let ((start_width, start_bytes), (len_width, len_bytes)) = (argument(start), argument(len));
+            self.write(&[OP_COPY + start_width * 4 + len_width])?;
+            self.write(tail(&start_bytes, start_width))?;
+            self.write(tail(&len_bytes, len_width))?;
+            self.stats.copied_bytes += len;
+            start += len;
+            left -= len;
+        }
+        Ok(())
+    }
+
+    /// Writes `len_bytes` literal bytes that `fill` provides, a buffer at a time.
+    fn write_literals(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), WriteError>,
+    ) -> Result<(), WriteError> {
+        self.write_copy()?;
+        let mut left = len_bytes;
+        while left > 0 {
+            let mut in_command = left.min(COMMAND_LEN_MAX);
+            left -= in_command;
+            self.stats.literal_bytes += in_command;
+            if in_command <= IMMEDIATE_LEN_MAX {
+                self.write(&[in_command as u8])?;
+            } else {
+                let (width, bytes) = argument(in_command);
+                self.write(&[OP_LITERAL + width])?;
+                self.write(tail(&bytes, width))?;
+            }
+            while in_command > 0 {
+                let take = in_command.min(BUFFER_LEN as u64);
+                let buffer = &mut self.buffer[..take as usize];
+                fill(buffer)?;
+                self.out.write_all(buffer).map_err(WriteError::Write)?;
+                self.stats.wire_bytes += take;
+                in_command -= take;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.stats.wire_bytes += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(WriteError::Write)
+    }
+}
+
+/// A number as an argument: the code of its width (0 to 3 for 1, 2, 4 and 8 bytes), and its bytes.
+fn argument(number: u64) -> (u8, [u8; 8]) {
+    let width = match number {
+        0..=0xff => 0,
+        0x100..=0xffff => 1,
+        0x1_0000..=0xffff_ffff => 2,
+        _ => 3,
+    };
+    (width, number.to_be_bytes())
+}
+
+/// The last bytes of a number, as many as its width says.
+fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
+    &bytes[8 - (1 << width)..]
+}
