@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
-use byteback_oplog::NodeId;
+use byteback_oplog::{Epoch, NodeId};
 
 use crate::frame::{self, Frame, protocol};
 use crate::messages::{Answer, Request};
 use crate::server::socket_address;
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece, Result,
-    ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, NodeNames, Outcome,
+    Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 /// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.
@@ -215,6 +215,39 @@ impl TreeService for Client {
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
         match self.call(&Request::Path { cut, node })? {
             Answer::Path(path) => Ok(path),
+            other => unexpected(&other),
+        }
+    }
+
+    fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
+        let nodes = nodes.to_vec();
+        let asked = nodes.len();
+        match self.call(&Request::Names { cut, nodes })? {
+            Answer::Names(names) if names.len() == asked => Ok(names),
+            other => unexpected(&other),
+        }
+    }
+
+    fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        let after = after.cloned();
+        match self.call(&Request::Entries { cut, directory, after })? {
+            Answer::Entries(entries) => Ok(entries),
+            other => unexpected(&other),
+        }
+    }
+
+    fn find(&self, cut: CutId, path: &ByteString) -> Result<Option<NodeId>> {
+        let path = path.clone();
+        match self.call(&Request::Find { cut, path })? {
+            Answer::Found(node) => Ok(node),
+            other => unexpected(&other),
+        }
+    }
+
+    fn advance(&self, consumer: &str, cut: Epoch) -> Result<bool> {
+        let consumer = consumer.to_owned();
+        match self.call(&Request::Advance { consumer, cut })? {
+            Answer::Advanced(has_advanced) => Ok(has_advanced),
             other => unexpected(&other),
         }
     }

@@ -28,8 +28,8 @@ pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// Version 2: requests and outcomes are tagged like answers; the stop frame.
-const VERSION: u8 = 2;
+/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance.
+const VERSION: u8 = 3;
 
 const KIND_HELLO: u8 = 0;
 const KIND_JSON: u8 = 1;

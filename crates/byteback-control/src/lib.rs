@@ -23,8 +23,8 @@ mod service;
 pub use client::Client;
 pub use server::{Server, socket_address};
 pub use service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
-    NameChange, NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
+    FinishReport, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 #[cfg(test)]

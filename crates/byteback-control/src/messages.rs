@@ -4,11 +4,12 @@
 //! a tree of values before it knows what it is. A change that the other version would not understand is a new version of the hello.
 
 use byteback_api::{Attributes, ByteString};
-use byteback_oplog::NodeId;
+use byteback_oplog::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, FinishReport, Outcome, ServiceError, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FinishReport, NodeNames, Outcome, ServiceError,
+    TreeStatus,
 };
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,23 @@ pub(crate) enum Request {
         cut: CutId,
         node: NodeId,
     },
+    Names {
+        cut: CutId,
+        nodes: Vec<NodeId>,
+    },
+    Entries {
+        cut: CutId,
+        directory: NodeId,
+        after: Option<ByteString>,
+    },
+    Find {
+        cut: CutId,
+        path: ByteString,
+    },
+    Advance {
+        consumer: String,
+        cut: Epoch,
+    },
     NoteBatch {
         cut: CutId,
         batch: u64,
@@ -60,6 +78,10 @@ pub(crate) enum Answer {
     Changes(ChangesPage),
     Attributes(Vec<Result<Attributes, ServiceError>>),
     Path(Option<ByteString>),
+    Names(Vec<NodeNames>),
+    Entries(Vec<DirEntry>),
+    Found(Option<NodeId>),
+    Advanced(bool),
     Finished(FinishReport),
 }
 

@@ -383,6 +383,12 @@ fn answer(
             Answer::Done
         }
         Request::Path { cut, node } => Answer::Path(service.path(cut, node)?),
+        Request::Names { cut, nodes } => Answer::Names(service.names(cut, &nodes)?),
+        Request::Entries { cut, directory, after } => {
+            Answer::Entries(service.entries(cut, directory, after.as_ref())?)
+        }
+        Request::Find { cut, path } => Answer::Found(service.find(cut, &path)?),
+        Request::Advance { consumer, cut } => Answer::Advanced(service.advance(&consumer, cut)?),
         Request::NoteBatch { cut, batch } => {
             service.note_batch(cut, batch)?;
             Answer::Done

@@ -111,6 +111,26 @@ pub struct ChangesPage {
     pub next: Option<ChangesCursor>,
 }
 
+/// All names of a node at a cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeNames {
+    /// What the node is; `None`: it does not exist then.
+    pub kind: Option<NodeKind>,
+    /// Each name with its directory. The root has none.
+    pub names: Vec<(NodeId, ByteString)>,
+}
+
+/// An entry of a directory at a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// The name.
+    pub name: ByteString,
+    /// What it stands for.
+    pub node: NodeId,
+    /// What that is.
+    pub kind: NodeKind,
+}
+
 /// A piece of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -296,6 +316,40 @@ pub trait TreeService: Send + Sync {
     /// For a cut that is not open.
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>>;
 
+    /// All names of nodes at the cut, in the order asked.
+    ///
+    /// # Errors
+    /// For a cut that is not open, or a tree that cannot tell.
+    fn names(&self, _cut: CutId, _nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
+        Err(untold())
+    }
+
+    /// A page of a directory at the cut, in byte order of the names, from the one behind `after` on; empty after the last.
+    ///
+    /// # Errors
+    /// For a cut that is not open, or a tree that cannot tell.
+    fn entries(&self, _cut: CutId, _directory: NodeId, _after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        Err(untold())
+    }
+
+    /// The node at a path below the root at the cut: names with single slashes between them, no `.` and no `..`. The empty path is
+    /// the root.
+    ///
+    /// # Errors
+    /// For a cut that is not open, or a tree that cannot tell.
+    fn find(&self, _cut: CutId, _path: &ByteString) -> Result<Option<NodeId>> {
+        Err(untold())
+    }
+
+    /// The pending cut of a consumer is saved and becomes its mark, if it is the one that ended at `cut`; answers whether it was. For
+    /// programs that keep no connection while they save.
+    ///
+    /// # Errors
+    /// If the log cannot be written, or for a tree that keeps no marks.
+    fn advance(&self, _consumer: &str, _cut: Epoch) -> Result<bool> {
+        Err(untold())
+    }
+
     /// Remembers durably which batch carries the cut.
     ///
     /// # Errors
@@ -313,4 +367,8 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// If programs still use it; the message names what to do.
     fn unmount(&self) -> Result<()>;
+}
+
+fn untold() -> ServiceError {
+    ServiceError::new(ErrorKind::Protocol, "this tree does not answer that question")
 }

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece,
-    Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport,
+    NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{Content, Cut, Fence, LogError, NodeId, NodeKind};
+use byteback_oplog::{Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind};
 use parking_lot::Mutex;
 
 use crate::tree::TrackedTree;
@@ -330,6 +330,31 @@ impl TreeService for Service {
         let open = self.cut_of(cut)?;
         let names = open.cut.locate(node).map_err(log_failed)?;
         Ok(names.map(|names| ByteString::from(OsString::from_vec(join(&names)).into_vec())))
+    }
+
+    fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
+        let open = self.cut_of(cut)?;
+        nodes.iter().map(|node| open.names(*node)).collect()
+    }
+
+    fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        self.cut_of(cut)?.entries(directory, after)
+    }
+
+    fn find(&self, cut: CutId, path: &ByteString) -> Result<Option<NodeId>> {
+        self.cut_of(cut)?.find(path)
+    }
+
+    fn advance(&self, consumer: &str, cut: Epoch) -> Result<bool> {
+        let log = self.tree.log();
+        let state = log.consumer(consumer).map_err(log_failed)?;
+        if state.pending.is_none_or(|pending| pending.epoch != cut) {
+            return Ok(false);
+        }
+        log.advance(consumer, Some(cut), &state.note).map_err(log_failed)?;
+        // Another cut of the same consumer may have taken its place in between; then the mark has stayed.
+        let mark = log.consumer(consumer).map_err(log_failed)?.mark;
+        Ok(mark == Some(cut))
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {

@@ -7,7 +7,7 @@
 //! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when nothing was written).
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use byteback_extents::ExtentSet;
@@ -270,6 +270,30 @@ impl Cut {
     /// If the database cannot be read.
     pub fn entries(&self, directory: NodeId) -> Result<Vec<(OsString, NodeId)>> {
         self.snapshot.entries(directory)
+    }
+
+    /// What `name` in `directory` stands for at the cut.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn child(&self, directory: NodeId, name: &OsStr) -> Result<Option<NodeId>> {
+        self.snapshot.child(directory, name)
+    }
+
+    /// What `node` is; `None` if it does not exist at the cut.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn kind(&self, node: NodeId) -> Result<Option<NodeKind>> {
+        Ok(self.snapshot.record(node)?.map(|record| record.kind))
+    }
+
+    /// All names of `node` at the cut, each with its directory; none of the root.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn places_of(&self, node: NodeId) -> Result<Vec<(NodeId, OsString)>> {
+        self.snapshot.places_of(node)
     }
 
     /// How many nodes the tree has at the cut.

@@ -1,4 +1,4 @@
-//! Requests and answers as JSON: what version 2 of the protocol says.
+//! Requests and answers as JSON: what version 3 of the protocol says.
 
 use byteback_oplog::{Epoch, WholeReason};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 #[test]
-fn golden_requests_of_version_2() {
+fn golden_requests_of_version_3() {
     let cut = CutId(7);
     for (request, text) in [
         (Request::Status, r#""status""#),
@@ -57,6 +57,35 @@ fn golden_requests_of_version_2() {
             r#"{"read":{"cut":7,"node":2,"ranges":[[0,5]]}}"#,
         ),
         (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
+        (
+            Request::Names {
+                cut,
+                nodes: vec![NodeId(3)],
+            },
+            r#"{"names":{"cut":7,"nodes":[3]}}"#,
+        ),
+        (
+            Request::Entries {
+                cut,
+                directory: NodeId(3),
+                after: Some(ByteString::from("a")),
+            },
+            r#"{"entries":{"cut":7,"directory":3,"after":"a"}}"#,
+        ),
+        (
+            Request::Find {
+                cut,
+                path: ByteString::from("a/b"),
+            },
+            r#"{"find":{"cut":7,"path":"a/b"}}"#,
+        ),
+        (
+            Request::Advance {
+                consumer: "c".to_owned(),
+                cut: Epoch(3),
+            },
+            r#"{"advance":{"consumer":"c","cut":3}}"#,
+        ),
         (
             Request::NoteBatch { cut, batch: 9 },
             r#"{"note_batch":{"cut":7,"batch":9}}"#,
@@ -158,6 +187,17 @@ proptest! {
             Answer::Changes(page),
             Answer::Attributes(vec![Err(error.clone())]),
             Answer::Error(error),
+            Answer::Names(vec![NodeNames {
+                kind: Some(byteback_oplog::NodeKind::Fifo),
+                names: path.iter().map(|name| (NodeId(numbers.0), name.clone())).collect(),
+            }]),
+            Answer::Entries(path.iter().map(|name| DirEntry {
+                name: name.clone(),
+                node: NodeId(numbers.1),
+                kind: byteback_oplog::NodeKind::Symlink,
+            }).collect()),
+            Answer::Found(path.as_ref().map(|_| NodeId(numbers.2))),
+            Answer::Advanced(path.is_some()),
             Answer::Path(path),
             Answer::Finished(FinishReport { read_bytes, kept_bytes, cpu_ns }),
             Answer::Done,

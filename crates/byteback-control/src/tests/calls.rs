@@ -107,6 +107,24 @@ fn every_call_answers_as_if_the_tree_were_here() {
     for node in [2, 99] {
         assert_eq!(far.path(cut, NodeId(node)), near.path(cut, NodeId(node)));
     }
+    let nodes = [NodeId(2), NodeId(99), NodeId::ROOT];
+    assert_eq!(far.names(cut, &nodes), near.names(cut, &nodes));
+    assert!(far.names(cut, &nodes).unwrap()[0].kind.is_some());
+    let mut after = None;
+    let mut listed = 0;
+    loop {
+        let page = far.entries(cut, NodeId::ROOT, after.as_ref()).unwrap();
+        assert_eq!(page, near.entries(cut, NodeId::ROOT, after.as_ref()).unwrap());
+        let Some(last) = page.last() else { break };
+        listed += page.len();
+        for entry in &page {
+            assert_eq!(far.find(cut, &entry.name), Ok(Some(entry.node)));
+        }
+        after = Some(last.name.clone());
+    }
+    assert!(listed > 3, "several pages");
+    assert_eq!(far.entries(cut, NodeId(2), None), Ok(Vec::new()));
+    assert_eq!(far.find(cut, &byteback_api::ByteString::from("nowhere")), Ok(None));
 
     for tree in [&far as &dyn TreeService, near] {
         tree.note_batch(cut, u64::MAX).unwrap();
@@ -153,6 +171,13 @@ fn every_call_answers_as_if_the_tree_were_here() {
     let mail = far.status().unwrap().consumers[0].clone();
     assert_eq!((mail.pending_cut(), mail.note), (None, vec![9]));
     far.resolve_pending("mail", None).unwrap();
+    let begun = far.cut(&request("mail")).unwrap();
+    far.finish(begun.cut, &Outcome::Unknown).unwrap();
+    assert_eq!(far.advance("mail", Epoch(begun.epoch.0 + 1)), Ok(false));
+    assert_eq!(far.advance("nobody", begun.epoch), Ok(false));
+    assert_eq!(far.advance("mail", begun.epoch), Ok(true));
+    assert_eq!(far.advance("mail", begun.epoch), Ok(false));
+    assert_eq!(far.status().unwrap().consumers[0].mark, Some(begun.epoch));
 
     far.unmount().unwrap();
     assert!(served.tree.state().unmounted);

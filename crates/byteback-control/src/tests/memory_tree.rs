@@ -8,8 +8,8 @@ use byteback_extents::ByteRange;
 use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, WholeReason};
 
 use crate::service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
-    NameChange, NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
+    FinishReport, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 /// Items in one page of changes, small, so that there are several.
@@ -304,6 +304,56 @@ impl TreeService for MemoryTree {
         let state = self.state();
         let (_, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
         Ok(files.get(&node.0).map(|file| ByteString::from(&file.name[..])))
+    }
+
+    fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
+        let state = self.state();
+        let (_, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
+        let names = |node: &NodeId| match files.get(&node.0) {
+            Some(file) => NodeNames {
+                kind: Some(NodeKind::File),
+                names: vec![(NodeId::ROOT, ByteString::from(&file.name[..]))],
+            },
+            None => NodeNames::default(),
+        };
+        Ok(nodes.iter().map(names).collect())
+    }
+
+    fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        let state = self.state();
+        let (_, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
+        let mut entries: Vec<_> = files
+            .iter()
+            .filter(|_| directory == NodeId::ROOT)
+            .map(|(node, file)| DirEntry {
+                name: ByteString::from(&file.name[..]),
+                node: NodeId(*node),
+                kind: NodeKind::File,
+            })
+            .filter(|entry| after.is_none_or(|after| entry.name.as_bytes() > after.as_bytes()))
+            .collect();
+        entries.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+        entries.truncate(PAGE_ITEMS);
+        Ok(entries)
+    }
+
+    fn find(&self, cut: CutId, path: &ByteString) -> Result<Option<NodeId>> {
+        let state = self.state();
+        let (_, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
+        let found = files.iter().find(|(_, file)| file.name == path.as_bytes());
+        Ok(found.map(|(node, _)| NodeId(*node)))
+    }
+
+    fn advance(&self, consumer: &str, cut: Epoch) -> Result<bool> {
+        let mut state = self.state();
+        let Some(consumer) = state.consumers.get_mut(consumer) else {
+            return Ok(false);
+        };
+        let Some((epoch, _)) = consumer.pending.take_if(|(epoch, _)| *epoch == cut.0) else {
+            return Ok(false);
+        };
+        consumer.mark = Some(epoch);
+        Ok(true)
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {

@@ -1,19 +1,21 @@
 //! A cut that is being read.
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, ErrorKind, NameChange, NodeChange, Result, ServiceError,
+    ChangesCursor, ChangesPage, ContentChange, DirEntry, ErrorKind, NameChange, NodeChange, NodeNames, Result,
+    ServiceError,
 };
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Picture;
 use byteback_oplog::{Changes, Content, Cut, Fence, NodeId, TIME_TICK_NS};
 use parking_lot::Mutex;
 
-use super::is_file;
+use super::{is_file, log_failed};
 
 /// Nodes or names in one page: a page of the longest names stays far below the limit of a frame.
 const PAGE_ITEMS: usize = 10_000;
@@ -100,6 +102,58 @@ impl OpenCut {
         let is_last = nodes >= self.changes.nodes.len() as u64 && names >= self.changes.names.len() as u64;
         page.next = (!is_last).then_some(ChangesCursor { nodes, names });
         page
+    }
+
+    /// All names of a node.
+    pub(super) fn names(&self, node: NodeId) -> Result<NodeNames> {
+        let kind = self.cut.kind(node).map_err(log_failed)?;
+        let names = match kind {
+            Some(_) => self.cut.places_of(node).map_err(log_failed)?,
+            None => Vec::new(),
+        };
+        let names = names
+            .into_iter()
+            .map(|(directory, name)| (directory, ByteString::from(name.into_vec())));
+        Ok(NodeNames {
+            kind,
+            names: names.collect(),
+        })
+    }
+
+    /// A page of a directory's entries behind `after`.
+    pub(super) fn entries(&self, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        let entries = self.cut.entries(directory).map_err(log_failed)?;
+        let rest = entries
+            .into_iter()
+            .filter(|(name, _)| after.is_none_or(|after| name.as_bytes() > after.as_bytes()));
+        let mut page = Vec::new();
+        for (name, node) in rest {
+            if page.len() == PAGE_ITEMS {
+                break;
+            }
+            // A name without a node is a damage that backups report; here it is nothing that could be listed.
+            let Some(kind) = self.cut.kind(node).map_err(log_failed)? else {
+                continue;
+            };
+            let name = ByteString::from(name.into_vec());
+            page.push(DirEntry { name, node, kind });
+        }
+        Ok(page)
+    }
+
+    /// The node at a path.
+    pub(super) fn find(&self, path: &ByteString) -> Result<Option<NodeId>> {
+        let mut node = NodeId::ROOT;
+        if path.as_bytes().is_empty() {
+            return Ok(Some(node));
+        }
+        for name in path.as_bytes().split(|byte| *byte == b'/') {
+            match self.cut.child(node, OsStr::from_bytes(name)).map_err(log_failed)? {
+                Some(child) => node = child,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(node))
     }
 
     /// Remembers what unprotected files look like before they are read. `before_ns`: the time when the look began. `is_synced`:
