@@ -202,6 +202,9 @@ fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unc
     let backend = Backend::open(file, Arc::clone(unconfirmed)).map_err(failed)?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
+    // Without this only what an unclean stop left is checked: a flipped bit elsewhere would be trusted (the records are sealed, but
+    // not their keys), or make redb panic. It reads the whole file, which is less work than the stat of every node that follows.
+    builder.set_check_integrity_on_open(true);
     Ok(builder.create_with_backend(backend)?)
 }
 

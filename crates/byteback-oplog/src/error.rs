@@ -67,14 +67,33 @@ impl LogError {
     }
 }
 
+impl LogError {
+    fn from_redb(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Corrupted(what) => Self::Corrupted(what),
+            // What redb says of a file that is not one of its own (any more), and what a file says that ends too early.
+            redb::Error::Io(source)
+                if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                Self::Corrupted(source.to_string())
+            }
+            // A log without one of its tables, or with one of another kind: it was made with all of them.
+            error @ (redb::Error::TableDoesNotExist(_)
+            | redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TableIsNotMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }
+            | redb::Error::UpgradeRequired(_)) => Self::Corrupted(error.to_string()),
+            error => Self::Database(Box::new(error)),
+        }
+    }
+}
+
 macro_rules! from_redb {
     ($($error:ty),*) => {$(
         impl From<$error> for LogError {
             fn from(error: $error) -> Self {
-                match error.into() {
-                    redb::Error::Corrupted(what) => Self::Corrupted(what),
-                    error => Self::Database(Box::new(error)),
-                }
+                Self::from_redb(error.into())
             }
         }
     )*};

@@ -22,7 +22,8 @@
 //! that wants an intent fails. A sector that a failed sync wrote all the same only names a node too many.
 //!
 //! **Loss.** Intents are accepted only by a file that was durable in full before. If the database has seen a generation and the
-//! file is missing, short or headless, somebody took it away: any node may have been open.
+//! file is missing, short or headless, somebody took it away: any node may have been open. So it may where a record is neither
+//! zeros nor whole: no crash leaves one (sectors are written wholly or not at all), hence something rotted.
 //!
 //! What this does not do: ranges (an intent opens a whole node), and deciding when a node may be closed.
 
@@ -115,7 +116,12 @@ impl IntentFile {
             // 2 MiB at most: `half_sectors` comes from us, not from the file.
             let mut halves = vec![0; usize::try_from(halves_bytes).unwrap_or(usize::MAX)];
             file.read_exact_at(SECTOR_BYTES as u64, &mut halves).map_err(failed)?;
-            for (node, generation) in halves.chunks_exact(INTENT_BYTES).filter_map(decode) {
+            for record in halves.chunks_exact(INTENT_BYTES) {
+                let Some((node, generation)) = decode(record) else {
+                    // A sector is written wholly or not at all, and over zeros: anything else is damage.
+                    found.every_node |= record.iter().any(|byte| *byte != 0);
+                    continue;
+                };
                 youngest = youngest.max(generation);
                 if generation < counted_from {
                     continue;
@@ -297,7 +303,7 @@ fn encode(node: NodeId, generation: Generation) -> [u8; INTENT_BYTES] {
 fn decode(record: &[u8]) -> Option<(NodeId, Generation)> {
     let number = |at: usize| Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?));
     let small = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
-    let good = small(16)? == RECORD_MAGIC && small(20)? == crc32c::crc32c(record.get(..20)?);
+    let good = small(16)? == RECORD_MAGIC && small(20)? == crc32c::crc32c(record.get(..20)?) && number(24)? == 0;
     good.then_some((NodeId(number(0)?), Generation(number(8)?)))
 }
 

@@ -19,7 +19,8 @@
 //! still counts, or its node has no fence.
 //!
 //! **Epochs.** Nothing of an epoch, no layer and no mark, is in the database before the epoch itself is, and each start begins
-//! a new one: none is ever used twice.
+//! a new one: none is ever used twice. That holds too when the log's files are put back from an elder copy, or made anew: the
+//! first epoch of a start is made of the time, and is beyond all that a log can have used by then (one a millisecond).
 //!
 //! **Serialised by the caller.** Changes of the names of one node, as the kernel does for every file system: `link`, `unlink`
 //! and `rename` of the same node are logged in the order in which they happened.
@@ -185,7 +186,7 @@ impl Log {
         })?;
         let snapshot = database.snapshot()?;
         let tree = TreeId(snapshot.number(meta::TREE)?);
-        let epoch = Epoch(snapshot.number(meta::EPOCH)?).next();
+        let epoch = first_epoch(Epoch(snapshot.number(meta::EPOCH)?), clock.now_ns());
         let last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
         let counted_from = Generation(snapshot.number(meta::GENERATION)?);
         let was_tracking = snapshot.number(meta::TRACKING)? != 0;
@@ -549,6 +550,14 @@ impl Log {
         }
         self.database.snapshot()?.child(parent, name)
     }
+}
+
+/// The first epoch of a start, after the last one that the database knows of. Copies of a database may be elder than what programs
+/// were told, so that the next number is not enough.
+fn first_epoch(last: Epoch, now_ns: i64) -> Epoch {
+    // In units of 1.05 ms: each cut waits for a disk, so that epochs come slower than that for as long as a log runs.
+    let by_the_clock = Epoch(u64::try_from(now_ns >> 20).unwrap_or(0));
+    last.next().max(by_the_clock)
 }
 
 /// A tree deeper than this is taken for a cycle in a damaged log.
