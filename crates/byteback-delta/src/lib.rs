@@ -13,23 +13,31 @@
 //!   read without touching frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
 //! - [`LibrsyncWriter`]: a delta in the format of another program, for `rdiff patch`.
+//! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from that and a new content.
+//! - [`ContentDigest`]: proves at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
 //! block. This crate knows no names, versions, storage or network.
 
 mod apply;
+mod digest;
+pub mod find;
 mod frame;
 mod librsync;
 mod map;
 #[cfg(test)]
 mod model;
 mod read;
+pub mod signature;
 mod source;
+pub mod strong;
 mod varint;
+pub mod weak;
 mod wire;
 mod write;
 
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
+pub use digest::{ContentDigest, DIGEST_LEN};
 pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
 pub use librsync::{COMMAND_LEN_MAX, LIBRSYNC_MAGIC, LibrsyncStats, LibrsyncWriter};
 pub use map::{ComposeError, DeltaMap, Resolve, compose};

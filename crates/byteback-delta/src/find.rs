@@ -1,0 +1,114 @@
+//! Finders: what finds a delta where no log tells it.
+//!
+//! A finder is given something that describes the base (here a [`crate::signature::Signature`]) and the new content, and tells
+//! where each byte of the new content comes from. It pushes extents, ascending and without gaps, into an [`ExtentSink`]; a
+//! [`DeltaWriter`](crate::DeltaWriter) behind [`IntoDelta`] is one.
+//!
+//! | room | how it finds |
+//! |---|---|
+//! | `rolling` | rsync's way: blocks of the base at any offset of the new content |
+//! | `index` | the table of a signature's blocks that `rolling` looks up |
+//!
+//! More will come beside them (fixed blocks, content-defined chunks, checksums that storage already has).
+
+mod index;
+mod rolling;
+
+use std::io::Write;
+
+use byteback_extents::ByteRange;
+
+use crate::source::Source;
+use crate::write::{DeltaWriter, WriteError};
+
+pub use index::BlockIndex;
+pub use rolling::RollingFinder;
+
+/// Takes what a finder finds: extents of the new content, ascending, without gaps, together the whole content.
+pub trait ExtentSink {
+    /// Why it cannot go on.
+    type Error;
+
+    /// The content has `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// Ends the finding.
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// `range` of the content equals the base from `base_offset` on, which may be the same offset.
+    ///
+    /// # Errors
+    /// Ends the finding.
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Self::Error>;
+
+    /// `range` of the content is a hole.
+    ///
+    /// # Errors
+    /// Ends the finding.
+    fn zero(&mut self, range: ByteRange) -> Result<(), Self::Error>;
+}
+
+/// What finding took and brought, in bytes of the new content unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FindStats {
+    /// Bytes that were looked at: all but those in holes.
+    pub examined_bytes: u64,
+    /// Bytes that went into strong checksums; overlapping windows count each.
+    pub strong_bytes: u64,
+    /// Bytes found in the base.
+    pub copied_bytes: u64,
+    /// Bytes that were not.
+    pub literal_bytes: u64,
+    /// Bytes in holes.
+    pub zero_bytes: u64,
+}
+
+/// Writes what is found as a delta. What stays at its offset is not mentioned, as in every delta.
+pub struct IntoDelta<'a, W>(pub &'a mut DeltaWriter<W>);
+
+impl<W: Write> ExtentSink for IntoDelta<'_, W> {
+    type Error = WriteError;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        self.0.literal_bytes(offset, bytes)
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        if range.start() == base_offset {
+            return Ok(());
+        }
+        self.0.copy(range, base_offset)
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        self.0.zero(range)
+    }
+}
+
+/// What was found, kept in memory; literals are owned. For tests and for who wants to look at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundExtents {
+    /// Extents with their sources.
+    pub extents: Vec<(ByteRange, Source<Vec<u8>>)>,
+}
+
+impl ExtentSink for FoundExtents {
+    type Error = std::convert::Infallible;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error> {
+        if let Some(range) = ByteRange::from_offset_len(offset, bytes.len() as u64) {
+            self.extents.push((range, Source::Literal(bytes.to_vec())));
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Self::Error> {
+        self.extents.push((range, Source::Copy { base_offset }));
+        Ok(())
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), Self::Error> {
+        self.extents.push((range, Source::Zero));
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The table in which the rolling finder looks up each window: which blocks have this weak checksum?
+//!
+//! Almost every lookup answers "none". So a bitmap comes first, with sixteen bits or more per block: small enough for the
+//! processor's cache, and one load per byte of content. Behind it is a flat table with linear probing, eight bytes per slot.
+//!
+//! Both are indexed by the checksum times an odd constant: rsync's sums of text differ little in their upper bits.
+//!
+//! A signature may be crafted. Blocks that are equal are kept once; of different blocks with one weak checksum at most
+//! [`CHAIN_MAX`] are kept, and no insertion or lookup looks at more than [`PROBES_MAX`] slots. What is left out is only not found.
+
+use crate::signature::Signature;
+
+/// Different blocks of one weak checksum that are kept.
+const CHAIN_MAX: usize = 8;
+
+/// Slots that a lookup looks at.
+const PROBES_MAX: usize = 64;
+
+/// A slot without a block.
+const EMPTY: u32 = u32::MAX;
+
+/// 2^64 divided by the golden ratio, odd.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    weak: u32,
+    block: u32,
+}
+
+/// The blocks of a signature by their weak checksums.
+#[derive(Debug)]
+pub struct BlockIndex {
+    signature: Signature,
+    /// A power of two of words.
+    filter: Vec<u64>,
+    filter_shift: u32,
+    /// A power of two of slots.
+    slots: Vec<Slot>,
+    slot_shift: u32,
+}
+
+impl BlockIndex {
+    /// Indexes the whole blocks of a signature; a last block that is shorter is not among them.
+    #[must_use]
+    pub fn new(signature: Signature) -> Self {
+        let blocks = signature.blocks();
+        let slot_bits = (blocks.max(4) * 2).next_power_of_two().trailing_zeros();
+        let filter_bits = (blocks.max(64) * 16).next_power_of_two().trailing_zeros();
+        let mut index = Self {
+            signature,
+            filter: vec![0; 1 << (filter_bits - 6)],
+            filter_shift: u64::BITS - filter_bits,
+            slots: vec![Slot { weak: 0, block: EMPTY }; 1 << slot_bits],
+            slot_shift: u64::BITS - slot_bits,
+        };
+        for block in 0..index.whole_blocks() {
+            index.insert(block);
+        }
+        index
+    }
+
+    /// What is indexed.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The number of blocks of full length.
+    pub(super) fn whole_blocks(&self) -> usize {
+        let whole = self.signature.content_len_bytes() / u64::from(self.signature.params().block_len_bytes);
+        // Never more than the signature has in memory.
+        usize::try_from(whole).map_or(self.signature.blocks(), |whole| whole.min(self.signature.blocks()))
+    }
+
+    /// Whether there may be a block of this weak checksum; false is certain.
+    #[inline(always)]
+    pub(super) fn may_contain(&self, weak: u32) -> bool {
+        let bit = (u64::from(weak).wrapping_mul(MIX) >> self.filter_shift) as usize;
+        // The shift leaves as many bits as the filter has; the mask shows that to the compiler, which then checks no bounds.
+        self.filter[(bit >> 6) & (self.filter.len() - 1)] & (1 << (bit & 63)) != 0
+    }
+
+    /// Whether there is a block of this weak checksum.
+    #[inline(never)]
+    pub(super) fn contains(&self, weak: u32) -> bool {
+        self.candidates(weak).next().is_some()
+    }
+
+    /// The kept blocks of this weak checksum, in the order of the base.
+    pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = usize> + '_ {
+        self.probe(weak)
+            .map(|at| self.slots[at])
+            .take_while(|slot| slot.block != EMPTY)
+            .filter(move |slot| slot.weak == weak)
+            .map(|slot| slot.block as usize)
+    }
+
+    fn probe(&self, weak: u32) -> impl Iterator<Item = usize> + use<> {
+        let mask = self.slots.len() - 1;
+        let start = (u64::from(weak).wrapping_mul(MIX) >> self.slot_shift) as usize;
+        (0..PROBES_MAX).map(move |step| (start + step) & mask)
+    }
+
+    fn insert(&mut self, block: usize) {
+        let Some(&weak) = self.signature.weak().get(block) else {
+            return;
+        };
+        let mut of_this_weak = 0;
+        for at in self.probe(weak) {
+            let slot = self.slots[at];
+            if slot.block == EMPTY {
+                // Fewer than 2^32 - 1 blocks fit into memory beside their checksums.
+                let Ok(block) = u32::try_from(block) else { return };
+                self.slots[at] = Slot { weak, block };
+                let bit = (u64::from(weak).wrapping_mul(MIX) >> self.filter_shift) as usize;
+                self.filter[bit >> 6] |= 1 << (bit & 63);
+                return;
+            }
+            if slot.weak == weak {
+                of_this_weak += 1;
+                if of_this_weak == CHAIN_MAX
+                    || self.signature.strong(slot.block as usize) == self.signature.strong(block)
+                {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Random edits against what the delta makes of the base; bounds on literals; crafted contents.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::apply::apply_to_new;
+use crate::find::{FoundExtents, IntoDelta};
+use crate::model::noise;
+use crate::read::DeltaReader;
+use crate::signature::{Signature, SignatureParams};
+use crate::source::Source;
+use crate::strong::StrongKind;
+use crate::weak::WeakKind;
+use crate::write::{DeltaWriter, WriterOptions};
+
+fn params(block_len: u32) -> SignatureParams {
+    SignatureParams {
+        block_len_bytes: block_len,
+        weak: WeakKind::Rsync,
+        strong: StrongKind::Blake3,
+        strong_len_bytes: 16,
+        seed: 42,
+    }
+}
+
+type Found = (ByteRange, Source<Vec<u8>>);
+
+/// A content in pieces: bytes, or a hole.
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    Hole(u64),
+}
+
+fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindStats) {
+    let index = BlockIndex::new(Signature::of(base, params(block_len)));
+    let mut finder = RollingFinder::new(&index, FoundExtents::default());
+    for part in parts {
+        match part {
+            Part::Bytes(bytes) => finder.push(bytes).unwrap(),
+            Part::Hole(len) => finder.push_hole(*len).unwrap(),
+        }
+    }
+    let (found, stats) = finder.finish().unwrap();
+    (found.extents, stats)
+}
+
+/// Finds, checks that what was found is exactly the new content, and answers the literal bytes.
+fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats {
+    let parts: Vec<_> = new.chunks(piece_len).map(Part::Bytes).collect();
+    let (extents, stats) = find(base, block_len, &parts);
+    assert_eq!(compose(base, &extents), new, "block {block_len}, piece {piece_len}");
+    assert_eq!(
+        stats.literal_bytes + stats.copied_bytes + stats.zero_bytes,
+        new.len() as u64
+    );
+    // And through the stream, where what stays in place is not mentioned.
+    let index = BlockIndex::new(Signature::of(base, params(block_len)));
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
+    let mut finder = RollingFinder::new(&index, IntoDelta(&mut writer));
+    finder.push(new).unwrap();
+    let (_, in_one) = finder.finish().unwrap();
+    assert_eq!(in_one.literal_bytes, stats.literal_bytes, "pieces change nothing");
+    let (stream, _) = writer.finish().unwrap();
+    let mut target = Vec::new();
+    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
+    assert_eq!(target, new);
+    stats
+}
+
+fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
+    let mut new = Vec::new();
+    for (range, source) in extents {
+        assert_eq!(range.start(), new.len() as u64, "without gaps");
+        match source {
+            Source::Literal(bytes) => {
+                assert_eq!(bytes.len() as u64, range.len_bytes());
+                new.extend_from_slice(bytes);
+            }
+            Source::Copy { base_offset } => {
+                new.extend_from_slice(&base[*base_offset as usize..][..range.len_bytes() as usize]);
+            }
+            Source::Zero => new.resize(range.end() as usize, 0),
+        }
+    }
+    new
+}
+
+#[derive(Clone, Debug)]
+enum Edit {
+    Insert(usize, Vec<u8>),
+    Delete(usize, usize),
+    Overwrite(usize, Vec<u8>),
+    Move(usize, usize, usize),
+    Duplicate(usize, usize, usize),
+    Zeros(usize, usize),
+}
+
+fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
+    let at = |offset: usize, len: usize| if len == 0 { 0 } else { offset % (len + 1) };
+    let cut = |content: &[u8], from: usize, len: usize| {
+        let from = at(from, content.len());
+        from..(from + len).min(content.len())
+    };
+    match edit {
+        Edit::Insert(offset, bytes) => {
+            let offset = at(*offset, content.len());
+            content.splice(offset..offset, bytes.iter().copied());
+        }
+        Edit::Delete(from, len) => {
+            let range = cut(content, *from, *len);
+            content.drain(range);
+        }
+        Edit::Overwrite(from, bytes) => {
+            let range = cut(content, *from, bytes.len());
+            let len = range.len();
+            content[range].copy_from_slice(&bytes[..len]);
+        }
+        Edit::Move(from, len, to) => {
+            let range = cut(content, *from, *len);
+            let moved: Vec<u8> = content.drain(range).collect();
+            let to = at(*to, content.len());
+            content.splice(to..to, moved);
+        }
+        Edit::Duplicate(from, len, to) => {
+            let range = cut(content, *from, *len);
+            let copied = content[range].to_vec();
+            let to = at(*to, content.len());
+            content.splice(to..to, copied);
+        }
+        Edit::Zeros(from, len) => {
+            let range = cut(content, *from, *len);
+            content[range].fill(0);
+        }
+    }
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let at = || 0..20_000_usize;
+    let bytes = || prop::collection::vec(any::<u8>(), 0..300);
+    prop_oneof![
+        (at(), bytes()).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        (at(), 0..2000_usize).prop_map(|(at, len)| Edit::Delete(at, len)),
+        (at(), bytes()).prop_map(|(at, bytes)| Edit::Overwrite(at, bytes)),
+        (at(), 0..4000_usize, at()).prop_map(|(from, len, to)| Edit::Move(from, len, to)),
+        (at(), 0..4000_usize, at()).prop_map(|(from, len, to)| Edit::Duplicate(from, len, to)),
+        (at(), 0..4000_usize).prop_map(|(from, len)| Edit::Zeros(from, len)),
+    ]
+}
+
+/// Contents of the kinds that differ for a finder: noise, few values, one value, a short period.
+fn base() -> impl Strategy<Value = Vec<u8>> {
+    let len = prop_oneof![0..10_usize, 60..70_usize, 120..140_usize, 0..20_000_usize];
+    (any::<u64>(), len, 0..4_u8).prop_map(|(seed, len, kind)| match kind {
+        0 => noise(seed, len),
+        1 => noise(seed, len).iter().map(|byte| byte & 1).collect(),
+        2 => vec![seed as u8 & 1; len],
+        _ => noise(seed, 7).into_iter().cycle().take(len).collect(),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn base_and_what_is_found_make_the_new_content(
+        base in base(),
+        edits in prop::collection::vec(edit(), 0..8),
+        block_len in prop_oneof![Just(1_u32), Just(7), Just(64), Just(700), Just(4096)],
+        piece_len in prop_oneof![Just(1_usize), Just(63), Just(1000), Just(100_000)],
+    ) {
+        let mut new = base.clone();
+        for edit in &edits {
+            apply_edit(&mut new, edit);
+        }
+        check(&base, block_len, &new, piece_len);
+    }
+
+    #[test]
+    fn holes_anywhere_stay_right(
+        seed in any::<u64>(),
+        lens in prop::collection::vec((any::<bool>(), 0..200_000_u64), 1..8),
+        shift in 0..3000_usize,
+        block_len in prop_oneof![Just(700_u32), Just(4096), Just(65_536)],
+    ) {
+        let mut new = Vec::new();
+        let mut ranges = Vec::new();
+        for (index, (is_hole, len)) in lens.iter().enumerate() {
+            ranges.push((*is_hole, new.len(), *len));
+            if *is_hole {
+                new.resize(new.len() + *len as usize, 0);
+            } else {
+                new.extend(noise(seed ^ index as u64, *len as usize));
+            }
+        }
+        let parts: Vec<_> = ranges
+            .iter()
+            .map(|&(is_hole, start, len)| match is_hole {
+                true => Part::Hole(len),
+                false => Part::Bytes(&new[start..start + len as usize]),
+            })
+            .collect();
+        // The base is the same content behind some other bytes, in which holes are zeros.
+        let mut base = noise(!seed, shift);
+        base.extend_from_slice(&new);
+        let (extents, _) = find(&base, block_len, &parts);
+        prop_assert_eq!(compose(&base, &extents), new);
+    }
+}
+
+#[test]
+fn sizes_around_a_block() {
+    const B: usize = 700;
+    let content = noise(9, 4 * B + 2);
+    let sizes = [0, 1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1, 4 * B + 2];
+    for base in sizes {
+        for new in sizes {
+            let stats = check(&content[..base], B as u32, &content[..new], 4096);
+            // Whole blocks of the shorter one, and the last one if the base ends where the new content does or goes on.
+            let common = if new >= base { base } else { new / B * B };
+            assert_eq!(stats.copied_bytes, common as u64, "{base} to {new}");
+        }
+    }
+}
+
+#[test]
+fn an_insertion_a_deletion_and_a_move_cost_about_themselves() {
+    const B: u32 = 2048;
+    let base = noise(1, 4 << 20);
+    let slack = 2 * u64::from(B);
+    let mut inserted = base.clone();
+    inserted.splice(1_234_567..1_234_567, noise(2, 5000));
+    let stats = check(&base, B, &inserted, 65_536);
+    assert!(stats.literal_bytes <= 5000 + slack, "{stats:?}");
+    // Unchanged blocks are hashed once; rolling is only where something is new.
+    assert!(stats.strong_bytes <= base.len() as u64 + 4 * slack, "{stats:?}");
+
+    let mut deleted = base.clone();
+    deleted.drain(1_000_001..1_500_002);
+    assert!(check(&base, B, &deleted, 65_536).literal_bytes <= slack);
+
+    let mut moved = base.clone();
+    let part: Vec<u8> = moved.drain(100_003..300_007).collect();
+    moved.splice(3_000_000..3_000_000, part);
+    assert!(check(&base, B, &moved, 65_536).literal_bytes <= 3 * slack);
+
+    let mut overwritten = base.clone();
+    overwritten[2_000_000..2_000_100].copy_from_slice(&noise(3, 100));
+    let (extents, stats) = find(&base, B, &[Part::Bytes(&overwritten)]);
+    assert!(stats.literal_bytes <= slack);
+    assert_eq!(extents.len(), 3, "copy, literal, copy: all in place");
+
+    let mut appended = base[..base.len() - 100].to_vec();
+    let base = appended.clone();
+    appended.extend(noise(4, 10_000));
+    assert_eq!(
+        check(&base, B, &appended, 65_536).literal_bytes,
+        10_000,
+        "the last, short block is found in the middle too"
+    );
+}
+
+#[test]
+fn equal_blocks_stay_where_they_are() {
+    let base = vec![0; 1 << 20];
+    let mut new = base.clone();
+    new[500_000] = 1;
+    let (extents, stats) = find(&base, 1000, &[Part::Bytes(&new)]);
+    assert!(stats.literal_bytes <= 2000, "{stats:?}");
+    assert!(matches!(extents[0], (range, Source::Copy { base_offset: 0 }) if range.start() == 0));
+    assert!(extents.len() <= 4, "{}", extents.len());
+}
+
+#[test]
+fn a_hole_of_a_tebibyte_is_not_looked_at() {
+    let base = noise(5, 100_000);
+    let (extents, stats) = find(
+        &base,
+        4096,
+        &[Part::Bytes(&base), Part::Hole(1 << 40), Part::Bytes(&base[1..])],
+    );
+    assert!(stats.examined_bytes + stats.strong_bytes < 1_000_000, "{stats:?}");
+    assert!(stats.literal_bytes < 10_000, "{stats:?}");
+    let zeros: u64 = extents
+        .iter()
+        .filter(|(_, source)| *source == Source::Zero)
+        .map(|(range, _)| range.len_bytes())
+        .sum();
+    assert!(zeros > (1 << 40) - 10_000);
+    assert!(extents.len() < 10);
+}
+
+/// Windows whose weak checksum is that of a block, while the content is another: two bytes up, two bytes down.
+fn of_equal_weak(seed: u64, len: usize) -> Vec<u8> {
+    let mut block = vec![100; len];
+    // +1 -1 -1 +1 at equal distances changes neither sum.
+    let at = (seed as usize * 4) % (len - 4);
+    for (index, change) in [1_i8, -1, -1, 1].into_iter().enumerate() {
+        block[at + index] = 100_u8.wrapping_add_signed(change);
+    }
+    block
+}
+
+#[test]
+fn crafted_weak_checksums_cost_little_more_than_the_content() {
+    const B: usize = 4096;
+    // Every block has one weak checksum, and so has every window of the new content, which is none of them.
+    let base: Vec<u8> = (0..512).flat_map(|seed| of_equal_weak(seed, B)).collect();
+    let new = vec![100; 4 << 20];
+    let weak = RollingSum::of(&new[..B]).value();
+    assert!(
+        Signature::of(&base, params(B as u32))
+            .weak()
+            .iter()
+            .all(|&sum| sum == weak)
+    );
+    let (_, stats) = find(&base, B as u32, &[Part::Bytes(&new)]);
+    assert_eq!(stats.literal_bytes, new.len() as u64);
+    assert!(
+        stats.strong_bytes <= 2 * new.len() as u64,
+        "{} bytes hashed for {}",
+        stats.strong_bytes,
+        new.len()
+    );
+}
+
+#[test]
+fn a_wrong_signature_gives_a_delta_that_its_digest_convicts() {
+    let base = noise(1, 100_000);
+    let mut lying = base.clone();
+    lying[50_000] ^= 1;
+    // The signature is of another content than the base.
+    let index = BlockIndex::new(Signature::of(&lying, params(1000)));
+    let mut finder = RollingFinder::new(&index, FoundExtents::default());
+    finder.push(&lying).unwrap();
+    let (found, _) = finder.finish().unwrap();
+    let made = compose(&base, &found.extents);
+    let digest = |bytes: &[u8]| {
+        let mut digest = crate::ContentDigest::new(bytes.len() as u64);
+        digest.push(bytes);
+        digest.finish().unwrap()
+    };
+    assert_ne!(digest(&made), digest(&lying));
+}
+
+/// Programs of others on the same pair of files, where they are installed: `rdiff`, which sends literals and copies as we do.
+#[test]
+fn literals_are_as_few_as_those_of_rdiff() {
+    if std::process::Command::new("rdiff").arg("--version").output().is_err() {
+        eprintln!("rdiff is not installed: not compared");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let base = noise(77, 3 << 20);
+    let mut cases = BTreeMap::new();
+    let mut new = base.clone();
+    new.splice(1_000_000..1_000_000, noise(78, 1000));
+    cases.insert("inserted", new);
+    let mut new = base.clone();
+    for index in 0..40 {
+        let at = index * 70_001;
+        new.splice(at..at + 10, noise(index as u64, 25));
+    }
+    cases.insert("scattered", new);
+    let mut new = base.clone();
+    new.rotate_left(1_000_003);
+    cases.insert("rotated", new);
+    std::fs::write(path("base"), &base).unwrap();
+    for (name, new) in cases {
+        std::fs::write(path("new"), &new).unwrap();
+        let run = |arguments: &[&str]| {
+            let status = std::process::Command::new("rdiff")
+                .current_dir(dir.path())
+                .args(arguments)
+                .status()
+                .unwrap();
+            assert!(status.success(), "rdiff {arguments:?}");
+        };
+        run(&["-f", "-b", "2048", "signature", "base", "signature"]);
+        run(&["-f", "delta", "signature", "new", "delta"]);
+        let theirs = std::fs::metadata(path("delta")).unwrap().len();
+        let ours = check(&base, 2048, &new, 65_536);
+        println!(
+            "{name}: {} literal bytes, rdiff's delta has {theirs}",
+            ours.literal_bytes
+        );
+        assert!(
+            ours.literal_bytes as f64 <= theirs as f64 * 1.02,
+            "{name}: {} against {theirs}",
+            ours.literal_bytes
+        );
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_ns() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Not a test: how fast the window moves. `cargo test --release -p byteback-delta speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    let base = noise(1, 64 << 20);
+    let other = noise(2, 64 << 20);
+    let text: Vec<u8> = other
+        .iter()
+        .map(|byte| b"etaoin shrdlu\ncm"[usize::from(byte & 15)])
+        .collect();
+    let mut inserted = base.clone();
+    inserted.splice(30_000_000..30_000_000, noise(3, 1 << 20));
+    let made = SignatureParams::for_content(base.len() as u64, 7);
+    let began = cpu_ns();
+    let signature = Signature::of(&base, made);
+    let mb_per_s = |len: usize, began: u64| len as f64 * 1e3 / (cpu_ns() - began) as f64;
+    println!("signature ({made:?}): {:.0} MB/s", mb_per_s(base.len(), began));
+    let index = BlockIndex::new(signature);
+    for (name, new) in [
+        ("equal", &base),
+        ("inserted", &inserted),
+        ("other", &other),
+        ("text", &text),
+    ] {
+        let began = cpu_ns();
+        let mut finder = RollingFinder::new(&index, FoundExtents::default());
+        for piece in new.chunks(1 << 18) {
+            finder.push(piece).unwrap();
+        }
+        let (_, stats) = finder.finish().unwrap();
+        println!("{name}: {:.0} MB/s, {stats:?}", mb_per_s(new.len(), began));
+    }
+}

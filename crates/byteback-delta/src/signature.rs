@@ -1,0 +1,286 @@
+//! A signature: what one end tells of a content that it has, so that the other end can find it in a content of its own.
+//!
+//! A content is cut into blocks of equal length (the last one may be shorter); the signature holds a weak and a strong checksum of
+//! each (rsync's idea). Kinds and lengths travel in its header, so that later kinds need no other format. docs/format-signature.md
+//! describes every byte; `wire` holds the layout.
+//!
+//! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync does.
+//! - [`SignatureWriter`]: makes the stream from a content that comes piece by piece; memory: one block and one group of checksums.
+//! - [`Signature`]: a whole one in memory, read with a limit on the number of blocks ([`Signature::read`]).
+//!
+//! A signature comes from an untrusted sender: bad input gives a typed error, and no length in it reserves memory before the bytes
+//! arrive. What none of this can find out is whether the checksums are those of the content that is meant. Who finds copies by a
+//! signature proves the result ([`crate::ContentDigest`]).
+
+mod wire;
+mod write;
+
+use std::io::{self, Read};
+
+use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
+use crate::weak::{RollingSum, WeakKind};
+use crate::wire::FILE_LEN_MAX;
+
+pub use wire::{MAGIC, VERSION};
+pub use write::SignatureWriter;
+
+/// The smallest block, in bytes; rsync's and librsync's smallest.
+pub const BLOCK_LEN_MIN: u32 = 700;
+
+/// The largest block that is chosen as rsync does; its own largest.
+const BLOCK_LEN_RSYNC_MAX: u64 = 128 * 1024;
+
+/// The largest block there is, in bytes.
+pub const BLOCK_LEN_MAX: u32 = 16 * 1024 * 1024;
+
+/// The shortest strong checksum, in bytes.
+pub const STRONG_LEN_MIN: u8 = 6;
+
+/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps about 30 bytes per block.
+pub const BLOCKS_MAX: u64 = 1 << 20;
+
+/// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in 2^24 is found to have a block that
+/// is none. The digest of the whole then does not agree, and the content is sent without copies.
+const STRONG_SPARE_BITS: u32 = 24;
+
+/// How a content is cut and summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignatureParams {
+    /// Length of a block in bytes.
+    pub block_len_bytes: u32,
+    /// How the weak checksums are made.
+    pub weak: WeakKind,
+    /// How the strong checksums are made.
+    pub strong: StrongKind,
+    /// To how many bytes they are cut.
+    pub strong_len_bytes: u8,
+    /// What the strong checksums are keyed with; to be drawn at random, see `strong`.
+    pub seed: u64,
+}
+
+/// A signature cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SignatureError {
+    /// The stream failed.
+    #[error("the signature cannot be read")]
+    Io(#[source] io::Error),
+    /// The stream ends too early.
+    #[error("the signature ends after {blocks} of its blocks: it was cut short")]
+    Truncated {
+        /// Whole groups of blocks that came, in blocks.
+        blocks: u64,
+    },
+    /// The first bytes are another format's.
+    #[error("this is not a signature")]
+    NotASignature,
+    /// A version that this program does not read.
+    #[error("signature version {0} is not supported, only version {VERSION}: update the older side")]
+    Version(u16),
+    /// A kind of checksum that this program does not know.
+    #[error("the {which} checksums of the signature are of the unknown kind {code}: update the older side")]
+    Kind {
+        /// `weak` or `strong`.
+        which: &'static str,
+        /// Its number.
+        code: u8,
+    },
+    /// A length that no signature has.
+    #[error("the signature is not possible: {0}")]
+    Impossible(&'static str),
+    /// There are more blocks than the reader wants to keep.
+    #[error("the signature has {blocks} blocks, more than the {blocks_max} that are taken: ask for larger blocks")]
+    TooManyBlocks {
+        /// Announced number.
+        blocks: u64,
+        /// The limit.
+        blocks_max: u64,
+    },
+    /// Bytes changed on the way.
+    #[error("the signature is damaged at block {block}")]
+    Checksum {
+        /// The first block of the damaged group; 0 for the header, too.
+        block: u64,
+    },
+}
+
+impl SignatureParams {
+    /// The parameters for a content of so many bytes: blocks as long as the square root of the length, as rsync chooses them, and
+    /// strong checksums just long enough. `seed` is to be drawn at random.
+    #[must_use]
+    pub fn for_content(len_bytes: u64, seed: u64) -> Self {
+        let by_rsync = (len_bytes.isqrt() & !7).clamp(u64::from(BLOCK_LEN_MIN), BLOCK_LEN_RSYNC_MAX);
+        let block_len = match len_bytes.div_ceil(by_rsync) {
+            blocks if blocks > BLOCKS_MAX => len_bytes.div_ceil(BLOCKS_MAX).next_multiple_of(4096),
+            _ => by_rsync,
+        };
+        Self::with_block_len(
+            len_bytes,
+            // Contents beyond 16 TiB get more blocks than are aimed at.
+            block_len.min(u64::from(BLOCK_LEN_MAX)) as u32,
+            seed,
+        )
+    }
+
+    /// As [`Self::for_content`] with another block length, which is cut to what is possible.
+    #[must_use]
+    pub fn with_block_len(len_bytes: u64, block_len_bytes: u32, seed: u64) -> Self {
+        let block_len_bytes = block_len_bytes.clamp(1, BLOCK_LEN_MAX);
+        let blocks = len_bytes.div_ceil(u64::from(block_len_bytes));
+        // As many comparisons as there are offsets in a new content of the same length, times blocks.
+        let bits = bits_of(len_bytes) + bits_of(blocks) + STRONG_SPARE_BITS;
+        // At most 64 + 64 + 24 bits.
+        let strong_len_bytes = (bits.div_ceil(8) as u8).max(STRONG_LEN_MIN);
+        Self {
+            block_len_bytes,
+            weak: WeakKind::Rsync,
+            strong: StrongKind::Blake3,
+            strong_len_bytes,
+            seed,
+        }
+    }
+
+    /// The number of blocks of a content of so many bytes.
+    #[must_use]
+    pub fn blocks(&self, len_bytes: u64) -> u64 {
+        len_bytes.div_ceil(u64::from(self.block_len_bytes.max(1)))
+    }
+
+    /// The length of the stream for a content of so many bytes.
+    #[must_use]
+    pub fn stream_len_bytes(&self, len_bytes: u64) -> u64 {
+        let blocks = self.blocks(len_bytes);
+        let per_block = 4 + u64::from(self.strong_len_bytes);
+        wire::HEADER_LEN as u64
+            + blocks.saturating_mul(per_block)
+            + blocks.div_ceil(wire::GROUP_BLOCKS).saturating_mul(4)
+    }
+}
+
+fn bits_of(value: u64) -> u32 {
+    u64::BITS - value.leading_zeros()
+}
+
+/// A whole signature in memory.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    params: SignatureParams,
+    content_len_bytes: u64,
+    hasher: StrongHasher,
+    weak: Vec<u32>,
+    /// One behind the other, each `strong_len_bytes` long.
+    strong: Vec<u8>,
+}
+
+impl Signature {
+    /// The signature of a content in memory.
+    #[must_use]
+    pub fn of(content: &[u8], params: SignatureParams) -> Self {
+        let hasher = StrongHasher::new(params.strong, params.seed);
+        let mut signature = Self {
+            params,
+            content_len_bytes: content.len() as u64,
+            hasher,
+            weak: Vec::new(),
+            strong: Vec::new(),
+        };
+        let block_len = params.block_len_bytes.clamp(1, BLOCK_LEN_MAX) as usize;
+        signature.params.block_len_bytes = block_len as u32;
+        for block in content.chunks(block_len) {
+            let strong = signature.hasher.of(block);
+            signature.weak.push(RollingSum::of(block).value());
+            signature.strong.extend_from_slice(&strong[..signature.strong_len()]);
+        }
+        signature
+    }
+
+    /// Reads a whole signature, and nothing beyond it. Memory follows the bytes that arrive.
+    ///
+    /// # Errors
+    /// If the stream fails, is none, is damaged or cut short, or has more than `blocks_max` blocks.
+    pub fn read(mut stream: impl Read, blocks_max: u64) -> Result<Self, SignatureError> {
+        let (params, content_len_bytes, header_crc) = wire::read_header(&mut stream)?;
+        let blocks = params.blocks(content_len_bytes);
+        if blocks > blocks_max {
+            return Err(SignatureError::TooManyBlocks { blocks, blocks_max });
+        }
+        let mut signature = Self {
+            params,
+            content_len_bytes,
+            hasher: StrongHasher::new(params.strong, params.seed),
+            weak: Vec::new(),
+            strong: Vec::new(),
+        };
+        let mut group = Vec::new();
+        let mut first = 0;
+        while first < blocks {
+            let count = (blocks - first).min(wire::GROUP_BLOCKS);
+            wire::read_group(&mut stream, &params, header_crc, first, count, &mut group)?;
+            for block in group.chunks_exact(4 + signature.strong_len()) {
+                let (weak, strong) = block.split_at(4);
+                signature.weak.push(weak.try_into().map_or(0, u32::from_le_bytes));
+                signature.strong.extend_from_slice(strong);
+            }
+            first += count;
+        }
+        Ok(signature)
+    }
+
+    /// How the content was cut and summed.
+    #[must_use]
+    pub fn params(&self) -> &SignatureParams {
+        &self.params
+    }
+
+    /// Length of the content.
+    #[must_use]
+    pub fn content_len_bytes(&self) -> u64 {
+        self.content_len_bytes
+    }
+
+    /// The number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.weak.len()
+    }
+
+    /// The weak checksums, block after block.
+    #[must_use]
+    pub fn weak(&self) -> &[u32] {
+        &self.weak
+    }
+
+    /// The strong checksum of a block; `None` if there is no such block.
+    #[must_use]
+    pub fn strong(&self, block: usize) -> Option<&[u8]> {
+        let len = self.strong_len();
+        let start = block.checked_mul(len)?;
+        self.strong.get(start..start.checked_add(len)?)
+    }
+
+    /// What makes the strong checksums, to be cut to the signature's length.
+    #[must_use]
+    pub fn hasher(&self) -> &StrongHasher {
+        &self.hasher
+    }
+
+    /// Length of a strong checksum.
+    pub(crate) fn strong_len(&self) -> usize {
+        usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX)
+    }
+}
+
+fn check_lengths(params: &SignatureParams, content_len_bytes: u64) -> Result<(), SignatureError> {
+    let wrong = if params.block_len_bytes == 0 || params.block_len_bytes > BLOCK_LEN_MAX {
+        "its blocks have a length that no block has"
+    } else if params.strong_len_bytes < STRONG_LEN_MIN || usize::from(params.strong_len_bytes) > STRONG_LEN_MAX {
+        "its strong checksums have a length that none has"
+    } else if content_len_bytes > FILE_LEN_MAX {
+        "its content is longer than any file"
+    } else {
+        return Ok(());
+    };
+    Err(SignatureError::Impossible(wrong))
+}
+
+#[cfg(test)]
+mod tests;

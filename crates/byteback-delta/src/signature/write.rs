@@ -1,0 +1,167 @@
+//! Making a signature stream from a content that comes piece by piece.
+
+use std::io::{self, Write};
+
+use super::{SignatureError, SignatureParams, check_lengths, wire};
+use crate::strong::{STRONG_LEN_MAX, StrongHasher};
+use crate::weak::RollingSum;
+
+/// Writes the signature of a content as a stream. Holes cost a constant per block: their checksums are made once.
+///
+/// Memory: one block and one group of checksums.
+pub struct SignatureWriter<W> {
+    out: W,
+    params: SignatureParams,
+    hasher: StrongHasher,
+    header_crc: u32,
+    content_len_bytes: u64,
+    /// Bytes that came.
+    len_bytes: u64,
+    /// What came of a block that is not yet whole.
+    block: Vec<u8>,
+    /// Checksums of a group that is not yet whole.
+    group: Vec<u8>,
+    /// Blocks in front of the group.
+    first_block: u64,
+    /// Checksums of a block of zeros, once one was met.
+    zero_block: Option<(u32, [u8; STRONG_LEN_MAX])>,
+}
+
+impl<W: Write> SignatureWriter<W> {
+    /// Begins the signature of a content of so many bytes by writing its header.
+    ///
+    /// # Errors
+    /// `InvalidInput` for parameters that no signature has; otherwise what `out` says.
+    pub fn new(mut out: W, params: SignatureParams, content_len_bytes: u64) -> io::Result<Self> {
+        check_lengths(&params, content_len_bytes)
+            .map_err(|error: SignatureError| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let (header, header_crc) = wire::header(&params, content_len_bytes);
+        out.write_all(&header)?;
+        Ok(Self {
+            out,
+            params,
+            hasher: StrongHasher::new(params.strong, params.seed),
+            header_crc,
+            content_len_bytes,
+            len_bytes: 0,
+            block: Vec::new(),
+            group: Vec::new(),
+            first_block: 0,
+            zero_block: None,
+        })
+    }
+
+    /// Adds the next bytes of the content.
+    ///
+    /// # Errors
+    /// `InvalidInput` if more come than were announced; otherwise what the destination says.
+    pub fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.count(bytes.len() as u64)?;
+        let block_len = self.block_len();
+        while !bytes.is_empty() {
+            if self.block.is_empty() && bytes.len() >= block_len {
+                let (block, rest) = bytes.split_at(block_len);
+                self.add_block(RollingSum::of(block).value(), self.hasher.of(block))?;
+                bytes = rest;
+                continue;
+            }
+            let (now, later) = bytes.split_at((block_len - self.block.len()).min(bytes.len()));
+            self.block.extend_from_slice(now);
+            bytes = later;
+            if self.block.len() == block_len {
+                self.end_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds so many zeros.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_zeros(&mut self, mut len_bytes: u64) -> io::Result<()> {
+        self.count(len_bytes)?;
+        let block_len = self.block_len();
+        while len_bytes > 0 {
+            if self.block.is_empty() && len_bytes >= block_len as u64 {
+                let (weak, strong) = *self.zero_block.get_or_insert_with(|| {
+                    let zeros = vec![0; block_len];
+                    (RollingSum::of(&zeros).value(), self.hasher.of(&zeros))
+                });
+                self.add_block(weak, strong)?;
+                len_bytes -= block_len as u64;
+                continue;
+            }
+            let filled = self.block.len();
+            let now = (block_len - filled).min(usize::try_from(len_bytes).unwrap_or(usize::MAX));
+            self.block.resize(filled + now, 0);
+            len_bytes -= now as u64;
+            if self.block.len() == block_len {
+                self.end_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is pending and flushes.
+    ///
+    /// # Errors
+    /// `InvalidInput` if fewer bytes came than were announced; otherwise what the destination says.
+    pub fn finish(mut self) -> io::Result<W> {
+        if self.len_bytes != self.content_len_bytes {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{} bytes came of {} announced ones",
+                    self.len_bytes, self.content_len_bytes
+                ),
+            ));
+        }
+        if !self.block.is_empty() {
+            self.end_block()?;
+        }
+        if !self.group.is_empty() {
+            self.end_group()?;
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn block_len(&self) -> usize {
+        self.params.block_len_bytes as usize
+    }
+
+    fn count(&mut self, len_bytes: u64) -> io::Result<()> {
+        self.len_bytes = self.len_bytes.saturating_add(len_bytes);
+        if self.len_bytes > self.content_len_bytes {
+            let message = format!("more bytes came than the {} announced ones", self.content_len_bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(())
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        let (weak, strong) = (RollingSum::of(&self.block).value(), self.hasher.of(&self.block));
+        self.block.clear();
+        self.add_block(weak, strong)
+    }
+
+    fn add_block(&mut self, weak: u32, strong: [u8; STRONG_LEN_MAX]) -> io::Result<()> {
+        self.group.extend_from_slice(&weak.to_le_bytes());
+        let strong_len = usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX);
+        self.group.extend_from_slice(&strong[..strong_len]);
+        if self.group.len() == wire::GROUP_BLOCKS as usize * (4 + strong_len) {
+            self.end_group()?;
+        }
+        Ok(())
+    }
+
+    fn end_group(&mut self) -> io::Result<()> {
+        let crc = wire::group_crc(self.header_crc, self.first_block, &self.group);
+        self.out.write_all(&self.group)?;
+        self.out.write_all(&crc.to_le_bytes())?;
+        self.first_block += wire::GROUP_BLOCKS;
+        self.group.clear();
+        Ok(())
+    }
+}

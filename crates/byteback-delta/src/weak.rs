@@ -1,0 +1,91 @@
+//! Weak checksums: cheap to move on by one byte, so that a block can be looked for at every offset.
+//!
+//! One kind so far: rsync's (Tridgell, "Efficient Algorithms for Sorting and Synchronization", section 3.3.1), two sums of 16 bits.
+//! With x the bytes of a window of n: a = sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is b << 16 | a.
+//! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses it bounds what follows.
+
+/// How a weak checksum is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeakKind {
+    /// rsync's two sums; see the module's header.
+    Rsync,
+}
+
+impl WeakKind {
+    /// The number that stands for it in a signature.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Rsync => 1,
+        }
+    }
+
+    /// The kind that a number stands for.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Rsync),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes that are summed in one go; the compiler makes vector code of it.
+const LANES: usize = 32;
+
+/// rsync's checksum of a window that moves on byte by byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RollingSum {
+    /// Both sums are kept modulo 2^32 and cut when the checksum is asked for: 2^16 divides 2^32.
+    a: u32,
+    b: u32,
+    /// Length of the window, modulo 2^32.
+    len: u32,
+}
+
+impl RollingSum {
+    /// The checksum of a whole window.
+    #[must_use]
+    pub fn of(window: &[u8]) -> Self {
+        let (mut a, mut b) = (0_u32, 0_u32);
+        let (chunks, rest) = window.as_chunks::<LANES>();
+        for chunk in chunks {
+            let (mut sum, mut weighted) = (0_u32, 0_u32);
+            for (index, &byte) in chunk.iter().enumerate() {
+                sum += u32::from(byte);
+                // At most 32 * 255 * 32.
+                weighted += u32::from(byte) * (LANES - index) as u32;
+            }
+            b = b.wrapping_add(a.wrapping_mul(LANES as u32)).wrapping_add(weighted);
+            a = a.wrapping_add(sum);
+        }
+        for &byte in rest {
+            a = a.wrapping_add(u32::from(byte));
+            b = b.wrapping_add(a);
+        }
+        Self {
+            a,
+            b,
+            // A window is a block, whose length fits.
+            len: window.len() as u32,
+        }
+    }
+
+    /// Moves the window on by one byte.
+    #[inline(always)]
+    pub fn roll(&mut self, leaving: u8, coming: u8) {
+        let leaving = u32::from(leaving);
+        self.a = self.a.wrapping_sub(leaving).wrapping_add(u32::from(coming));
+        self.b = self.b.wrapping_sub(self.len.wrapping_mul(leaving)).wrapping_add(self.a);
+    }
+
+    /// The checksum.
+    #[inline(always)]
+    #[must_use]
+    pub fn value(self) -> u32 {
+        (self.b << 16) | (self.a & 0xffff)
+    }
+}
+
+#[cfg(test)]
+mod tests;
