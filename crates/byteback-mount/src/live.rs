@@ -15,7 +15,7 @@ use std::sync::Arc;
 use byteback_host::clock::Clock;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FileKind, Stat};
-use byteback_oplog::{Fence, Log, NodeId, NodeKind, Settler, TIME_TICK_NS, TreeView};
+use byteback_oplog::{Fence, Log, NodeId, NodeKind, Settler, TreeView};
 use rustix::fs::OFlags;
 
 /// A rename between asking for the way and walking it is answered by asking again; nobody renames this often in a row.
@@ -126,8 +126,7 @@ impl LiveTree {
         let now_ns = self.clock.now_ns();
         let stat = host::stat_fd(&fd).ok()?;
         let latest_ns = self.settle_up_to_ns.map_or(now_ns, |time_ns| time_ns.min(now_ns));
-        let is_old = latest_ns.saturating_sub(stat.ctime_ns) > TIME_TICK_NS;
-        is_old.then(|| Fence::of(&stat))
+        Some(Fence::of(&stat)).filter(|fence| fence.proves_at(latest_ns))
     }
 }
 

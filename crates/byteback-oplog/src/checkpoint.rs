@@ -35,12 +35,13 @@ use crate::record::Fence;
 pub trait Settler {
     /// For each node: makes the content that it has now durable, then answers the fence, taken by a stat *after* that.
     /// `None` where the node cannot be found or synced, or was changed so recently that its times prove nothing
-    /// ([`TIME_TICK_NS`]): it stays open.
+    /// ([`Fence::proves_at`]): it stays open.
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>>;
 }
 
 /// Two changes of a file within this time may leave it with the same times: kernels stamp with the tick of their clock,
-/// 10 ms at worst. A fence whose change time is younger than that at the moment of its stat would not notice a later change.
+/// 10 ms at worst. A fence whose change time is younger than that at the moment of its stat would not notice a later change
+/// (some file systems keep coarser times still: [`Fence::proves_at`] knows).
 pub const TIME_TICK_NS: i64 = 20_000_000;
 
 /// Which nodes a checkpoint closes.

@@ -18,7 +18,6 @@ use std::io;
 
 use byteback_host::tree::{FileKind, Stat};
 
-use crate::checkpoint::TIME_TICK_NS;
 use crate::database::{self, Snapshot};
 use crate::error::{LogError, Result};
 use crate::ids::{NodeId, NodeKind};
@@ -336,8 +335,7 @@ impl<V: TreeView> Scan<'_, V> {
 
     /// The fence of a node that is not a file, unless a later change within the same tick of the kernel's clock would not show.
     fn fence_that_proves(&self, stat: &Stat) -> Option<Fence> {
-        let age_ns = self.log.clock.now_ns().saturating_sub(stat.ctime_ns);
-        (age_ns > TIME_TICK_NS).then(|| Fence::of(stat))
+        Some(Fence::of(stat)).filter(|fence| fence.proves_at(self.log.clock.now_ns()))
     }
 
     fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {

@@ -12,7 +12,7 @@ use byteback_control::{
 };
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Picture;
-use byteback_oplog::{Changes, Content, Cut, Fence, NodeId, TIME_TICK_NS};
+use byteback_oplog::{Changes, Content, Cut, Fence, NodeId};
 use parking_lot::Mutex;
 
 use super::{is_file, log_failed};
@@ -159,7 +159,7 @@ impl OpenCut {
     /// Remembers what unprotected files look like before they are read. `before_ns`: the time when the look began. `is_synced`:
     /// their content was made durable after the look.
     pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
-        let proves = |fence: &Fence| is_synced && before_ns.saturating_sub(fence.ctime_ns) > TIME_TICK_NS;
+        let proves = |fence: &Fence| is_synced && fence.proves_at(before_ns);
         let files = files.into_iter().map(|(node, fence)| (node, (fence, proves(&fence))));
         self.seen.lock().extend(files);
     }

@@ -484,3 +484,49 @@ fn what_is_hidden_below_another_mount_stays_saved() {
     let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["", "sub", "sub/file"]);
 }
+
+/// ext4 with small inodes, ext3, HFS+ and FAT keep no parts of a second: two changes within one leave the same times.
+#[test]
+fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
+    let fixture = Fixture::new(CacheMode::Exact);
+    let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    image.as_file().set_len(16 << 20).unwrap();
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-I", "128"])
+        .arg(image.path())
+        .stderr(Stdio::null())
+        .status()
+        .expect("mkfs.ext4 is missing; scripts/install-dependencies installs e2fsprogs");
+    assert!(made.success(), "mkfs.ext4: {made}");
+    let _disk = OtherMount::new(&["-o", "loop", image.path().to_str().unwrap()], &fixture.tree());
+    let path = fixture.tree().join("file");
+    let millis = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_millis();
+    while millis() > 100 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::write(&path, vec![1; 1000]).unwrap();
+    let before = fs::metadata(&path).unwrap();
+    assert_eq!(
+        std::os::unix::fs::MetadataExt::ctime_nsec(&before),
+        0,
+        "these times are exact"
+    );
+    std::thread::sleep(Duration::from_millis(60));
+    let mut saved = Saved::default();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    // Where the machine is slow it is the next second by now, and this shows nothing.
+    fs::write(&path, vec![2; 1000]).unwrap();
+    let service = fixture.unmounted();
+    Begun::cut(&service, "backup").save(&service, &mut saved);
+    drop(service);
+    assert!(content(&saved, "file") == vec![2; 1000], "a change of the same second");
+    // In the end it is known.
+    std::thread::sleep(Duration::from_millis(2200));
+    for asked in [1000, 0] {
+        let service = fixture.unmounted();
+        Begun::cut(&service, "backup").save(&service, &mut saved);
+        assert_eq!(saved.asked_bytes, asked);
+    }
+}

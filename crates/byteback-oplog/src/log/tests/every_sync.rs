@@ -246,7 +246,7 @@ fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
         assert!(syncs > 20, "the story '{}' has {syncs} syncs only", story.name);
         for nth in 1..=syncs {
             for phase in PHASES {
-                for survivor in 0..survivors(3) {
+                for survivor in 0..survivors(2) {
                     let doom = Doom {
                         first: Some((nth, phase)),
                         at_starts: Vec::new(),
@@ -258,7 +258,7 @@ fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
             }
         }
     }
-    assert!(runs > 1000, "{runs}");
+    assert!(runs > 800, "{runs}");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn no_change_is_missed_when_the_recovery_loses_the_power_at_any_sync_too() {
         for again in 1..=SYNCS_OF_A_START {
             let draw = nth * SYNCS_OF_A_START + again;
             let phase = |of: u64| PHASES[(of % 3) as usize];
-            for survivor in 0..survivors(2) {
+            for survivor in 0..survivors(1) {
                 let doom = Doom {
                     first: Some((nth, phase(draw))),
                     at_starts: vec![(again, phase(draw / 3)), (again / 2 + 1, phase(draw / 9))],

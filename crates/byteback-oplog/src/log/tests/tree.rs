@@ -10,8 +10,8 @@ use byteback_host::tree::{FileKind, Identity, Stat};
 
 use crate::scan::TreeView;
 
-/// The kernel stamps times with this granularity.
-const TICK_NS: i64 = 4_000_000;
+/// The kernel stamps times in these steps, where the file system keeps all of them.
+const KERNEL_TICK_NS: i64 = 4_000_000;
 /// Each piece of a file of this size reaches the disk by itself.
 const PIECE_BYTES: usize = 8;
 const DEVICE: u64 = 77;
@@ -43,6 +43,8 @@ pub(super) struct FakeTree {
     names_on_disk: Vec<Names>,
     next_uid: Uid,
     has_births: bool,
+    /// Times are stamped in steps of this.
+    pub(super) tick_ns: i64,
     pub(super) now_ns: i64,
     /// Directories that cannot be listed.
     pub(super) unreadable: BTreeSet<Uid>,
@@ -57,6 +59,7 @@ impl FakeTree {
             names_on_disk: vec![Names::new()],
             next_uid: ROOT,
             has_births,
+            tick_ns: KERNEL_TICK_NS,
             now_ns,
             unreadable: BTreeSet::new(),
         };
@@ -66,7 +69,7 @@ impl FakeTree {
     }
 
     fn stamp(&self) -> i64 {
-        self.now_ns / TICK_NS * TICK_NS
+        self.now_ns / self.tick_ns * self.tick_ns
     }
 
     fn new_inode(&mut self, is_dir: bool) -> Uid {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
-use crate::{Close, Content, Cut, Epoch, Fence, Log, LogError, NodeId, NodeKind, Remains, Settler, TIME_TICK_NS};
+use crate::{Close, Content, Cut, Epoch, Fence, Log, LogError, NodeId, NodeKind, Remains, Settler};
 
 /// What a consumer has saved, or would save now.
 #[derive(Clone, Debug, Default)]
@@ -868,8 +868,7 @@ impl Settler for FakeSettler<'_> {
                 }
                 world.tree.settle(uid);
                 let stat = world.tree.stat(uid);
-                let is_old = world.clock.now_ns() - stat.ctime_ns > TIME_TICK_NS;
-                is_old.then(|| Fence::of(&stat))
+                Some(Fence::of(&stat)).filter(|fence| fence.proves_at(world.clock.now_ns()))
             };
             self.disturb(uid);
             fence
