@@ -18,6 +18,7 @@ use byteback_host::tree::Identity;
 use rustix::fs::OFlags;
 
 use crate::inodes::NodeId;
+use crate::tracked::Trimming;
 
 /// An open file of the tree.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct OpenFile {
     for_writing: bool,
     readable: bool,
     own: bool,
+    trimming: Trimming,
 }
 
 impl OpenFile {
@@ -61,6 +63,11 @@ impl OpenFile {
         self.own
     }
 
+    /// Whether comparing what is written through it pays.
+    pub(crate) fn trimming(&self) -> &Trimming {
+        &self.trimming
+    }
+
     pub(crate) fn new(fd: OwnedFd, node: NodeId, identity: Identity, asked: OFlags, got: OFlags, own: bool) -> Self {
         Self {
             fd,
@@ -69,6 +76,7 @@ impl OpenFile {
             for_writing: writes(asked),
             readable: got & OFlags::RWMODE != OFlags::WRONLY,
             own,
+            trimming: Trimming::default(),
         }
     }
 }

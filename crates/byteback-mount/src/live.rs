@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 const ATTEMPTS: u32 = 8;
 
 /// `OVERLAYFS_SUPER_MAGIC`.
-const OVERLAYFS_TYPE: i64 = 0x794c_7630;
+pub(crate) const OVERLAYFS_TYPE: i64 = 0x794c_7630;
 
 /// With so many files to make durable, syncing their file system as a whole is cheaper than each by itself.
 const SYNC_ALL_FROM_FILES: usize = 64;

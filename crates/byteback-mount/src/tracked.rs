@@ -16,7 +16,7 @@
 //! log takes what lies beyond the old end and in no range as zeros.
 
 mod account;
-mod narrow;
+mod trim;
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
-use byteback_oplog::{Fence, LogError};
+use byteback_oplog::{Fence, LogError, NodeId as LoggedNode, Operation};
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
 
@@ -35,6 +35,7 @@ pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
 use account::{Change, NameChange};
+pub(crate) use trim::Trimming;
 
 /// Why the gate did not let a change through.
 #[derive(Debug, thiserror::Error)]
@@ -164,25 +165,25 @@ impl Tracked {
 
     /// Begins a change of content. `ranges_of` answers which bytes are about to change, none if only attributes are; where
     /// that depends on the file, it must look while there is no cut: what is changed between the look and this change is then of
-    /// the same epoch, and logged by whoever changed it.
+    /// the same epoch, and logged by whoever changed it. It is given the operation and the node, if the log knows that.
     fn begin_content<R: IntoIterator<Item = ByteRange>>(
         &self,
         identity: &Identity,
         fd: BorrowedFd<'_>,
-        ranges_of: impl FnOnce() -> TrackedResult<R>,
+        ranges_of: impl FnOnce(Option<(&Operation<'_>, LoggedNode)>) -> TrackedResult<R>,
     ) -> TrackedResult<Change<'_>> {
         let Some(account) = &self.account else {
             return Ok(Change { kept: None });
         };
         let Some(node) = account.log.node_of(identity)? else {
-            for range in ranges_of()? {
+            for range in ranges_of(None)? {
                 account.pictures.before_content_of_unknown(identity, fd, range);
             }
             return Ok(Change { kept: None });
         };
         let operation = account.log.begin_write(node, || looks_like(fd))?;
         // Whatever becomes of it, any of these bytes may be new, or at least the times.
-        let mut ranges = ranges_of()?.into_iter().peekable();
+        let mut ranges = ranges_of(Some((&operation, node)))?.into_iter().peekable();
         if ranges.peek().is_none() {
             account.pictures.before_attributes(node, fd);
             operation.attributes_changed(node);
@@ -237,15 +238,18 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered, if not a single byte was written.
     pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> TrackedResult<usize> {
-        let _change = match origin {
-            Origin::Program => {
-                let range = ByteRange::new(offset, offset.saturating_add(data.len() as u64));
-                self.begin_content(&file.identity(), file.as_fd(), || Ok(range))
-            }
-            Origin::PageCache => self.begin_content(&file.identity(), file.as_fd(), || {
-                Ok(narrow::changed_bytes(file, offset, data).iter().collect::<Vec<_>>())
-            }),
-        }?;
+        let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) else {
+            return Ok(0);
+        };
+        let ranges_of = |told: Option<(&Operation<'_>, LoggedNode)>| {
+            Ok(match told {
+                Some((operation, node)) if operation.is_news(node, range) => {
+                    trim::changed_ranges(file, offset, data, origin)
+                }
+                _ => vec![range],
+            })
+        };
+        let _change = self.begin_content(&file.identity(), file.as_fd(), ranges_of)?;
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -266,7 +270,7 @@ impl Tracked {
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
-        let ranges_of = || {
+        let ranges_of = |_: Option<(&Operation<'_>, LoggedNode)>| {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)))
         };
@@ -280,7 +284,7 @@ impl Tracked {
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let end = offset.saturating_add(len_bytes);
-        let ranges_of = || {
+        let ranges_of = |_: Option<(&Operation<'_>, LoggedNode)>| {
             Ok(if mode == FallocateFlags::KEEP_SIZE {
                 None
             } else if mode.is_empty() {
@@ -311,7 +315,7 @@ impl Tracked {
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
-        let _change = self.begin_content(&to.identity(), to.as_fd(), || Ok(range))?;
+        let _change = self.begin_content(&to.identity(), to.as_fd(), |_| Ok(range))?;
         uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)

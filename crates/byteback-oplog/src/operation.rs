@@ -70,6 +70,16 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// Whether [`Operation::wrote`] would add anything about `range`. If not (the node was born in this epoch, is reported whole
+    /// anyway, or these very bytes were logged since the last checkpoint), it is not worth finding out what of the range
+    /// really changes.
+    #[must_use]
+    pub fn is_news(&self, node: NodeId, range: ByteRange) -> bool {
+        let state = self.log.state.lock();
+        let is_new = |open: &OpenNode| open.born == state.epoch;
+        !state.open.get(&node).is_none_or(is_new) && !state.current.has_written(node, range)
+    }
+
     /// Owner, mode, times or extended attributes of `node` may have changed.
     pub fn attributes_changed(&self, node: NodeId) {
         self.node.set(Some(node));

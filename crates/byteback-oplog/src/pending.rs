@@ -84,6 +84,14 @@ impl Pending {
         }
     }
 
+    /// Whether all of `range` is said to have changed.
+    pub(crate) fn has_written(&self, node: NodeId, range: ByteRange) -> bool {
+        match self.nodes.get(&node) {
+            Some(PendingNode::Changed { layer, .. }) => layer.whole.is_some() || layer.ranges.covers(range),
+            Some(PendingNode::Gone) | None => false,
+        }
+    }
+
     pub(crate) fn mark_whole(&mut self, node: NodeId, reason: WholeReason) {
         if let Some(layer) = self.layer(node) {
             layer.mark_whole(reason);

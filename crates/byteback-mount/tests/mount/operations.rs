@@ -489,6 +489,10 @@ fn store(path: &Path, at: u64, byte: u8, len: usize, sync: bool) -> Outcome {
         std::slice::from_raw_parts_mut(map.cast::<u8>(), size)[start..end].fill(byte);
         if sync {
             rustix::mm::msync(map, size, MsyncFlags::SYNC)?;
+        } else {
+            // The kernel writes dirty pages back while it unmaps them, with the mappings of this process locked; the mount is
+            // served by this very process, and stands still if one of its threads needs memory just then.
+            rustix::fs::fdatasync(&fd)?;
         }
         rustix::mm::munmap(map, size)?;
     }

@@ -1,0 +1,95 @@
+//! Reading what the page cache holds, and nothing else.
+//!
+//! `RWF_NOWAIT` alone does not do: it does not wait for the disk, but where a page is missing it starts reading it (seen on ext4 with
+//! kernel 6.18). So `cachestat` is asked first, which only counts. It counts pages that are still being read, too: that is
+//! what `RWF_NOWAIT` is then for. File systems that refuse that flag (tmpfs) are read plainly, since all is in memory.
+//!
+//! Before Linux 6.5 there is no `cachestat`: then `RWF_NOWAIT` has to do, and a miss costs the read of a page. overlayfs keeps its pages
+//! under another inode, so that nothing ever seems to be in memory: there only single pages of the kernel's are trimmed, which
+//! were mostly read a moment ago because part of them was to be changed.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::live::OVERLAYFS_TYPE;
+
+/// The number of `cachestat` on every architecture but Alpha, where another call fails on these arguments.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less at the end of the file.
+/// `is_single_page`: it is a page that the kernel hands on.
+pub(super) fn read(file: impl AsFd, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
+    let file = file.as_fd();
+    let flags = if may_be_cached(file, offset, buffer.len()) {
+        ReadWriteFlags::NOWAIT
+    } else if is_single_page && hides_its_cache(file) {
+        ReadWriteFlags::empty()
+    } else {
+        return 0;
+    };
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        let at = offset.saturating_add(filled as u64);
+        let read = match preadv2(file, &mut [IoSliceMut::new(rest)], at, flags) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::io::pread(file, rest, at),
+            read => read,
+        };
+        match read {
+            Ok(0) => break,
+            Ok(count) => filled = filled.saturating_add(count),
+            Err(Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    filled
+}
+
+/// Whether every page of the range is in memory; true if that cannot be asked.
+fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        len_bytes: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Stat {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    let page = rustix::param::page_size() as u64;
+    let end = offset.saturating_add(len_bytes as u64);
+    let range = Range {
+        offset,
+        len_bytes: len_bytes as u64,
+    };
+    let mut stat = Stat::default();
+    // SAFETY: both structures are what the call expects, and live while it lasts.
+    let done = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            std::ptr::from_ref(&range),
+            std::ptr::from_mut(&mut stat),
+            0,
+        )
+    };
+    if done != 0 {
+        // Not known to this kernel, or refused by a sandbox.
+        return true;
+    }
+    let pages = |end: u64| end.div_ceil(page).saturating_sub(offset / page);
+    // What lies beyond the end has no pages.
+    stat.cached >= pages(end)
+        || stat.cached > 0 && byteback_host::tree::stat_fd(file).is_ok_and(|now| stat.cached >= pages(end.min(now.size)))
+}
+
+/// Whether the pages of this file are not counted under its own name.
+fn hides_its_cache(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|space| space.f_type == OVERLAYFS_TYPE)
+}
