@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,34 +9,8 @@ use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
+use crate::other_mount::OtherMount;
 use crate::saved::{Begun, Saved};
-
-/// Something else that is mounted while a test runs.
-struct OtherMount(PathBuf);
-
-impl OtherMount {
-    fn new(arguments: &[&str], point: &Path) -> Self {
-        let status = Command::new("mount").args(arguments).arg(point).status().unwrap();
-        assert!(
-            status.success(),
-            "mount {arguments:?}: these tests need root and file systems to mount"
-        );
-        Self(point.to_owned())
-    }
-}
-
-impl Drop for OtherMount {
-    fn drop(&mut self) {
-        // Twice: after a failed test, ours may still lie over it.
-        for _ in 0..2 {
-            let _ = Command::new("umount")
-                .arg("-l")
-                .arg(&self.0)
-                .stderr(Stdio::null())
-                .status();
-        }
-    }
-}
 
 fn content(saved: &Saved, path: &str) -> Vec<u8> {
     saved.tree()[std::path::Path::new(path)].1.clone()

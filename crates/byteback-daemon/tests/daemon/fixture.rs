@@ -19,13 +19,18 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(mode: CacheMode) -> Self {
+        Self::inside(Path::new("/var/tmp"), mode)
+    }
+
+    /// The same below another directory, and so on another file system.
+    pub(crate) fn inside(parent: &Path, mode: CacheMode) -> Self {
         assert!(
             Path::new("/dev/fuse").exists(),
             "/dev/fuse is missing: these tests need a machine with FUSE"
         );
         let dir = tempfile::Builder::new()
             .prefix("byteback-daemon-")
-            .tempdir_in("/var/tmp")
+            .tempdir_in(parent)
             .unwrap();
         std::fs::create_dir(dir.path().join("tree")).unwrap();
         set_mode(dir.path(), 0o755);

@@ -2,6 +2,7 @@
 //!
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
 //! `life`: start, stop, untracked changes, everything that a start finds.
+//! `trimming`: what a write leaves as it was is not reported.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,4 +19,6 @@ mod adversary;
 mod coverage;
 mod fixture;
 mod life;
+mod other_mount;
 mod saved;
+mod trimming;

@@ -70,7 +70,8 @@ impl Trimming {
         }
         let skipped = self.skipped.load(Ordering::Relaxed);
         let look = skipped >= SKIPPED_MAX;
-        self.skipped.store(if look { 0 } else { skipped + 1 }, Ordering::Relaxed);
+        self.skipped
+            .store(if look { 0 } else { skipped + 1 }, Ordering::Relaxed);
         look
     }
 
@@ -90,12 +91,11 @@ pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: 
     if !file.readable() || !(is_single_page || file.trimming().is_worth_a_look()) {
         return range_at(offset, data.len()).into_iter().collect();
     }
-    let changed = compare_all(offset, data, |at, old| {
-        cached::read(file, at, old, is_single_page)
-    });
+    let changed = compare_all(offset, data, |at, old| cached::read(file, at, old, is_single_page));
     let changed_bytes: u64 = changed.iter().map(|range| range.len_bytes()).sum();
     let trimmed_bytes = (data.len() as u64).saturating_sub(changed_bytes);
-    file.trimming().learn(trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64);
+    file.trimming()
+        .learn(trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64);
     changed
 }
 
@@ -175,7 +175,10 @@ fn differences(old: &[u8], new: &[u8], offset: u64, changed: &mut Vec<ByteRange>
     // Equal stretches by the longest steps that there are, differing ones a word at a time.
     while at < common {
         let end = common.min(at + 256);
-        let (old, new) = (old.get(at..end).unwrap_or_default(), new.get(at..end).unwrap_or_default());
+        let (old, new) = (
+            old.get(at..end).unwrap_or_default(),
+            new.get(at..end).unwrap_or_default(),
+        );
         if old != new {
             differing_words(old, new, |from, to| note(at + from, at + to));
         }

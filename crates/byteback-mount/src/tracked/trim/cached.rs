@@ -86,7 +86,8 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
     let pages = |end: u64| end.div_ceil(page).saturating_sub(offset / page);
     // What lies beyond the end has no pages.
     stat.cached >= pages(end)
-        || stat.cached > 0 && byteback_host::tree::stat_fd(file).is_ok_and(|now| stat.cached >= pages(end.min(now.size)))
+        || stat.cached > 0
+            && byteback_host::tree::stat_fd(file).is_ok_and(|now| stat.cached >= pages(end.min(now.size)))
 }
 
 /// Whether the pages of this file are not counted under its own name.

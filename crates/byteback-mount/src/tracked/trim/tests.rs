@@ -41,7 +41,11 @@ fn every_difference_is_reported_and_little_else() {
         differences(&old, &new, 1000, &mut ranges);
         let mut changed = ExtentSet::new();
         ranges.iter().for_each(|range| changed.insert(*range));
-        assert_eq!(changed.len(), ranges.len(), "seed {seed}, run {run}: not ascending with gaps: {ranges:?}");
+        assert_eq!(
+            changed.len(),
+            ranges.len(),
+            "seed {seed}, run {run}: not ascending with gaps: {ranges:?}"
+        );
         for (at, byte) in new.iter().enumerate() {
             if old.get(at) != Some(byte) {
                 assert!(
@@ -77,7 +81,11 @@ fn long_writes_are_compared_from_both_ends() {
             new[at] = new[at].wrapping_add(1);
         }
         // Not in memory from here on, and the end of the old bytes.
-        let missing_at = if random.coin() { random.below(len as u64) as usize } else { len };
+        let missing_at = if random.coin() {
+            random.below(len as u64) as usize
+        } else {
+            len
+        };
         let changed = compare_all(7, &new, |at, buffer| {
             let from = at as usize - 7;
             let known = missing_at.saturating_sub(from).min(buffer.len());
@@ -88,10 +96,16 @@ fn long_writes_are_compared_from_both_ends() {
         changed.iter().for_each(|range| set.insert(*range));
         let ascending = changed.windows(2).all(|pair| pair[0].end() <= pair[1].start());
         assert!(ascending, "seed {seed}, run {run}: {changed:?}");
-        assert!(set.hull().is_none_or(|hull| hull.start() >= 7 && hull.end() <= 7 + len as u64));
+        assert!(
+            set.hull()
+                .is_none_or(|hull| hull.start() >= 7 && hull.end() <= 7 + len as u64)
+        );
         for at in 0..len {
             if new[at] != old[at] || at >= missing_at {
-                assert!(set.contains(7 + at as u64), "seed {seed}, run {run}: {at} of {len} is missing");
+                assert!(
+                    set.contains(7 + at as u64),
+                    "seed {seed}, run {run}: {at} of {len} is missing"
+                );
             }
         }
         if changes == 0 && missing_at == len {

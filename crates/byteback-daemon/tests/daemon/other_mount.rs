@@ -1,0 +1,74 @@
+//! Other file systems that tests mount.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something else that is mounted while a test runs.
+pub(crate) struct OtherMount(PathBuf);
+
+impl OtherMount {
+    pub(crate) fn new(arguments: &[&str], point: &Path) -> Self {
+        let status = Command::new("mount").args(arguments).arg(point).status().unwrap();
+        assert!(
+            status.success(),
+            "mount {arguments:?}: these tests need root and file systems to mount"
+        );
+        Self(point.to_owned())
+    }
+}
+
+impl Drop for OtherMount {
+    fn drop(&mut self) {
+        // Twice: after a failed test, ours may still lie over it.
+        for _ in 0..2 {
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(&self.0)
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+/// A small file system of its own, gone with this.
+pub(crate) struct Disk {
+    // In this order: first unmounted, then removed.
+    _mount: OtherMount,
+    dir: tempfile::TempDir,
+}
+
+impl Disk {
+    /// One of the `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine has no `mkfs` for it.
+    pub(crate) fn new(kind: &str) -> Option<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("byteback-disk-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        let point = dir.path().join("disk");
+        std::fs::create_dir(&point).unwrap();
+        let mount = if kind == "tmpfs" {
+            OtherMount::new(&["-t", "tmpfs", "none"], &point)
+        } else {
+            let image = dir.path().join("image");
+            std::fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+            let made = Command::new(format!("/usr/sbin/mkfs.{kind}"))
+                .arg("-q")
+                .arg(&image)
+                .stdout(Stdio::null())
+                .status();
+            match made {
+                Ok(status) => assert!(status.success(), "mkfs.{kind}"),
+                Err(error) => {
+                    println!("skipped: no mkfs.{kind} here ({error})");
+                    return None;
+                }
+            }
+            OtherMount::new(&["-o", "loop", image.to_str().unwrap()], &point)
+        };
+        Some(Self { _mount: mount, dir })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+}
