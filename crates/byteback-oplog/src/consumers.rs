@@ -1,17 +1,23 @@
-//! Moving marks, and dropping or merging the layers that no mark needs apart (SolFS Fig. 8).
+//! Moving marks, and giving consumers up.
 //!
-//! Needed are the layers since the eldest mark or pending cut. Between two neighbouring ones nobody ever asks for a part, so
-//! all layers of that stretch become one, in its eldest epoch. Without any consumer nothing is kept.
+//! Moving a mark is one small row, whatever there is behind it: what nobody needs any more goes in the background ([`Log::compact`]).
+//!
+//! A consumer is given up by order ([`Log::drop_consumer`]) or because nobody heard of it for longer than the policy says
+//! ([`Log::expire_consumers`]). The ledger says so in the same transaction, and a tombstone stays: if it returns it gets everything, and is
+//! told why. Its silence is measured by the wall clock: one that jumps ahead by months makes backups read everything once, no more.
 
-use redb::{ReadableTable, WriteTransaction};
+use std::time::Duration;
+
+use redb::ReadableTable;
 
 use crate::database::{self, MARKS};
 use crate::error::Result;
+use crate::file_marks::{change_state, forget_consumer};
 use crate::ids::{Epoch, NodeId};
 use crate::layer::WholeReason;
-use crate::ledger::LedgerEntry;
-use crate::log::Log;
-use crate::marks::{ConsumerState, PendingCut};
+use crate::ledger::{LedgerEntry, LedgerEvent};
+use crate::log::{Log, append_to_ledger};
+use crate::marks::{ConsumerState, DropReason, Dropped, PendingCut};
 
 impl Log {
     /// All consumers with what is known of them, in order of their names.
@@ -68,6 +74,7 @@ impl Log {
                 state.mark = Some(pending.epoch);
                 state.saved_at_ns = saved_at_ns;
                 state.note = note.to_vec();
+                state.dropped = None;
             }
         })
     }
@@ -123,21 +130,102 @@ impl Log {
             .collect()
     }
 
+    /// Gives `name` up: what it has not saved is kept for it no longer. If it returns it gets everything. A second time also forgets
+    /// that it ever was here. Returns whether there was anything to give up.
+    ///
+    /// # Errors
+    /// A disk that cannot be written.
+    pub fn drop_consumer(&self, name: &str) -> Result<bool> {
+        self.drop_if(name, DropReason::Ordered, |_| true)
+    }
+
+    /// Drops the consumers that nobody heard of for `older_than`, and returns their names.
+    ///
+    /// # Errors
+    /// A disk that cannot be written.
+    pub fn expire_consumers(&self, older_than: Duration) -> Result<Vec<String>> {
+        let now_ns = self.clock.now_ns();
+        let limit_ns = i64::try_from(older_than.as_nanos()).unwrap_or(i64::MAX);
+        let is_silent = |state: &ConsumerState| {
+            state.heard_at_ns != 0 && now_ns.saturating_sub(state.heard_at_ns) > limit_ns && !state.is_tombstone()
+        };
+        let mut expired = Vec::new();
+        for (name, state) in self.consumers()? {
+            if state.heard_at_ns == 0 {
+                // From a log that did not note it: its silence begins now.
+                self.change_consumer(&name, |_| {})?;
+            } else if is_silent(&state) && self.drop_if(&name, DropReason::Expired, is_silent)? {
+                expired.push(name);
+            }
+        }
+        Ok(expired)
+    }
+
+    /// When a consumer in this state expires by the policy of this log, nanoseconds since 1970; `None` as long as nobody need be warned.
+    #[must_use]
+    pub fn expires_at_ns(&self, state: &ConsumerState) -> Option<i64> {
+        let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let silent_ns = self.clock.now_ns().saturating_sub(state.heard_at_ns);
+        let is_warned = state.heard_at_ns != 0 && !state.is_tombstone() && silent_ns > ns(self.options.expiry.warn_after);
+        is_warned.then(|| state.heard_at_ns.saturating_add(ns(self.options.expiry.drop_after)))
+    }
+
+    /// Why a consumer in this state that has no mark is told everything.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn why_everything(&self, state: &ConsumerState) -> Result<WholeReason> {
+        if state.dropped.is_some() {
+            return Ok(WholeReason::Dropped);
+        }
+        let was_lost = self.database.snapshot()?.number_if_any(database::meta::FOLLOWS_A_LOSS)?.is_some();
+        Ok(if was_lost { WholeReason::LogLost } else { WholeReason::NoMark })
+    }
+
+    fn drop_if(&self, name: &str, reason: DropReason, may: impl FnOnce(&ConsumerState) -> bool) -> Result<bool> {
+        let mut checkpointing = self.checkpointing.lock();
+        let at_ns = self.clock.now_ns();
+        let is_done = self.database.write(|txn| {
+            let state = txn
+                .open_table(MARKS)?
+                .get(name)?
+                .map(|value| ConsumerState::decode(value.value()))
+                .transpose()?;
+            let Some(state) = state.filter(may) else {
+                return Ok(false);
+            };
+            if state.is_tombstone() {
+                txn.open_table(MARKS)?.remove(name)?;
+                return Ok(true);
+            }
+            forget_consumer(txn, name)?;
+            change_state(txn, name, |state| {
+                *state = ConsumerState {
+                    saved_at_ns: state.saved_at_ns,
+                    heard_at_ns: state.heard_at_ns,
+                    dropped: Some(Dropped { at_ns, reason }),
+                    ..ConsumerState::default()
+                };
+            })?;
+            let event = LedgerEvent::ConsumerDropped {
+                consumer: name.to_owned(),
+                reason,
+            };
+            append_to_ledger(txn, &LedgerEntry { at_ns, event })?;
+            Ok(true)
+        })?;
+        checkpointing.file_mark_changes += 1;
+        Ok(is_done)
+    }
+
     fn change_consumer(&self, consumer: &str, change: impl FnOnce(&mut ConsumerState)) -> Result<()> {
         let _one = self.checkpointing.lock();
-        let current = self.epoch();
+        let heard_at_ns = self.clock.now_ns();
         self.database.write(|txn| {
-            {
-                let mut marks = txn.open_table(MARKS)?;
-                let mut state = marks
-                    .get(consumer)?
-                    .map(|value| ConsumerState::decode(value.value()))
-                    .transpose()?;
-                let state = state.get_or_insert_default();
+            change_state(txn, consumer, |state| {
+                state.heard_at_ns = heard_at_ns;
                 change(state);
-                marks.insert(consumer, state.encode().as_slice())?;
-            }
-            compact(txn, current)
+            })
         })
     }
 }
@@ -145,52 +233,4 @@ impl Log {
 /// Whether `pending` is the cut that ended at `cut`, or any will do.
 fn is_of(pending: &PendingCut, cut: Option<Epoch>) -> bool {
     cut.is_none_or(|cut| cut == pending.epoch)
-}
-
-/// Drops and merges what no consumer needs apart. `current` is the epoch that is being written.
-fn compact(txn: &WriteTransaction, current: Epoch) -> Result<()> {
-    let mut borders = Vec::new();
-    for entry in txn.open_table(MARKS)?.iter()? {
-        let state = ConsumerState::decode(entry?.1.value())?;
-        borders.extend(state.borders());
-    }
-    borders.push(current);
-    borders.sort_unstable();
-    borders.dedup();
-
-    let mut layers = txn.open_table(database::LAYERS)?;
-    let mut name_layers = txn.open_table(database::NAME_LAYERS)?;
-    let eldest = borders.first().copied().unwrap_or(current);
-    layers.retain_in(..(eldest.0, 0), |_, _| false)?;
-    name_layers.retain_in(..(eldest.0, 0, &[][..]), |_, _| false)?;
-
-    for stretch in borders.windows(2) {
-        let &[first, end] = stretch else { continue };
-        // Layers of the first epoch stay where they are; the others are laid over them, eldest first.
-        let mut moved = Vec::new();
-        for entry in layers.range((first.0 + 1, 0)..(end.0, 0))? {
-            let (place, layer) = entry?;
-            moved.push((place.value(), database::decode_layer(layer.value())?));
-        }
-        for ((epoch, node), layer) in moved {
-            let mut sum = match layers.get((first.0, node))? {
-                Some(elder) => database::decode_layer(elder.value())?,
-                None => crate::layer::Layer::default(),
-            };
-            sum.lay(&layer);
-            layers.insert((first.0, node), sum.encode().as_slice())?;
-            layers.remove((epoch, node))?;
-        }
-        let mut moved = Vec::new();
-        for entry in name_layers.range((first.0 + 1, 0, &[][..])..(end.0, 0, &[][..]))? {
-            let (key, child) = entry?;
-            let (epoch, parent, name) = key.value();
-            moved.push((epoch, parent, name.to_vec(), child.value()));
-        }
-        for (epoch, parent, name, child) in moved {
-            name_layers.insert((first.0, parent, name.as_slice()), child)?;
-            name_layers.remove((epoch, parent, name.as_slice()))?;
-        }
-    }
-    Ok(())
 }

@@ -9,17 +9,21 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
+use std::sync::{Arc, OnceLock};
 
 use byteback_extents::ExtentSet;
 use redb::ReadableTable;
 
 use crate::database::{self, Snapshot};
 use crate::error::Result;
+use crate::file_marks::{borders_of_all, change_state, marks_of};
+use crate::held::Hold;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Log, locate};
-use crate::marks::{ConsumerState, PendingCut};
+use crate::marks::PendingCut;
 use crate::pending::Place;
+use crate::record::NodeRecord;
 
 /// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done. After an I/O error
 /// of the log's disk it answers with errors; a new cut is needed then.
@@ -29,6 +33,12 @@ pub struct Cut {
     mark: Epoch,
     /// The first epoch that does not belong to the picture.
     end: Epoch,
+    /// The borders at the time of the cut that the snapshot does not know.
+    held: Vec<Epoch>,
+    /// Keeps the border of a cut that no consumer owns.
+    _hold: Option<Arc<Hold>>,
+    /// The epochs that have layers, once somebody asked.
+    epochs: Arc<OnceLock<Vec<u64>>>,
 }
 
 /// How much of a node's content may have changed.
@@ -85,6 +95,29 @@ impl Log {
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run.
     pub fn cut(&self, consumer: &str, at_the_cut: impl FnOnce()) -> Result<Cut> {
+        let heard_at_ns = self.clock.now_ns();
+        self.cut_with(at_the_cut, |txn, epoch| {
+            change_state(txn, consumer, |state| {
+                state.pending = Some(PendingCut { epoch, batch: 0 });
+                state.heard_at_ns = heard_at_ns;
+            })
+        })
+    }
+
+    /// Ends the epoch as [`Log::cut`] does, for nobody in particular: what is needed to ask about changes since this moment is held as
+    /// long as the cut or a clone of it lives, and no longer than this process. Several may be open at once.
+    ///
+    /// # Errors
+    /// As [`Log::cut`].
+    pub fn cut_held(&self, at_the_cut: impl FnOnce()) -> Result<Cut> {
+        self.cut_with(at_the_cut, |_, _| Ok(()))
+    }
+
+    fn cut_with(
+        &self,
+        at_the_cut: impl FnOnce(),
+        also: impl FnOnce(&redb::WriteTransaction, Epoch) -> Result<()>,
+    ) -> Result<Cut> {
         let _one = self.checkpointing.lock();
         let (pending, epoch) = {
             let _no_operation = self.gate.write();
@@ -96,21 +129,15 @@ impl Log {
             }
             (state.take_pending(), state.epoch)
         };
-        self.commit_pending(pending, |txn| {
-            let mut marks = txn.open_table(database::MARKS)?;
-            let mut state = marks
-                .get(consumer)?
-                .map(|value| ConsumerState::decode(value.value()))
-                .transpose()?;
-            let state = state.get_or_insert_default();
-            state.pending = Some(PendingCut { epoch, batch: 0 });
-            marks.insert(consumer, state.encode().as_slice())?;
-            Ok(())
-        })?;
+        self.commit_pending(pending, |txn| also(txn, epoch))?;
+        let hold = self.held.hold(epoch);
         Ok(Cut {
             snapshot: self.database.snapshot()?,
             mark: epoch,
             end: epoch,
+            held: self.held.epochs(),
+            _hold: Some(Arc::new(hold)),
+            epochs: Arc::default(),
         })
     }
 
@@ -127,6 +154,9 @@ impl Log {
             snapshot: self.database.snapshot()?,
             mark: epoch,
             end: epoch.next(),
+            held: self.held.epochs(),
+            _hold: None,
+            epochs: Arc::default(),
         })
     }
 }
@@ -140,32 +170,86 @@ impl Cut {
     }
 
     /// What changed from `since` up to the cut; everything if `since` is `None` or an epoch that is not in the past of
-    /// this log. Exact for the marks of consumers and for this cut's own epoch; since layers that no mark separates are merged
-    /// or gone, any other epoch is answered as of the next elder mark, or with everything if there is none.
+    /// this log. Exact for the marks of consumers, for held cuts and for this cut's own epoch; since layers that no mark separates are
+    /// merged or gone, any other epoch is answered as of the next elder border, or with everything if there is none. Marks of
+    /// files do not count here: see [`Cut::change_of`].
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn changes(&self, since: Option<Epoch>) -> Result<Changes> {
-        match since {
-            Some(since) if since <= self.end => match self.border_at_or_before(since)? {
-                Some(from) => self.changes_since(from, since),
-                None => self.everything(),
-            },
-            _ => self.everything(),
+        match self.border_up_to(since, None)? {
+            Some((from, since)) => self.changes_since(from, since),
+            None => self.everything(WholeReason::NoMark),
         }
     }
 
-    /// The youngest epoch up to `since` at which layers were kept apart.
-    fn border_at_or_before(&self, since: Epoch) -> Result<Option<Epoch>> {
+    /// What changed of one node from `since` up to the cut; `None` if it does not exist then. As [`Cut::changes`] says of it, and exact
+    /// also for the marks of this file. All of its content if `since` is `None`, was never an epoch of this log, or is elder than
+    /// everything that is kept ([`WholeReason::NoMark`]).
+    ///
+    /// # Errors
+    /// If the database cannot be read or is damaged.
+    pub fn change_of(&self, node: NodeId, since: Option<Epoch>) -> Result<Option<NodeChange>> {
+        let Some(record) = self.visible_record(node)? else {
+            return Ok(None);
+        };
+        let Some((from, since)) = self.border_up_to(since, Some(node))? else {
+            let content = content_of(&record, Some(WholeReason::NoMark), ExtentSet::new());
+            return Ok(Some(NodeChange {
+                node,
+                kind: record.kind,
+                content,
+                is_new: true,
+            }));
+        };
+        let epochs = self.epochs_with_layers()?;
+        let range = epochs.partition_point(|epoch| *epoch < from.0)..epochs.partition_point(|epoch| *epoch < self.end.0);
+        let table = self.snapshot.transaction().open_table(database::LAYERS)?;
+        let mut sum: Option<Layer> = None;
+        for epoch in epochs.get(range).unwrap_or_default() {
+            if let Some(layer) = table.get((*epoch, node.0))? {
+                let layer = database::decode_layer(layer.value())?;
+                match &mut sum {
+                    Some(sum) => sum.lay(&layer),
+                    None => sum = Some(layer),
+                }
+            }
+        }
+        Ok(Some(node_change(node, &record, sum.unwrap_or_default(), since)))
+    }
+
+    /// The youngest border up to `since`, for all nodes or for one; with `since` itself. `None`: nothing is known of that time.
+    fn border_up_to(&self, since: Option<Epoch>, node: Option<NodeId>) -> Result<Option<(Epoch, Epoch)>> {
+        let Some(since) = since.filter(|since| *since <= self.end) else {
+            return Ok(None);
+        };
         if since >= self.mark {
             // The current epoch was never merged with an elder one.
-            return Ok(Some(self.mark));
+            return Ok(Some((self.mark, since)));
         }
-        let mut borders = Vec::new();
-        for entry in self.snapshot.transaction().open_table(database::MARKS)?.iter()? {
-            borders.extend(ConsumerState::decode(entry?.1.value())?.borders());
+        let txn = self.snapshot.transaction();
+        let mut borders = borders_of_all(&txn.open_table(database::MARKS)?)?;
+        borders.extend(&self.held);
+        if let Some(node) = node {
+            borders.extend(marks_of(&txn.open_table(database::FILE_MARKS)?, node)?);
         }
-        Ok(borders.into_iter().filter(|border| *border <= since).max())
+        let from = borders.into_iter().filter(|border| *border <= since).max();
+        Ok(from.map(|from| (from, since)))
+    }
+
+    fn epochs_with_layers(&self) -> Result<&[u64]> {
+        if let Some(epochs) = self.epochs.get() {
+            return Ok(epochs);
+        }
+        let table = self.snapshot.transaction().open_table(database::LAYERS)?;
+        let epochs = database::epochs_with_layers(&table, 0)?;
+        Ok(self.epochs.get_or_init(|| epochs))
+    }
+
+    /// The record of a node that is to be reported.
+    fn visible_record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
+        let is_visible = node == NodeId::ROOT || self.snapshot.has_place(node)?;
+        if is_visible { self.snapshot.record(node) } else { Ok(None) }
     }
 
     /// The changes of the epochs from `from` on; new are nodes born at or after `since`.
@@ -180,26 +264,9 @@ impl Cut {
         let mut nodes = Vec::with_capacity(layers.len());
         for (node, layer) in layers {
             // Gone meanwhile: its name says so.
-            let Some(record) = self.snapshot.record(node)? else {
-                continue;
-            };
-            if node != NodeId::ROOT && !self.snapshot.has_place(node)? {
-                continue;
+            if let Some(record) = self.visible_record(node)? {
+                nodes.push(node_change(node, &record, layer, since));
             }
-            let is_new = record.born >= since;
-            let content = match layer.whole {
-                _ if record.kind != NodeKind::File => Content::Unchanged,
-                _ if is_new => Content::Whole(WholeReason::Created),
-                Some(reason) => Content::Whole(reason),
-                None if layer.ranges.is_empty() => Content::Unchanged,
-                None => Content::Ranges(layer.ranges),
-            };
-            nodes.push(NodeChange {
-                node,
-                kind: record.kind,
-                content,
-                is_new,
-            });
         }
         let mut names: BTreeMap<Place, Option<NodeId>> = BTreeMap::new();
         let table = txn.open_table(database::NAME_LAYERS)?;
@@ -221,17 +288,18 @@ impl Cut {
         })
     }
 
-    fn everything(&self) -> Result<Changes> {
+    /// All that there is at the cut, each file whole for `reason`.
+    ///
+    /// # Errors
+    /// If the database cannot be read or is damaged.
+    pub fn everything(&self, reason: WholeReason) -> Result<Changes> {
         let txn = self.snapshot.transaction();
         let mut changes = Changes {
             is_everything: true,
             ..Changes::default()
         };
         self.snapshot.for_each_node(|node, record, has_place| {
-            let content = match record.kind {
-                NodeKind::File => Content::Whole(WholeReason::NoMark),
-                _ => Content::Unchanged,
-            };
+            let content = content_of(&record, Some(reason), ExtentSet::new());
             if has_place {
                 changes.nodes.push(NodeChange {
                     node,
@@ -302,5 +370,27 @@ impl Cut {
     /// If the database cannot be read.
     pub fn node_count(&self) -> Result<u64> {
         self.snapshot.node_count()
+    }
+}
+
+/// What the sum of the layers since `since` says of a node.
+fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since: Epoch) -> NodeChange {
+    let is_new = record.born >= since;
+    let whole = if is_new { Some(WholeReason::Created) } else { layer.whole };
+    NodeChange {
+        node,
+        kind: record.kind,
+        content: content_of(record, whole, layer.ranges),
+        is_new,
+    }
+}
+
+/// Nothing but files has content.
+fn content_of(record: &NodeRecord, whole: Option<WholeReason>, ranges: ExtentSet) -> Content {
+    match whole {
+        _ if record.kind != NodeKind::File => Content::Unchanged,
+        Some(reason) => Content::Whole(reason),
+        None if ranges.is_empty() => Content::Unchanged,
+        None => Content::Ranges(ranges),
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | number: format, tree, epoch, last node, intent generation, tracking |
+//! | `meta` | name | number: format, tree, epoch, last node, intent generation, tracking, unknown layers |
 //! | `nodes` | node | [`NodeRecord`] |
 //! | `keys` | device, inode, birth | node |
 //! | `names` | directory, name | node |
@@ -14,6 +14,7 @@
 //! | `layers` | epoch, node | [`crate::layer::Layer`] |
 //! | `name_layers` | epoch, directory, name | node, or 0 where the name is gone |
 //! | `marks` | consumer | [`crate::marks::ConsumerState`] |
+//! | `file_marks` | node, consumer | [`crate::marks::FileMark`] |
 //! | `ledger` | number | [`crate::ledger::LedgerEntry`] |
 //!
 //! Invariants: `names` and `places` say the same; a layer or name layer of an epoch that every mark has saved is gone;
@@ -27,12 +28,14 @@
 //! it is then unknown, so whoever repeats one must bear both. Snapshots from before end with an error.
 
 mod backend;
+mod layers;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use backend::{Backend, Unconfirmed};
+pub(crate) use layers::{Layers, epochs_with_layers};
 use byteback_host::durable::{DurableDir, OpenMode};
 use parking_lot::RwLock;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
@@ -44,9 +47,11 @@ use crate::record::{DiskKey, NodeRecord};
 
 pub(crate) const FILE_NAME: &str = "log.redb";
 const UNBORN_FILE_NAME: &str = "log.redb.new";
-const FORMAT: u64 = 1;
+/// Format 1 knew neither marks of files nor the number of unknown layers; it is taken over as it is opened.
+const FORMAT: u64 = 2;
+const FORMAT_WITHOUT_FILE_MARKS: u64 = 1;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
-const CACHE_BYTES: usize = 16 << 20;
+pub(crate) const CACHE_BYTES: usize = 16 << 20;
 
 pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 pub(crate) const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
@@ -56,6 +61,7 @@ pub(crate) const PLACES: TableDefinition<'_, (u64, u64, &[u8]), ()> = TableDefin
 pub(crate) const LAYERS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("layers");
 pub(crate) const NAME_LAYERS: TableDefinition<'_, (u64, u64, &[u8]), u64> = TableDefinition::new("name_layers");
 pub(crate) const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");
+pub(crate) const FILE_MARKS: TableDefinition<'_, (u64, &str), &[u8]> = TableDefinition::new("file_marks");
 pub(crate) const LEDGER: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ledger");
 
 /// Names of the numbers in `meta`.
@@ -68,6 +74,10 @@ pub(crate) mod meta {
     pub(crate) const GENERATION: &str = "intent_generation";
     /// 1 from the start of tracking to its clean end.
     pub(crate) const TRACKING: &str = "tracking";
+    /// Layers that report a whole file because nobody saw what changed; for people, nothing depends on it.
+    pub(crate) const UNKNOWN_LAYERS: &str = "unknown_layers";
+    /// Only there, as 1, in a log that began because the one before was lost.
+    pub(crate) const FOLLOWS_A_LOSS: &str = "follows_a_loss";
 }
 
 /// The database, reopened by itself after an I/O error made redb refuse to go on.
@@ -111,8 +121,22 @@ impl Database {
         };
         match this.snapshot()?.number(meta::FORMAT)? {
             FORMAT => Ok(this),
+            FORMAT_WITHOUT_FILE_MARKS => {
+                this.write(take_over_format_1)?;
+                Ok(this)
+            }
             found => Err(LogError::Version { found, known: FORMAT }),
         }
+    }
+
+    /// The length of the file.
+    pub(crate) fn len_bytes(&self) -> Result<u64> {
+        let failed = |source| LogError::File {
+            file: FILE_NAME,
+            source,
+        };
+        let file = self.dir.open(FILE_NAME, OpenMode::Existing).map_err(failed)?;
+        file.len().map_err(failed)
     }
 
     /// The state as of the last commit, for as long as the snapshot is kept.
@@ -180,6 +204,7 @@ fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
         table.insert(meta::LAST_NODE, NodeId::ROOT.0)?;
         table.insert(meta::GENERATION, 0)?;
         table.insert(meta::TRACKING, 0)?;
+        table.insert(meta::UNKNOWN_LAYERS, 0)?;
         txn.open_table(NODES)?;
         txn.open_table(KEYS)?;
         txn.open_table(NAMES)?;
@@ -187,10 +212,21 @@ fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
         txn.open_table(LAYERS)?;
         txn.open_table(NAME_LAYERS)?;
         txn.open_table(MARKS)?;
+        txn.open_table(FILE_MARKS)?;
         txn.open_table(LEDGER)?;
     }
     txn.commit()?;
     Ok(())
+}
+
+fn take_over_format_1(txn: &WriteTransaction) -> Result<()> {
+    txn.open_table(FILE_MARKS)?;
+    let mut unknown = 0_u64;
+    for entry in txn.open_table(LAYERS)?.iter()? {
+        unknown += u64::from(crate::layer::Layer::says_unknown(entry?.1.value()));
+    }
+    set_number(txn, meta::UNKNOWN_LAYERS, unknown)?;
+    set_number(txn, meta::FORMAT, FORMAT)
 }
 
 fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unconfirmed) -> Result<redb::Database> {
@@ -219,6 +255,11 @@ impl Snapshot {
         let table = self.txn.open_table(META)?;
         let number = table.get(name)?.map(|value| value.value());
         number.ok_or(LogError::Damaged { what: name })
+    }
+
+    pub(crate) fn number_if_any(&self, name: &str) -> Result<Option<u64>> {
+        let table = self.txn.open_table(META)?;
+        Ok(table.get(name)?.map(|value| value.value()))
     }
 
     pub(crate) fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
@@ -322,8 +363,9 @@ pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
 fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
     let mut nodes = txn.open_table(NODES)?;
     let mut keys = txn.open_table(KEYS)?;
-    let mut layers = txn.open_table(LAYERS)?;
+    let mut layers = Layers::open(txn)?;
     let mut epochs = None;
+    let mut gone = Vec::new();
     for (node, change) in &pending.nodes {
         let before = nodes
             .get(node.0)?
@@ -337,11 +379,12 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
                 // Nobody will ever be told what happened to it: a mark that stands still must not keep that.
                 let epochs = match &epochs {
                     Some(epochs) => epochs,
-                    None => epochs.insert(epochs_with_layers(&layers)?),
+                    None => epochs.insert(layers.epochs(0)?),
                 };
                 for epoch in epochs {
-                    layers.remove((*epoch, node.0))?;
+                    layers.remove(*epoch, *node)?;
                 }
+                gone.push(*node);
             }
             PendingNode::Changed { record, layer } => {
                 match (record, before) {
@@ -360,20 +403,18 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
                     // Gone since: a change that was logged late has nobody to tell.
                     (None, None) => continue,
                 }
-                let place = (pending.epoch.0, node.0);
-                let merged = match layers.get(place)? {
-                    None => layer.encode(),
-                    Some(elder) => {
-                        let mut sum = decode_layer(elder.value())?;
+                match layers.get(pending.epoch.0, *node)? {
+                    None => layers.put(pending.epoch.0, *node, layer)?,
+                    Some(mut sum) => {
                         sum.lay(layer);
-                        sum.encode()
+                        layers.put(pending.epoch.0, *node, &sum)?;
                     }
-                };
-                layers.insert(place, merged.as_slice())?;
+                }
             }
         }
     }
-    Ok(())
+    layers.close(txn)?;
+    crate::file_marks::forget_nodes(txn, &gone)
 }
 
 fn drop_key(keys: &mut redb::Table<'_, (u64, u64, i64), u64>, of: &NodeRecord, node: NodeId) -> Result<()> {
@@ -383,17 +424,6 @@ fn drop_key(keys: &mut redb::Table<'_, (u64, u64, i64), u64>, of: &NodeRecord, n
         keys.remove(key)?;
     }
     Ok(())
-}
-
-fn epochs_with_layers(layers: &impl ReadableTable<(u64, u64), &'static [u8]>) -> Result<Vec<u64>> {
-    let mut epochs = Vec::new();
-    let mut from = 0;
-    while let Some(entry) = layers.range((from, 0)..)?.next() {
-        let epoch = entry?.0.value().0;
-        epochs.push(epoch);
-        from = epoch + 1;
-    }
-    Ok(epochs)
 }
 
 fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {

@@ -47,6 +47,12 @@ pub enum LogError {
         /// What the system said.
         source: io::Error,
     },
+    /// A mark was to be set at a moment that is held no longer: changes from before and after it may be one already.
+    #[error("nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open")]
+    NotHeld {
+        /// The epoch.
+        epoch: crate::ids::Epoch,
+    },
     /// An earlier failure left the log unable to promise coverage.
     #[error("the log failed before ({0}) and cannot promise to have seen every change; remount the folder")]
     Failed(String),

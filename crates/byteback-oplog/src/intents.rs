@@ -162,6 +162,14 @@ impl IntentFile {
         Ok((this, found))
     }
 
+    /// The length of the file.
+    pub(crate) fn len_bytes(&self) -> Result<u64> {
+        self.file.len().map_err(|source| LogError::File {
+            file: FILE_NAME,
+            source,
+        })
+    }
+
     /// The generation that new intents belong to.
     pub(crate) fn current(&self) -> Generation {
         *self.generation.read()

@@ -28,6 +28,10 @@ pub enum WholeReason {
     Interrupted,
     /// A consumer could not save it last time.
     Unsaved,
+    /// The consumer was dropped, by order or because nobody heard of it for too long.
+    Dropped,
+    /// The log was damaged or taken away, and a new one began.
+    LogLost,
 }
 
 impl WholeReason {
@@ -38,6 +42,8 @@ impl WholeReason {
             Self::Untracked => 3,
             Self::Interrupted => 4,
             Self::Unsaved => 5,
+            Self::Dropped => 6,
+            Self::LogLost => 7,
         }
     }
 
@@ -48,6 +54,8 @@ impl WholeReason {
             3 => Ok(Self::Untracked),
             4 => Ok(Self::Interrupted),
             5 => Ok(Self::Unsaved),
+            6 => Ok(Self::Dropped),
+            7 => Ok(Self::LogLost),
             _ => Err(Malformed),
         }
     }
@@ -73,6 +81,18 @@ impl Layer {
         for range in younger.ranges.iter() {
             self.ranges.insert(range);
         }
+    }
+
+    /// Whether the whole content is reported because nobody saw what changed.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.whole.is_some_and(|reason| reason != WholeReason::Created)
+    }
+
+    /// The same of an encoded layer, without a look at anything else.
+    pub(crate) fn says_unknown(bytes: &[u8]) -> bool {
+        bytes
+            .get(1)
+            .is_some_and(|code| *code != 0 && *code != WholeReason::Created.code())
     }
 
     /// Takes the whole content as changed.

@@ -2,13 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
+use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
+use crate::marks::DropReason;
 
-const VERSION: u8 = 1;
+/// Of the first five events: two numbers.
+const VERSION_1: u8 = 1;
+/// Of the later ones: a number and bytes.
+const VERSION_2: u8 = 2;
 
 /// Something that began or broke coverage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum LedgerEvent {
     /// The log was created: nothing before is known.
@@ -29,10 +33,24 @@ pub enum LedgerEvent {
         /// Names added, removed or given to another file.
         names: u64,
     },
+    /// A consumer was dropped: what it had not saved is kept for it no longer.
+    ConsumerDropped {
+        /// Its name.
+        consumer: String,
+        /// Why.
+        reason: DropReason,
+    },
+    /// The log before this one was damaged or taken away: nothing that it knew is known, and this one began anew.
+    LogLost {
+        /// What was wrong with it.
+        reason: String,
+        /// Where it was set aside, in the state folder; empty if there was nothing left.
+        set_aside: String,
+    },
 }
 
 /// One line of the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     /// When it was noticed, nanoseconds since 1970.
     pub at_ns: i64,
@@ -43,18 +61,32 @@ pub struct LedgerEntry {
 
 impl LedgerEntry {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (code, first, second) = match self.event {
-            LedgerEvent::Created => (0, 0, 0),
-            LedgerEvent::TrackingBegan => (1, 0, 0),
-            LedgerEvent::TrackingEnded => (2, 0, 0),
-            LedgerEvent::Interrupted { open_files } => (3, open_files, 0),
-            LedgerEvent::UntrackedChanges { files, names } => (4, files, names),
+        let numbers = |code, first, second| {
+            let mut out = vec![VERSION_1, code];
+            put_signed(&mut out, self.at_ns);
+            put_varint(&mut out, first);
+            put_varint(&mut out, second);
+            seal(out)
         };
-        let mut out = vec![VERSION, code];
-        put_signed(&mut out, self.at_ns);
-        put_varint(&mut out, first);
-        put_varint(&mut out, second);
-        seal(out)
+        let texts = |code, first: &str, second: &str| {
+            let mut out = vec![VERSION_2, code];
+            put_signed(&mut out, self.at_ns);
+            put_bytes(&mut out, first.as_bytes());
+            put_bytes(&mut out, second.as_bytes());
+            seal(out)
+        };
+        match &self.event {
+            LedgerEvent::Created => numbers(0, 0, 0),
+            LedgerEvent::TrackingBegan => numbers(1, 0, 0),
+            LedgerEvent::TrackingEnded => numbers(2, 0, 0),
+            LedgerEvent::Interrupted { open_files } => numbers(3, *open_files, 0),
+            LedgerEvent::UntrackedChanges { files, names } => numbers(4, *files, *names),
+            LedgerEvent::ConsumerDropped { consumer, reason } => match reason {
+                DropReason::Ordered => texts(5, consumer, "ordered"),
+                DropReason::Expired => texts(5, consumer, "expired"),
+            },
+            LedgerEvent::LogLost { reason, set_aside } => texts(6, reason, set_aside),
+        }
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -65,24 +97,51 @@ impl LedgerEntry {
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::sealed(bytes)?;
-        if reader.byte()? != VERSION {
-            return Err(Malformed);
-        }
+        let version = reader.byte()?;
         let code = reader.byte()?;
         let at_ns = reader.signed()?;
-        let (first, second) = (reader.varint()?, reader.varint()?);
-        reader.end()?;
-        let event = match code {
-            0 => LedgerEvent::Created,
-            1 => LedgerEvent::TrackingBegan,
-            2 => LedgerEvent::TrackingEnded,
-            3 => LedgerEvent::Interrupted { open_files: first },
-            4 => LedgerEvent::UntrackedChanges {
-                files: first,
-                names: second,
-            },
+        let event = match version {
+            VERSION_1 => numbers(code, reader.varint()?, reader.varint()?)?,
+            VERSION_2 => texts(code, text(reader.bytes()?)?, text(reader.bytes()?)?)?,
             _ => return Err(Malformed),
         };
+        reader.end()?;
         Ok(Self { at_ns, event })
     }
+}
+
+fn numbers(code: u8, first: u64, second: u64) -> Result<LedgerEvent, Malformed> {
+    Ok(match code {
+        0 => LedgerEvent::Created,
+        1 => LedgerEvent::TrackingBegan,
+        2 => LedgerEvent::TrackingEnded,
+        3 => LedgerEvent::Interrupted { open_files: first },
+        4 => LedgerEvent::UntrackedChanges {
+            files: first,
+            names: second,
+        },
+        _ => return Err(Malformed),
+    })
+}
+
+fn texts(code: u8, first: String, second: String) -> Result<LedgerEvent, Malformed> {
+    Ok(match (code, second.as_str()) {
+        (5, "ordered") => LedgerEvent::ConsumerDropped {
+            consumer: first,
+            reason: DropReason::Ordered,
+        },
+        (5, "expired") => LedgerEvent::ConsumerDropped {
+            consumer: first,
+            reason: DropReason::Expired,
+        },
+        (6, _) => LedgerEvent::LogLost {
+            reason: first,
+            set_aside: second,
+        },
+        _ => return Err(Malformed),
+    })
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed)
 }

@@ -10,17 +10,21 @@
 //! | what the gate may do and when | [`Log`], [`Operation`] |
 //! | what survives a crash, and why | [`Settler`], `intents.rs`, `checkpoint.rs` |
 //! | one moment of the tree | [`Cut`] |
-//! | who has saved what | [`ConsumerState`], `consumers.rs` |
+//! | who has saved what | [`ConsumerState`], `consumers.rs`, `file_marks.rs` |
+//! | what is kept, and for how long | `compact.rs` |
 //! | what happens at a start | [`Log::scan`] |
 //!
 //! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a kernel-side one.
 
 mod checkpoint;
 mod codec;
+mod compact;
 mod consumers;
 mod cut;
 mod database;
 mod error;
+mod file_marks;
+mod held;
 mod ids;
 mod intents;
 mod layer;
@@ -28,21 +32,26 @@ mod ledger;
 mod log;
 mod marks;
 mod operation;
+mod options;
 mod pending;
 mod record;
 mod scan;
+mod usage;
 
 pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
+pub use compact::Compaction;
 pub use cut::{Changes, Content, Cut, NameChange, NodeChange};
 pub use error::{LogError, Result};
 pub use ids::{Epoch, NodeId, NodeKind, TreeId};
 pub use layer::{Layer, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};
 pub use log::{Counts, Log};
-pub use marks::{ConsumerState, PendingCut};
+pub use marks::{ConsumerState, DropReason, Dropped, PendingCut};
 pub use operation::{Operation, Remains};
+pub use options::{ExpiryPolicy, Granularity, LogOptions};
 pub use record::{Fence, node_kind};
 pub use scan::{ScanReport, TreeView};
+pub use usage::Usage;
 
 #[cfg(test)]
 mod tests;

@@ -39,13 +39,16 @@ use byteback_host::random::Randomness;
 use byteback_host::tree::Identity;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::compact::CompactionState;
 use crate::database::{self, Birth, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
+use crate::held::HeldBorders;
 use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
-use crate::intents::{Appended, Generation, HALF_SECTORS, IntentFile};
+use crate::intents::{Appended, Generation, IntentFile};
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::operation::Operation;
+use crate::options::LogOptions;
 use crate::pending::{Pending, Place};
 use crate::record::{DiskKey, Fence, NodeRecord};
 
@@ -57,6 +60,8 @@ pub struct Log {
     pub(crate) gate: RwLock<()>,
     pub(crate) state: Mutex<State>,
     pub(crate) checkpointing: Mutex<Checkpointing>,
+    pub(crate) held: Arc<HeldBorders>,
+    pub(crate) options: LogOptions,
     tree: TreeId,
     root_device: AtomicU64,
     births_stay: AtomicBool,
@@ -76,6 +81,9 @@ pub struct Counts {
 pub(crate) struct Checkpointing {
     /// The generation that the database counts from.
     pub(crate) committed: Generation,
+    pub(crate) compaction: CompactionState,
+    /// How often a mark of a file was moved or taken away.
+    pub(crate) file_mark_changes: u64,
 }
 
 #[derive(Debug)]
@@ -117,7 +125,7 @@ pub(crate) enum Intent {
 }
 
 impl State {
-    fn layers(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Pending> {
         [Some(&self.current), self.flushing.as_deref()].into_iter().flatten()
     }
 
@@ -165,15 +173,18 @@ impl Log {
     /// # Errors
     /// A disk that cannot be read or written, a damaged log, or one of a newer version.
     pub fn open(dir: &Arc<dyn DurableDir>, clock: Arc<dyn Clock>, random: &dyn Randomness) -> Result<Self> {
-        Self::open_with(dir, clock, random, HALF_SECTORS)
+        Self::open_with(dir, clock, random, LogOptions::default())
     }
 
-    /// As [`Log::open`]; tests make the intent file small.
-    pub(crate) fn open_with(
+    /// As [`Log::open`], with other than the default options.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_with(
         dir: &Arc<dyn DurableDir>,
         clock: Arc<dyn Clock>,
         random: &dyn Randomness,
-        intent_half_sectors: u64,
+        options: LogOptions,
     ) -> Result<Self> {
         let mut is_new = false;
         let database = Database::open(Arc::clone(dir), || {
@@ -190,7 +201,7 @@ impl Log {
         let last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
         let counted_from = Generation(snapshot.number(meta::GENERATION)?);
         let was_tracking = snapshot.number(meta::TRACKING)? != 0;
-        let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, intent_half_sectors)?;
+        let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, options.intent_half_sectors)?;
 
         let mut interrupted = Vec::new();
         if found.every_node {
@@ -235,7 +246,7 @@ impl Log {
             database::set_number(txn, meta::TRACKING, 0)?;
             events
                 .into_iter()
-                .try_for_each(|event| append_to_ledger(txn, LedgerEntry { at_ns, event }))
+                .try_for_each(|event| append_to_ledger(txn, &LedgerEntry { at_ns, event }))
         })?;
 
         let state = State {
@@ -254,7 +265,13 @@ impl Log {
             intents,
             gate: RwLock::new(()),
             state: Mutex::new(state),
-            checkpointing: Mutex::new(Checkpointing { committed: generation }),
+            checkpointing: Mutex::new(Checkpointing {
+                committed: generation,
+                compaction: CompactionState::default(),
+                file_mark_changes: 0,
+            }),
+            held: Arc::default(),
+            options,
             tree,
             root_device: AtomicU64::new(0),
             births_stay: AtomicBool::new(true),
@@ -265,6 +282,12 @@ impl Log {
     #[must_use]
     pub fn tree(&self) -> TreeId {
         self.tree
+    }
+
+    /// How it is kept.
+    #[must_use]
+    pub fn options(&self) -> &LogOptions {
+        &self.options
     }
 
     /// The current epoch.
@@ -305,7 +328,7 @@ impl Log {
         let at_ns = self.clock.now_ns();
         self.database.write(|txn| {
             database::set_number(txn, meta::TRACKING, value)?;
-            append_to_ledger(txn, LedgerEntry { at_ns, event })
+            append_to_ledger(txn, &LedgerEntry { at_ns, event })
         })
     }
 
@@ -580,7 +603,7 @@ pub(crate) fn locate(node: NodeId, places_of: impl Fn(NodeId) -> Result<Vec<Plac
     Ok(Some(names))
 }
 
-pub(crate) fn append_to_ledger(txn: &redb::WriteTransaction, entry: LedgerEntry) -> Result<()> {
+pub(crate) fn append_to_ledger(txn: &redb::WriteTransaction, entry: &LedgerEntry) -> Result<()> {
     use redb::ReadableTable;
     let mut table = txn.open_table(database::LEDGER)?;
     let next = table.last()?.map_or(0, |(number, _)| number.value() + 1);

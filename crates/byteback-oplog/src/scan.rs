@@ -124,7 +124,7 @@ impl Log {
                 at_ns: self.clock.now_ns(),
                 event,
             };
-            self.database.write(|txn| append_to_ledger(txn, entry))?;
+            self.database.write(|txn| append_to_ledger(txn, &entry))?;
         }
         Ok(report)
     }

@@ -14,9 +14,9 @@ use crate::codec::seal;
 use crate::database::decode_layer;
 use crate::layer::Layer;
 use crate::ledger::{LedgerEntry, LedgerEvent};
-use crate::marks::{ConsumerState, PendingCut};
+use crate::marks::{ConsumerState, FileMark, PendingCut};
 use crate::record::{DiskKey, NodeRecord};
-use crate::{Epoch, Fence, Log, LogError, NodeKind, WholeReason};
+use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, NodeKind, WholeReason};
 
 /// `record` and its CRC-32C.
 fn sealed(record: &[u8]) -> Vec<u8> {
@@ -135,6 +135,8 @@ fn a_layer_of_version_1() {
         WholeReason::Untracked,
         WholeReason::Interrupted,
         WholeReason::Unsaved,
+        WholeReason::Dropped,
+        WholeReason::LogLost,
     ];
     for (code, reason) in (1..).zip(reasons) {
         let mut whole = Layer::default();
@@ -147,7 +149,7 @@ fn a_layer_of_version_1() {
         &[0x01, 0x00, 0x02, 0x00, 0x01, 0x00, 0x01][..],
         &[0x01, 0x00, 0x01, 0x00, 0x00],
         &[0x01, 0x00, 0x00, 0x00],
-        &[0x01, 0x06, 0x00],
+        &[0x01, 0x08, 0x00],
         &[0x02, 0x00, 0x00],
     ] {
         assert!(
@@ -158,7 +160,7 @@ fn a_layer_of_version_1() {
 }
 
 #[test]
-fn a_mark_of_version_1() {
+fn a_mark_of_version_2_and_one_of_version_1() {
     let state = ConsumerState {
         mark: Some(Epoch(7)),
         pending: Some(PendingCut {
@@ -167,6 +169,43 @@ fn a_mark_of_version_1() {
         }),
         saved_at_ns: 64,
         note: b"{}".to_vec(),
+        heard_at_ns: 65,
+        file_marks: 300,
+        dropped: Some(Dropped {
+            at_ns: -1,
+            reason: DropReason::Expired,
+        }),
+    };
+    let bytes = [
+        0x02, // version
+        0x07, // mark
+        0x09, // epoch of the pending cut
+        0xc8, 0x01, // its batch
+        0x80, 0x01, // saved at: zigzag of 64
+        0x02, b'{', b'}', // note
+        0x82, 0x01, // heard at: zigzag of 65
+        0xac, 0x02, // 300 marks of files
+        0x02, // dropped because it expired
+        0x01, // at: zigzag of -1
+    ];
+    assert_eq!(state.encode(), sealed(&bytes));
+    assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), state);
+    let empty = ConsumerState::default();
+    assert_eq!(empty.encode(), sealed(&[0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    for bad in [
+        &[0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[0x02, 0, 0, 0, 0, 0, 0, 0, 3, 0],
+        &[0x02, 0, 0, 0, 0, 0],
+    ] {
+        assert!(ConsumerState::decode(&sealed(bad)).is_err());
+    }
+
+    // Version 1 ended after the note.
+    let old = ConsumerState {
+        heard_at_ns: 64,
+        file_marks: 0,
+        dropped: None,
+        ..state
     };
     let bytes = [
         0x01, // version
@@ -176,10 +215,46 @@ fn a_mark_of_version_1() {
         0x80, 0x01, // saved at: zigzag of 64
         0x02, b'{', b'}', // note
     ];
-    assert_eq!(state.encode(), sealed(&bytes));
-    assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), state);
-    assert_eq!(ConsumerState::default().encode(), sealed(&[0x01, 0, 0, 0, 0, 0]));
-    assert!(ConsumerState::decode(&sealed(&[0x02, 0, 0, 0, 0, 0])).is_err());
+    assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), old);
+}
+
+#[test]
+fn a_mark_of_a_file() {
+    let bytes = sealed(&[0x01, 0xac, 0x02]);
+    assert_eq!(FileMark(Epoch(300)).encode(), bytes);
+    assert_eq!(FileMark::decode(&bytes).unwrap(), FileMark(Epoch(300)));
+    for bad in [&[0x02, 0x01][..], &[0x01, 0x00], &[0x01, 0x01, 0x00]] {
+        assert!(FileMark::decode(&sealed(bad)).is_err());
+    }
+}
+
+#[test]
+fn ledger_entries_of_version_2() {
+    let dropped = |reason| LedgerEvent::ConsumerDropped {
+        consumer: "ann".to_owned(),
+        reason,
+    };
+    let lost = LedgerEvent::LogLost {
+        reason: "torn".to_owned(),
+        set_aside: "x".to_owned(),
+    };
+    for (event, bytes) in [
+        (dropped(DropReason::Ordered), &b"\x02\x05\x7f\x03ann\x07ordered"[..]),
+        (dropped(DropReason::Expired), b"\x02\x05\x7f\x03ann\x07expired"),
+        (lost, b"\x02\x06\x7f\x04torn\x01x"),
+    ] {
+        let entry = LedgerEntry { at_ns: -64, event };
+        assert_eq!(entry.encode(), sealed(bytes));
+        assert_eq!(LedgerEntry::decode(&sealed(bytes)).unwrap(), entry);
+    }
+    for bad in [
+        &b"\x02\x05\x7f\x03ann\x04gone"[..],
+        b"\x02\x07\x7f\x00\x00",
+        b"\x02\x06\x7f\x01\xff\x00",
+        b"\x03\x06\x7f\x00\x00",
+    ] {
+        assert!(LedgerEntry::decode(&sealed(bad)).is_err());
+    }
 }
 
 #[test]
@@ -225,7 +300,7 @@ fn database_of_a_new_log(act: impl FnOnce(&Log)) -> redb::Database {
 }
 
 #[test]
-fn the_tables_of_format_1() {
+fn the_tables_of_format_2() {
     let database = database_of_a_new_log(|log| {
         drop(log.cut("mail", || {}).unwrap());
         log.advance("mail", None, b"note").unwrap();
@@ -238,6 +313,7 @@ fn the_tables_of_format_1() {
         .collect();
     names.sort();
     let expected = [
+        "file_marks",
         "keys",
         "layers",
         "ledger",
@@ -261,10 +337,11 @@ fn the_tables_of_format_1() {
     numbers.retain(|(name, _)| name != "tree");
     let expected = [
         ("epoch", 2),
-        ("format", 1),
+        ("format", 2),
         ("intent_generation", 1),
         ("last_node", 1),
         ("tracking", 0),
+        ("unknown_layers", 0),
     ];
     assert_eq!(numbers, expected.map(|(name, value)| (name.to_owned(), value)));
     assert!(meta.get("tree").unwrap().is_some());
@@ -283,8 +360,10 @@ fn the_tables_of_format_1() {
     let mark = marks.get("mail").unwrap().unwrap().value().to_vec();
     assert_eq!(
         mark,
-        sealed(&[0x01, 0x02, 0x00, 0x00, 0xd0, 0x0f, 0x04, b'n', b'o', b't', b'e'])
+        sealed(b"\x02\x02\x00\x00\xd0\x0f\x04note\xd0\x0f\x00\x00\x00")
     );
+    txn.open_table(TableDefinition::<(u64, &str), &[u8]>::new("file_marks"))
+        .unwrap();
     let ledger = txn.open_table(TableDefinition::<u64, &[u8]>::new("ledger")).unwrap();
     let (number, entry) = ledger.first().unwrap().unwrap();
     assert_eq!(
@@ -294,17 +373,45 @@ fn the_tables_of_format_1() {
 }
 
 #[test]
+fn a_log_of_format_1_is_taken_over() {
+    let disk = SimDisk::new(1);
+    let dir: Arc<dyn DurableDir> = Arc::new(disk);
+    let open = || Log::open(&dir, Arc::new(SimClock::new(1_000)), &SimRandomness::new(7)).unwrap();
+    let log = open();
+    let tree = log.tree();
+    log.database
+        .write(|txn| {
+            txn.delete_table(crate::database::FILE_MARKS)?;
+            txn.open_table(crate::database::META)?.remove("unknown_layers")?;
+            let mark = sealed(&[0x01, 0x02, 0, 0, 0x80, 0x01, 0]);
+            txn.open_table(crate::database::MARKS)?.insert("ann", mark.as_slice())?;
+            let whole = sealed(&[0x01, 0x04, 0x00]);
+            txn.open_table(crate::database::LAYERS)?.insert((2, 9), whole.as_slice())?;
+            crate::database::set_number(txn, "format", 1)
+        })
+        .unwrap();
+    drop(log);
+    for _ in 0..2 {
+        let log = open();
+        assert_eq!(log.tree(), tree);
+        assert_eq!(log.consumer("ann").unwrap().mark, Some(Epoch(2)));
+        assert_eq!(log.file_mark("ann", crate::NodeId(9)).unwrap(), None);
+        assert_eq!(log.usage().unwrap().unknown_files, 1);
+    }
+}
+
+#[test]
 fn a_log_of_another_format_is_refused_and_left_alone() {
     let disk = SimDisk::new(1);
     let dir: Arc<dyn DurableDir> = Arc::new(disk);
     let open = || Log::open(&dir, Arc::new(SimClock::new(1_000)), &SimRandomness::new(7));
     let log = open().unwrap();
     log.database
-        .write(|txn| crate::database::set_number(txn, "format", 2))
+        .write(|txn| crate::database::set_number(txn, "format", 3))
         .unwrap();
     drop(log);
     for _ in 0..2 {
         let refused = open().map(drop).unwrap_err();
-        assert!(matches!(refused, LogError::Version { found: 2, known: 1 }), "{refused}");
+        assert!(matches!(refused, LogError::Version { found: 3, known: 2 }), "{refused}");
     }
 }

@@ -29,6 +29,9 @@ fn open(disk: &SimDisk, clock: &Arc<SimClock>, half_sectors: u64) -> Result<Log>
         &dir,
         Arc::clone(clock) as Arc<dyn Clock>,
         &SimRandomness::new(7),
-        half_sectors,
+        LogOptions {
+            intent_half_sectors: half_sectors,
+            ..LogOptions::default()
+        },
     )
 }

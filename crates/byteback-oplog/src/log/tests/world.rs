@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
-use crate::{Close, Content, Cut, Epoch, Fence, Log, LogError, NodeId, NodeKind, Remains, Settler};
+use crate::{Close, Content, Cut, Epoch, Fence, Log, LogError, LogOptions, NodeId, NodeKind, Remains, Settler};
 
 /// What a consumer has saved, or would save now.
 #[derive(Clone, Debug, Default)]
@@ -258,7 +258,11 @@ impl World {
             life: self.life.clone(),
         });
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let log = Log::open_with(&dir, clock, &SimRandomness::new(1), self.half_sectors)?;
+        let options = LogOptions {
+            intent_half_sectors: self.half_sectors,
+            ..LogOptions::default()
+        };
+        let log = Log::open_with(&dir, clock, &SimRandomness::new(1), options)?;
         let log = self.log.insert(Arc::new(log));
         assert!(log.epoch() > self.youngest_mark, "epoch {} came again", log.epoch());
         let log = Arc::clone(log);

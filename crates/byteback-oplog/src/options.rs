@@ -1,0 +1,63 @@
+//! What may be chosen about a log when it is opened. None of it is kept in the log: the next start may choose otherwise.
+
+use std::time::Duration;
+
+use crate::intents::HALF_SECTORS;
+
+/// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Granularity {
+    /// Bytes. Past [`LogOptions::extents_per_file_max`] the closest ranges of a file are joined first, so that the fewest bytes
+    /// are reported that were not written.
+    #[default]
+    Byte,
+    /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].
+    Page,
+    /// The paper's: bytes up to the limit, then all ranges of the file become pages. Past the limit in pages as
+    /// [`Granularity::Byte`].
+    Adaptive,
+}
+
+/// When a consumer that nobody hears of any more is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiryPolicy {
+    /// From so long a silence on its state says when it will be dropped.
+    pub warn_after: Duration,
+    /// After so long a silence it is dropped by [`crate::Log::expire_consumers`].
+    pub drop_after: Duration,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Default for ExpiryPolicy {
+    fn default() -> Self {
+        Self {
+            warn_after: DAY * 90,
+            drop_after: DAY * 180,
+        }
+    }
+}
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// The most extents of one file, in memory as well as in one layer of the database; the paper's 5,000 by default.
+    pub extents_per_file_max: u32,
+    /// In which units.
+    pub granularity: Granularity,
+    /// What becomes of consumers that are silent.
+    pub expiry: ExpiryPolicy,
+    /// Sectors in a half of the intents' file; small in tests.
+    pub(crate) intent_half_sectors: u64,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            extents_per_file_max: 5000,
+            granularity: Granularity::default(),
+            expiry: ExpiryPolicy::default(),
+            intent_half_sectors: HALF_SECTORS,
+        }
+    }
+}
