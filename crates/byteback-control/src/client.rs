@@ -167,6 +167,15 @@ impl TreeService for Client {
         })
     }
 
+    fn drop_consumer(&self, consumer: &str) -> Result<bool> {
+        match self.call(&Request::DropConsumer {
+            consumer: consumer.to_owned(),
+        })? {
+            Answer::Dropped(was_there) => Ok(was_there),
+            other => unexpected(&other),
+        }
+    }
+
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
         match self.call(&Request::Cut { cut: request.clone() })? {
             Answer::Cut(info) => Ok(info),

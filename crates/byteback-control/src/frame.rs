@@ -28,7 +28,8 @@ pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance.
+/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance; consumers can be
+/// dropped, cuts can be for nobody.
 const VERSION: u8 = 3;
 
 const KIND_HELLO: u8 = 0;

@@ -20,6 +20,9 @@ pub(crate) enum Request {
         consumer: String,
         saved: Option<Vec<u8>>,
     },
+    DropConsumer {
+        consumer: String,
+    },
     Cut {
         cut: CutRequest,
     },
@@ -74,6 +77,7 @@ pub(crate) enum Answer {
     Error(ServiceError),
     Done,
     Status(Box<TreeStatus>),
+    Dropped(bool),
     Cut(CutInfo),
     Changes(ChangesPage),
     Attributes(Vec<Result<Attributes, ServiceError>>),

@@ -362,6 +362,7 @@ fn answer(
             service.resolve_pending(&consumer, saved)?;
             Answer::Done
         }
+        Request::DropConsumer { consumer } => Answer::Dropped(service.drop_consumer(&consumer)?),
         Request::Cut { cut } => {
             let info = service.cut(&cut)?;
             open.cuts.insert(info.cut);

@@ -7,7 +7,9 @@
 
 use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
-use byteback_oplog::{Epoch, LedgerEntry, NodeId, NodeKind, PendingCut, TreeId, WholeReason};
+use byteback_oplog::{
+    ConsumerState, Dropped, Epoch, LedgerEntry, NodeId, NodeKind, PendingCut, TreeId, Usage, WholeReason,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -30,6 +32,10 @@ pub struct CutRequest {
     /// Look since this epoch instead of the consumer's mark.
     #[serde(default)]
     pub since: Option<Epoch>,
+    /// For nobody: what is reported is held while the cut is open, and no mark is made or moved, however it ends. `consumer` then only
+    /// says whose mark to begin at; it may be empty.
+    #[serde(default)]
+    pub anonymous: bool,
 }
 
 /// A cut that was made.
@@ -196,10 +202,13 @@ pub struct TreeStatus {
     pub consumers: Vec<ConsumerStatus>,
     /// The coverage ledger, eldest first.
     pub ledger: Vec<LedgerEntry>,
+    /// What the log costs, and what it does not know.
+    #[serde(default)]
+    pub usage: Usage,
 }
 
 /// One consumer of a tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerStatus {
     /// Its name.
     pub name: String,
@@ -211,9 +220,37 @@ pub struct ConsumerStatus {
     pub saved_at_ns: i64,
     /// Its memory.
     pub note: Vec<u8>,
+    /// When it last did anything, nanoseconds since 1970; 0: not known.
+    #[serde(default)]
+    pub heard_at_ns: i64,
+    /// How many files it has marks of.
+    #[serde(default)]
+    pub file_marks: u64,
+    /// When it will be dropped if nobody hears of it, nanoseconds since 1970; `None` while its silence is not worth a warning.
+    #[serde(default)]
+    pub expires_at_ns: Option<i64>,
+    /// It was dropped, and has not saved anything since.
+    #[serde(default)]
+    pub dropped: Option<Dropped>,
 }
 
 impl ConsumerStatus {
+    /// What the log knows of the consumer `name`. `expires_at_ns`: see [`ConsumerStatus::expires_at_ns`].
+    #[must_use]
+    pub fn of(name: String, state: ConsumerState, expires_at_ns: Option<i64>) -> Self {
+        Self {
+            name,
+            mark: state.mark,
+            pending: state.pending.map(|pending| (pending.epoch, pending.batch)),
+            saved_at_ns: state.saved_at_ns,
+            note: state.note,
+            heard_at_ns: state.heard_at_ns,
+            file_marks: state.file_marks,
+            expires_at_ns,
+            dropped: state.dropped,
+        }
+    }
+
     /// The pending cut.
     #[must_use]
     pub fn pending_cut(&self) -> Option<PendingCut> {
@@ -278,6 +315,13 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// If the log cannot be written.
     fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()>;
+
+    /// Gives a consumer up: what it has not saved is kept for it no longer, and the ledger says so. Of one that was dropped before the
+    /// memory of that goes too. Returns whether there was anything to give up.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    fn drop_consumer(&self, consumer: &str) -> Result<bool>;
 
     /// Cuts the tree.
     ///

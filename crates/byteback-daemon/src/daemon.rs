@@ -26,6 +26,10 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 /// syncing it costs next to nothing.
 const CLOSE_AFTER_NS: u64 = 35_000_000_000;
 
+/// How many layers one step of the compaction looks at, while cuts and checkpoints wait, and how many steps follow each checkpoint.
+const COMPACT_LAYERS: usize = 2048;
+const COMPACT_STEPS: usize = 16;
+
 /// How to mount a tree.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
@@ -138,8 +142,15 @@ impl Drop for Daemon {
 fn keep_checkpoints(tree: &TrackedTree, stopped: &mpsc::Receiver<()>) {
     while stopped.recv_timeout(CHECKPOINT_EVERY) == Err(RecvTimeoutError::Timeout) {
         // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
-        let _ = tree
-            .log()
-            .checkpoint(tree.live(), Close::QuietFor { ns: CLOSE_AFTER_NS });
+        let log = tree.log();
+        let _ = log.checkpoint(tree.live(), Close::QuietFor { ns: CLOSE_AFTER_NS });
+        // Nothing depends on these either; both go on where they stopped.
+        let _ = log.expire_consumers(log.options().expiry.drop_after);
+        for _ in 0..COMPACT_STEPS {
+            match log.compact(COMPACT_LAYERS) {
+                Ok(step) if !step.is_done => {}
+                _ => break,
+            }
+        }
     }
 }

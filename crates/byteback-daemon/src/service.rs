@@ -20,7 +20,7 @@ use byteback_control::{
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind};
+use byteback_oplog::{Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind, WholeReason};
 use parking_lot::Mutex;
 
 use crate::tree::TrackedTree;
@@ -84,8 +84,13 @@ impl Service {
                 .flush_stores()
                 .map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
         }
-        let cut = log
-            .cut(&request.consumer, || pictures.open(Arc::clone(&picture)))
+        let at_the_cut = || pictures.open(Arc::clone(&picture));
+        let cut = if request.anonymous {
+            log.cut_held(at_the_cut)
+        } else {
+            log.cut(&request.consumer, at_the_cut)
+        };
+        let cut = cut
             .map_err(log_failed)
             .and_then(|cut| self.check_attached().map(|()| cut));
         match cut {
@@ -141,17 +146,10 @@ impl TreeService for Service {
         let log = self.tree.log();
         let bytes = |path: &std::path::Path| ByteString::from(path.as_os_str().as_bytes());
         let counts = log.counts().map_err(log_failed)?;
-        let consumers = log
-            .consumers()
-            .map_err(log_failed)?
-            .into_iter()
-            .map(|(name, state)| ConsumerStatus {
-                name,
-                mark: state.mark,
-                pending: state.pending.map(|pending| (pending.epoch, pending.batch)),
-                saved_at_ns: state.saved_at_ns,
-                note: state.note,
-            });
+        let consumers = log.consumers().map_err(log_failed)?.into_iter().map(|(name, state)| {
+            let expires_at_ns = log.expires_at_ns(&state);
+            ConsumerStatus::of(name, state, expires_at_ns)
+        });
         Ok(TreeStatus {
             path: bytes(self.tree.folder().directory()),
             mounted_at: self.mount.as_ref().map(|mount| bytes(mount.point())),
@@ -163,6 +161,7 @@ impl TreeService for Service {
             pid: std::process::id(),
             consumers: consumers.collect(),
             ledger: log.ledger().map_err(log_failed)?,
+            usage: log.usage().map_err(log_failed)?,
         })
     }
 
@@ -175,18 +174,30 @@ impl TreeService for Service {
         .map_err(log_failed)
     }
 
+    fn drop_consumer(&self, consumer: &str) -> Result<bool> {
+        self.tree.log().drop_consumer(consumer).map_err(log_failed)
+    }
+
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
         let log = self.tree.log();
-        let mark = log.consumer(&request.consumer).map_err(log_failed)?.mark;
+        let consumer = log.consumer(&request.consumer).map_err(log_failed)?;
         let since = if request.everything {
             None
         } else {
-            request.since.or(mark)
+            request.since.or(consumer.mark)
+        };
+        let why_everything = if consumer.mark.is_none() {
+            log.why_everything(&consumer).map_err(log_failed)?
+        } else {
+            WholeReason::NoMark
         };
         let cpu_ns = open_cut::process_cpu_ns();
         let (cut, picture) = self.take_cut(request)?;
         let open = (|| {
-            let changes = cut.changes(since)?;
+            let changes = match since {
+                Some(_) => cut.changes(since)?,
+                None => cut.everything(why_everything)?,
+            };
             let tree_nodes = cut.node_count()?;
             Ok((changes, tree_nodes))
         })();
@@ -241,7 +252,7 @@ impl TreeService for Service {
             unreadable: unreadable.collect(),
         };
         let open = OpenCut::new(
-            request.consumer.clone(),
+            (!request.anonymous).then(|| request.consumer.clone()),
             cut,
             changes,
             picture,
@@ -360,8 +371,10 @@ impl TreeService for Service {
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {
         let open = self.cut_of(cut)?;
         let log = self.tree.log();
-        log.note_batch(&open.consumer, open.cut.epoch(), batch)
-            .map_err(log_failed)
+        match &open.consumer {
+            Some(consumer) => log.note_batch(consumer, open.cut.epoch(), batch).map_err(log_failed),
+            None => Ok(()),
+        }
     }
 
     fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
@@ -376,8 +389,8 @@ impl TreeService for Service {
         let log = self.tree.log();
         // Another backup of the same consumer may have begun meanwhile.
         let epoch = Some(open.cut.epoch());
-        match outcome {
-            Outcome::Saved { note, unsaved } => {
+        match (outcome, &open.consumer) {
+            (Outcome::Saved { note, unsaved }, Some(consumer)) => {
                 // First what is missing, then the mark: a crash in between reports too much, not too little.
                 if !unsaved.is_empty() {
                     log.report_again(unsaved).map_err(log_failed)?;
@@ -385,10 +398,14 @@ impl TreeService for Service {
                 if open.is_unprotected {
                     log.set_fences(&open.proven_fences(unsaved)).map_err(log_failed)?;
                 }
-                log.advance(&open.consumer, epoch, note).map_err(log_failed)?;
+                log.advance(consumer, epoch, note).map_err(log_failed)?;
+                if self.mount.is_none() {
+                    // No daemon does it in the background. What is left undone here is done next time.
+                    let _ = log.compact_all();
+                }
             }
-            Outcome::Abandoned => log.abandon(&open.consumer, epoch).map_err(log_failed)?,
-            Outcome::Unknown => {}
+            (Outcome::Abandoned, Some(consumer)) => log.abandon(consumer, epoch).map_err(log_failed)?,
+            (Outcome::Unknown, _) | (_, None) => {}
         }
         Ok(FinishReport {
             read_bytes: picture.read_bytes(),

@@ -166,7 +166,8 @@ impl Log {
     pub fn expires_at_ns(&self, state: &ConsumerState) -> Option<i64> {
         let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let silent_ns = self.clock.now_ns().saturating_sub(state.heard_at_ns);
-        let is_warned = state.heard_at_ns != 0 && !state.is_tombstone() && silent_ns > ns(self.options.expiry.warn_after);
+        let is_warned =
+            state.heard_at_ns != 0 && !state.is_tombstone() && silent_ns > ns(self.options.expiry.warn_after);
         is_warned.then(|| state.heard_at_ns.saturating_add(ns(self.options.expiry.drop_after)))
     }
 
@@ -178,8 +179,16 @@ impl Log {
         if state.dropped.is_some() {
             return Ok(WholeReason::Dropped);
         }
-        let was_lost = self.database.snapshot()?.number_if_any(database::meta::FOLLOWS_A_LOSS)?.is_some();
-        Ok(if was_lost { WholeReason::LogLost } else { WholeReason::NoMark })
+        let was_lost = self
+            .database
+            .snapshot()?
+            .number_if_any(database::meta::FOLLOWS_A_LOSS)?
+            .is_some();
+        Ok(if was_lost {
+            WholeReason::LogLost
+        } else {
+            WholeReason::NoMark
+        })
     }
 
     fn drop_if(&self, name: &str, reason: DropReason, may: impl FnOnce(&ConsumerState) -> bool) -> Result<bool> {

@@ -203,7 +203,8 @@ impl Cut {
             }));
         };
         let epochs = self.epochs_with_layers()?;
-        let range = epochs.partition_point(|epoch| *epoch < from.0)..epochs.partition_point(|epoch| *epoch < self.end.0);
+        let range =
+            epochs.partition_point(|epoch| *epoch < from.0)..epochs.partition_point(|epoch| *epoch < self.end.0);
         let table = self.snapshot.transaction().open_table(database::LAYERS)?;
         let mut sum: Option<Layer> = None;
         for epoch in epochs.get(range).unwrap_or_default() {
@@ -249,7 +250,11 @@ impl Cut {
     /// The record of a node that is to be reported.
     fn visible_record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
         let is_visible = node == NodeId::ROOT || self.snapshot.has_place(node)?;
-        if is_visible { self.snapshot.record(node) } else { Ok(None) }
+        if is_visible {
+            self.snapshot.record(node)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The changes of the epochs from `from` on; new are nodes born at or after `since`.
@@ -376,7 +381,11 @@ impl Cut {
 /// What the sum of the layers since `since` says of a node.
 fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since: Epoch) -> NodeChange {
     let is_new = record.born >= since;
-    let whole = if is_new { Some(WholeReason::Created) } else { layer.whole };
+    let whole = if is_new {
+        Some(WholeReason::Created)
+    } else {
+        layer.whole
+    };
     NodeChange {
         node,
         kind: record.kind,

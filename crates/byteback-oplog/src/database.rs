@@ -35,8 +35,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use backend::{Backend, Unconfirmed};
-pub(crate) use layers::{Layers, epochs_with_layers};
 use byteback_host::durable::{DurableDir, OpenMode};
+pub(crate) use layers::{Layers, epochs_with_layers};
 use parking_lot::RwLock;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 

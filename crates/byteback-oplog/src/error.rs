@@ -48,7 +48,9 @@ pub enum LogError {
         source: io::Error,
     },
     /// A mark was to be set at a moment that is held no longer: changes from before and after it may be one already.
-    #[error("nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open")]
+    #[error(
+        "nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open"
+    )]
     NotHeld {
         /// The epoch.
         epoch: crate::ids::Epoch,

@@ -64,7 +64,10 @@ impl Log {
         let snapshot = self.database.snapshot()?;
         let table = snapshot.transaction().open_table(FILE_MARKS)?;
         let mark = table.get((node.0, consumer))?;
-        Ok(mark.map(|mark| FileMark::decode(mark.value())).transpose()?.map(|mark| mark.0))
+        Ok(mark
+            .map(|mark| FileMark::decode(mark.value()))
+            .transpose()?
+            .map(|mark| mark.0))
     }
 }
 

@@ -39,7 +39,7 @@ pub enum DropReason {
 }
 
 /// That and when a consumer was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Dropped {
     /// When, nanoseconds since 1970.
     pub at_ns: i64,

@@ -358,10 +358,7 @@ fn the_tables_of_format_2() {
         .unwrap();
     let marks = txn.open_table(TableDefinition::<&str, &[u8]>::new("marks")).unwrap();
     let mark = marks.get("mail").unwrap().unwrap().value().to_vec();
-    assert_eq!(
-        mark,
-        sealed(b"\x02\x02\x00\x00\xd0\x0f\x04note\xd0\x0f\x00\x00\x00")
-    );
+    assert_eq!(mark, sealed(b"\x02\x02\x00\x00\xd0\x0f\x04note\xd0\x0f\x00\x00\x00"));
     txn.open_table(TableDefinition::<(u64, &str), &[u8]>::new("file_marks"))
         .unwrap();
     let ledger = txn.open_table(TableDefinition::<u64, &[u8]>::new("ledger")).unwrap();
@@ -386,7 +383,8 @@ fn a_log_of_format_1_is_taken_over() {
             let mark = sealed(&[0x01, 0x02, 0, 0, 0x80, 0x01, 0]);
             txn.open_table(crate::database::MARKS)?.insert("ann", mark.as_slice())?;
             let whole = sealed(&[0x01, 0x04, 0x00]);
-            txn.open_table(crate::database::LAYERS)?.insert((2, 9), whole.as_slice())?;
+            txn.open_table(crate::database::LAYERS)?
+                .insert((2, 9), whole.as_slice())?;
             crate::database::set_number(txn, "format", 1)
         })
         .unwrap();

@@ -1,12 +1,14 @@
 //! What a log costs: for `status`, hence quick with a million nodes. Nothing here reads layers or records.
 
+use serde::{Deserialize, Serialize};
+
 use crate::database::meta;
 use crate::error::Result;
 use crate::log::Log;
 use crate::pending::PendingNode;
 
 /// What a log costs, and what it does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Length of the database's file.
     pub database_bytes: u64,

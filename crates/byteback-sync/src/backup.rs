@@ -217,10 +217,7 @@ impl Job<'_> {
         let status = self.tree.status()?;
         let none = ConsumerStatus {
             name: self.options.consumer.clone(),
-            mark: None,
-            pending: None,
-            saved_at_ns: 0,
-            note: Vec::new(),
+            ..ConsumerStatus::default()
         };
         let consumer = status
             .consumers
@@ -330,6 +327,7 @@ impl Job<'_> {
             everything: basis.everything.is_some(),
             look_only: self.options.dry_run,
             since: None,
+            anonymous: false,
         })?;
         report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);
         report.tree_nodes = cut.tree_nodes;

@@ -165,6 +165,7 @@ pub fn changes(
         everything: false,
         look_only: true,
         since,
+        anonymous: false,
     })?;
     let header = ChangesHeader {
         epoch: info.epoch,

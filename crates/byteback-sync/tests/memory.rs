@@ -75,11 +75,16 @@ impl TreeService for GeneratedTree {
             pid: 0,
             consumers: Vec::<ConsumerStatus>::new(),
             ledger: Vec::new(),
+            usage: byteback_oplog::Usage::default(),
         })
     }
 
     fn resolve_pending(&self, _: &str, _: Option<Vec<u8>>) -> Result<()> {
         unused()
+    }
+
+    fn drop_consumer(&self, _: &str) -> Result<bool> {
+        Ok(false)
     }
 
     fn cut(&self, _: &CutRequest) -> Result<CutInfo> {

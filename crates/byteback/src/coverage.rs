@@ -59,7 +59,9 @@ impl Coverage {
                 changed_names: 0,
             };
             match entry.event {
-                LedgerEvent::Created => {}
+                LedgerEvent::Created | LedgerEvent::ConsumerDropped { .. } => {}
+                // The log that tells of the time before is gone; what this one knows begins here.
+                LedgerEvent::LogLost { .. } => coverage.tracked_since_ns = None,
                 LedgerEvent::TrackingBegan => {
                     if let Some(mut gap) = gap.take() {
                         gap.to_ns = Some(entry.at_ns);

@@ -30,9 +30,16 @@ fn golden_requests_of_version_3() {
                     everything: true,
                     look_only: false,
                     since: Some(Epoch(3)),
+                    anonymous: false,
                 },
             },
-            r#"{"cut":{"cut":{"consumer":"c","everything":true,"look_only":false,"since":3}}}"#,
+            r#"{"cut":{"cut":{"consumer":"c","everything":true,"look_only":false,"since":3,"anonymous":false}}}"#,
+        ),
+        (
+            Request::DropConsumer {
+                consumer: "c".to_owned(),
+            },
+            r#"{"drop_consumer":{"consumer":"c"}}"#,
         ),
         (
             Request::Changes {

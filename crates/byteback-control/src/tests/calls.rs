@@ -18,6 +18,7 @@ fn request(consumer: &str) -> CutRequest {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     }
 }
 

@@ -197,6 +197,7 @@ fn a_service_that_panics_costs_one_connection_and_keeps_no_cut() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let cut = client.cut(&request).unwrap().cut;
     let error = client.read(cut, PANICKING, &[(0, 1)], &mut |_| Ok(())).unwrap_err();
@@ -392,6 +393,7 @@ fn a_sink_that_panics_leaves_the_client_refusing() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let cut = client.cut(&request).unwrap().cut;
     let same = Arc::clone(&client);

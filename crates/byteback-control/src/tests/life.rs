@@ -20,6 +20,7 @@ fn request() -> CutRequest {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     }
 }
 

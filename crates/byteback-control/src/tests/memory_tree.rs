@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 
 use byteback_api::{Attributes, ByteString, NodeKind as ApiKind, Xattr};
 use byteback_extents::ByteRange;
-use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, WholeReason};
+use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, Usage, WholeReason};
 
 use crate::service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
@@ -122,12 +122,20 @@ impl TreeService for MemoryTree {
                     pending: consumer.pending.map(|(epoch, batch)| (Epoch(epoch), batch)),
                     saved_at_ns: i64::MIN,
                     note: consumer.note.clone(),
+                    heard_at_ns: 7,
+                    file_marks: u64::MAX,
+                    expires_at_ns: Some(-1),
+                    dropped: None,
                 })
                 .collect(),
             ledger: vec![LedgerEntry {
                 at_ns: -5,
                 event: LedgerEvent::Interrupted { open_files: 3 },
             }],
+            usage: Usage {
+                pending_extents: 3,
+                ..Usage::default()
+            },
         })
     }
 
@@ -142,6 +150,10 @@ impl TreeService for MemoryTree {
             consumer.note = note;
         }
         Ok(())
+    }
+
+    fn drop_consumer(&self, consumer: &str) -> Result<bool> {
+        Ok(self.state().consumers.remove(consumer).is_some())
     }
 
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {

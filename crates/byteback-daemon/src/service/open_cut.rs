@@ -23,7 +23,8 @@ const PAGE_ITEMS: usize = 10_000;
 const PAGE_RANGES: usize = 500_000;
 
 pub(super) struct OpenCut {
-    pub(super) consumer: String,
+    /// Whose mark moves; `None`: nobody's.
+    pub(super) consumer: Option<String>,
     pub(super) cut: Cut,
     changes: Changes,
     pub(super) picture: Option<Arc<Picture>>,
@@ -38,7 +39,7 @@ pub(super) struct OpenCut {
 
 impl OpenCut {
     pub(super) fn new(
-        consumer: String,
+        consumer: Option<String>,
         cut: Cut,
         changes: Changes,
         picture: Option<Arc<Picture>>,

@@ -68,6 +68,7 @@ fn a_file_that_was_changed_just_before_it_was_looked_at_is_not_trusted() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let file = |cut: &byteback_control::CutInfo| {
         let page = service
@@ -176,6 +177,7 @@ fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let cut = client.cut(&request).unwrap();
     let page = client
@@ -268,6 +270,7 @@ fn removing_what_was_read_already_costs_no_descriptors() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let cut = client.cut(&request).unwrap();
     let page = client
@@ -400,6 +403,7 @@ fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let refused = fixture.client().cut(&request).map(|cut| cut.cut);
     println!("a cut on the full disk: {refused:?}");
@@ -434,6 +438,7 @@ fn a_time_that_the_log_no_longer_knows_is_answered_with_everything_and_says_so()
         everything: false,
         look_only: true,
         since: Some(byteback_oplog::Epoch(1)),
+        anonymous: false,
     };
     assert_eq!(fixture.client().cut(&request).unwrap().since, None);
 }

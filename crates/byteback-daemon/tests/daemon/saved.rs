@@ -35,6 +35,7 @@ impl Begun {
             everything: false,
             look_only: false,
             since: None,
+            anonymous: false,
         };
         let info = tree.cut(&request).unwrap();
         let (mut nodes, mut names) = (Vec::new(), Vec::new());

@@ -17,6 +17,10 @@ pub struct WholeFiles {
     pub interrupted: u64,
     /// It could not be saved last time.
     pub unsaved_before: u64,
+    /// The log had given this backup up, because nobody had heard of it for long or by order.
+    pub dropped: u64,
+    /// The log was damaged or taken away, and began anew.
+    pub log_lost: u64,
 }
 
 /// A file that could not be saved.

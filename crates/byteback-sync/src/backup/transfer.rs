@@ -142,6 +142,8 @@ fn count_whole(reason: WholeReason, report: &mut BackupReport) {
         WholeReason::Untracked => &mut report.whole.untracked,
         WholeReason::Interrupted => &mut report.whole.interrupted,
         WholeReason::Unsaved => &mut report.whole.unsaved_before,
+        WholeReason::Dropped => &mut report.whole.dropped,
+        WholeReason::LogLost => &mut report.whole.log_lost,
     };
     *counter += 1;
 }

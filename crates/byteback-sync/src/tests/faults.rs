@@ -395,6 +395,10 @@ impl TreeService for DyingTree<'_> {
         self.live()?.resolve_pending(consumer, saved)
     }
 
+    fn drop_consumer(&self, consumer: &str) -> Result<bool, ServiceError> {
+        self.live()?.drop_consumer(consumer)
+    }
+
     fn cut(&self, request: &CutRequest) -> Result<CutInfo, ServiceError> {
         self.live()?.cut(request)
     }

@@ -428,6 +428,7 @@ impl TreeService for ScriptedTree {
             pid: 0,
             consumers: state.consumers.values().cloned().collect(),
             ledger: Vec::new(),
+            usage: byteback_oplog::Usage::default(),
         })
     }
 
@@ -443,6 +444,10 @@ impl TreeService for ScriptedTree {
         Ok(())
     }
 
+    fn drop_consumer(&self, consumer: &str) -> Result<bool> {
+        Ok(self.lock().consumers.remove(consumer).is_some())
+    }
+
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
         let mut state = self.lock();
         let ended = state.epoch;
@@ -453,10 +458,7 @@ impl TreeService for ScriptedTree {
             .entry(request.consumer.clone())
             .or_insert_with(|| ConsumerStatus {
                 name: request.consumer.clone(),
-                mark: None,
-                pending: None,
-                saved_at_ns: 0,
-                note: Vec::new(),
+                ..ConsumerStatus::default()
             });
         assert!(
             consumer.pending.is_none() || request.look_only,

@@ -212,6 +212,8 @@ fn why(reason: WholeReason) -> &'static str {
         WholeReason::Untracked => ", changed while the folder was not mounted",
         WholeReason::Interrupted => ", being changed when tracking last ended",
         WholeReason::Unsaved => ", not saved last time",
+        WholeReason::Dropped => ", as this consumer had been dropped",
+        WholeReason::LogLost => ", as the log was lost and began anew",
     }
 }
 

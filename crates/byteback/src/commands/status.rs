@@ -151,12 +151,9 @@ fn read_log(folder: &StateFolder) -> State {
     let dir: Arc<dyn DurableDir> = Arc::new(dir);
     let read = Log::open(&dir, Arc::new(RealClock), &RealRandomness).and_then(|log| {
         let counts = log.counts()?;
-        let consumers = log.consumers()?.into_iter().map(|(name, state)| ConsumerStatus {
-            name,
-            mark: state.mark,
-            pending: state.pending.map(|pending| (pending.epoch, pending.batch)),
-            saved_at_ns: state.saved_at_ns,
-            note: state.note,
+        let consumers = log.consumers()?.into_iter().map(|(name, state)| {
+            let expires_at_ns = log.expires_at_ns(&state);
+            ConsumerStatus::of(name, state, expires_at_ns)
         });
         Ok(TreeStatus {
             path: byteback_api::ByteString::from(folder.directory().as_os_str().as_encoded_bytes()),
@@ -169,6 +166,7 @@ fn read_log(folder: &StateFolder) -> State {
             pid: std::process::id(),
             consumers: consumers.collect(),
             ledger: log.ledger()?,
+            usage: log.usage()?,
         })
     });
     match read {
