@@ -63,7 +63,7 @@ fn a_hello_is_taken_and_nothing_else_is() {
     for bytes in [
         &b"\x12\0\0\0\0byteback-kontrol\x02"[..],
         b"\x11\0\0\0\0byteback-control",
-        b"\x13\0\0\0\0byteback-control\x02\x02",
+        b"\x13\0\0\0\0byteback-control\x03\x02",
         b"\x01\0\0\0\0",
         // A message before the hello, and another protocol.
         b"\x05\0\0\0\x01\"hi\"",
