@@ -7,7 +7,7 @@ fn ledger(events: &[(i64, LedgerEvent)]) -> Vec<LedgerEntry> {
         .iter()
         .map(|(at_ns, event)| LedgerEntry {
             at_ns: *at_ns,
-            event: *event,
+            event: event.clone(),
         })
         .collect()
 }
