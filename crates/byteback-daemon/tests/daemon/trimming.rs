@@ -25,6 +25,7 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
         everything: false,
         look_only: false,
         since: None,
+        anonymous: false,
     };
     let cut = client.cut(&request).unwrap();
     let page = client.changes(cut.cut, ChangesCursor::default()).unwrap();
