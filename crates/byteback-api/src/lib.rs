@@ -49,6 +49,9 @@ pub const MEDIA_BATCH: &str = "application/vnd.byteback.batch";
 /// Media type of a delta stream (`byteback-delta`'s wire format).
 pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
 
+/// Media type of a signature stream (`byteback-delta`'s wire format).
+pub const MEDIA_SIGNATURE: &str = "application/vnd.byteback.signature";
+
 /// Media type of JSON lines, the answer of a verification.
 pub const MEDIA_JSON_LINES: &str = "application/x-ndjson";
 

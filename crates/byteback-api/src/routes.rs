@@ -104,6 +104,8 @@ routes! {
     Node = Get "/v1/folders/{folder}/nodes/{node}" Device;
     /// Read contents, or a delta over nothing.
     Content = Get "/v1/folders/{folder}/nodes/{node}/content" Device;
+    /// Weak and strong checksums of a content's blocks.
+    Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Device;
     /// List data and holes.
     Extents = Get "/v1/folders/{folder}/nodes/{node}/extents" Device;
     /// List ranges written between two moments.

@@ -9,7 +9,7 @@ use crate::connection::Peer;
 use crate::metrics::Metrics;
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
-use crate::{listing, reading, upload};
+use crate::{listing, reading, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     /// Long calls that hold a blocking thread while they wait for the client.
     pub(crate) streams: Arc<Semaphore>,
+    /// Calls that read and hash a whole content for a short request.
+    pub(crate) signatures: Arc<Semaphore>,
 }
 
 /// A request on its way to its call.
@@ -149,6 +151,7 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
         Route::Changes => listing::changes(call).await,
         Route::Diff => listing::diff(call).await,
         Route::Content => reading::content(call).await,
+        Route::Signature => signature::signature(call).await,
         Route::Verify => reading::verify(call).await,
     }
 }
@@ -247,10 +250,19 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// The right to hold a blocking thread for as long as a client sends or receives.
 pub(crate) async fn stream_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
-    let wait = Arc::clone(&shared.streams).acquire_owned();
+    permit(shared, &shared.streams, "transfers").await
+}
+
+/// The right to keep a processor busy with a whole content.
+pub(crate) async fn signature_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    permit(shared, &shared.signatures, "signatures").await
+}
+
+async fn permit(shared: &Shared, of: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    let wait = Arc::clone(of).acquire_owned();
     match tokio::time::timeout(shared.config.idle_timeout, wait).await {
         Ok(Ok(permit)) => Ok(permit),
-        _ => Err(refuse(Code::Unavailable, "too many transfers are at work")),
+        _ => Err(refuse(Code::Unavailable, format!("too many {what} are at work"))),
     }
 }
 

@@ -19,6 +19,7 @@ mod metrics;
 mod problem;
 mod reading;
 mod server;
+mod signature;
 mod upload;
 
 pub use server::{Server, ServerConfig, ServerError, ServerHandle};

@@ -94,7 +94,7 @@ pub(crate) async fn content(mut call: Call) -> Answer {
     Ok(response)
 }
 
-fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+pub(crate) fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
     // Digits and a few ASCII signs are always a valid value.
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);

@@ -37,6 +37,9 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// Transfers at work at once; more wait, and are refused after `idle_timeout`.
     pub streams_max: usize,
+    /// Signatures that are made at once: each reads and hashes a whole content for a short request. More wait, and are refused
+    /// after `idle_timeout`.
+    pub signatures_max: usize,
     /// How long the head of a request may take, and a connection may idle.
     pub head_timeout: Duration,
     /// How long a client may be silent inside a body, or refuse to take bytes.
@@ -56,6 +59,7 @@ impl Default for ServerConfig {
             part_len_max: byteback_api::PART_LEN_MAX_DEFAULT,
             connections_max: 1024,
             streams_max: 64,
+            signatures_max: 2,
             head_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
@@ -125,7 +129,12 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             // Streams may hold theirs for long; the rest is for short calls.
-            .max_blocking_threads(config.streams_max.saturating_add(64))
+            .max_blocking_threads(
+                config
+                    .streams_max
+                    .saturating_add(config.signatures_max)
+                    .saturating_add(64),
+            )
             .thread_name("byteback-serve")
             .enable_all()
             .build()
@@ -227,11 +236,13 @@ async fn serve(
     };
     let shutdown_timeout = config.shutdown_timeout;
     let streams = Arc::new(Semaphore::new(config.streams_max));
+    let signatures = Arc::new(Semaphore::new(config.signatures_max));
     let shared = Arc::new(Shared {
         store,
         config,
         metrics,
         streams,
+        signatures,
     });
     let collector = tokio::spawn(collect(Arc::clone(&shared)));
     let (stopping, mut deadline) = oneshot::channel();

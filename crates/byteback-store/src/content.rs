@@ -127,31 +127,42 @@ impl ContentReader {
     /// # Errors
     /// `Ok(Err)` when `out` fails; `Err` when the store does.
     pub fn write_delta(mut self, out: impl Write) -> Result<Result<(), io::Error>, StoreError> {
-        let store = self.store.clone();
         let mut writer = match DeltaWriter::new(out, 0, self.size, WriterOptions::default()) {
             Ok(writer) => writer,
             Err(e) => return Ok(Err(into_io(e))),
         };
-        loop {
-            // A short transaction per piece: the reader at the other end may be slow.
-            let catalog = store.catalog().read()?;
-            let Some((range, source)) = self.take_piece(&*catalog)? else {
-                break;
-            };
-            drop(catalog);
-            let written = match source {
-                Source::Zero => writer.zero(range),
-                Source::Literal(literal) => {
-                    let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
-                    writer.literal(range, self.frames.bytes(&*store.parts.segments, &literal, len)?)
-                }
-                Source::Copy { .. } => return Err(unresolved()),
+        while let Some((range, bytes)) = self.next_part()? {
+            let written = match bytes {
+                None => writer.zero(range),
+                Some(bytes) => writer.literal(range, bytes),
             };
             if let Err(e) = written {
                 return Ok(Err(into_io(e)));
             }
         }
         Ok(writer.finish().map(|_| ()).map_err(into_io))
+    }
+
+    /// The next part of the range: bytes, or `None` for zeros. A short transaction per part: who uses it may be slow.
+    ///
+    /// # Errors
+    /// A frame is damaged; the catalog or a segment fails.
+    pub(crate) fn next_part(&mut self) -> Result<Option<(ByteRange, Option<&[u8]>)>, StoreError> {
+        let store = self.store.clone();
+        let catalog = store.catalog().read()?;
+        let Some((range, source)) = self.take_piece(&*catalog)? else {
+            return Ok(None);
+        };
+        drop(catalog);
+        match source {
+            Source::Zero => Ok(Some((range, None))),
+            Source::Literal(literal) => {
+                let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
+                let bytes = self.frames.bytes(&*store.parts.segments, &literal, len)?;
+                Ok(Some((range, Some(bytes))))
+            }
+            Source::Copy { .. } => Err(unresolved()),
+        }
     }
 
     fn take_piece(&mut self, catalog: &dyn CatalogRead) -> Result<Option<Piece>, StoreError> {

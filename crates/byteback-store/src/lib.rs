@@ -27,6 +27,7 @@ mod paths;
 pub mod read;
 mod resolve;
 pub mod segments;
+pub mod signature;
 pub mod stage;
 mod store;
 pub mod token;

@@ -27,6 +27,8 @@ pub struct StoreLimits {
     /// How long staged parts wait for the next part of their batch or its commit, in ns: an upload may take days as long
     /// as it goes on.
     pub staged_expiry_ns: i64,
+    /// Bytes of a content that is read and hashed as a whole, for its signature or for a proof.
+    pub hashed_len_max: u64,
 }
 
 impl Default for StoreLimits {
@@ -38,6 +40,7 @@ impl Default for StoreLimits {
             xattr_value_len_max: 64 * 1024,
             xattrs_len_max: 1024 * 1024,
             staged_expiry_ns: 24 * 3600 * 1_000_000_000,
+            hashed_len_max: 1 << 40,
         }
     }
 }

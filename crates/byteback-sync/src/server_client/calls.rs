@@ -9,7 +9,8 @@ use byteback_api::messages::{
     JoinResponse, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
 };
 use byteback_api::routes::Route;
-use byteback_api::{FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_DELTA, Seq, query};
+use byteback_api::{FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_DELTA, MEDIA_SIGNATURE, Seq, query};
+use byteback_delta::signature::{Signature, SignatureError};
 use std::io::{self, BufRead, BufReader, Read};
 use ureq::http;
 
@@ -269,6 +270,38 @@ impl ServerClient {
             1 << 18,
             response.into_body().into_reader(),
         )))
+    }
+
+    /// The signature of a file's contents at a moment, with at most `blocks_max` blocks.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
+    /// [`ServerErrorKind::Protocol`] for something that is no signature, or is one of too many blocks.
+    pub fn signature(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        blocks_max: u64,
+    ) -> Result<Signature, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let ask = self.ask(Route::Signature, &[folder.as_str(), &node.to_string()], &parameters);
+        persist(self.pauses(), &|_| true, || {
+            let response = self.send_once(&ask)?;
+            let media = response.headers().get(http::header::CONTENT_TYPE);
+            if media.is_none_or(|media| media.as_bytes() != MEDIA_SIGNATURE.as_bytes()) {
+                return Err(ServerError::protocol(&ask.name(), "what came is no signature"));
+            }
+            let stream = BufReader::with_capacity(1 << 16, response.into_body().into_reader());
+            Signature::read(stream, blocks_max).map_err(|error| match error {
+                SignatureError::Io(error) => ServerError::of_transport(&ask.name(), error.into()),
+                // The connection broke: the head said how much was to come.
+                SignatureError::Truncated { .. } => {
+                    ServerError::of_transport(&ask.name(), io::Error::from(io::ErrorKind::UnexpectedEof).into())
+                }
+                error => ServerError::protocol(&ask.name(), error.to_string()),
+            })
+        })
     }
 
     /// The ranges of a file that were written between two moments, a page of them.

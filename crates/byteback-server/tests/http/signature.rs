@@ -1,0 +1,123 @@
+//! The signature of a stored content.
+
+use super::{FILE, World, noise};
+use crate::client::{connect, head};
+use byteback_delta::find::{BlockIndex, FoundExtents, RollingFinder};
+use byteback_delta::signature::{Signature, SignatureParams};
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+fn target(query: &str) -> String {
+    format!("/v1/folders/f/nodes/{FILE}/signature{query}")
+}
+
+fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
+    let strong = |block| signature.strong(block).unwrap().to_vec();
+    let weak = signature.weak().iter().enumerate();
+    weak.map(|(block, weak)| (*weak, strong(block))).collect()
+}
+
+#[test]
+fn it_is_that_of_the_content_at_each_moment() {
+    let world = World::new();
+    let mut bytes = noise(300_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    let old = bytes.clone();
+    bytes[100_000..100_500].fill(7);
+    world
+        .commit(2, &world.patch(2, 1, bytes.len(), 100_000, &[7; 500]))
+        .expect(200);
+    for (query, content) in [
+        ("?at=1", &old),
+        ("?at=2", &bytes),
+        ("", &bytes),
+        ("?block=4096", &bytes),
+        ("?at=1&block=256", &old),
+    ] {
+        let answer = world.get(&target(query)).expect(200);
+        assert_eq!(answer.header("content-type"), "application/vnd.byteback.signature");
+        assert!(answer.complete);
+        let signature = Signature::read(&answer.body[..], 10_000).unwrap();
+        let params = *signature.params();
+        assert_eq!(params.stream_len_bytes(300_000), answer.body.len() as u64);
+        assert_eq!(signature.content_len_bytes(), 300_000);
+        assert_eq!(blocks(&signature), blocks(&Signature::of(content, params)), "{query}");
+        let block = query.split_once("block=").map_or(
+            SignatureParams::for_content(300_000, 0).block_len_bytes,
+            |(_, block)| block.parse().unwrap(),
+        );
+        assert_eq!(params.block_len_bytes, block);
+        assert_ne!(params.seed, 0);
+        // And it serves its purpose.
+        let index = BlockIndex::new(signature);
+        let mut finder = RollingFinder::new(&index, FoundExtents::default());
+        finder.push(b"some bytes in front").unwrap();
+        finder.push(content).unwrap();
+        let (_, stats) = finder.finish().unwrap();
+        assert!(stats.literal_bytes < 19 + 2 * u64::from(block), "{query}: {stats:?}");
+    }
+    let seed = || {
+        Signature::read(&world.get(&target("")).body[..], 10_000)
+            .unwrap()
+            .params()
+            .seed
+    };
+    assert_ne!(seed(), seed(), "each has a seed of its own");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let world = World::new();
+    world.commit(1, &world.first(1, &noise(1000))).expect(200);
+    for query in [
+        "?block=0",
+        "?block=255",
+        "?block=16777217",
+        "?block=x",
+        "?at=2",
+        "?at=0",
+        "?more=1",
+    ] {
+        world.get(&target(query)).problem(400, "invalid_parameter");
+    }
+    let unknown = "/v1/folders/f/nodes/000000000000000000000000000000ff/signature";
+    world.get(unknown).problem(404, "node_not_found");
+    // A directory.
+    let root = "/v1/folders/f/nodes/00000000000000000000000000000001/signature";
+    world.get(root).problem(400, "invalid_parameter");
+}
+
+#[test]
+fn they_wait_for_each_other_and_one_that_nobody_takes_ends() {
+    let world = World::with(|config| {
+        config.signatures_max = 1;
+        config.idle_timeout = Duration::from_secs(1);
+    });
+    // More checksums than the socket and the channel take.
+    let bytes = noise(40 << 20);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    let mut idle = connect(world.server.address());
+    let request = head("GET", &target("?block=256"), Some(&world.token), 0, &[]);
+    idle.write_all(request.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    // The one that is at work does not go on, because nobody reads it. It is cut off when it has not for long enough.
+    let answer = (0..10)
+        .map(|_| world.get(&target("")))
+        .find(|answer| answer.status == 200)
+        .unwrap();
+    assert!(began.elapsed() > Duration::from_millis(400), "it waited");
+    assert!(Signature::read(&answer.body[..], 100_000).is_ok());
+    drop(idle);
+}
+
+#[test]
+fn a_server_can_refuse_to_make_them() {
+    let world = World::with(|config| {
+        config.signatures_max = 0;
+        config.idle_timeout = Duration::from_millis(200);
+    });
+    world.commit(1, &world.first(1, &noise(1000))).expect(200);
+    world.get(&target("")).problem(503, "unavailable");
+    world.content(1, &[]).expect(200);
+}

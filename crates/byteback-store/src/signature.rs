@@ -1,0 +1,79 @@
+//! The signature of a stored content: the checksums by which a client finds it in a content of its own.
+//!
+//! Made from the resolved layers, piece by piece; holes cost a constant per block. Nothing is kept.
+
+use crate::content::ContentReader;
+use crate::error::StoreError;
+use crate::model::{FileId, Seq};
+use crate::store::Store;
+use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use std::io::{self, Write};
+
+pub use byteback_delta::signature::BLOCK_LEN_MAX;
+
+/// A content whose signature is to be made.
+#[derive(Debug)]
+pub struct SignatureReader {
+    content: ContentReader,
+    params: SignatureParams,
+}
+
+impl Store {
+    /// Begins the signature of a file's contents at a moment, in blocks of `block_len_bytes`, or as long as suits the contents. It
+    /// is keyed by a random number.
+    ///
+    /// # Errors
+    /// The folder, the moment or the file does not exist; the contents are longer than the store hashes; the catalog fails.
+    pub fn signature(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+        block_len_bytes: Option<u32>,
+    ) -> Result<SignatureReader, StoreError> {
+        let content = self.content(folder, file, at, None)?;
+        let len = content.size();
+        let len_max = self.parts.limits.hashed_len_max;
+        if len > len_max {
+            return Err(StoreError::InvalidParameter(format!(
+                "node {file} has {len} bytes, and signatures are made of at most {len_max}"
+            )));
+        }
+        let seed = self.parts.randomness.next_u64();
+        let seed = seed.map_err(|e| StoreError::io("draw a random number", e))?;
+        let params = match block_len_bytes {
+            Some(block_len) => SignatureParams::with_block_len(len, block_len, seed),
+            None => SignatureParams::for_content(len, seed),
+        };
+        Ok(SignatureReader { content, params })
+    }
+}
+
+impl SignatureReader {
+    /// Length of the stream that [`Self::write`] will write.
+    #[must_use]
+    pub fn stream_len_bytes(&self) -> u64 {
+        self.params.stream_len_bytes(self.content.size())
+    }
+
+    /// Writes the signature.
+    ///
+    /// # Errors
+    /// `Ok(Err)` when `out` fails; `Err` when the store does.
+    pub fn write(mut self, out: impl Write) -> Result<Result<(), io::Error>, StoreError> {
+        let mut writer = match SignatureWriter::new(out, self.params, self.content.size()) {
+            Ok(writer) => writer,
+            Err(e) => return Ok(Err(e)),
+        };
+        while let Some((range, bytes)) = self.content.next_part()? {
+            let written = match bytes {
+                Some(bytes) => writer.push(bytes),
+                None => writer.push_zeros(range.len_bytes()),
+            };
+            if let Err(e) = written {
+                return Ok(Err(e));
+            }
+        }
+        Ok(writer.finish().map(drop))
+    }
+}
