@@ -20,6 +20,9 @@ use std::io::{self, Write};
 /// Decoded frames that are kept; each has at most 256 KiB.
 const FRAMES_KEPT: usize = 4;
 
+/// A part of a content: where, and its bytes or `None` for zeros.
+pub(crate) type Part<'a> = (ByteRange, Option<&'a [u8]>);
+
 /// Contents that are being read.
 pub struct ContentReader {
     store: Store,
@@ -147,7 +150,7 @@ impl ContentReader {
     ///
     /// # Errors
     /// A frame is damaged; the catalog or a segment fails.
-    pub(crate) fn next_part(&mut self) -> Result<Option<(ByteRange, Option<&[u8]>)>, StoreError> {
+    pub(crate) fn next_part(&mut self) -> Result<Option<Part<'_>>, StoreError> {
         let store = self.store.clone();
         let catalog = store.catalog().read()?;
         let Some((range, source)) = self.take_piece(&*catalog)? else {
