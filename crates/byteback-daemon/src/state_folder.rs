@@ -125,7 +125,10 @@ impl StateFolder {
             Ok(owner) if owner.is_empty() => self.write_path(&path).map_err(failed),
             Ok(owner) => {
                 let owner = String::from_utf8_lossy(&owner).into_owned();
-                Err(failed(io::Error::other(format!("it belongs to {owner}"))))
+                let path = path.display();
+                Err(failed(io::Error::other(format!(
+                    "it says that it belongs to {owner}; if that is wrong, remove {path} and try again"
+                ))))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_path(&path).map_err(failed),
             Err(error) => Err(failed(error)),

@@ -278,7 +278,9 @@ fn is_complete(file: &dyn DurableFile, halves_bytes: u64, half_sectors: u64) -> 
     let mut head = [0; SECTOR_BYTES];
     file.read_exact_at(0, &mut head).map_err(failed)?;
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    if &head[..8] == HEAD_MAGIC && version != VERSION {
+    // Whatever a later version is like, its head begins like this; what does not agree with its checksum is of no version.
+    let is_sealed = head[20..24] == crc32c::crc32c(&head[..20]).to_le_bytes();
+    if &head[..8] == HEAD_MAGIC && is_sealed && version != VERSION {
         return Err(LogError::Version {
             found: u64::from(version),
             known: u64::from(VERSION),

@@ -157,11 +157,19 @@ fn another_version_is_refused_and_left_alone() {
     let (intents, _) = opened(&disk, 0);
     intents.rotate(|_| vec![NodeId(1)]).unwrap();
     drop(intents);
-    put(&disk, 8, &[2]);
+    let version_1 = bytes(&disk, 0, 24);
+    let mut version_2 = version_1.clone();
+    version_2[8] = 2;
+    let check = crc32c::crc32c(&version_2[..20]).to_le_bytes();
+    version_2[20..].copy_from_slice(&check);
+    put(&disk, 0, &version_2);
     for _ in 0..2 {
         let refused = IntentFile::open(&disk, Generation(1), HALF).map(drop).unwrap_err();
         assert!(matches!(refused, LogError::Version { found: 2, known: 1 }), "{refused}");
     }
-    put(&disk, 8, &[1]);
+    put(&disk, 0, &version_1);
     assert_eq!(nodes(&opened(&disk, 1).1), [1]);
+    // A version that does not agree with the checksum is damage.
+    put(&disk, 8, &[2]);
+    assert!(opened(&disk, 1).1.every_node);
 }

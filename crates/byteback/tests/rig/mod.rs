@@ -98,6 +98,8 @@ struct DaemonProcess {
 /// See the module.
 pub(crate) struct Rig {
     dir: tempfile::TempDir,
+    /// Where the folder and its state lie.
+    client: PathBuf,
     mode: Mode,
     server: Option<ServerProcess>,
     daemon: Option<DaemonProcess>,
@@ -118,21 +120,46 @@ impl Rig {
             .prefix("byteback-rig-")
             .tempdir_in("/var/tmp")
             .unwrap();
-        fs::create_dir(dir.path().join("tree")).unwrap();
         fs::create_dir(dir.path().join("restored")).unwrap();
-        Self {
+        let rig = Self {
+            client: dir.path().to_owned(),
             dir,
             mode,
             server: None,
             daemon: None,
             dying: None,
             restored: std::sync::atomic::AtomicU64::new(0),
-        }
+        };
+        fs::create_dir(rig.tree()).unwrap();
+        rig
+    }
+
+    /// Folder and state lie elsewhere from now on: below `client`, a directory on a disk of its own. To be said before anything runs.
+    pub(crate) fn move_client(&mut self, client: &Path) {
+        client.clone_into(&mut self.client);
+        fs::create_dir(self.tree()).unwrap();
     }
 
     /// The folder that is backed up, and its mount point.
     pub(crate) fn tree(&self) -> PathBuf {
-        self.dir.path().join("tree")
+        self.client.join("tree")
+    }
+
+    /// A directory for whatever else a test needs, below which all lies.
+    pub(crate) fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Where the states of folders lie.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.client.join("state")
+    }
+
+    /// The state folder of the tree, which exists.
+    pub(crate) fn state_folder(&self) -> PathBuf {
+        let folders = fs::read_dir(self.state().join("trees")).unwrap();
+        let folder = folders.map(|folder| folder.unwrap().path()).next();
+        folder.unwrap()
     }
 
     /// `byteback` with `arguments`, in a world of its own.
@@ -144,7 +171,7 @@ impl Rig {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.dir.path().join("home"))
             .env("XDG_CONFIG_HOME", self.dir.path().join("config"))
-            .env("BYTEBACK_STATE_DIR", self.dir.path().join("state"))
+            .env("BYTEBACK_STATE_DIR", self.state())
             .env("BYTEBACK_PROGRESS_FPS", "0")
             .stdin(Stdio::null());
         command
@@ -232,6 +259,11 @@ impl Rig {
     pub(crate) fn server_address(&self) -> String {
         let url = &self.server.as_ref().unwrap().url;
         url.strip_prefix("http://").unwrap().to_owned()
+    }
+
+    /// The server's address as a URL.
+    pub(crate) fn server_url(&self) -> String {
+        self.server.as_ref().unwrap().url.clone()
     }
 
     /// Kills the server with SIGKILL.
@@ -394,7 +426,7 @@ impl Rig {
 
     /// What the daemon wrote to its log.
     pub(crate) fn daemon_log(&self) -> String {
-        let trees = fs::read_dir(self.dir.path().join("state").join("trees"));
+        let trees = fs::read_dir(self.state().join("trees"));
         let logs = trees.into_iter().flatten().flatten();
         logs.map(|folder| fs::read_to_string(folder.path().join("daemon.log")).unwrap_or_default())
             .collect()

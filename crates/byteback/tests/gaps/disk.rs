@@ -1,0 +1,83 @@
+//! A small disk of its own for a test: a file system in an image file, or in memory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something that is mounted as long as this lives.
+pub(crate) struct Disk {
+    point: PathBuf,
+    image: Option<tempfile::NamedTempFile>,
+}
+
+/// Runs a program that must be there and succeed.
+#[track_caller]
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let ran = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/install-dependencies"));
+    assert!(
+        ran.status.success(),
+        "{program} {arguments:?}: {}\n{}",
+        ran.status,
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+impl Disk {
+    /// A file system of `mib` MiB in an image file, mounted at `point`, which is made. `maker` is `mkfs.TYPE` with its arguments.
+    pub(crate) fn image(point: &Path, mib: u64, maker: &[&str]) -> Self {
+        let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        image.as_file().set_len(mib << 20).unwrap();
+        let path = image.path().to_str().unwrap().to_owned();
+        run(maker[0], &[&maker[1..], &[&path]].concat());
+        std::fs::create_dir(point).unwrap();
+        let disk = Self {
+            point: point.to_owned(),
+            image: Some(image),
+        };
+        disk.mount();
+        disk
+    }
+
+    /// Memory of `kib` KiB as a file system at `point`, which is made.
+    pub(crate) fn memory(point: &Path, kib: u64) -> Self {
+        std::fs::create_dir(point).unwrap();
+        run(
+            "mount",
+            &[
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={kib}k"),
+                "tmpfs",
+                point.to_str().unwrap(),
+            ],
+        );
+        Self {
+            point: point.to_owned(),
+            image: None,
+        }
+    }
+
+    fn mount(&self) {
+        let image = self.image.as_ref().unwrap().path().to_str().unwrap();
+        run("mount", &["-o", "loop", image, self.point.to_str().unwrap()]);
+    }
+
+    /// Lets `act` have the image while nothing of it is mounted.
+    pub(crate) fn while_not_mounted(&self, act: impl FnOnce(&Path)) {
+        run("umount", &[self.point.to_str().unwrap()]);
+        act(self.image.as_ref().unwrap().path());
+        self.mount();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(&self.point)
+            .stderr(Stdio::null())
+            .status();
+    }
+}
