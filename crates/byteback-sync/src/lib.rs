@@ -10,7 +10,7 @@
 //! | save what changed | [`backup()`] |
 //! | get it back | [`restore()`] |
 //! | check it | [`verify()`] |
-//! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`] |
+//! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`] |
 //!
 //! It must not know how folders are mounted or how the server stores.
 
@@ -18,6 +18,7 @@ mod backup;
 mod error;
 mod listing;
 mod monitor;
+mod path_list;
 mod restore;
 mod server_client;
 mod snapshot_spec;
@@ -30,6 +31,7 @@ pub use backup::{
 pub use error::{Result, ServerError, ServerErrorKind, SyncError};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
 pub use monitor::{Event, Monitor, Phase, Silent};
+pub use path_list::{PathChange, changed_paths};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};

@@ -8,6 +8,7 @@
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `hostile` | answers that no honest server gives |
+//! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `restoring` | what a restore does to a target |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
@@ -15,6 +16,7 @@ mod client;
 mod faults;
 mod hostile;
 mod model;
+mod path_list;
 mod restoring;
 mod rig;
 mod scripted_tree;

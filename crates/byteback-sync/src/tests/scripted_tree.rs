@@ -6,8 +6,8 @@ mod picture;
 
 use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, ErrorKind, FinishReport,
-    NameChange, NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
+    FinishReport, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::SplitMix64;
@@ -631,6 +631,35 @@ impl TreeService for ScriptedTree {
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
         let state = self.lock();
         Ok(state.cuts[&cut.0].picture.path_of(node).map(ByteString::from))
+    }
+
+    fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
+        let state = self.lock();
+        let picture = &state.cuts[&cut.0].picture;
+        let names = |node: &NodeId| NodeNames {
+            kind: picture.nodes.get(node).map(|node| oplog_kind(node.attributes.kind)),
+            names: picture
+                .names
+                .iter()
+                .filter(|(_, child)| *child == node)
+                .map(|((parent, name), _)| (*parent, name.as_slice().into()))
+                .collect(),
+        };
+        Ok(nodes.iter().map(names).collect())
+    }
+
+    fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        let state = self.lock();
+        let picture = &state.cuts[&cut.0].picture;
+        let behind = picture
+            .names_in(directory)
+            .filter(|(name, _)| after.is_none_or(|after| *name > after.as_bytes()));
+        let entry = |(name, node): (&[u8], NodeId)| DirEntry {
+            name: name.into(),
+            node,
+            kind: oplog_kind(picture.nodes[&node].attributes.kind),
+        };
+        Ok(behind.take(PAGE_LEN).map(entry).collect())
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {

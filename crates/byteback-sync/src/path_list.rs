@@ -1,0 +1,202 @@
+//! What changed in a tree as paths, for programs that know files by their names alone (rsync, tar, restic, Borg).
+//!
+//! Our own backups know nodes, so that a directory that was renamed costs one name, and a file with two names is one file. Whoever
+//! knows only paths must be told more:
+//!
+//! - a node that changed is *present* under each of its names: who has two copies of a file must renew both;
+//! - below a directory that got a new name, everything is present: its paths are new;
+//! - a name that stands for nothing any more is *gone*, and so is one that now stands for another directory, as what lay in the
+//!   old one would otherwise stay. All that is gone is removed first, whole directories at a time; then what is present is copied over
+//!   what is there, also a file over a directory.
+//!
+//! A copy of the tree as it was at the mark that is treated so holds the tree as it is at the cut. Where the log knows no mark,
+//! everything is present and nothing gone: what is too much in a copy, nobody can tell.
+//!
+//! Memory follows the change: the numbers of the nodes that were told.
+
+use std::collections::{HashMap, HashSet};
+
+use byteback_api::ByteString;
+use byteback_control::{ChangesCursor, CutInfo, ErrorKind, NameChange, NodeNames, ServiceError, TreeService};
+use byteback_oplog::{NodeId, NodeKind};
+
+use crate::error::Result;
+use crate::monitor::{Monitor, check_cancelled};
+use crate::tree_reader::join_path;
+
+/// Nodes whose names are asked for at a time.
+const BATCH: usize = 1000;
+/// Directories whose paths are remembered; names of one directory mostly come together.
+const PATHS_MAX: usize = 10_000;
+
+/// One path below the root of a tree; the root itself is the empty one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathChange {
+    /// What is there now is new there, or changed.
+    Present {
+        /// The path.
+        path: ByteString,
+        /// What is there.
+        kind: NodeKind,
+    },
+    /// What was there is gone. Something else may be there now.
+    Gone {
+        /// The path.
+        path: ByteString,
+    },
+}
+
+/// Hands what changed up to an open cut to `each`, in no particular order, each path once.
+///
+/// # Errors
+/// If the tree cannot be asked, or `each` fails.
+pub fn changed_paths(
+    tree: &dyn TreeService,
+    cut: &CutInfo,
+    monitor: &dyn Monitor,
+    each: impl FnMut(PathChange) -> Result<()>,
+) -> Result<()> {
+    let mut lister = Lister {
+        tree,
+        cut,
+        monitor,
+        each,
+        told: HashSet::new(),
+        walked: HashSet::new(),
+        kinds: HashMap::new(),
+        paths: HashMap::new(),
+    };
+    let mut cursor = ChangesCursor::default();
+    loop {
+        let page = tree.changes(cut.cut, cursor)?;
+        if cut.since.is_some() {
+            let nodes: Vec<NodeId> = page.nodes.iter().map(|change| change.node).collect();
+            lister.tell_nodes(&nodes)?;
+            lister.tell_names(&page.names)?;
+        } else {
+            // Each name there is comes by itself; only kinds are missing, and most things are files.
+            let others = page.nodes.iter().filter(|change| change.kind != NodeKind::File);
+            lister.kinds.extend(others.map(|change| (change.node, change.kind)));
+            lister.tell_everything(&page.names)?;
+        }
+        match page.next {
+            None if cut.since.is_none() => {
+                return lister.present(ByteString::from(""), NodeKind::Directory);
+            }
+            None => return Ok(()),
+            Some(next) if next == cursor => {
+                let message = "the changes of the folder do not end; restart its daemon";
+                return Err(ServiceError::new(ErrorKind::Protocol, message).into());
+            }
+            Some(next) => cursor = next,
+        }
+    }
+}
+
+struct Lister<'a, F> {
+    tree: &'a dyn TreeService,
+    cut: &'a CutInfo,
+    monitor: &'a dyn Monitor,
+    each: F,
+    /// Nodes that were told under all their names.
+    told: HashSet<NodeId>,
+    /// Directories below which everything was told.
+    walked: HashSet<NodeId>,
+    /// What is no file, where everything is told.
+    kinds: HashMap<NodeId, NodeKind>,
+    paths: HashMap<NodeId, Option<ByteString>>,
+}
+
+impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
+    fn present(&mut self, path: ByteString, kind: NodeKind) -> Result<()> {
+        check_cancelled(self.monitor)?;
+        (self.each)(PathChange::Present { path, kind })
+    }
+
+    /// The path of a name, if its directory exists at the cut.
+    fn path(&mut self, directory: NodeId, name: &ByteString) -> Result<Option<ByteString>> {
+        if !self.paths.contains_key(&directory) {
+            if self.paths.len() >= PATHS_MAX {
+                self.paths.clear();
+            }
+            let path = self.tree.path(self.cut.cut, directory)?;
+            self.paths.insert(directory, path);
+        }
+        let directory = self.paths.get(&directory).and_then(Option::as_ref);
+        Ok(directory.map(|path| ByteString::from(join_path(path.as_bytes(), name.as_bytes()))))
+    }
+
+    /// Tells nodes under all their names, unless they were told before. Answers what they are.
+    fn tell_nodes(&mut self, nodes: &[NodeId]) -> Result<HashMap<NodeId, NodeKind>> {
+        let mut kinds = HashMap::new();
+        for nodes in nodes.chunks(BATCH) {
+            let names = self.tree.names(self.cut.cut, nodes)?;
+            for (node, NodeNames { kind, names }) in nodes.iter().zip(names) {
+                let Some(kind) = kind else { continue };
+                kinds.insert(*node, kind);
+                if !self.told.insert(*node) {
+                    continue;
+                }
+                if *node == NodeId::ROOT {
+                    self.present(ByteString::from(""), kind)?;
+                }
+                for (directory, name) in names {
+                    if let Some(path) = self.path(directory, &name)? {
+                        self.present(path, kind)?;
+                    }
+                }
+            }
+        }
+        Ok(kinds)
+    }
+
+    fn tell_names(&mut self, names: &[NameChange]) -> Result<()> {
+        let children: Vec<NodeId> = names.iter().filter_map(|change| change.child).collect();
+        let kinds = self.tell_nodes(&children)?;
+        for change in names {
+            let kind = change.child.and_then(|child| kinds.get(&child).copied());
+            if !matches!(kind, None | Some(NodeKind::Directory)) {
+                continue;
+            }
+            if let Some(path) = self.path(change.parent, &change.name)? {
+                (self.each)(PathChange::Gone { path })?;
+            }
+            if let Some(child) = change.child {
+                self.tell_below(child)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells everything below a directory. That a directory was told does not say that what is in it was.
+    fn tell_below(&mut self, directory: NodeId) -> Result<()> {
+        let mut to_do = vec![directory];
+        while let Some(directory) = to_do.pop() {
+            if !self.walked.insert(directory) {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let entries = self.tree.entries(self.cut.cut, directory, after.as_ref())?;
+                let Some(last) = entries.last() else { break };
+                after = Some(last.name.clone());
+                let nodes: Vec<NodeId> = entries.iter().map(|entry| entry.node).collect();
+                self.tell_nodes(&nodes)?;
+                let directories = entries.iter().filter(|entry| entry.kind == NodeKind::Directory);
+                to_do.extend(directories.map(|entry| entry.node));
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_everything(&mut self, names: &[NameChange]) -> Result<()> {
+        for change in names {
+            let Some(child) = change.child else { continue };
+            let kind = self.kinds.get(&child).copied().unwrap_or(NodeKind::File);
+            if let Some(path) = self.path(change.parent, &change.name)? {
+                self.present(path, kind)?;
+            }
+        }
+        Ok(())
+    }
+}
