@@ -149,24 +149,17 @@ pub enum TreeChange {
     Name(ChangedName),
 }
 
-/// Hands what changed in a tree to `each`, since the mark of `consumer` or since an epoch. Nothing is held for anybody.
+/// Hands what changed in a tree to `each`, as `request` asks, and ends the cut without moving a mark.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
 pub fn changes(
     tree: &dyn TreeService,
-    consumer: &str,
-    since: Option<Epoch>,
+    request: &CutRequest,
     monitor: &dyn Monitor,
     mut each: impl FnMut(TreeChange) -> Result<()>,
 ) -> Result<()> {
-    let info = tree.cut(&CutRequest {
-        consumer: consumer.to_owned(),
-        everything: false,
-        look_only: true,
-        since,
-        anonymous: false,
-    })?;
+    let info = tree.cut(request)?;
     let header = ChangesHeader {
         epoch: info.epoch,
         since: info.since,

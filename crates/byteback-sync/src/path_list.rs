@@ -6,8 +6,8 @@
 //! - a node that changed is *present* under each of its names: who has two copies of a file must renew both;
 //! - below a directory that got a new name, everything is present: its paths are new;
 //! - a name that stands for nothing any more is *gone*, and so is one that now stands for another directory, as what lay in the
-//!   old one would otherwise stay. All that is gone is removed first, whole directories at a time; then what is present is copied over
-//!   what is there, also a file over a directory.
+//!   old one would otherwise stay. Where a directory may have lain that was not empty, so is a name that now stands for a file. All
+//!   that is gone is removed first, whole directories at a time; then what is present is copied over what is there.
 //!
 //! A copy of the tree as it was at the mark that is treated so holds the tree as it is at the cut. Where the log knows no mark,
 //! everything is present and nothing gone: what is too much in a copy, nobody can tell.
@@ -62,6 +62,9 @@ pub fn changed_paths(
         monitor,
         each,
         told: HashSet::new(),
+        new: HashSet::new(),
+        replacing: Vec::new(),
+        has_lost_directories: false,
         walked: HashSet::new(),
         kinds: HashMap::new(),
         paths: HashMap::new(),
@@ -71,6 +74,8 @@ pub fn changed_paths(
         let page = tree.changes(cut.cut, cursor)?;
         if cut.since.is_some() {
             let nodes: Vec<NodeId> = page.nodes.iter().map(|change| change.node).collect();
+            let new = page.nodes.iter().filter(|change| change.is_new);
+            lister.new.extend(new.map(|change| change.node));
             lister.tell_nodes(&nodes)?;
             lister.tell_names(&page.names)?;
         } else {
@@ -83,7 +88,7 @@ pub fn changed_paths(
             None if cut.since.is_none() => {
                 return lister.present(ByteString::from(""), NodeKind::Directory);
             }
-            None => return Ok(()),
+            None => return lister.tell_replaced(),
             Some(next) if next == cursor => {
                 let message = "the changes of the folder do not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
@@ -100,6 +105,12 @@ struct Lister<'a, F> {
     each: F,
     /// Nodes that were told under all their names.
     told: HashSet<NodeId>,
+    /// Nodes that there were none of at the mark.
+    new: HashSet<NodeId>,
+    /// Names that now stand for something else than a directory.
+    replacing: Vec<ByteString>,
+    /// A directory with something in it has left its place. Which that was, nobody noted.
+    has_lost_directories: bool,
     /// Directories below which everything was told.
     walked: HashSet<NodeId>,
     /// What is no file, where everything is told.
@@ -155,14 +166,28 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         let kinds = self.tell_nodes(&children)?;
         for change in names {
             let kind = change.child.and_then(|child| kinds.get(&child).copied());
-            if !matches!(kind, None | Some(NodeKind::Directory)) {
+            let Some(path) = self.path(change.parent, &change.name)? else {
+                // It lay in a directory that is gone.
+                self.has_lost_directories = true;
                 continue;
+            };
+            match (change.child, kind) {
+                (Some(child), Some(NodeKind::Directory)) => {
+                    self.has_lost_directories |= !self.new.contains(&child);
+                    (self.each)(PathChange::Gone { path })?;
+                    self.tell_below(child)?;
+                }
+                (Some(_), Some(_)) => self.replacing.push(path),
+                _ => (self.each)(PathChange::Gone { path })?,
             }
-            if let Some(path) = self.path(change.parent, &change.name)? {
+        }
+        Ok(())
+    }
+
+    fn tell_replaced(&mut self) -> Result<()> {
+        if self.has_lost_directories {
+            for path in std::mem::take(&mut self.replacing) {
                 (self.each)(PathChange::Gone { path })?;
-            }
-            if let Some(child) = change.child {
-                self.tell_below(child)?;
             }
         }
         Ok(())

@@ -123,8 +123,10 @@ pub(crate) enum Command {
     Diff(commands::diff::DiffArguments),
     /// Bring a snapshot, or a part of one, back into a directory
     Restore(commands::restore::RestoreArguments),
-    /// Show the changed ranges of each file since the last backup
+    /// Show what changed since the last backup: ranges for people, lists and maps for other programs
     Changes(commands::changes::ChangesArguments),
+    /// List the programs that have a mark in a folder, and set their marks from scripts
+    Consumers(commands::consumers::ConsumersArguments),
     /// Show since when folders are tracked, with every gap, and when they were last backed up
     Status(commands::status::StatusArguments),
     /// Check that a snapshot can be read in full, and with --deep that it equals the folder

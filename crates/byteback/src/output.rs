@@ -134,7 +134,8 @@ fn write_object<T: Serialize>(out: &mut impl Write, message_type: &str, body: &T
     out.write_all(&line)
 }
 
-fn written(result: io::Result<()>) -> Result<()> {
+/// A failure to write to standard output, in words.
+pub(crate) fn written(result: io::Result<()>) -> Result<()> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
         _ => CommandError::new(format!("cannot write to standard output: {error}")),

@@ -4,9 +4,11 @@
 //! asked through its daemon if one answers, and otherwise opened here; whoever asks need not know which.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
 use byteback_oplog::LogError;
@@ -114,6 +116,100 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
         binding.repository = repository.clone();
     }
     Ok(BoundFolder { folder, binding })
+}
+
+/// A folder that is bound or was mounted once.
+#[derive(Debug)]
+pub(crate) struct KnownFolder {
+    pub(crate) folder: StateFolder,
+    pub(crate) binding: Option<Binding>,
+}
+
+impl KnownFolder {
+    fn of(folder: StateFolder, settings: &Settings) -> Result<Self> {
+        let mut binding = Binding::read(&folder)?;
+        if let (Some(binding), Some(repository)) = (&mut binding, settings.repository()) {
+            binding.repository = repository.clone();
+        }
+        Ok(Self { folder, binding })
+    }
+
+    /// The consumer of this name; without one, the backups of the bound repository.
+    pub(crate) fn consumer(&self, name: Option<&str>) -> Result<String> {
+        match (name, &self.binding) {
+            (Some(name), _) => Ok(name.to_owned()),
+            (None, Some(binding)) => Ok(consumer(binding)),
+            (None, None) => {
+                let directory = self.folder.directory().display();
+                Err(CommandError::new(format!(
+                    "{directory} is not bound to a server, so there is no last backup"
+                ))
+                .next("Name whose changes are meant: --consumer NAME ('byteback consumers' lists them)."))
+            }
+        }
+    }
+}
+
+/// The known folder at `path`, or without one the nearest above the current directory; it need not be bound.
+pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<KnownFolder> {
+    let Some(path) = path else {
+        let here = std::env::current_dir().ok();
+        let folder = here.map(|here| known_above(&here, settings)).transpose()?.flatten();
+        let (folder, _) = folder.ok_or_else(|| {
+            CommandError::new("neither the current directory nor one above it is a folder that Byteback knows")
+                .next("Name the folder, or track this one: byteback mount .")
+        })?;
+        return KnownFolder::of(folder, settings);
+    };
+    let folder = state_folder(path, settings)?;
+    if !folder.exists() {
+        let directory = folder.directory().display();
+        return Err(
+            CommandError::new(format!("{directory} is neither bound nor was it ever mounted")).next(format!(
+                "Nothing is known of it yet. Track it: byteback mount {directory}"
+            )),
+        );
+    }
+    KnownFolder::of(folder, settings)
+}
+
+/// The known folder that a file lies in, and the file's path in it. The last component may be a symlink, and need not exist.
+pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
+    let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
+        return Err(
+            CommandError::new(format!("{} is no file", file.display())).next("Name a file in a tracked folder.")
+        );
+    };
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    let parent = canonical(parent)?;
+    let Some((folder, top)) = known_above(&parent, settings)? else {
+        return Err(
+            CommandError::new(format!("{} is in no folder that Byteback knows", file.display()))
+                .next("'byteback status' lists the folders that are tracked."),
+        );
+    };
+    let below = parent.strip_prefix(&top).unwrap_or(Path::new("")).join(name);
+    let path = ByteString::from(below.as_os_str().as_bytes());
+    Ok((KnownFolder::of(folder, settings)?, path))
+}
+
+/// The nearest known folder above a directory, itself included, and where it is seen.
+fn known_above(directory: &Path, settings: &Settings) -> Result<Option<(StateFolder, PathBuf)>> {
+    for above in directory.ancestors() {
+        // A folder that is shown elsewhere first: there it is really tracked.
+        if let Some(folder) = mounted_at(above, settings)? {
+            return Ok(Some((folder, above.to_owned())));
+        }
+        let known = known_folders(settings)?;
+        if let Some(folder) = known.into_iter().find(|folder| folder.directory() == above) {
+            return Ok(Some((folder, above.to_owned())));
+        }
+    }
+    Ok(None)
 }
 
 /// The nearest bound folder above the current directory, itself included.

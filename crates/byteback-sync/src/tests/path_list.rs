@@ -1,10 +1,12 @@
-//! Whoever knows only paths and does what the lists say has the tree.
+//! Whoever knows only paths and does what the lists say has the tree; and whoever has an elder copy of a file and renews the ranges
+//! that are told has the file.
 
 use super::rig::seed;
 use super::scripted_tree::{Picture, ScriptedTree};
-use crate::{PathChange, Silent, changed_paths};
+use crate::{FileContent, PathChange, Silent, WholeFileReason, changed_paths, file_change};
 use byteback_api::NodeKind;
 use byteback_control::{CutRequest, Outcome, TreeService};
+use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_oplog::{Epoch, NodeId};
 use std::collections::BTreeMap;
@@ -47,6 +49,7 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
             everything: since.is_none(),
             look_only: true,
             since,
+            anonymous: false,
         })
         .unwrap();
     let (mut gone, mut present) = (Vec::new(), Vec::new());
@@ -80,9 +83,9 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
         let state = state(&picture, *node);
         let is_directory = kind == byteback_oplog::NodeKind::Directory;
         assert_eq!(is_directory, state.starts_with("directory"), "{path:?} is no {kind:?}");
-        if !is_directory {
-            remove(copy, &path);
-        }
+        let below = [&path[..], b"/"].concat();
+        let is_in_the_way = !is_directory && copy.keys().any(|other| other.starts_with(&below));
+        assert!(!is_in_the_way, "{path:?} is a directory that is not empty");
         copy.insert(path, state);
     }
     (info.epoch, told)
@@ -159,4 +162,132 @@ fn nothing_is_told_that_did_not_change() {
     let (_, told) = follow(&tree, Some(mark), &mut copy);
     assert_eq!(told, 1 + 1 + 51 + 1 + 2);
     assert_eq!(copy, whole(&tree.picture()));
+}
+
+fn look(tree: &ScriptedTree, since: Option<Epoch>) -> byteback_control::CutInfo {
+    let consumer = "copy".to_owned();
+    tree.cut(&CutRequest {
+        consumer,
+        everything: since.is_none(),
+        look_only: true,
+        since,
+        anonymous: false,
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_is_not_told_of_a_file_is_as_it_was_at_its_path() {
+    let seed = seed(43);
+    let (mut compared, mut renamed) = (0, 0);
+    for round in 0..30 {
+        let mut random = SplitMix64::new(seed + round);
+        let tree = ScriptedTree::new(seed + round);
+        for _ in 0..60 {
+            tree.lock().change(&mut random);
+        }
+        for _ in 0..6 {
+            let (mark, before) = (look(&tree, None).epoch, tree.picture());
+            for _ in 0..1 + random.below(15) {
+                tree.lock().change(&mut random);
+            }
+            let (cut, after) = (look(&tree, Some(mark)), tree.picture());
+            let before_paths = paths(&before);
+            for (path, node) in paths(&after) {
+                let told = file_change(&tree, &cut, &path.clone().into()).unwrap();
+                if after.nodes[&node].attributes.kind != NodeKind::File {
+                    assert_eq!(told, None);
+                    continue;
+                }
+                let told = told.unwrap();
+                assert_eq!(told.node, node);
+                let changed = match told.content {
+                    FileContent::Ranges(changed) => changed,
+                    FileContent::Whole(reason) => {
+                        renamed += u64::from(reason == WholeFileReason::Renamed);
+                        continue;
+                    }
+                };
+                let after = &after.nodes[&node].content;
+                let Some(all) = ByteRange::new(0, after.len()) else {
+                    continue;
+                };
+                for same in changed.gaps_within(all) {
+                    // A file of 5 GB and more is nearly all hole.
+                    let start = same.end() - same.len_bytes().min(20_000);
+                    let before = before_paths.get(&path).map(|node| &before.nodes[node].content);
+                    let before = before.unwrap_or_else(|| panic!("seed {}: {path:?} is new", seed + round));
+                    assert!(
+                        same.end() <= before.len(),
+                        "seed {}: {path:?} was shorter",
+                        seed + round
+                    );
+                    let (mut old, mut new) = (vec![1; (same.end() - start) as usize], Vec::new());
+                    new.resize(old.len(), 2);
+                    before.read(start, &mut old);
+                    after.read(start, &mut new);
+                    assert!(old == new, "seed {}: {path:?} differs in {same}", seed + round);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 500 && renamed > 50, "{compared} ranges, {renamed} renamed");
+}
+
+#[test]
+fn a_path_that_leads_to_another_file_or_to_none_is_told_so() {
+    let tree = ScriptedTree::new(1);
+    {
+        let mut state = tree.lock();
+        let directory = state.create(NodeId::ROOT, b"directory", NodeKind::Directory);
+        for (parent, name) in [
+            (directory, &b"image"[..]),
+            (directory, b"other"),
+            (NodeId::ROOT, b"alone"),
+        ] {
+            let file = state.create(parent, name, NodeKind::File);
+            state.write(file, 0, name);
+        }
+    }
+    let mark = look(&tree, None).epoch;
+    let told = |path: &str, since| {
+        let cut = look(&tree, since);
+        file_change(&tree, &cut, &path.into())
+            .unwrap()
+            .map(|change| change.content)
+    };
+    let nothing = Some(FileContent::Ranges(byteback_extents::ExtentSet::new()));
+    assert_eq!(told("directory/image", Some(mark)), nothing);
+    assert_eq!(
+        told("alone", None),
+        Some(FileContent::Whole(WholeFileReason::Log(
+            byteback_oplog::WholeReason::NoMark
+        )))
+    );
+    for path in [
+        "nowhere",
+        "directory",
+        "",
+        "alone/below",
+        "directory/",
+        "directory//image",
+    ] {
+        assert_eq!(told(path, Some(mark)), None, "{path}");
+    }
+    let directory = tree.picture().names[&(NodeId::ROOT, b"directory".to_vec())];
+    // Over it: not one byte of it was written.
+    tree.lock()
+        .rename(&(directory, b"other".to_vec()), &(directory, b"image".to_vec()));
+    let renamed = Some(FileContent::Whole(WholeFileReason::Renamed));
+    assert_eq!(told("directory/image", Some(mark)), renamed);
+    assert_eq!(told("alone", Some(mark)), nothing);
+    // And above it.
+    let mark = look(&tree, Some(mark)).epoch;
+    assert_eq!(told("directory/image", Some(mark)), nothing);
+    tree.lock().rename(
+        &(NodeId::ROOT, b"directory".to_vec()),
+        &(NodeId::ROOT, b"moved".to_vec()),
+    );
+    assert_eq!(told("moved/image", Some(mark)), renamed);
 }

@@ -163,6 +163,9 @@ impl State {
             .collect();
         for key in &gone {
             self.now.names.remove(key);
+            // A directory is emptied before it goes.
+            let epoch = self.epoch;
+            self.log.entry(epoch).or_default().names.insert(key.clone());
         }
         if !gone.is_empty() {
             self.drop_nameless();
@@ -660,6 +663,19 @@ impl TreeService for ScriptedTree {
             kind: oplog_kind(picture.nodes[&node].attributes.kind),
         };
         Ok(behind.take(PAGE_LEN).map(entry).collect())
+    }
+
+    fn find(&self, cut: CutId, path: &ByteString) -> Result<Option<NodeId>> {
+        let state = self.lock();
+        let picture = &state.cuts[&cut.0].picture;
+        let mut node = NodeId::ROOT;
+        for name in path.as_bytes().split(|byte| *byte == b'/') {
+            match picture.names.get(&(node, name.to_vec())) {
+                Some(child) => node = *child,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(node))
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {

@@ -1,114 +1,169 @@
-//! `byteback changes`: which ranges of which files changed since the last backup. Only looks: no mark moves.
+//! `byteback changes`: what changed since a mark, for people and for other programs. Only looks: no mark moves.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `text` | the changed ranges of each file, as sentences or JSON lines |
+//! | `paths` | lists of names, for restic, rsync and tar |
+//! | `borg_map` | the range map of one file, for Borg 2 |
+
+mod borg_map;
+mod paths;
+mod text;
 
 use std::path::PathBuf;
 
-use byteback_control::{ContentChange, TreeService};
-use byteback_oplog::{NodeKind, WholeReason};
-use byteback_sync::{ChangedName, ChangedNode, ChangesHeader, SnapshotSpec, SyncError, TreeChange, changes};
-use clap::Args;
-use serde::Serialize;
+use byteback_control::{CutRequest, TreeService};
+use byteback_sync::SnapshotSpec;
+use clap::{Args, ValueEnum};
 
+use crate::commands::consumers::EpochArgument;
 use crate::error::{CommandError, Result};
 use crate::last_backup::LastBackup;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::tracked_folder::{self, BoundFolder, Owner};
-use crate::wording::{counted, grouped, size_exact};
-
-/// Ranges of one file that are shown without `-v`.
-const RANGES_SHOWN: usize = 8;
+use crate::tracked_folder::{self, KnownFolder, Owner};
 
 /// Flags of `changes`.
 #[derive(Args, Debug)]
+#[command(after_help = "Formats:
+  text      the changed ranges of each file (with --json: one object for each)
+  files     what is there now and changed, but directories: one ./NAME a line, below the folder
+            restic backup --files-from-raw LIST     (in the folder, with -0)
+  paths     as files, and directories, which are listed for themselves
+            rsync -aH --from0 --files-from=LIST DIR/ COPY/     (with -0)
+            tar -C DIR --null --no-recursion -T LIST -cf ...   (with -0)
+  removed   what is gone, or may be in the way of what is there now: to be removed from a copy first
+            xargs -0 -r rm -rf -- < LIST       (in the copy, with -0)
+  borg-map  the range map of one file, which is named instead of the folder
+            borg create --map LIST --reuse-from ARCHIVE NAME FILE     (Borg 2)
+
+See 'byteback consumers --help' for programs that have a mark of their own.")]
 pub(crate) struct ChangesArguments {
-    /// The folder; without it, the bound folder you are in
-    #[arg(value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Since when: mark (the last backup) or the last backup's snapshot
-    #[arg(long, value_name = "SNAPSHOT", default_value = "mark")]
+    /// The folder, or with borg-map the file; without it, the folder you are in
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// Since when: mark (what the consumer saved last), an epoch (@17), or the last backup's snapshot
+    #[arg(long, value_name = "MOMENT", default_value = "mark")]
     since: Since,
+    /// Whose mark; without it, that of 'byteback backup'
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+    /// How to tell
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// End each name by a zero byte, not by a newline: for names that have newlines
+    #[arg(short = '0', long)]
+    null: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Files,
+    Paths,
+    Removed,
+    BorgMap,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Since {
     Mark,
+    Epoch(EpochArgument),
     Snapshot(SnapshotSpec),
 }
 
 impl std::str::FromStr for Since {
-    type Err = byteback_sync::ParseSnapshotSpecError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "mark" => Ok(Self::Mark),
-            text => text.parse().map(Self::Snapshot),
+            text if text.starts_with('@') => text.parse().map(Self::Epoch),
+            text => text
+                .parse()
+                .map(Self::Snapshot)
+                .map_err(|error: byteback_sync::ParseSnapshotSpecError| error.to_string()),
         }
     }
 }
 
-#[derive(Default, Serialize)]
-struct Summary {
-    nodes: u64,
-    names: u64,
-    /// In files of which the changed ranges are known.
-    changed_bytes: u64,
-    /// Files of which only is known that they changed: they are read whole.
-    whole_files: u64,
+/// Whose changes, since when.
+struct Asked<'a> {
+    tree: &'a dyn TreeService,
+    request: CutRequest,
+    /// Whether it is the mark of 'byteback backup'.
+    is_own: bool,
 }
 
 pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<()> {
-    let bound = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
-    let consumer = tracked_folder::consumer(&bound.binding);
+    if arguments.null && !matches!(arguments.format, Format::Files | Format::Paths | Format::Removed) {
+        return Err(CommandError::new("-0 is for lists of names")
+            .next("Add --format files, paths or removed, or leave -0 out."));
+    }
+    if settings.output.json && arguments.format != Format::Text {
+        return Err(CommandError::new("--json and --format are two forms of the same").next("Leave one of them out."));
+    }
+    let (known, file) = match (arguments.format, &arguments.path) {
+        (Format::BorgMap, None) => {
+            return Err(
+                CommandError::new("a Borg map is of one file").next("Name it: byteback changes --format borg-map FILE")
+            );
+        }
+        (Format::BorgMap, Some(file)) => {
+            let (known, path) = tracked_folder::folder_of_file(file, settings)?;
+            (known, Some((file, path)))
+        }
+        (_, path) => (tracked_folder::known_folder(path.as_deref(), settings)?, None),
+    };
+    let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "changes", None);
-    let owner = Owner::of(&bound.folder, &progress)?;
-    if let Since::Snapshot(spec) = arguments.since {
-        check_snapshot(spec, &bound, owner.service(), &consumer, settings)?;
-    }
+    let owner = Owner::of(&known.folder, &progress)?;
+    let tree = owner.service();
+    let since = match arguments.since {
+        Since::Mark => None,
+        Since::Epoch(EpochArgument(epoch)) => Some(epoch),
+        Since::Snapshot(spec) => {
+            check_snapshot(spec, &known, tree, &consumer, settings)?;
+            None
+        }
+    };
     progress.finish();
-    let mut summary = Summary::default();
-    let mut stopped = None;
-    let listed = changes(owner.service(), &consumer, None, &byteback_sync::Silent, |change| {
-        print(&change, &mut summary, settings).map_err(|error| {
-            stopped = Some(error);
-            SyncError::Cancelled
-        })
-    });
-    if let Some(error) = stopped {
-        return Err(error);
+    let asked = Asked {
+        tree,
+        is_own: arguments.consumer.is_none(),
+        request: CutRequest {
+            consumer,
+            everything: false,
+            look_only: true,
+            since,
+            anonymous: false,
+        },
+    };
+    match (arguments.format, file) {
+        (Format::BorgMap, Some((file, path))) => borg_map::print(&asked, file, &path, settings),
+        (Format::Text | Format::BorgMap, _) => text::print(&asked, settings),
+        (Format::Files, _) => paths::print(&asked, paths::Kind::Files, arguments.null, settings),
+        (Format::Paths, _) => paths::print(&asked, paths::Kind::Paths, arguments.null, settings),
+        (Format::Removed, _) => paths::print(&asked, paths::Kind::Removed, arguments.null, settings),
     }
-    listed?;
-    let output = settings.output;
-    if output.json {
-        return output.object("summary", &summary);
-    }
-    if summary.nodes == 0 && summary.names == 0 {
-        return output.say("Nothing has changed since the last backup.");
-    }
-    let mut to_read = size_exact(summary.changed_bytes, output.verbosity > 0);
-    if summary.whole_files > 0 {
-        let files = counted(summary.whole_files, "whole file", "whole files");
-        to_read = match summary.changed_bytes {
-            0 => files,
-            _ => format!("{to_read} and {files}"),
-        };
-    }
-    output.say(format!(
-        "{} and {} changed; to read: {to_read}.",
-        counted(summary.nodes, "file or directory", "files and directories"),
-        counted(summary.names, "name", "names")
-    ))
 }
 
 /// The log keeps the changes since the last backup, not since each snapshot.
 fn check_snapshot(
     spec: SnapshotSpec,
-    bound: &BoundFolder,
+    known: &KnownFolder,
     tree: &dyn TreeService,
     consumer: &str,
     settings: &Settings,
 ) -> Result<()> {
-    let (server, _) = settings.connect(&bound.binding.repository.server, Some(&bound.binding))?;
-    let snapshot = byteback_sync::resolve_snapshot(&server, &bound.binding.repository.folder, spec)?;
+    let Some(binding) = &known.binding else {
+        return Err(
+            CommandError::new("the folder is not bound to a server, so it has no snapshots")
+                .next("Leave out --since for the changes since the consumer's mark."),
+        );
+    };
+    let (server, _) = settings.connect(&binding.repository.server, Some(binding))?;
+    let snapshot = byteback_sync::resolve_snapshot(&server, &binding.repository.folder, spec)?;
     let status = tree.status()?;
     let last = LastBackup::find(&status, consumer).and_then(LastBackup::seq);
     if last == Some(snapshot.seq) {
@@ -121,108 +176,4 @@ fn check_snapshot(
     .next(format!(
         "Leave out --since for those; for what was saved after snapshot {id}: byteback diff {id} latest"
     )))
-}
-
-fn print(change: &TreeChange, summary: &mut Summary, settings: &Settings) -> Result<()> {
-    let output = settings.output;
-    match change {
-        TreeChange::Header(header) => return print_header(header, settings),
-        TreeChange::Node(node) => {
-            summary.nodes += 1;
-            match &node.content {
-                ContentChange::Ranges(ranges) => {
-                    let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
-                    summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
-                }
-                ContentChange::Whole(_) if node.kind == NodeKind::File => summary.whole_files += 1,
-                _ => {}
-            }
-        }
-        TreeChange::Name(_) => summary.names += 1,
-    }
-    if output.json {
-        return output.object("change", change);
-    }
-    match change {
-        TreeChange::Header(_) => Ok(()),
-        TreeChange::Node(node) => print_node(node, settings),
-        TreeChange::Name(name) => print_name(name, settings),
-    }
-}
-
-fn print_header(header: &ChangesHeader, settings: &Settings) -> Result<()> {
-    let output = settings.output;
-    if output.json {
-        return output.object("status", header);
-    }
-    match header.since {
-        Some(_) => Ok(()),
-        None => output.say("Nothing was backed up from here yet, so everything counts as changed."),
-    }
-}
-
-fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
-    let output = settings.output;
-    let path = match &node.path {
-        Some(path) if path.as_bytes().is_empty() => ".".to_owned(),
-        Some(path) => path.to_string(),
-        None => format!("(node {}, without a name)", node.node),
-    };
-    let slash = if node.kind == NodeKind::Directory && path != "." {
-        "/"
-    } else {
-        ""
-    };
-    let new = if node.is_new { ", new" } else { "" };
-    match &node.content {
-        _ if node.kind != NodeKind::File => output.line(format!("{path}{slash}{new}")),
-        ContentChange::Unchanged => output.line(format!("{path}{new}: only attributes")),
-        ContentChange::Whole(reason) => output.line(format!("{path}{new}: the whole file{}", why(*reason))),
-        ContentChange::Ranges(ranges) => {
-            let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
-            let size = size_exact(bytes, output.verbosity > 0);
-            output.line(format!(
-                "{path}{new}: {} in {}",
-                size,
-                counted(ranges.len() as u64, "range", "ranges")
-            ))?;
-            let shown = if output.verbosity > 0 {
-                ranges.len()
-            } else {
-                RANGES_SHOWN
-            };
-            for (offset, len) in ranges.iter().take(shown) {
-                output.line(format!("  {:>20} + {}", grouped(*offset), grouped(*len)))?;
-            }
-            match ranges.len().saturating_sub(shown) {
-                0 => Ok(()),
-                more => output.line(format!(
-                    "  and {}; -v shows all",
-                    counted(more as u64, "range more", "ranges more")
-                )),
-            }
-        }
-    }
-}
-
-fn why(reason: WholeReason) -> &'static str {
-    match reason {
-        WholeReason::Created => "",
-        WholeReason::NoMark => ", as nothing was saved before",
-        WholeReason::Untracked => ", changed while the folder was not mounted",
-        WholeReason::Interrupted => ", being changed when tracking last ended",
-        WholeReason::Unsaved => ", not saved last time",
-        WholeReason::Dropped => ", as this consumer had been dropped",
-        WholeReason::LogLost => ", as the log was lost and began anew",
-    }
-}
-
-fn print_name(name: &ChangedName, settings: &Settings) -> Result<()> {
-    let path = match &name.dir {
-        Some(dir) if dir.as_bytes().is_empty() => name.name.to_string(),
-        Some(dir) => format!("{dir}/{}", name.name),
-        None => format!("{} (in a removed directory)", name.name),
-    };
-    let sign = if name.node.is_some() { '+' } else { '-' };
-    settings.output.line(format!("{sign} {path}"))
 }

@@ -6,6 +6,7 @@
 //! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount |
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
+//! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
 //! | `shell` | completions, help, usage errors, readers that go away |
@@ -19,10 +20,14 @@
     reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
 )]
 
+#[path = "../rig/random.rs"]
+#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
+mod random;
 #[path = "../rig/tree.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod tree;
 
+mod exports;
 mod failing;
 mod json;
 mod mounting;

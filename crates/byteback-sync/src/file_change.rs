@@ -1,0 +1,121 @@
+//! What changed in one file, named by its path, for programs that have an elder copy of what was at that path.
+//!
+//! **The path decides, not the file.** Our own backups follow a file through renames. Whoever holds a copy under a path must be told
+//! that all of it changed if the path leads to another file than at the mark, though nobody wrote to that one: after `mv other image`, not
+//! one byte of `other` has changed, and all of `image` has. So no name on the way may have changed since the mark; names of
+//! directories count as much as the file's own.
+
+use std::collections::HashSet;
+
+use byteback_api::ByteString;
+use byteback_control::{ChangesCursor, ContentChange, CutInfo, ErrorKind, ServiceError, TreeService};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_oplog::{NodeId, NodeKind, WholeReason};
+
+use crate::error::Result;
+
+/// How much of what is at a path may differ from what was there at the mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileContent {
+    /// These ranges, none: nothing does. They may lie beyond the file's end; every other byte of the file was at the same offset then.
+    Ranges(ExtentSet),
+    /// All of it.
+    Whole(WholeFileReason),
+}
+
+/// Why all of a file counts as changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeFileReason {
+    /// What the log says of the file.
+    Log(WholeReason),
+    /// The path led elsewhere at the mark, or may have.
+    Renamed,
+}
+
+/// A file at a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileChange {
+    /// The file.
+    pub node: NodeId,
+    /// What of it changed.
+    pub content: FileContent,
+}
+
+/// What changed in the file at `path` up to an open cut; `None` if there is no file of that name. Costs as much as there are changes.
+///
+/// # Errors
+/// If the tree cannot be asked.
+pub fn file_change(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> Result<Option<FileChange>> {
+    let Some((node, names)) = way_to(tree, cut, path)? else {
+        return Ok(None);
+    };
+    let kind = tree.names(cut.cut, &[node])?.first().and_then(|names| names.kind);
+    if kind != Some(NodeKind::File) {
+        return Ok(None);
+    }
+    let whole = |reason| FileContent::Whole(WholeFileReason::Log(reason));
+    if cut.since.is_none() {
+        let content = whole(WholeReason::NoMark);
+        return Ok(Some(FileChange { node, content }));
+    }
+    let mut content = FileContent::Ranges(ExtentSet::new());
+    let mut is_renamed = false;
+    let mut cursor = ChangesCursor::default();
+    loop {
+        let page = tree.changes(cut.cut, cursor)?;
+        if let Some(change) = page.nodes.into_iter().find(|change| change.node == node) {
+            content = match change.content {
+                ContentChange::Unchanged => content,
+                ContentChange::Whole(reason) => whole(reason),
+                ContentChange::Ranges(ranges) => {
+                    let ranges = ranges
+                        .into_iter()
+                        .filter_map(|(offset, len)| ByteRange::new(offset, offset.saturating_add(len)));
+                    FileContent::Ranges(ranges.collect())
+                }
+            };
+        }
+        is_renamed |= page
+            .names
+            .into_iter()
+            .any(|change| names.contains(&(change.parent, change.name)));
+        match page.next {
+            None => break,
+            Some(next) if next == cursor => {
+                let message = "the changes of the folder do not end; restart its daemon";
+                return Err(ServiceError::new(ErrorKind::Protocol, message).into());
+            }
+            Some(next) => cursor = next,
+        }
+    }
+    if is_renamed && matches!(content, FileContent::Ranges(_)) {
+        content = FileContent::Whole(WholeFileReason::Renamed);
+    }
+    Ok(Some(FileChange { node, content }))
+}
+
+/// The node at a path, and the names that lead to it, each with its directory.
+fn way_to(
+    tree: &dyn TreeService,
+    cut: &CutInfo,
+    path: &ByteString,
+) -> Result<Option<(NodeId, HashSet<(NodeId, ByteString)>)>> {
+    let path = path.as_bytes();
+    let mut names = HashSet::new();
+    let mut node = NodeId::ROOT;
+    let ends = path
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'/')
+        .map(|(at, _)| at);
+    let mut start = 0;
+    for end in ends.chain([path.len()]) {
+        names.insert((node, ByteString::from(&path[start..end])));
+        match tree.find(cut.cut, &ByteString::from(&path[..end]))? {
+            Some(found) => node = found,
+            None => return Ok(None),
+        }
+        start = end + 1;
+    }
+    Ok(Some((node, names)))
+}

@@ -1,0 +1,98 @@
+//! The range map that `borg create --map` of Borg 2 reads: `START LENGTH data|zero|same`, without a gap, over the whole file.
+//!
+//! *same*: as in the archive that was made at the mark; *zero*: a hole; *data*: to be read. Borg trusts the map and refuses one that
+//! does not have the file's length.
+//!
+//! The order makes it right for a file that is being written to: first the length and the holes are looked at, then the changes are
+//! listed. What is written in between is listed as changed, so it is not called *same*; what is written into a hole after it was
+//! seen is listed again next time, as the consumer began before.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use byteback_api::ByteString;
+use byteback_control::Outcome;
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_sync::{FileContent, file_change};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::Asked;
+use crate::error::{CommandError, Result};
+use crate::output::written;
+use crate::settings::Settings;
+
+pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings: &Settings) -> Result<()> {
+    let failed = |error: &io::Error| CommandError::file("read", file, error);
+    let opened = File::open(file).map_err(|error| failed(&error))?;
+    let metadata = opened.metadata().map_err(|error| failed(&error))?;
+    let no_file = || {
+        CommandError::new(format!("{} is no regular file", file.display()))
+            .next("A Borg map is of the content of one file; for whole folders use --format paths or files.")
+    };
+    if !metadata.is_file() {
+        return Err(no_file());
+    }
+    let len_bytes = metadata.len();
+    let holes = holes(&opened, len_bytes).map_err(|error| failed(&error))?;
+    let info = asked.tree.cut(&asked.request)?;
+    let change = file_change(asked.tree, &info, path);
+    asked.tree.finish(info.cut, &Outcome::Abandoned)?;
+    let change = change?.ok_or_else(no_file)?;
+    let changed = match change.content {
+        FileContent::Ranges(changed) => changed,
+        FileContent::Whole(_) => ByteRange::new(0, len_bytes).into_iter().collect(),
+    };
+    if len_bytes == 0 {
+        settings
+            .output
+            .warn("the file is empty, and Borg takes no map of an empty file: save it without one");
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    for (range, state) in map(len_bytes, &changed, &holes) {
+        written(writeln!(out, "{} {} {state}", range.start(), range.len_bytes()))?;
+    }
+    written(out.flush())
+}
+
+/// The map of a file: ascending, without gaps.
+fn map(len_bytes: u64, changed: &ExtentSet, holes: &ExtentSet) -> Vec<(ByteRange, &'static str)> {
+    let Some(all) = ByteRange::new(0, len_bytes) else {
+        return Vec::new();
+    };
+    let mut map: Vec<_> = changed.gaps_within(all).map(|same| (same, "same")).collect();
+    for changed in changed.iter_within(all) {
+        map.extend(holes.iter_within(changed).map(|zero| (zero, "zero")));
+        map.extend(holes.gaps_within(changed).map(|data| (data, "data")));
+    }
+    map.sort_unstable_by_key(|(range, _)| range.start());
+    map
+}
+
+/// The holes of a file. Where a file system knows none, there are none.
+fn holes(file: &File, len_bytes: u64) -> io::Result<ExtentSet> {
+    let mut holes = ExtentSet::new();
+    let mut at = 0;
+    while at < len_bytes {
+        let start = match seek(file, SeekFrom::Hole(at)) {
+            Ok(start) => start.min(len_bytes),
+            Err(Errno::INVAL | Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let end = match seek(file, SeekFrom::Data(start)) {
+            Ok(end) => end.min(len_bytes),
+            // No data up to the end.
+            Err(Errno::NXIO) => len_bytes,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(hole) = ByteRange::new(start, end) {
+            holes.insert(hole);
+        }
+        at = end.max(at + 1);
+    }
+    Ok(holes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Lists of names, one each line or ended by a zero byte, relative to the folder.
+//!
+//! Each begins with `./`: no name can then be taken for an option (`-`), a comment (`#`, `;`) or a pattern's sign (`!`) by the program that
+//! reads the list.
+
+use std::io::{self, BufWriter, Write};
+
+use byteback_api::ByteString;
+use byteback_control::Outcome;
+use byteback_oplog::NodeKind;
+use byteback_sync::{PathChange, Silent, SyncError, changed_paths};
+
+use super::Asked;
+use crate::error::{CommandError, Result};
+use crate::settings::Settings;
+
+/// Which names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of what is there, but directories.
+    Files,
+    /// Of what is there, but the folder itself.
+    Paths,
+    /// Of what is gone.
+    Removed,
+}
+
+pub(super) fn print(asked: &Asked<'_>, kind: Kind, null: bool, settings: &Settings) -> Result<()> {
+    let info = asked.tree.cut(&asked.request)?;
+    for error in &info.unreadable {
+        settings
+            .output
+            .item_error("changes", error.path.as_ref(), &error.message);
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut stopped = None;
+    let listed = changed_paths(asked.tree, &info, &Silent, |change| {
+        let path = match (change, kind) {
+            (PathChange::Present { path, kind }, Kind::Files) if kind != NodeKind::Directory => path,
+            (PathChange::Present { path, .. }, Kind::Paths) if !path.as_bytes().is_empty() => path,
+            (PathChange::Gone { path }, Kind::Removed) => path,
+            _ => return Ok(()),
+        };
+        write(&mut out, &path, null).map_err(|error| {
+            stopped = Some(error);
+            SyncError::Cancelled
+        })
+    });
+    // The listing's own error is the one to tell.
+    let finished = asked.tree.finish(info.cut, &Outcome::Abandoned);
+    if let Some(error) = stopped {
+        return Err(error);
+    }
+    listed?;
+    finished?;
+    crate::output::written(out.flush())
+}
+
+fn write(out: &mut impl Write, path: &ByteString, null: bool) -> Result<()> {
+    let bytes = path.as_bytes();
+    if !null && bytes.contains(&b'\n') {
+        return Err(CommandError::new(format!(
+            "the name of {path} has a newline, so that a list with one name a line cannot hold it"
+        ))
+        .next("Use -0, and tell the program that reads the list (--files-from-raw, --from0, --null)."));
+    }
+    let end: &[u8] = if null { b"\0" } else { b"\n" };
+    let parts = [b"./", bytes, end];
+    crate::output::written(parts.iter().try_for_each(|part| out.write_all(part)))
+}

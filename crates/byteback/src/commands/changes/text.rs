@@ -1,0 +1,174 @@
+//! The changed ranges of each file, as sentences or JSON lines.
+
+use byteback_control::ContentChange;
+use byteback_oplog::{NodeKind, WholeReason};
+use byteback_sync::{ChangedName, ChangedNode, ChangesHeader, SyncError, TreeChange, changes};
+use serde::Serialize;
+
+use super::Asked;
+use crate::error::Result;
+use crate::settings::Settings;
+use crate::wording::{counted, grouped, size_exact};
+
+/// Ranges of one file that are shown without `-v`.
+const RANGES_SHOWN: usize = 8;
+
+#[derive(Default, Serialize)]
+struct Summary {
+    nodes: u64,
+    names: u64,
+    /// In files of which the changed ranges are known.
+    changed_bytes: u64,
+    /// Files of which only is known that they changed: they are read whole.
+    whole_files: u64,
+}
+
+pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
+    let mut summary = Summary::default();
+    let mut stopped = None;
+    let listed = changes(asked.tree, &asked.request, &byteback_sync::Silent, |change| {
+        print_change(&change, &mut summary, asked, settings).map_err(|error| {
+            stopped = Some(error);
+            SyncError::Cancelled
+        })
+    });
+    if let Some(error) = stopped {
+        return Err(error);
+    }
+    listed?;
+    let output = settings.output;
+    if output.json {
+        return output.object("summary", &summary);
+    }
+    if summary.nodes == 0 && summary.names == 0 {
+        return output.say(match (asked.is_own, asked.request.since) {
+            (true, None) => "Nothing has changed since the last backup.".to_owned(),
+            (_, Some(epoch)) => format!("Nothing has changed since @{epoch}."),
+            (false, None) => format!("Nothing has changed since the mark of {}.", asked.request.consumer),
+        });
+    }
+    let mut to_read = size_exact(summary.changed_bytes, output.verbosity > 0);
+    if summary.whole_files > 0 {
+        let files = counted(summary.whole_files, "whole file", "whole files");
+        to_read = match summary.changed_bytes {
+            0 => files,
+            _ => format!("{to_read} and {files}"),
+        };
+    }
+    output.say(format!(
+        "{} and {} changed; to read: {to_read}.",
+        counted(summary.nodes, "file or directory", "files and directories"),
+        counted(summary.names, "name", "names")
+    ))
+}
+
+fn print_change(change: &TreeChange, summary: &mut Summary, asked: &Asked<'_>, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    match change {
+        TreeChange::Header(header) => return print_header(header, asked, settings),
+        TreeChange::Node(node) => {
+            summary.nodes += 1;
+            match &node.content {
+                ContentChange::Ranges(ranges) => {
+                    let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+                    summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
+                }
+                ContentChange::Whole(_) if node.kind == NodeKind::File => summary.whole_files += 1,
+                _ => {}
+            }
+        }
+        TreeChange::Name(_) => summary.names += 1,
+    }
+    if output.json {
+        return output.object("change", change);
+    }
+    match change {
+        TreeChange::Header(_) => Ok(()),
+        TreeChange::Node(node) => print_node(node, settings),
+        TreeChange::Name(name) => print_name(name, settings),
+    }
+}
+
+fn print_header(header: &ChangesHeader, asked: &Asked<'_>, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    if output.json {
+        return output.object("status", header);
+    }
+    match header.since {
+        Some(_) => Ok(()),
+        None if asked.request.since.is_some() => {
+            output.say("The log does not reach back to that moment, so everything counts as changed.")
+        }
+        None if asked.is_own => output.say("Nothing was backed up from here yet, so everything counts as changed."),
+        None => output.say(format!(
+            "{} has not saved anything from here yet, so everything counts as changed.",
+            asked.request.consumer
+        )),
+    }
+}
+
+fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let path = match &node.path {
+        Some(path) if path.as_bytes().is_empty() => ".".to_owned(),
+        Some(path) => path.to_string(),
+        None => format!("(node {}, without a name)", node.node),
+    };
+    let slash = if node.kind == NodeKind::Directory && path != "." {
+        "/"
+    } else {
+        ""
+    };
+    let new = if node.is_new { ", new" } else { "" };
+    match &node.content {
+        _ if node.kind != NodeKind::File => output.line(format!("{path}{slash}{new}")),
+        ContentChange::Unchanged => output.line(format!("{path}{new}: only attributes")),
+        ContentChange::Whole(reason) => output.line(format!("{path}{new}: the whole file{}", why(*reason))),
+        ContentChange::Ranges(ranges) => {
+            let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+            let size = size_exact(bytes, output.verbosity > 0);
+            output.line(format!(
+                "{path}{new}: {} in {}",
+                size,
+                counted(ranges.len() as u64, "range", "ranges")
+            ))?;
+            let shown = if output.verbosity > 0 {
+                ranges.len()
+            } else {
+                RANGES_SHOWN
+            };
+            for (offset, len) in ranges.iter().take(shown) {
+                output.line(format!("  {:>20} + {}", grouped(*offset), grouped(*len)))?;
+            }
+            match ranges.len().saturating_sub(shown) {
+                0 => Ok(()),
+                more => output.line(format!(
+                    "  and {}; -v shows all",
+                    counted(more as u64, "range more", "ranges more")
+                )),
+            }
+        }
+    }
+}
+
+fn why(reason: WholeReason) -> &'static str {
+    match reason {
+        WholeReason::Created => "",
+        WholeReason::NoMark => ", as nothing was saved before",
+        WholeReason::Untracked => ", changed while the folder was not mounted",
+        WholeReason::Interrupted => ", being changed when tracking last ended",
+        WholeReason::Unsaved => ", not saved last time",
+        WholeReason::Dropped => ", as this consumer had been dropped",
+        WholeReason::LogLost => ", as the log was lost and began anew",
+    }
+}
+
+fn print_name(name: &ChangedName, settings: &Settings) -> Result<()> {
+    let path = match &name.dir {
+        Some(dir) if dir.as_bytes().is_empty() => name.name.to_string(),
+        Some(dir) => format!("{dir}/{}", name.name),
+        None => format!("{} (in a removed directory)", name.name),
+    };
+    let sign = if name.node.is_some() { '+' } else { '-' };
+    settings.output.line(format!("{sign} {path}"))
+}

@@ -1,0 +1,473 @@
+//! Other programs, fed by `changes` and `consumers` alone: what they make of the lists must be the folder.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::random::{Random, rounds, seed};
+use crate::tree::{differences, look};
+use crate::world::{World, noise};
+
+/// A folder that is tracked and bound to no server.
+fn tracked() -> World {
+    let world = World::new();
+    world.on_tree("mount", &[]).ends_with(0);
+    world
+}
+
+/// Runs a program that must succeed, in a directory, with its standard input.
+#[track_caller]
+fn tool(directory: &Path, name: &str, arguments: &[&OsStr], input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new(name)
+        .args(arguments)
+        .current_dir(directory)
+        .env("RESTIC_PASSWORD", "test")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("cannot run {name}, which these tests need (scripts/install-dependencies): {error}")
+        });
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{name} {arguments:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.stdout
+}
+
+fn words<'a>(words: &[&'a str]) -> Vec<&'a OsStr> {
+    words.iter().map(|word| OsStr::new(*word)).collect()
+}
+
+/// The bytes that a command prints, which need not be text.
+#[track_caller]
+fn printed(world: &World, arguments: &[&str]) -> Vec<u8> {
+    let output = world.command(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{arguments:?}: {stderr}");
+    output.stdout
+}
+
+#[track_caller]
+fn list(world: &World, consumer: &str, format: &str) -> Vec<u8> {
+    let tree = world.tree();
+    let tree = tree.to_str().unwrap();
+    printed(
+        world,
+        &["changes", tree, "--consumer", consumer, "--format", format, "-0"],
+    )
+}
+
+fn paths(list: &[u8]) -> BTreeSet<PathBuf> {
+    let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| PathBuf::from(OsString::from_vec(name.strip_prefix(b"./").unwrap().to_vec())))
+        .collect()
+}
+
+fn begin(world: &World, consumer: &str) -> String {
+    let tree = world.tree();
+    world
+        .run(&["consumers", "begin", consumer, tree.to_str().unwrap()])
+        .fine()
+        .stdout
+        .trim()
+        .to_owned()
+}
+
+fn done(world: &World, consumer: &str, epoch: &str) {
+    let tree = world.tree();
+    world
+        .run(&["consumers", "done", consumer, epoch, tree.to_str().unwrap()])
+        .fine();
+}
+
+/// Names that lists and shells get wrong.
+const ODD_NAMES: [&[u8]; 12] = [
+    b"#comment",
+    b";comment",
+    b"-rf",
+    b"--delete",
+    b"!not",
+    b"  spaces  ",
+    b"star*",
+    b"[a-z]?",
+    b"new\nline",
+    b"back\\slash\\n",
+    b"\xff\xfe",
+    b"$(true) 'quoted' \"twice\"",
+];
+
+/// One random change of a tree, by the means of any program.
+fn change(root: &Path, random: &mut Random) {
+    let all = look(root);
+    let pick = |random: &mut Random, wanted: &dyn Fn(&crate::tree::Entry) -> bool| -> Option<PathBuf> {
+        let some: Vec<_> = all
+            .iter()
+            .filter(|(path, entry)| wanted(entry) && !path.as_os_str().is_empty())
+            .collect();
+        (!some.is_empty()).then(|| root.join(some[random.index(some.len())].0))
+    };
+    let directories: Vec<_> = all.iter().filter(|(_, entry)| entry.is_dir()).collect();
+    let directory = root.join(directories[random.index(directories.len())].0);
+    let name = match random.below(4) {
+        0 => OsStr::from_bytes(ODD_NAMES[random.index(ODD_NAMES.len())]).to_owned(),
+        _ => format!("name {}", random.below(20)).into(),
+    };
+    let new = directory.join(name);
+    let file = pick(random, &|entry| entry.is_file());
+    let any = pick(random, &|_| true);
+    let bytes = noise(random.next(), random.index(20_000));
+    // What cannot be done (a directory that is not empty, a name below itself) is not done.
+    let _ = match (random.below(13), file, any) {
+        (0 | 1, _, _) => fs::write(&new, &bytes),
+        (2, _, _) => fs::create_dir(&new),
+        (3, _, _) => symlink("to somewhere", &new),
+        (4 | 5, Some(file), _) => fs::OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|file| file.write_all_at(&bytes[..bytes.len().min(100)], random.below(30_000))),
+        (6, Some(file), _) => fs::hard_link(file, &new),
+        (7 | 8, _, Some(any)) => fs::rename(any, &new),
+        (9, Some(file), _) => fs::remove_file(file),
+        (10, _, Some(any)) if any.is_dir() && !any.is_symlink() => fs::remove_dir_all(&any).and_then(|()| {
+            if random.chance(50) {
+                fs::write(&any, &bytes)
+            } else {
+                Ok(())
+            }
+        }),
+        (10, Some(file), _) => fs::remove_file(&file)
+            .and_then(|()| fs::create_dir(&file))
+            .and_then(|()| fs::write(file.join("below"), &bytes)),
+        (11, Some(file), _) => fs::set_permissions(file, fs::Permissions::from_mode(0o600 + random.below(64) as u32)),
+        (12, _, Some(any)) => rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            any,
+            rustix::fs::CWD,
+            &directory,
+            rustix::fs::RenameFlags::EXCHANGE,
+        )
+        .map_err(Into::into),
+        _ => Ok(()),
+    };
+}
+
+fn remove_listed(copy: &Path, gone: &[u8]) {
+    tool(copy, "xargs", &words(&["-0", "-r", "rm", "-rf", "--"]), gone);
+}
+
+/// The copy must be the folder, but for times of directories, which rsync does not keep with a list, and those of some links.
+#[track_caller]
+fn assert_same(world: &World, copy: &Path, what: &str) {
+    let (mut tree, mut copy) = (look(&world.tree()), look(copy));
+    for entry in tree.values_mut().chain(copy.values_mut()) {
+        if !entry.is_file() {
+            entry.mtime = (0, 0);
+        }
+    }
+    let differing = differences(&tree, &copy, true);
+    assert!(differing.is_empty(), "{what}: {differing:#?}");
+}
+
+#[test]
+fn a_copy_that_rsync_keeps_by_the_lists_is_the_folder() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let copy = world.path("copy");
+    fs::create_dir(&copy).unwrap();
+    let source = world.tree().join("");
+    for round in 0..rounds(10) {
+        for _ in 0..1 + random.below(25) {
+            change(&world.tree(), &mut random);
+        }
+        let epoch = begin(&world, "mirror");
+        remove_listed(&copy, &list(&world, "mirror", "removed"));
+        let paths = list(&world, "mirror", "paths");
+        let mut arguments = words(&["-aHAX", "--from0", "--files-from=-"]);
+        arguments.extend([source.as_os_str(), copy.as_os_str()]);
+        tool(&copy, "rsync", &arguments, &paths);
+        done(&world, "mirror", &epoch);
+        assert_same(&world, &copy, &format!("seed {seed}, round {round}"));
+    }
+}
+
+#[test]
+fn archives_that_tar_makes_of_the_lists_are_the_folder_when_unpacked_in_order() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let copy = world.path("copy");
+    fs::create_dir(&copy).unwrap();
+    for round in 0..rounds(6) {
+        for _ in 0..1 + random.below(25) {
+            change(&world.tree(), &mut random);
+        }
+        let epoch = begin(&world, "nightly");
+        let gone = list(&world, "nightly", "removed");
+        let paths = list(&world, "nightly", "paths");
+        let pack = words(&[
+            "--format=posix",
+            "--xattrs",
+            "--null",
+            "--no-recursion",
+            "-T",
+            "-",
+            "-c",
+        ]);
+        let archive = tool(&world.tree(), "tar", &pack, &paths);
+        done(&world, "nightly", &epoch);
+        remove_listed(&copy, &gone);
+        tool(&copy, "tar", &words(&["--xattrs", "-xpf", "-"]), &archive);
+        // Of directories above those that were packed, unpacking changes the times.
+        let differing = differences(&look(&world.tree()), &look(&copy), false);
+        assert!(differing.is_empty(), "seed {seed}, round {round}: {differing:#?}");
+    }
+}
+
+/// Which files below a directory a program opens to read, as the kernel saw it.
+fn opened(trace: &Path, below: &Path) -> BTreeSet<PathBuf> {
+    let mut opened = BTreeSet::new();
+    // read(3</path/of/file>, ...
+    for line in fs::read_to_string(trace).unwrap().lines() {
+        let path = line.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+        if let Some((path, _)) = path
+            && let Ok(path) = Path::new(path).strip_prefix(below)
+        {
+            opened.insert(path.to_owned());
+        }
+    }
+    opened
+}
+
+const TRACE: [&str; 6] = ["-f", "-qq", "-y", "-e", "trace=read,pread64,readv,preadv,mmap", "-o"];
+
+#[test]
+fn restic_and_rsync_read_just_the_listed_files() {
+    let world = tracked();
+    let tree = world.tree();
+    fs::create_dir(tree.join("directory")).unwrap();
+    for number in 0..20 {
+        fs::write(tree.join(format!("directory/{number}")), noise(number, 10_000)).unwrap();
+    }
+    for name in ODD_NAMES {
+        fs::write(tree.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let (copy, repository, first) = (world.path("copy"), world.path("restic"), world.path("first"));
+    fs::create_dir(&copy).unwrap();
+    let restic = |arguments: &[&str], input: &[u8]| {
+        let mut all = words(&["-q", "--no-cache", "-r"]);
+        all.push(repository.as_os_str());
+        all.extend(words(arguments));
+        tool(&tree, "restic", &all, input)
+    };
+    restic(&["init"], b"");
+    let epoch = begin(&world, "restic");
+    restic(&["backup", "--files-from-raw", "-"], &list(&world, "restic", "files"));
+    done(&world, "restic", &epoch);
+    let source = tree.join("");
+    let rsync = |list: &[u8], before: &[&OsStr]| {
+        let mut all = before.to_vec();
+        all.extend(words(&["rsync", "-a", "--force", "--from0", "--files-from=-"]));
+        all.extend([source.as_os_str(), copy.as_os_str()]);
+        tool(&tree, all[0].to_str().unwrap(), &all[1..], list);
+    };
+    rsync(&list(&world, "rsync", "paths"), &[]);
+
+    let mut changed: BTreeSet<PathBuf> = ["directory/3", "directory/new"].map(PathBuf::from).into();
+    fs::write(tree.join("directory/3"), noise(33, 9_000)).unwrap();
+    fs::write(tree.join("directory/new"), "new").unwrap();
+    fs::rename(tree.join("directory/4"), tree.join("renamed")).unwrap();
+    changed.insert("renamed".into());
+    for name in &ODD_NAMES {
+        fs::write(tree.join(OsStr::from_bytes(name)), b"changed").unwrap();
+        changed.insert(OsStr::from_bytes(name).into());
+    }
+    fs::remove_file(tree.join("directory/5")).unwrap();
+
+    let epoch = begin(&world, "restic");
+    let files = list(&world, "restic", "files");
+    assert_eq!(paths(&files), changed);
+    let gone = list(&world, "restic", "removed");
+    assert_eq!(paths(&gone), ["directory/4", "directory/5"].map(PathBuf::from).into());
+    // Whether a name that only changed its place is read is left to the programs: rsync copies it, restic saves it.
+    let trace = world.path("restic.trace");
+    let mut all = words(&TRACE);
+    all.extend([trace.as_os_str(), OsStr::new("restic")]);
+    all.extend(words(&["-q", "--no-cache", "-r"]));
+    all.extend([repository.as_os_str()]);
+    all.extend(words(&["backup", "--files-from-raw", "-"]));
+    tool(&tree, "strace", &all, &files);
+    done(&world, "restic", &epoch);
+    let read = opened(&trace, &tree);
+    let is_listed = |path: &PathBuf| {
+        // strace writes bytes that are no letters in its own way.
+        let shown = path.to_str().is_some_and(|path| path.contains('\\'));
+        shown || changed.contains(path) || path.as_os_str().is_empty() || path == Path::new("directory")
+    };
+    assert!(read.iter().all(is_listed), "restic read {read:?}");
+    assert!(read.contains(Path::new("directory/3")), "{read:?}");
+
+    let trace = world.path("rsync.trace");
+    let mut strace = words(&["strace"]);
+    strace.extend(words(&TRACE));
+    strace.push(trace.as_os_str());
+    remove_listed(&copy, &gone);
+    rsync(&list(&world, "restic", "paths"), &strace);
+    // The list was made after 'done': nothing was left to do.
+    assert!(opened(&trace, &tree).iter().all(|path| path.as_os_str().is_empty()));
+    remove_listed(&copy, &gone);
+    rsync(&list(&world, "rsync", "paths"), &[]);
+    assert_same(&world, &copy, "rsync");
+
+    // What both snapshots of restic hold, one over the other, without what is gone.
+    let shown = tool(
+        &tree,
+        "restic",
+        &{
+            let mut all = words(&["-q", "--no-cache", "-r"]);
+            all.push(repository.as_os_str());
+            all.extend(words(&["snapshots", "--json"]));
+            all
+        },
+        b"",
+    );
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    let ids: Vec<&str> = shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["short_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 2);
+    for (number, id) in ids.iter().enumerate() {
+        restic(&["restore", id, "--target", first.to_str().unwrap()], b"");
+        if number == 0 {
+            remove_listed(&first, &gone);
+        }
+    }
+    // The folder itself is not in the list.
+    fs::set_permissions(&first, fs::metadata(&tree).unwrap().permissions()).unwrap();
+    let differing = differences(&look(&tree), &look(&first), false);
+    assert!(differing.is_empty(), "{differing:#?}");
+}
+
+#[test]
+fn a_list_by_lines_refuses_a_name_with_a_newline() {
+    let world = tracked();
+    fs::write(world.tree().join("plain"), "x").unwrap();
+    let by_lines = ["--consumer", "c", "--format", "files"];
+    let listed = world.on_tree("changes", &by_lines).fine();
+    assert_eq!(listed.stdout, "./plain\n");
+    fs::write(world.tree().join("new\nline"), "x").unwrap();
+    world
+        .on_tree("changes", &by_lines)
+        .ends_with(1)
+        .says("new\\nline has a newline")
+        .says("Use -0");
+    assert_eq!(list(&world, "c", "files").iter().filter(|byte| **byte == 0).count(), 2);
+    world
+        .on_tree("changes", &["--consumer", "c", "-0"])
+        .ends_with(1)
+        .says("--format");
+    world
+        .on_tree("changes", &["--consumer", "c", "--format", "files", "--json"])
+        .ends_with(1)
+        .says("two forms");
+    world.on_tree("changes", &[]).ends_with(1).says("--consumer NAME");
+}
+
+#[test]
+fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
+    let world = tracked();
+    let tree = world.tree();
+    let dir = tree.to_str().unwrap();
+    let listed = |consumer: &str| paths(&list(&world, consumer, "files"));
+    let names = |names: &[&str]| -> BTreeSet<PathBuf> { names.iter().map(PathBuf::from).collect() };
+    fs::write(tree.join("one"), "1").unwrap();
+    let first = begin(&world, "a");
+    // After the moment: in this run's list, and in the next one's again.
+    fs::write(tree.join("two"), "2").unwrap();
+    assert_eq!(listed("a"), names(&["one", "two"]));
+    done(&world, "a", &first);
+    assert_eq!(listed("a"), names(&["two"]));
+    // Said twice is said once.
+    done(&world, "a", &first);
+    // Another consumer is not disturbed, and has seen nothing.
+    assert_eq!(listed("b"), names(&["one", "two"]));
+
+    // A run that died: its moment is replaced, nothing is lost.
+    let dead = begin(&world, "a");
+    fs::write(tree.join("three"), "3").unwrap();
+    let next = begin(&world, "a");
+    world
+        .run(&["consumers", "done", "a", &dead, dir])
+        .ends_with(1)
+        .says("another run of it has begun");
+    assert_eq!(listed("a"), names(&["two", "three"]));
+    done(&world, "a", &next);
+    assert_eq!(listed("a"), names(&[]));
+    world
+        .run(&["consumers", "done", "a", "@4711", dir])
+        .ends_with(1)
+        .says("stays");
+    world
+        .run(&["consumers", "done", "a", "yesterday", dir])
+        .ends_with(2)
+        .says("is no epoch");
+    world
+        .run(&["consumers", "done", "nobody", "@1", dir])
+        .ends_with(1)
+        .says("no consumer 'nobody'");
+    for name in ["", "backup:x", "a\nb"] {
+        world.run(&["consumers", "begin", name, dir]).ends_with(2);
+    }
+
+    // The daemon's end in between: what was begun is in the log.
+    fs::write(tree.join("four"), "4").unwrap();
+    let kept = begin(&world, "a");
+    world.on_tree("umount", &[]).fine();
+    world.on_tree("mount", &[]).ends_with(0);
+    fs::write(tree.join("five"), "5").unwrap();
+    done(&world, "a", &kept);
+    // What was written shortly before the unmount is told once more.
+    let (surely, maybe) = (names(&["five"]), names(&["four", "five"]));
+    assert!(
+        surely.is_subset(&listed("a")) && listed("a").is_subset(&maybe),
+        "{:?}",
+        listed("a")
+    );
+    // Since an epoch instead of the mark; one that is not known is answered with everything.
+    let since = |epoch: &str| {
+        let printed = printed(
+            &world,
+            &[
+                "changes",
+                dir,
+                "--consumer",
+                "x",
+                "--since",
+                epoch,
+                "--format",
+                "files",
+                "-0",
+            ],
+        );
+        paths(&printed)
+    };
+    assert!(since(&kept).is_subset(&maybe));
+    assert_eq!(since("@99999"), names(&["one", "two", "three", "four", "five"]));
+    let shown = world.run(&["consumers", dir, "--json"]).fine();
+    assert_eq!(format!("@{}", shown.line("consumer")["mark"]), kept);
+}
