@@ -94,12 +94,11 @@ pub fn file_change(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> 
     Ok(Some(FileChange { node, content }))
 }
 
-/// The node at a path, and the names that lead to it, each with its directory.
-fn way_to(
-    tree: &dyn TreeService,
-    cut: &CutInfo,
-    path: &ByteString,
-) -> Result<Option<(NodeId, HashSet<(NodeId, ByteString)>)>> {
+/// Names, each with its directory.
+type Names = HashSet<(NodeId, ByteString)>;
+
+/// The node at a path, and the names that lead to it.
+fn way_to(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> Result<Option<(NodeId, Names)>> {
     let path = path.as_bytes();
     let mut names = HashSet::new();
     let mut node = NodeId::ROOT;

@@ -30,7 +30,7 @@ use crate::tracked_folder::{self, KnownFolder, Owner};
   files     what is there now and changed, but directories: one ./NAME a line, below the folder
             restic backup --files-from-raw LIST     (in the folder, with -0)
   paths     as files, and directories, which are listed for themselves
-            rsync -aH --from0 --files-from=LIST DIR/ COPY/     (with -0)
+            rsync -aHI --from0 --files-from=LIST DIR/ COPY/    (with -0)
             tar -C DIR --null --no-recursion -T LIST -cf ...   (with -0)
   removed   what is gone, or may be in the way of what is there now: to be removed from a copy first
             xargs -0 -r rm -rf -- < LIST       (in the copy, with -0)

@@ -195,7 +195,8 @@ fn a_copy_that_rsync_keeps_by_the_lists_is_the_folder() {
         let epoch = begin(&world, "mirror");
         remove_listed(&copy, &list(&world, "mirror", "removed"));
         let paths = list(&world, "mirror", "paths");
-        let mut arguments = words(&["-aHAX", "--from0", "--files-from=-"]);
+        // -I: rsync alone takes files of the same length and second for equal.
+        let mut arguments = words(&["-aHAXI", "--from0", "--files-from=-"]);
         arguments.extend([source.as_os_str(), copy.as_os_str()]);
         tool(&copy, "rsync", &arguments, &paths);
         done(&world, "mirror", &epoch);
@@ -279,7 +280,7 @@ fn restic_and_rsync_read_just_the_listed_files() {
     let source = tree.join("");
     let rsync = |list: &[u8], before: &[&OsStr]| {
         let mut all = before.to_vec();
-        all.extend(words(&["rsync", "-a", "--force", "--from0", "--files-from=-"]));
+        all.extend(words(&["rsync", "-aI", "--from0", "--files-from=-"]));
         all.extend([source.as_os_str(), copy.as_os_str()]);
         tool(&tree, all[0].to_str().unwrap(), &all[1..], list);
     };

@@ -159,6 +159,14 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         "backup",
         &crate::world::ended("backup".to_owned(), backup.spawn().unwrap()).fine(),
     );
+    check.of("consumers", &world.on_tree("consumers", &["--json"]).fine());
+    let begun = world
+        .run(&["consumers", "begin", "c", tree.to_str().unwrap(), "--json"])
+        .fine();
+    check.of("consumers begin`, `consumers done", &begun);
+    let epoch = begun.line("summary")["epoch"].to_string();
+    let done = world.run(&["consumers", "done", "c", &epoch, tree.to_str().unwrap(), "--json"]);
+    check.of("consumers begin`, `consumers done", &done.fine());
     fs::write(tree.join("file"), "changed").unwrap();
     fs::rename(tree.join("link"), tree.join("directory/link")).unwrap();
     check.of("changes", &world.on_tree("changes", &["--json"]).fine());

@@ -17,6 +17,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
 )]
 

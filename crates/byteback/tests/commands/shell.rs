@@ -58,6 +58,7 @@ fn wrong_usage_ends_with_2_and_help_with_0() {
         "diff",
         "restore",
         "changes",
+        "consumers",
         "status",
         "verify",
         "completions",
