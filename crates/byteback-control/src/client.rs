@@ -14,8 +14,8 @@ use crate::frame::{self, Frame, protocol};
 use crate::messages::{Answer, Request};
 use crate::server::socket_address;
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, NodeNames, Outcome,
-    Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, NamedCut, NodeNames,
+    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 /// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.
@@ -277,5 +277,23 @@ impl TreeService for Client {
 
     fn unmount(&self) -> Result<()> {
         self.order(&Request::Unmount)
+    }
+
+    fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
+        match self.call(&Request::OpenCut { name: name.clone() })? {
+            Answer::NamedCut(cut) => Ok(cut),
+            other => unexpected(&other),
+        }
+    }
+
+    fn close_cut(&self, name: &ByteString) -> Result<()> {
+        self.order(&Request::CloseCut { name: name.clone() })
+    }
+
+    fn list_cuts(&self) -> Result<Vec<NamedCut>> {
+        match self.call(&Request::ListCuts)? {
+            Answer::NamedCuts(cuts) => Ok(cuts),
+            other => unexpected(&other),
+        }
     }
 }

@@ -8,8 +8,8 @@ use byteback_oplog::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FinishReport, NodeNames, Outcome, ServiceError,
-    TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FinishReport, NamedCut, NodeNames, Outcome,
+    ServiceError, TreeStatus,
 };
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +69,13 @@ pub(crate) enum Request {
         outcome: Outcome,
     },
     Unmount,
+    OpenCut {
+        name: ByteString,
+    },
+    CloseCut {
+        name: ByteString,
+    },
+    ListCuts,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -87,6 +94,8 @@ pub(crate) enum Answer {
     Found(Option<NodeId>),
     Advanced(bool),
     Finished(FinishReport),
+    NamedCut(NamedCut),
+    NamedCuts(Vec<NamedCut>),
 }
 
 #[cfg(test)]

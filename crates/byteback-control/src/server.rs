@@ -403,5 +403,12 @@ fn answer(
             service.unmount()?;
             Answer::Done
         }
+        // They belong to the tree, not to the connection.
+        Request::OpenCut { name } => Answer::NamedCut(service.open_cut(&name)?),
+        Request::CloseCut { name } => {
+            service.close_cut(&name)?;
+            Answer::Done
+        }
+        Request::ListCuts => Answer::NamedCuts(service.list_cuts()?),
     })
 }

@@ -258,6 +258,25 @@ impl ConsumerStatus {
     }
 }
 
+/// A named cut of the whole tree, which programs read at its path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedCut {
+    /// Its name; the one it had, if it was ended.
+    pub name: ByteString,
+    /// Where it is read.
+    pub path: ByteString,
+    /// The first epoch after it.
+    pub epoch: Epoch,
+    /// When it was opened, nanoseconds since 1970.
+    pub opened_at_ns: i64,
+    /// Old bytes kept for it so far.
+    pub kept_bytes: u64,
+    /// It was ended, and programs still have files of it open.
+    pub is_ended: bool,
+    /// Why it cannot be read any more.
+    pub lost: Option<String>,
+}
+
 /// What kind of failure, hence what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -268,6 +287,8 @@ pub enum ErrorKind {
     PictureLost,
     /// The log failed; its message says what to do.
     Log,
+    /// What was asked for is not possible now; the message says why.
+    Refused,
     /// The tree's process cannot be reached any more.
     Gone,
     /// The two ends do not understand each other.
@@ -411,6 +432,38 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// If programs still use it; the message names what to do.
     fn unmount(&self) -> Result<()>;
+
+    /// Opens a cut of the whole tree under a name, for programs that read files: only where the tree is mounted. It lasts until
+    /// [`close_cut`](TreeService::close_cut) or the end of the mount, whatever becomes of this connection.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if there is one of this name, there are too many, or the tree is not mounted.
+    fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
+        let _ = name;
+        Err(no_named_cuts())
+    }
+
+    /// Ends a named cut; what is open of it can be read until it is closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if there is none of this name.
+    fn close_cut(&self, name: &ByteString) -> Result<()> {
+        let _ = name;
+        Err(no_named_cuts())
+    }
+
+    /// All named cuts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] where the tree is not mounted.
+    fn list_cuts(&self) -> Result<Vec<NamedCut>> {
+        Err(no_named_cuts())
+    }
+}
+
+fn no_named_cuts() -> ServiceError {
+    let message = "named cuts are for mounted folders; mount it first: byteback mount DIR";
+    ServiceError::new(ErrorKind::Refused, message)
 }
 
 fn untold() -> ServiceError {

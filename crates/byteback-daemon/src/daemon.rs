@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use byteback_control::{Server, TreeService};
+use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::{Account, Tracked};
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{Close, TIME_TICK_NS};
@@ -59,8 +60,15 @@ impl Daemon {
             pictures: Arc::clone(tree.pictures()),
         };
         let tracked = Arc::new(Tracked::with_account(account));
+        let cuts = CutSetup {
+            live: tree.live().clone(),
+            pictures: Arc::clone(tree.pictures()),
+            keep_in: tree.folder().path().to_owned(),
+            clock: Arc::clone(tree.clock()),
+            report: options.mount.report.clone(),
+        };
         let compare_again = || tree.compare_again().map_err(io::Error::other);
-        let mount = match Mount::start(&options.mount, tracked, compare_again) {
+        let mount = match Mount::start_with_cuts(&options.mount, tracked, Some(cuts), compare_again) {
             Ok(mount) => Arc::new(mount),
             Err(error) => {
                 tree.log().end_tracking()?;

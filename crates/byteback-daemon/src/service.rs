@@ -4,6 +4,7 @@
 //! attributes before and after the reading agree, and then they become its fence in the log, so that the next backup passes it by.
 
 mod attributes;
+mod named_cuts;
 mod open_cut;
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport,
-    NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    NamedCut, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
@@ -112,6 +113,13 @@ impl Service {
             )),
             _ => Ok(()),
         }
+    }
+
+    fn mounted_tree(&self) -> Result<&Mount> {
+        let message = "named cuts are for mounted folders; mount it first: byteback mount DIR";
+        self.mount
+            .as_deref()
+            .ok_or_else(|| ServiceError::new(ErrorKind::Refused, message))
     }
 
     fn path_text(&self, cut: &Cut, node: NodeId) -> Option<ByteString> {
@@ -437,6 +445,18 @@ impl TreeService for Service {
         mount
             .unmount(Unmount::IfIdle)
             .map_err(|error| ServiceError::new(ErrorKind::Gone, error.to_string()))
+    }
+
+    fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
+        named_cuts::open(self.mounted_tree()?, name)
+    }
+
+    fn close_cut(&self, name: &ByteString) -> Result<()> {
+        named_cuts::close(self.mounted_tree()?, name)
+    }
+
+    fn list_cuts(&self) -> Result<Vec<NamedCut>> {
+        Ok(named_cuts::list(self.mounted_tree()?))
     }
 }
 

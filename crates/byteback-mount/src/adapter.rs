@@ -9,11 +9,13 @@
 //! mapped pages by itself), and listings need no open directory. `ACCESS` never comes with `default_permissions`,
 //! locks never come because they were not negotiated: the kernel keeps them itself.
 
+mod hidden;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use byteback_host::errno_of;
@@ -28,6 +30,7 @@ use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, 
 
 use crate::credentials::Caller;
 use crate::handles::OpenFile;
+use crate::hidden::Hidden;
 use crate::inodes::NodeId;
 use crate::session::CacheMode;
 use crate::tracked::Origin;
@@ -63,6 +66,8 @@ pub(crate) struct CachePolicy {
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pub(crate) tree: Arc<Tree>,
+    /// The folder `.byteback`, if this mount has one; there before the first request.
+    pub(crate) hidden: Arc<OnceLock<Arc<Hidden>>>,
     pub(crate) policy: CachePolicy,
 }
 
@@ -156,26 +161,53 @@ fn decode_device(device: u32) -> u64 {
     makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }
 
+fn attributes_of(ino: u64, stat: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: system_time(stat.atime_ns),
+        mtime: system_time(stat.mtime_ns),
+        ctime: system_time(stat.ctime_ns),
+        crtime: UNIX_EPOCH,
+        kind: file_type(stat.kind),
+        // Masked to 12 bits by `Stat`.
+        perm: u16::try_from(stat.mode & 0o7777).unwrap_or(0),
+        nlink: u32::try_from(stat.nlink).unwrap_or(u32::MAX),
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: encode_device(stat.rdev),
+        blksize: stat.block_size,
+        flags: 0,
+    }
+}
+
 impl Adapter {
-    fn attributes(&self, node: NodeId, stat: &Stat) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(self.tree.visible_ino(node, stat)),
-            size: stat.size,
-            blocks: stat.blocks,
-            atime: system_time(stat.atime_ns),
-            mtime: system_time(stat.mtime_ns),
-            ctime: system_time(stat.ctime_ns),
-            crtime: UNIX_EPOCH,
-            kind: file_type(stat.kind),
-            // Masked to 12 bits by `Stat`.
-            perm: u16::try_from(stat.mode & 0o7777).unwrap_or(0),
-            nlink: u32::try_from(stat.nlink).unwrap_or(u32::MAX),
-            uid: stat.uid,
-            gid: stat.gid,
-            rdev: encode_device(stat.rdev),
-            blksize: stat.block_size,
-            flags: 0,
+    /// The hidden folder, if `ino` is in it.
+    fn hidden_of(&self, ino: INodeNo) -> Option<&Arc<Hidden>> {
+        if node(ino).hidden_number().is_some() {
+            self.hidden.get()
+        } else {
+            None
         }
+    }
+
+    /// The hidden folder, if `name` in `parent` is its name.
+    fn hidden_at(&self, parent: INodeNo, name: &OsStr) -> Option<&Arc<Hidden>> {
+        if node(parent) == NodeId::ROOT && Hidden::is_hidden_name(name) {
+            self.hidden.get()
+        } else {
+            None
+        }
+    }
+
+    /// Whether a change of `name` in `parent` is none of the tree's.
+    fn is_reserved(&self, parent: INodeNo, name: &OsStr) -> bool {
+        self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
+    }
+
+    fn attributes(&self, node: NodeId, stat: &Stat) -> FileAttr {
+        attributes_of(self.tree.visible_ino(node, stat), stat)
     }
 
     fn reply_entry(&self, reply: ReplyEntry, found: io::Result<Found>) {
@@ -259,6 +291,12 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if let Some(hidden) = self.hidden_of(parent) {
+            return hidden::lookup(hidden, node(parent), name, reply);
+        }
+        if let Some(hidden) = self.hidden_at(parent, name) {
+            return hidden::reply_entry(reply, hidden.top());
+        }
         match self.tree.lookup(node(parent), name) {
             Ok(Some(found)) => self.reply_entry(reply, Ok(found)),
             // Node 0 lets the kernel remember that the name is missing.
@@ -273,6 +311,9 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::getattr(hidden, node(ino), reply);
+        }
         match self.tree.stat(node(ino), fh.map(|fh| fh.0)) {
             Ok(stat) => reply.attr(&self.policy.ttl, &self.attributes(node(ino), &stat)),
             Err(error) => reply.error(errno(&error)),
@@ -297,6 +338,9 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if self.hidden_of(ino).is_some() {
+            return reply.error(Errno::EROFS);
+        }
         let times = (atime.is_some() || mtime.is_some()).then(|| Timestamps {
             last_access: set_time(atime),
             last_modification: set_time(mtime),
@@ -318,6 +362,9 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::readlink(hidden, node(ino), reply);
+        }
         match self.tree.read_link(node(ino)) {
             Ok(target) => reply.data(target.as_bytes()),
             Err(error) => reply.error(errno(&error)),
@@ -325,6 +372,9 @@ impl Filesystem for Adapter {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EROFS);
+        }
         let how = Creation {
             caller: caller(req),
             umask,
@@ -336,6 +386,12 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        if let Some(hidden) = self.hidden_of(parent) {
+            return hidden.make_directory(node(parent), name, move |made| hidden::reply_entry(reply, made));
+        }
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EEXIST);
+        }
         let how = Creation {
             caller: caller(req),
             umask,
@@ -345,14 +401,26 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EROFS);
+        }
         reply_empty(reply, self.tree.unlink(node(parent), name));
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(hidden) = self.hidden_of(parent) {
+            return reply_empty(reply, hidden.remove_directory(node(parent), name));
+        }
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EROFS);
+        }
         reply_empty(reply, self.tree.rmdir(node(parent), name));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EROFS);
+        }
         let made = self.tree.symlink(node(parent), name, caller(req), target.as_os_str());
         self.reply_entry(reply, made);
     }
@@ -367,16 +435,30 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let reserved = [self.is_reserved(parent, name), self.is_reserved(newparent, newname)];
+        match reserved {
+            [false, false] => {}
+            [true, true] => return reply.error(Errno::EROFS),
+            _ => return reply.error(Errno::EXDEV),
+        }
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         let done = self.tree.rename(node(parent), name, node(newparent), newname, flags);
         reply_empty(reply, done);
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        match [self.hidden_of(ino).is_some(), self.is_reserved(newparent, newname)] {
+            [false, false] => {}
+            [true, true] => return reply.error(Errno::EROFS),
+            _ => return reply.error(Errno::EXDEV),
+        }
         self.reply_entry(reply, self.tree.link(node(ino), node(newparent), newname));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::open(hidden, node(ino), open_flags(flags.0), reply);
+        }
         match self.tree.open(node(ino), caller(req), open_flags(flags.0)) {
             Ok((handle, file)) => reply.opened(FileHandle(handle), self.opened(&file)),
             Err(error) => reply.error(errno(&error)),
@@ -393,6 +475,9 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        if self.is_reserved(parent, name) {
+            return reply.error(Errno::EROFS);
+        }
         let how = Creation {
             caller: caller(req),
             umask,
@@ -413,7 +498,7 @@ impl Filesystem for Adapter {
     fn read(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -421,6 +506,9 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::read(hidden, fh.0, offset, size, reply);
+        }
         let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
         self.tree.read(fh.0, offset, len_bytes, |read| match read {
             Ok(data) => reply.data(data),
@@ -460,18 +548,25 @@ impl Filesystem for Adapter {
     fn release(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            hidden.release(fh.0);
+            return reply.ok();
+        }
         self.tree.release(fh.0);
         reply.ok();
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        if self.hidden_of(ino).is_some() {
+            return reply.ok();
+        }
         reply_empty(reply, self.tree.sync(fh.0, datasync));
     }
 
@@ -481,7 +576,14 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::readdir(hidden, node(ino), offset, reply);
+        }
         let listed = self.tree.list(node(ino), offset, false, |entry| {
+            if self.hidden_at(ino, entry.name).is_some() {
+                // Shadowed.
+                return false;
+            }
             reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), entry.name)
         });
         match listed {
@@ -491,7 +593,16 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        if let Some(hidden) = self.hidden_of(ino) {
+            return hidden::readdirplus(hidden, node(ino), offset, reply);
+        }
         let listed = self.tree.list(node(ino), offset, true, |entry| {
+            if self.hidden_at(ino, entry.name).is_some() {
+                if let Some(found) = &entry.found {
+                    self.tree.forget(found.interned.node, 1);
+                }
+                return false;
+            }
             let (attributes, generation) = match &entry.found {
                 Some(found) => (
                     self.attributes(found.interned.node, &found.stat),
@@ -523,10 +634,18 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        if self.hidden_of(ino).is_some() {
+            return reply.ok();
+        }
         reply_empty(reply, self.tree.sync_directory(node(ino), datasync));
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let ino = if self.hidden_of(ino).is_some() {
+            INodeNo(NodeId::ROOT.get())
+        } else {
+            ino
+        };
         match self.tree.statvfs(node(ino)) {
             Ok(space) => reply.statfs(
                 space.f_blocks,
@@ -552,6 +671,9 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        if self.hidden_of(ino).is_some() {
+            return reply.error(Errno::EROFS);
+        }
         let how = match flags {
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
@@ -562,7 +684,11 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        match self.tree.get_xattr(node(ino), name) {
+        let found = match self.hidden_of(ino) {
+            Some(hidden) => hidden.get_xattr(node(ino), name),
+            None => self.tree.get_xattr(node(ino), name),
+        };
+        match found {
             Ok(None) => reply.error(Errno::ENODATA),
             Ok(Some(value)) => reply_xattr(reply, size, Ok(value)),
             Err(error) => reply_xattr(reply, size, Err(error)),
@@ -570,7 +696,11 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let list = self.tree.list_xattrs(node(ino)).map(|names| {
+        let names = match self.hidden_of(ino) {
+            Some(hidden) => hidden.list_xattrs(node(ino)),
+            None => self.tree.list_xattrs(node(ino)),
+        };
+        let list = names.map(|names| {
             let mut list = Vec::new();
             for name in names {
                 list.extend_from_slice(name.as_bytes());
@@ -582,6 +712,9 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.hidden_of(ino).is_some() {
+            return reply.error(Errno::EROFS);
+        }
         reply_empty(reply, self.tree.remove_xattr(node(ino), name));
     }
 
@@ -596,6 +729,9 @@ impl Filesystem for Adapter {
         out_size: u32,
         reply: ReplyIoctl,
     ) {
+        if self.hidden_of(ino).is_some() {
+            return reply.error(Errno::ENOTTY);
+        }
         let handle = (!flags.contains(IoctlFlags::FUSE_IOCTL_DIR)).then_some(fh.0);
         let result = match cmd {
             FS_IOC_GETFLAGS => self
@@ -643,7 +779,7 @@ impl Filesystem for Adapter {
         reply_empty(reply, self.tree.allocate(fh.0, caller(req), mode, offset, length));
     }
 
-    fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let Ok(from) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
@@ -652,7 +788,12 @@ impl Filesystem for Adapter {
             libc::SEEK_HOLE => SeekFrom::Hole(from),
             _ => return reply.error(Errno::EINVAL),
         };
-        match self.tree.seek(fh.0, position) {
+        let found = match (self.hidden_of(ino), position) {
+            (Some(hidden), SeekFrom::Data(from)) => hidden.seek(fh.0, from, true),
+            (Some(hidden), _) => hidden.seek(fh.0, from, false),
+            (None, _) => self.tree.seek(fh.0, position),
+        };
+        match found {
             Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
             Err(error) => reply.error(errno(&error)),
         }
@@ -661,16 +802,20 @@ impl Filesystem for Adapter {
     fn copy_file_range(
         &self,
         req: &Request,
-        _ino_in: INodeNo,
+        ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
-        _ino_out: INodeNo,
+        ino_out: INodeNo,
         fh_out: FileHandle,
         offset_out: u64,
         len: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        if self.hidden_of(ino_in).is_some() || self.hidden_of(ino_out).is_some() {
+            // The kernel copies through the page cache then.
+            return reply.error(Errno::EXDEV);
+        }
         let len_bytes = usize::try_from(len.min(COPY_RANGE_BYTES_MAX)).unwrap_or(usize::MAX);
         match self
             .tree

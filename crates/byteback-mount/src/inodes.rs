@@ -27,8 +27,16 @@ use byteback_host::tree::{FileKind, Identity};
 /// lookup search ten thousand names. A name that was forgotten is learned again by its next lookup.
 const LINKS_MAX: usize = 32;
 
-/// Marks synthetic numbers. Real inode numbers with this bit set are legal; they only clash, which is handled.
+/// Marks synthetic numbers, together with a cleared [`HIDDEN_BIT`]. Real inode numbers with this bit set are legal; they only
+/// clash, which is handled.
 const SYNTHETIC_BIT: u64 = 1 << 63;
+
+/// Beside [`SYNTHETIC_BIT`] it marks what no backing inode stands for (see `hidden`): an inode with such a number is given a
+/// synthetic one.
+const HIDDEN_BIT: u64 = 1 << 62;
+
+/// The bits of a hidden number that tell hidden ones apart.
+pub(crate) const HIDDEN_NUMBER_MAX: u64 = HIDDEN_BIT - 1;
 
 /// The number by which the kernel and we speak of one inode while the mount lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +56,20 @@ impl NodeId {
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// The hidden node with this number, of which [`HIDDEN_NUMBER_MAX`] says how many bits count.
+    pub(crate) const fn hidden(number: u64) -> Self {
+        Self(SYNTHETIC_BIT | HIDDEN_BIT | (number & HIDDEN_NUMBER_MAX))
+    }
+
+    /// Which hidden node this is, if it is one.
+    pub(crate) const fn hidden_number(self) -> Option<u64> {
+        if self.0 >= SYNTHETIC_BIT | HIDDEN_BIT {
+            Some(self.0 & HIDDEN_NUMBER_MAX)
+        } else {
+            None
+        }
     }
 }
 
@@ -129,19 +151,25 @@ impl InodeTable {
         if let Some(node) = self.displaced.get(&(dev, ino)) {
             return *node;
         }
-        let mut node = if dev == self.root.dev && ino > NodeId::ROOT.0 {
-            NodeId(ino)
-        } else {
-            synthetic(dev, ino)
-        };
+        let mut node = self.number_of(dev, ino);
         // Terminates: each step is taken by a different live entry.
         while let Some(entry) = self.entries.get(&node) {
             if (entry.identity.dev, entry.identity.ino) == (dev, ino) {
                 break;
             }
-            node = NodeId((node.0 | SYNTHETIC_BIT).wrapping_add(1) | SYNTHETIC_BIT);
+            node = NodeId(((node.0 | SYNTHETIC_BIT).wrapping_add(1) | SYNTHETIC_BIT) & !HIDDEN_BIT);
         }
         node
+    }
+
+    /// The number that this inode has unless it is taken.
+    fn number_of(&self, dev: u64, ino: u64) -> NodeId {
+        let own = NodeId(ino);
+        if dev == self.root.dev && own > NodeId::ROOT && own.hidden_number().is_none() {
+            own
+        } else {
+            synthetic(dev, ino)
+        }
     }
 
     /// Counts one lookup of `identity` under `name` in `parent`, and remembers the name.
@@ -161,12 +189,7 @@ impl InodeTable {
                 self.release_parents(stale);
             }
         } else {
-            let expected = if identity.dev == self.root.dev && identity.ino > NodeId::ROOT.0 {
-                NodeId(identity.ino)
-            } else {
-                synthetic(identity.dev, identity.ino)
-            };
-            if node != expected {
+            if node != self.number_of(identity.dev, identity.ino) {
                 self.displaced.insert((identity.dev, identity.ino), node);
             }
             self.entries.insert(
@@ -336,7 +359,7 @@ fn synthetic(dev: u64, ino: u64) -> NodeId {
     let mut mixed = ino.wrapping_add(dev.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    NodeId((mixed ^ (mixed >> 31)) | SYNTHETIC_BIT)
+    NodeId(((mixed ^ (mixed >> 31)) | SYNTHETIC_BIT) & !HIDDEN_BIT)
 }
 
 #[cfg(test)]

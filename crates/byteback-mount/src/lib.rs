@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `adapter` | the FUSE library | what an answer means |
 //! | `tree` | POSIX: names, attributes, data, listings | FUSE |
+//! | `hidden`, [`cuts`] | the folder `.byteback`: moments of the tree that are read like directories | FUSE |
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
@@ -14,7 +15,9 @@
 
 mod adapter;
 mod credentials;
+pub mod cuts;
 mod handles;
+mod hidden;
 mod inodes;
 pub mod live;
 pub mod picture;

@@ -17,6 +17,7 @@
 //!
 //! Kept bytes go to an unnamed file, so they vanish with the process.
 
+mod frozen;
 mod keep;
 
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
 use byteback_host::tree::{self as host, FileKind, Identity, Stat};
@@ -33,11 +34,18 @@ use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::live::{LiveTree, open_for_reading};
+pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
 
 /// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
 /// costs no copy but one of a limited number of descriptors.
 const COPY_ON_UNLINK_BYTES: u64 = 64 << 10;
+
+/// So many descriptors of removed files are held for one picture: each open file of the mount is one of ours, too.
+const HELD_FILES_MAX: usize = 4096;
+
+/// Beyond that, removed files up to this size are copied; a larger one costs the picture.
+const COPY_BEYOND_HELD_BYTES: u64 = 4 << 20;
 
 /// Content is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -147,6 +155,17 @@ impl Pictures {
         }
     }
 
+    /// `node` is about to get another name than `name` in `dir`, which moves its change time.
+    pub fn before_rename(&self, node: NodeId, dir: BorrowedFd<'_>, name: &OsStr) {
+        self.each(node, |picture, state| {
+            if state.attributes.is_some() || state.failed.is_some() {
+                return Ok(());
+            }
+            let fd = host::open_path_at(dir, name).map_err(NotSaved::Node)?;
+            picture.save(state, fd.as_fd(), None)
+        });
+    }
+
     /// Attributes of `node` are about to change.
     pub fn before_attributes(&self, node: NodeId, fd: BorrowedFd<'_>) {
         self.each(node, |picture, state| picture.save(state, fd, None));
@@ -186,12 +205,16 @@ pub struct Picture {
     kept: Kept,
     lost: Mutex<Option<String>>,
     read_bytes: AtomicU64,
+    /// Descriptors of removed files that are held.
+    held_files: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Scope {
     /// Nodes that are not listed are needed too.
     everything: bool,
+    /// Of nodes that are not listed, those with a greater number came after the cut and are not needed.
+    last_node: NodeId,
     nodes: HashMap<NodeId, Arc<Mutex<NodeState>>>,
 }
 
@@ -256,6 +279,7 @@ impl NodeState {
 }
 
 /// Where a node's content comes from, beside what was kept.
+#[derive(Debug)]
 enum Source {
     /// From nowhere: all was kept.
     Kept,
@@ -310,15 +334,31 @@ impl Picture {
     /// A picture that keeps its old bytes in an unnamed file in `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Arc<Self> {
+        Self::leaving_free(dir, 0)
+    }
+
+    /// A picture that is given up before it leaves less than `reserve_bytes` free on the file system of `dir`: one that may be
+    /// kept for long must not be what fills a disk.
+    #[must_use]
+    pub fn leaving_free(dir: &Path, reserve_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             nodes: Mutex::new(Scope {
                 everything: true,
+                last_node: NodeId(u64::MAX),
                 nodes: HashMap::new(),
             }),
-            kept: Kept::new(dir),
+            kept: Kept::new(dir, reserve_bytes),
             lost: Mutex::new(None),
             read_bytes: AtomicU64::new(0),
+            held_files: AtomicUsize::new(0),
         })
+    }
+
+    /// Nodes with a greater number than `last` came after the cut: their changes are none of this picture's business.
+    pub fn ends_with(&self, last: NodeId) {
+        let mut scope = self.nodes.lock();
+        scope.last_node = last;
+        scope.nodes.retain(|node, _| *node <= last);
     }
 
     /// From now on only these nodes are needed, and of their content only these ranges.
@@ -351,9 +391,15 @@ impl Picture {
         self.kept.len_bytes()
     }
 
+    /// Why the picture is lost, if it is.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.lost.lock().clone()
+    }
+
     fn state_of(&self, node: NodeId) -> Option<Arc<Mutex<NodeState>>> {
         let mut scope = self.nodes.lock();
-        if scope.everything {
+        if scope.everything && node <= scope.last_node {
             Some(Arc::clone(scope.nodes.entry(node).or_default()))
         } else {
             scope.nodes.get(&node).cloned()
@@ -422,11 +468,18 @@ impl Picture {
         }
         let all = ByteRange::new(0, size);
         let missing_bytes = all.map_or(0, |all| state.missing(all).total_len_bytes());
-        if missing_bytes <= COPY_ON_UNLINK_BYTES {
+        let is_crowded = self.held_files.load(Ordering::Relaxed) >= HELD_FILES_MAX;
+        if missing_bytes <= COPY_ON_UNLINK_BYTES || (is_crowded && missing_bytes <= COPY_BEYOND_HELD_BYTES) {
             self.save(state, fd.as_fd(), all)?;
             state.is_kept_whole = true;
             return Ok(());
         }
+        if is_crowded {
+            return Err(NotSaved::Kept(io::Error::other(
+                "too many large files were removed while it was open",
+            )));
+        }
+        self.held_files.fetch_add(1, Ordering::Relaxed);
         state.fd = Some(fd);
         Ok(())
     }
@@ -437,9 +490,8 @@ impl Picture {
     /// [`PictureError::Node`] if they cannot be read; [`PictureError::Lost`].
     pub fn attributes(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
         self.check()?;
-        let Some(state) = self.state_of(node) else {
-            return Err(not_in_picture());
-        };
+        let visit = self.visit(node)?;
+        let state = &visit.state;
         let known = |state: &NodeState| {
             self.check()?;
             state.check()?;
@@ -472,10 +524,20 @@ impl Picture {
         sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
     ) -> Result<(), PictureError> {
         self.check()?;
-        let Some(shared) = self.state_of(node) else {
-            return Err(not_in_picture());
-        };
-        let source = source(live, &shared, node)?;
+        let visit = self.visit(node)?;
+        let source = source(live, &visit.state, node)?;
+        self.read_ranges(&visit.state, &source, ranges, true, sink)
+    }
+
+    /// `once`: what was read is not needed any more.
+    fn read_ranges(
+        &self,
+        shared: &Mutex<NodeState>,
+        source: &Source,
+        ranges: impl IntoIterator<Item = ByteRange>,
+        once: bool,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
         let mut read = PieceRead::default();
         for range in ranges {
             let mut at = range.start();
@@ -484,21 +546,15 @@ impl Picture {
                 let mut state = shared.lock();
                 self.check()?;
                 state.check()?;
-                let size = match (&state.attributes, &source) {
-                    (Some(attributes), _) => attributes.stat.size,
-                    (None, Source::File(file)) => {
-                        host::stat_fd(file)
-                            .map_err(|source| PictureError::Node { source })?
-                            .size
-                    }
-                    (None, Source::Kept) => return Err(not_in_picture()),
-                };
+                let size = size_of(&state, source)?;
                 let Some(piece) = piece.split_at(size).0 else { break };
                 read.clear();
-                self.read_piece(&state, &source, piece, &mut read)
+                self.read_piece(&state, source, piece, &mut read)
                     .map_err(|source| PictureError::Node { source })?;
                 self.check()?;
-                state.done.insert(piece);
+                if once {
+                    state.done.insert(piece);
+                }
                 // Whoever takes the bytes may be slow; writers of this node wait only while they are read.
                 drop(state);
                 read.hand_on(sink)?;
@@ -546,6 +602,16 @@ impl Picture {
         read_exact_at(file, data.start(), read.data(data)?)?;
         self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
         Ok(())
+    }
+}
+
+fn size_of(state: &NodeState, source: &Source) -> Result<u64, PictureError> {
+    match (&state.attributes, source) {
+        (Some(attributes), _) => Ok(attributes.stat.size),
+        (None, Source::File(file)) => host::stat_fd(file)
+            .map(|stat| stat.size)
+            .map_err(|source| PictureError::Node { source }),
+        (None, Source::Kept) => Err(not_in_picture()),
     }
 }
 

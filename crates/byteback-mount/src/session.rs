@@ -18,14 +18,15 @@ mod below;
 pub(crate) mod mounting;
 mod watcher;
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use byteback_host::tree as host;
-use fuser::{Config, Notifier, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -33,7 +34,9 @@ pub use self::below::ProgramBelow;
 use self::mounting::{Mounted, NotUnmounted};
 use self::watcher::Watcher;
 use crate::adapter::{Adapter, CachePolicy};
-use crate::stores::{FlushError, Flushed, Flusher, flush_stores};
+use crate::cuts::{CutSetup, Cuts, Report};
+use crate::hidden::{HIDDEN_NAME, Hidden, Job};
+use crate::stores::{FlushError, Flushed, Flusher, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
 
@@ -68,6 +71,8 @@ pub struct MountOptions {
     pub mode: CacheMode,
     /// How many threads serve; 4 if not said.
     pub threads: Option<usize>,
+    /// Where a line goes that people should find later: nowhere, if not said.
+    pub report: Report,
 }
 
 impl MountOptions {
@@ -79,6 +84,7 @@ impl MountOptions {
             at: None,
             mode: CacheMode::default(),
             threads: None,
+            report: Report::default(),
         }
     }
 }
@@ -173,11 +179,10 @@ pub fn remove_leftover(path: &Path) -> Result<(), MountError> {
 pub struct Mount {
     mounted: Mounted,
     tree: Arc<Tree>,
-    notifier: Notifier,
+    stores: Arc<Stores>,
+    cuts: Option<Arc<Cuts>>,
     end: Arc<End>,
     watcher: Arc<Watcher>,
-    /// One flush at a time: a second one would only do the same again.
-    flusher: Mutex<Flusher>,
 }
 
 impl Mount {
@@ -192,6 +197,19 @@ impl Mount {
     pub fn start(
         options: &MountOptions,
         tracked: Arc<Tracked>,
+        before_serving: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Self, MountError> {
+        Self::start_with_cuts(options, tracked, None, before_serving)
+    }
+
+    /// As [`Mount::start`]; with `cuts`, moments of the tree can be opened and are shown in the hidden folder `.byteback`.
+    ///
+    /// # Errors
+    /// As [`Mount::start`].
+    pub fn start_with_cuts(
+        options: &MountOptions,
+        tracked: Arc<Tracked>,
+        cuts: Option<CutSetup>,
         before_serving: impl FnOnce() -> io::Result<()>,
     ) -> Result<Self, MountError> {
         raise_open_file_limit();
@@ -223,8 +241,10 @@ impl Mount {
             source,
         };
 
+        let hidden = Arc::new(OnceLock::new());
         let adapter = Adapter {
             tree: Arc::clone(&tree),
+            hidden: Arc::clone(&hidden),
             policy: CachePolicy {
                 ttl: if over_itself { TTL_EXCLUSIVE } else { TTL_SHARED },
                 exclusive: over_itself,
@@ -240,20 +260,33 @@ impl Mount {
         let session = before_serving().and_then(|()| Session::from_fd(adapter, device, SessionACL::All, config));
         let started = session.and_then(|session| {
             let flusher = Flusher::start(mounted.clone())?;
-            let notifier = session.notifier();
+            let stores = Arc::new(Stores::new(Arc::clone(&tree), session.notifier(), flusher));
+            let cuts = cuts.map(|setup| Arc::new(Cuts::new(setup, Arc::clone(&stores))));
+            if let Some(cuts) = &cuts {
+                // The thread ends when the session drops the other end.
+                let (jobs, to_do) = mpsc::channel::<Job>();
+                std::thread::Builder::new()
+                    .name("byteback-cuts".into())
+                    .spawn(move || to_do.into_iter().for_each(|job| job()))?;
+                let _ = hidden.set(Arc::new(Hidden::new(Arc::clone(cuts), jobs)));
+            }
             let end = Arc::new(End::default());
             let (at_end, quit) = (Arc::clone(&end), Arc::clone(&watcher));
+            let ending = cuts.clone();
             std::thread::Builder::new()
                 .name("byteback-mount".into())
                 .spawn(move || {
                     let result = session.run().map_err(|error| error.to_string());
                     quit.disarm();
+                    if let Some(cuts) = ending {
+                        cuts.end();
+                    }
                     *at_end.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                     at_end.ended.notify_all();
                 })?;
-            Ok((notifier, end, flusher))
+            Ok((stores, cuts, end))
         });
-        let (notifier, end, flusher) = match started {
+        let (stores, cuts, end) = match started {
             Ok(started) => started,
             Err(source) => {
                 // The device is closed, so the mount is dead; take it away.
@@ -265,10 +298,10 @@ impl Mount {
         let mount = Self {
             mounted,
             tree,
-            notifier,
+            stores,
+            cuts,
             end,
             watcher,
-            flusher: Mutex::new(flusher),
         };
         mount.prove_alive().map_err(session_error)?;
         Ok(mount)
@@ -362,8 +395,19 @@ impl Mount {
     /// # Errors
     /// [`FlushError`] names the nodes of which the kernel could not write back everything.
     pub fn flush_stores(&self) -> Result<Flushed, FlushError> {
-        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-        flush_stores(&self.tree, &flusher, &self.notifier)
+        self.stores.flush()
+    }
+
+    /// The named cuts; `None` where the mount was started without.
+    #[must_use]
+    pub fn cuts(&self) -> Option<&Arc<Cuts>> {
+        self.cuts.as_ref()
+    }
+
+    /// Whether the backing directory has an entry of its own that the hidden folder shadows while it is mounted.
+    #[must_use]
+    pub fn shadows_an_entry(&self) -> bool {
+        self.cuts.is_some() && self.tree.has_in_root(OsStr::new(HIDDEN_NAME))
     }
 }
 

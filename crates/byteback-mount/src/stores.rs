@@ -16,6 +16,7 @@ mod flusher;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_host::tree::{self as host};
 use fuser::{INodeNo, Notifier};
@@ -68,7 +69,32 @@ impl Drop for OwnOpens<'_> {
     }
 }
 
-pub(crate) fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) -> Result<Flushed, FlushError> {
+/// What it takes to flush.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    tree: Arc<Tree>,
+    notifier: Notifier,
+    /// One flush at a time: a second one would only do the same again.
+    flusher: Mutex<Flusher>,
+}
+
+impl Stores {
+    pub(crate) fn new(tree: Arc<Tree>, notifier: Notifier, flusher: Flusher) -> Self {
+        Self {
+            tree,
+            notifier,
+            flusher: Mutex::new(flusher),
+        }
+    }
+
+    /// See [`crate::Mount::flush_stores`].
+    pub(crate) fn flush(&self) -> Result<Flushed, FlushError> {
+        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        flush_stores(&self.tree, &flusher, &self.notifier)
+    }
+}
+
+fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) -> Result<Flushed, FlushError> {
     let mut flushed = Flushed::default();
     let mut failed: Vec<(NodeId, String, io::Error)> = Vec::new();
     // Numbers and names, no open files: the flusher must not be the one who closes them.

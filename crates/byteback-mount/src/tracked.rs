@@ -163,6 +163,12 @@ impl Tracked {
         Self { account: Some(account) }
     }
 
+    /// What keeps account of the changes, if anything does.
+    #[must_use]
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+
     /// Begins a change of content. `ranges_of` answers which bytes are about to change, none if only attributes are; where
     /// that depends on the file, it must look while there is no cut: what is changed between the look and this change is then of
     /// the same epoch, and logged by whoever changed it. It is given the operation and the node, if the log knows that.
@@ -391,6 +397,7 @@ impl Tracked {
         let node = names.node(&object.identity)?;
         if let Some(node) = node {
             names.operation.compare(node, || looks_like(fd))?;
+            names.account.pictures.before_attributes(node, fd);
         }
         let stat = link()?;
         match (parent, node) {
@@ -463,9 +470,9 @@ impl Tracked {
         };
         let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let node = names.moved(moved)?;
+        let node = names.moved(from, moved)?;
         let over = match replaced {
-            Some(over) if exchange => names.moved(over)?,
+            Some(over) if exchange => names.moved(to, over)?,
             Some(over) => names.victim(to, over)?,
             None => None,
         };

@@ -140,6 +140,11 @@ impl Tree {
         &self.root_stat
     }
 
+    /// Whether the backing directory itself has an entry of this name.
+    pub(crate) fn has_in_root(&self, name: &OsStr) -> bool {
+        host::stat_at(&*self.root, name).is_ok()
+    }
+
     /// The number that programs see for an inode: what the kernel was or would be told.
     pub(crate) fn visible_ino(&self, node: NodeId, stat: &Stat) -> u64 {
         if node == NodeId::ROOT { stat.ino } else { node.get() }

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use byteback_extents::ExtentSet;
 use redb::ReadableTable;
 
-use crate::database::{self, Snapshot};
+use crate::database::{self, Snapshot, meta};
 use crate::error::Result;
 use crate::file_marks::{borders_of_all, change_state, marks_of};
 use crate::held::Hold;
@@ -367,6 +367,14 @@ impl Cut {
     /// If the database cannot be read.
     pub fn places_of(&self, node: NodeId) -> Result<Vec<(NodeId, OsString)>> {
         self.snapshot.places_of(node)
+    }
+
+    /// Nodes with a greater number than this came into being after the cut.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn last_node(&self) -> Result<NodeId> {
+        self.snapshot.number(meta::LAST_NODE).map(NodeId)
     }
 
     /// How many nodes the tree has at the cut.

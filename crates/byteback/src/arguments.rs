@@ -127,6 +127,8 @@ pub(crate) enum Command {
     Changes(commands::changes::ChangesArguments),
     /// List the programs that have a mark in a folder, and set their marks from scripts
     Consumers(commands::consumers::ConsumersArguments),
+    /// Open, list and end moments of a mounted folder that any program can read
+    Cut(commands::cut::CutArguments),
     /// Show since when folders are tracked, with every gap, and when they were last backed up
     Status(commands::status::StatusArguments),
     /// Check that a snapshot can be read in full, and with --deep that it equals the folder

@@ -4,6 +4,7 @@ pub(crate) mod backup;
 pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod consumers;
+pub(crate) mod cut;
 pub(crate) mod diff;
 pub(crate) mod init;
 pub(crate) mod invite;
@@ -36,6 +37,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Restore(arguments) => restore::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
         Command::Consumers(arguments) => consumers::run(&arguments, settings),
+        Command::Cut(arguments) => cut::run(&arguments, settings),
         Command::Status(arguments) => status::run(&arguments, settings),
         Command::Verify(arguments) => verify::run(&arguments, settings),
         Command::Completions(arguments) => completions::run(&arguments, settings),

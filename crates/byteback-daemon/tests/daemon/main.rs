@@ -17,6 +17,7 @@ mod operations;
 
 mod adversary;
 mod coverage;
+mod cuts;
 mod fixture;
 mod life;
 mod other_mount;

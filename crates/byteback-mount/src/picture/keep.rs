@@ -15,6 +15,9 @@ use super::read_exact_at;
 
 const COPY_BYTES: u64 = 1 << 20;
 
+/// The free space is looked at each time so much was kept.
+const CHECK_EVERY_BYTES: u64 = 4 << 20;
+
 /// What was at a range at the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptBytes {
@@ -60,13 +63,16 @@ pub(super) enum NotSaved {
 #[derive(Debug)]
 pub(super) struct Kept {
     dir: PathBuf,
+    /// What must stay free on the file system of `dir`.
+    reserve_bytes: u64,
     file: Mutex<KeptFile>,
 }
 
 impl Kept {
-    pub(super) fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: &Path, reserve_bytes: u64) -> Self {
         Self {
             dir: dir.to_owned(),
+            reserve_bytes,
             file: Mutex::new(KeptFile::None),
         }
     }
@@ -117,6 +123,17 @@ impl Kept {
             return Err(io::Error::other("the picture was given up"));
         };
         let offset = *len;
+        if self.reserve_bytes > 0
+            && (offset == 0 || offset / CHECK_EVERY_BYTES != (offset + bytes.len() as u64) / CHECK_EVERY_BYTES)
+        {
+            let space = rustix::fs::fstatvfs(&*file)?;
+            if space.f_bavail.saturating_mul(space.f_frsize) < self.reserve_bytes {
+                return Err(io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    "the disk of the state folder is nearly full",
+                ));
+            }
+        }
         file.write_all_at(bytes, offset)?;
         *len += bytes.len() as u64;
         Ok(offset)

@@ -54,10 +54,11 @@ impl NameChange<'_> {
     }
 
     /// The node that is about to get another name.
-    pub(super) fn moved(&self, moved: Victim) -> TrackedResult<Option<LoggedNode>> {
+    pub(super) fn moved(&self, place: Place<'_>, moved: Victim) -> TrackedResult<Option<LoggedNode>> {
         let node = self.node(&moved.object.identity)?;
         if let Some(node) = node {
             self.operation.compare(node, || Some(moved.fence))?;
+            self.account.pictures.before_rename(node, place.dir, place.name);
         }
         Ok(node)
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_daemon::{Daemon, DaemonOptions, StateFolder};
+use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::ScanReport;
 use clap::{Args, ValueEnum};
@@ -82,6 +83,8 @@ struct Ready {
     changed_names: u64,
     unreadable_directories: Vec<String>,
     programs_below: Vec<Below>,
+    /// The folder has a `.byteback` of its own, which is not seen while it is mounted.
+    shadows_an_entry: bool,
 }
 
 /// A program that was in the folder before it was mounted, so that what it changes passes the mount by.
@@ -202,6 +205,7 @@ fn start(
     let options = DaemonOptions {
         mount: MountOptions {
             at,
+            report: Report::new(log),
             mode: match mode {
                 Mode::Exact => CacheMode::Exact,
                 Mode::Fast => CacheMode::Fast,
@@ -235,6 +239,7 @@ fn start(
         changed_names: scan.changed_names,
         unreadable_directories: unreadable.collect(),
         programs_below: below.collect(),
+        shadows_an_entry: daemon.mount().shadows_an_entry(),
     };
     Ok((daemon, ready))
 }
@@ -327,6 +332,11 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     output.say(format!("  {}", found(ready)))?;
     print_unreadable(ready, output);
     print_below(&ready.programs_below, output);
+    if ready.shadows_an_entry {
+        output.warn(
+            "the folder has a .byteback of its own; it is saved like everything else, but not seen while the folder is mounted",
+        );
+    }
     if Binding::read(folder)?.is_none() {
         output.say(format!(
             "  It is not backed up yet: byteback init {} -r http://HOST:PORT/FOLDER",

@@ -1,0 +1,451 @@
+//! The folder `.byteback` in the root of a mount: no listing shows it, but whoever knows its name can enter it.
+//!
+//! | path | what |
+//! |---|---|
+//! | `.byteback/cut/` | the open cuts; `mkdir` in it opens one, `rmdir` ends it; writable by the tree's owner and root |
+//! | `.byteback/cut/NAME/` | the tree at that moment, see [`crate::cuts`] |
+//!
+//! Everything below is read-only (`EROFS`); nothing can be moved or linked from here into the tree or back (`EXDEV`, by copying
+//! at most). A real `.byteback` in the backing directory's root is shadowed while the tree is mounted; cuts and backups see it.
+//!
+//! **Node numbers** are computed, not remembered: two bits say that a node is hidden (see [`crate::inodes`]), the rest which. In a
+//! cut it is made of the cut's serial number and the log's node number. So it is the same each time it is asked for, hard links
+//! share it, and no two cuts, nor a cut and the live tree, ever have the same: nothing that a kernel remembers of one is taken
+//! for another, and a program that compares device and inode never takes an old file for the one that lives now.
+//!
+//! This module knows no FUSE. All methods may be called from any number of threads that serve requests.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::{NodeId as LoggedNode, NodeKind};
+use parking_lot::Mutex;
+
+use crate::cuts::{Cuts, FrozenTree, SERIAL_MAX};
+use crate::inodes::NodeId;
+use crate::picture::{FrozenFile, NodeAttributes};
+
+/// The name in the root.
+pub(crate) const HIDDEN_NAME: &str = ".byteback";
+const CUT_NAME: &str = "cut";
+
+/// Of a node's number, so many bits are the log's.
+const LOGGED_BITS: u32 = 40;
+const LOGGED_MAX: u64 = (1 << LOGGED_BITS) - 1;
+
+/// What kind of hidden node, in the two bits above the others.
+const KIND_SHIFT: u32 = 60;
+const KIND_FIXED: u64 = 0;
+const KIND_FROZEN: u64 = 1;
+
+/// A hidden node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HiddenNode {
+    /// `.byteback`.
+    Top,
+    /// `.byteback/cut`.
+    Cuts,
+    /// A node of a cut.
+    Frozen {
+        /// Which cut.
+        serial: u64,
+        /// Which node.
+        node: LoggedNode,
+    },
+}
+
+impl HiddenNode {
+    /// Which hidden node `node` is; `None` for a node of the live tree, `Some(None)` for a number that was never given.
+    pub(crate) fn of(node: NodeId) -> Option<Option<Self>> {
+        let number = node.hidden_number()?;
+        let rest = number & ((1 << KIND_SHIFT) - 1);
+        Some(match (number >> KIND_SHIFT, rest) {
+            (KIND_FIXED, 1) => Some(Self::Top),
+            (KIND_FIXED, 2) => Some(Self::Cuts),
+            (KIND_FROZEN, rest) => Some(Self::Frozen {
+                serial: rest >> LOGGED_BITS,
+                node: LoggedNode(rest & LOGGED_MAX),
+            }),
+            _ => None,
+        })
+    }
+
+    /// # Errors
+    /// `EOVERFLOW` for a node of the log with a number that does not fit.
+    pub(crate) fn number(self) -> io::Result<NodeId> {
+        let number = match self {
+            Self::Top => 1,
+            Self::Cuts => 2,
+            Self::Frozen { serial, node } => {
+                if node.0 > LOGGED_MAX || serial > SERIAL_MAX {
+                    return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
+                }
+                (KIND_FROZEN << KIND_SHIFT) | (serial << LOGGED_BITS) | node.0
+            }
+        };
+        Ok(NodeId::hidden(number))
+    }
+}
+
+/// For how long the kernel may remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    /// It never changes.
+    Always,
+    /// It may be different the next time.
+    No,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct HiddenFound {
+    pub(crate) node: NodeId,
+    pub(crate) stat: Stat,
+    /// The name stands for this node.
+    pub(crate) name: Lasting,
+    pub(crate) attributes: Lasting,
+}
+
+/// A listed name.
+#[derive(Clone, Debug)]
+pub(crate) struct HiddenEntry {
+    pub(crate) name: OsString,
+    pub(crate) node: NodeId,
+    pub(crate) kind: FileKind,
+    /// The position after it.
+    pub(crate) cookie: u64,
+}
+
+/// An open file below `.byteback`.
+#[derive(Debug)]
+pub(crate) struct HiddenFile {
+    tree: Arc<FrozenTree>,
+    file: FrozenFile,
+}
+
+/// Work that a thread which serves requests must not do.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// See the module.
+pub(crate) struct Hidden {
+    cuts: Arc<Cuts>,
+    jobs: Sender<Job>,
+    files: Mutex<HashMap<u64, Arc<HiddenFile>>>,
+    next_file: AtomicU64,
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Hidden").finish_non_exhaustive()
+    }
+}
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+fn file_kind(kind: NodeKind) -> FileKind {
+    match kind {
+        NodeKind::File => FileKind::File,
+        NodeKind::Directory => FileKind::Dir,
+        NodeKind::Symlink => FileKind::Symlink,
+        NodeKind::Fifo => FileKind::Fifo,
+        NodeKind::Socket => FileKind::Socket,
+        NodeKind::CharDevice => FileKind::CharDevice,
+        NodeKind::BlockDevice => FileKind::BlockDevice,
+    }
+}
+
+impl Hidden {
+    /// `jobs` go to a thread that may wait for requests to be served.
+    pub(crate) fn new(cuts: Arc<Cuts>, jobs: Sender<Job>) -> Self {
+        Self {
+            cuts,
+            jobs,
+            files: Mutex::default(),
+            next_file: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn is_hidden_name(name: &OsStr) -> bool {
+        name.as_bytes() == HIDDEN_NAME.as_bytes()
+    }
+
+    fn node(node: NodeId) -> io::Result<HiddenNode> {
+        HiddenNode::of(node).flatten().ok_or_else(|| errno(libc::ESTALE))
+    }
+
+    fn tree(&self, serial: u64) -> io::Result<Arc<FrozenTree>> {
+        self.cuts.numbered(serial).ok_or_else(|| errno(libc::ESTALE))
+    }
+
+    /// A directory of ours: its owner is the tree's.
+    fn fixed(&self, node: HiddenNode) -> io::Result<HiddenFound> {
+        let stat = host::stat_fd(&**self.cuts.setup().live.root())?;
+        let nlink = match node {
+            HiddenNode::Cuts => 2 + self.cuts.names().len() as u64,
+            _ => 3,
+        };
+        let stat = Stat {
+            mode: 0o755,
+            nlink,
+            size: 0,
+            blocks: 0,
+            ..stat
+        };
+        Ok(HiddenFound {
+            node: node.number()?,
+            stat,
+            name: Lasting::Always,
+            attributes: Lasting::No,
+        })
+    }
+
+    fn frozen(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<HiddenFound> {
+        let number = HiddenNode::Frozen {
+            serial: tree.serial(),
+            node,
+        }
+        .number()?;
+        let attributes = match tree.attributes(node) {
+            Err(_) if node == LoggedNode::ROOT && tree.picture.lost().is_some() => return self.lost_root(number),
+            attributes => attributes?,
+        };
+        Ok(HiddenFound {
+            node: number,
+            stat: attributes.stat,
+            name: Lasting::Always,
+            attributes: Lasting::Always,
+        })
+    }
+
+    /// `.byteback` itself.
+    pub(crate) fn top(&self) -> io::Result<HiddenFound> {
+        self.fixed(HiddenNode::Top)
+    }
+
+    /// What `name` in `parent` is. Both answers come with how long they hold.
+    pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Result<HiddenFound, Lasting>> {
+        match Self::node(parent)? {
+            HiddenNode::Top if name == CUT_NAME => self.fixed(HiddenNode::Cuts).map(Ok),
+            HiddenNode::Top => Ok(Err(Lasting::No)),
+            HiddenNode::Cuts => match self.cuts.named(name) {
+                Some(tree) => self.cut_root(&tree).map(Ok),
+                None => Ok(Err(Lasting::No)),
+            },
+            HiddenNode::Frozen { serial, node } => {
+                let tree = self.tree(serial)?;
+                match tree.child(node, name)? {
+                    Some(child) => self.frozen(&tree, child).map(Ok),
+                    None => Ok(Err(Lasting::Always)),
+                }
+            }
+        }
+    }
+
+    fn cut_root(&self, tree: &FrozenTree) -> io::Result<HiddenFound> {
+        Ok(HiddenFound {
+            // It can be ended and another opened under the same name.
+            name: Lasting::No,
+            ..self.frozen(tree, LoggedNode::ROOT)?
+        })
+    }
+
+    /// What stands for the root of a cut that is lost: something that can be named and removed.
+    fn lost_root(&self, node: NodeId) -> io::Result<HiddenFound> {
+        Ok(HiddenFound {
+            node,
+            name: Lasting::No,
+            ..self.fixed(HiddenNode::Top)?
+        })
+    }
+
+    pub(crate) fn stat(&self, node: NodeId) -> io::Result<HiddenFound> {
+        match Self::node(node)? {
+            HiddenNode::Frozen { serial, node } => self.frozen(&*self.tree(serial)?, node),
+            fixed => self.fixed(fixed),
+        }
+    }
+
+    /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing more.
+    fn more(&self, node: NodeId) -> io::Result<Option<Arc<NodeAttributes>>> {
+        match Self::node(node)? {
+            HiddenNode::Frozen { serial, node } => self.tree(serial)?.attributes(node).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn read_link(&self, node: NodeId) -> io::Result<OsString> {
+        let target = self.more(node)?.and_then(|more| more.target.clone());
+        target.ok_or_else(|| errno(libc::EINVAL))
+    }
+
+    pub(crate) fn get_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        let more = self.more(node)?;
+        let found = more.and_then(|more| more.xattrs.iter().find(|(known, _)| known == name).cloned());
+        Ok(found.map(|(_, value)| value))
+    }
+
+    pub(crate) fn list_xattrs(&self, node: NodeId) -> io::Result<Vec<OsString>> {
+        let more = self.more(node)?;
+        Ok(more.map_or_else(Vec::new, |more| {
+            more.xattrs.iter().map(|(name, _)| name.clone()).collect()
+        }))
+    }
+
+    /// The entries of `node` after the position `cookie`, until `deliver` says that one does not fit.
+    pub(crate) fn list(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        mut deliver: impl FnMut(&HiddenEntry, Option<HiddenFound>) -> bool,
+    ) -> io::Result<()> {
+        let which = Self::node(node)?;
+        let frozen = match which {
+            HiddenNode::Frozen { serial, node } => Some((self.tree(serial)?, node)),
+            _ => None,
+        };
+        let dots = [".", ".."].map(OsString::from);
+        let mut position = cookie;
+        for name in dots.into_iter().skip(usize::try_from(cookie).unwrap_or(usize::MAX)) {
+            position += 1;
+            let entry = HiddenEntry {
+                name,
+                node,
+                kind: FileKind::Dir,
+                cookie: position,
+            };
+            if deliver(&entry, None) {
+                return Ok(());
+            }
+        }
+        let skip = usize::try_from(position.saturating_sub(2)).unwrap_or(usize::MAX);
+        let Some((tree, directory)) = frozen else {
+            let entries = match which {
+                HiddenNode::Top => vec![(OsString::from(CUT_NAME), self.fixed(HiddenNode::Cuts)?)],
+                _ => self.cut_roots()?,
+            };
+            for (name, found) in entries.into_iter().skip(skip) {
+                position += 1;
+                let entry = HiddenEntry {
+                    name,
+                    node: found.node,
+                    kind: FileKind::Dir,
+                    cookie: position,
+                };
+                if deliver(&entry, Some(found)) {
+                    break;
+                }
+            }
+            return Ok(());
+        };
+        for (name, child) in tree.entries(directory)?.iter().skip(skip) {
+            position += 1;
+            let Some(kind) = tree.kind(*child)? else { continue };
+            // One that cannot be read is listed all the same; whoever asks for it is told.
+            let found = self.frozen(&tree, *child).ok();
+            let serial = tree.serial();
+            let entry = HiddenEntry {
+                name: name.clone(),
+                node: HiddenNode::Frozen { serial, node: *child }.number()?,
+                kind: file_kind(kind),
+                cookie: position,
+            };
+            if deliver(&entry, found) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_roots(&self) -> io::Result<Vec<(OsString, HiddenFound)>> {
+        let names = self.cuts.names().into_iter();
+        names
+            .filter_map(|name| {
+                let tree = self.cuts.named(&name)?;
+                Some(self.cut_root(&tree).map(|found| (name, found)))
+            })
+            .collect()
+    }
+
+    pub(crate) fn open(&self, node: NodeId) -> io::Result<u64> {
+        let file = match Self::node(node)? {
+            HiddenNode::Frozen { serial, node } => {
+                let tree = self.tree(serial)?;
+                let file = tree.open(node)?;
+                HiddenFile { tree, file }
+            }
+            _ => return Err(errno(libc::EISDIR)),
+        };
+        let handle = self.next_file.fetch_add(1, Ordering::Relaxed);
+        self.files.lock().insert(handle, Arc::new(file));
+        Ok(handle)
+    }
+
+    pub(crate) fn release(&self, handle: u64) {
+        let file = self.files.lock().remove(&handle);
+        // Perhaps the last reader of a cut that was ended: what that kept is freed without the lock.
+        drop(file);
+    }
+
+    fn file(&self, handle: u64) -> io::Result<Arc<HiddenFile>> {
+        self.files
+            .lock()
+            .get(&handle)
+            .cloned()
+            .ok_or_else(|| errno(libc::EBADF))
+    }
+
+    /// Fills `buffer`; fewer bytes only at the end of the file.
+    pub(crate) fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let HiddenFile { tree, file } = &*self.file(handle)?;
+        file.read_at(offset, buffer).map_err(|error| tree.failed(&error))
+    }
+
+    pub(crate) fn seek(&self, handle: u64, from: u64, to_data: bool) -> io::Result<u64> {
+        let HiddenFile { tree, file } = &*self.file(handle)?;
+        let found = file.seek(from, to_data).map_err(|error| tree.failed(&error))?;
+        found.ok_or_else(|| errno(libc::ENXIO))
+    }
+
+    /// Opens a cut on another thread; `done` hears of it there.
+    pub(crate) fn make_directory(
+        self: &Arc<Self>,
+        parent: NodeId,
+        name: &OsStr,
+        done: impl FnOnce(io::Result<HiddenFound>) + Send + 'static,
+    ) {
+        match Self::node(parent) {
+            Ok(HiddenNode::Cuts) => {}
+            Ok(_) => return done(Err(errno(libc::EROFS))),
+            Err(error) => return done(Err(error)),
+        }
+        let (hidden, name) = (Arc::clone(self), name.to_owned());
+        let job: Job = Box::new(move || {
+            let opened = hidden.cuts.open_tree(&name);
+            done(match opened {
+                Ok(tree) => hidden.cut_root(&tree),
+                Err(error) => Err(errno(error.errno())),
+            });
+        });
+        // If nobody takes it, the mount is ending, and with it the request: its reply goes with the job.
+        let _ = self.jobs.send(job);
+    }
+
+    /// Ends a cut.
+    pub(crate) fn remove_directory(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+        match Self::node(parent)? {
+            HiddenNode::Cuts => self.cuts.close(name).map_err(|error| errno(error.errno())),
+            _ => Err(errno(libc::EROFS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! Node numbers; what is in the folder is tested on real mounts.
+
+use super::*;
+
+#[test]
+fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
+    let frozen = |serial, node| HiddenNode::Frozen {
+        serial,
+        node: LoggedNode(node),
+    };
+    let nodes = [
+        HiddenNode::Top,
+        HiddenNode::Cuts,
+        frozen(0, 1),
+        frozen(0, LOGGED_MAX),
+        frozen(SERIAL_MAX, 1),
+        frozen(SERIAL_MAX, LOGGED_MAX),
+        frozen(7, 0),
+    ];
+    let mut numbers = Vec::new();
+    for node in nodes {
+        let number = node.number().unwrap();
+        assert_eq!(HiddenNode::of(number), Some(Some(node)));
+        numbers.push(number);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), nodes.len());
+    assert!(frozen(0, LOGGED_MAX + 1).number().is_err());
+    assert!(frozen(SERIAL_MAX + 1, 1).number().is_err());
+    for live in [NodeId::ROOT, NodeId::new(u64::MAX >> 1), NodeId::new(0b10 << 62)] {
+        assert_eq!(HiddenNode::of(live), None);
+    }
+    for never_given in [u64::MAX, 0b11 << 62, (0b11 << 62) | 3] {
+        assert_eq!(HiddenNode::of(NodeId::new(never_given)), Some(None));
+    }
+}

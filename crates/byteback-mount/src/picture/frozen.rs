@@ -1,0 +1,202 @@
+//! Files of a picture that are read like any other file: any part, any number of times, by anybody.
+//!
+//! What a backup reads once is not needed any more; what is read here stays needed for as long as the picture is open. So
+//! that a walk over a million files leaves nothing behind in memory, a node that was only looked at is forgotten at once: a
+//! [`Visit`] lasts as long as one look, and what the picture then holds of the node is nothing, or what a change left there.
+//!
+//! **Invariant.** A node without an entry in the picture is unchanged since the cut. Whoever reads it holds its entry, locked, and
+//! whoever changes it takes the same entry first; it is removed only when nobody else has it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree as host;
+use byteback_oplog::NodeId;
+use parking_lot::Mutex;
+
+use super::keep::KeptBytes;
+use super::{Content, NodeState, Picture, PictureError, Source, not_in_picture, size_of, source};
+use crate::live::LiveTree;
+
+/// The entry of a node while somebody looks at it.
+pub(super) struct Visit<'a> {
+    picture: &'a Picture,
+    node: NodeId,
+    pub(super) state: Arc<Mutex<NodeState>>,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let mut scope = self.picture.nodes.lock();
+        // One in the table and this one: nobody else has it, and nobody gets it while the table is locked.
+        if scope.everything
+            && Arc::strong_count(&self.state) == 2
+            && scope
+                .nodes
+                .get(&self.node)
+                .is_some_and(|state| Arc::ptr_eq(state, &self.state))
+            && self.state.lock().is_blank()
+        {
+            scope.nodes.remove(&self.node);
+        }
+    }
+}
+
+impl NodeState {
+    /// Whether nothing is known of the node: then it need not be listed.
+    fn is_blank(&self) -> bool {
+        let Self {
+            needed,
+            done,
+            kept,
+            attributes,
+            fd,
+            is_kept_whole,
+            failed,
+        } = self;
+        matches!(needed, super::Needed::All)
+            && done.is_empty()
+            && kept.is_empty()
+            && attributes.is_none()
+            && fd.is_none()
+            && !is_kept_whole
+            && failed.is_none()
+    }
+}
+
+/// An open file of a picture.
+#[derive(Debug)]
+pub struct FrozenFile {
+    picture: Arc<Picture>,
+    node: NodeId,
+    source: Source,
+}
+
+impl Picture {
+    pub(super) fn visit(&self, node: NodeId) -> Result<Visit<'_>, PictureError> {
+        let state = self.state_of(node).ok_or_else(not_in_picture)?;
+        Ok(Visit {
+            picture: self,
+            node,
+            state,
+        })
+    }
+
+    /// Opens the regular file `node` as it was at the cut. `live`: where it is found if it was not changed since.
+    ///
+    /// # Errors
+    /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`].
+    pub fn open_file(self: &Arc<Self>, live: &LiveTree, node: NodeId) -> Result<FrozenFile, PictureError> {
+        self.check()?;
+        let source = {
+            let visit = self.visit(node)?;
+            visit.state.lock().check()?;
+            source(live, &visit.state, node)?
+        };
+        Ok(FrozenFile {
+            picture: Arc::clone(self),
+            node,
+            source,
+        })
+    }
+}
+
+impl FrozenFile {
+    /// The node that is open.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Its length at the cut.
+    ///
+    /// # Errors
+    /// As [`FrozenFile::read_at`].
+    pub fn size_bytes(&self) -> Result<u64, PictureError> {
+        self.picture.check()?;
+        let visit = self.picture.visit(self.node)?;
+        let state = visit.state.lock();
+        self.picture.check()?;
+        state.check()?;
+        size_of(&state, &self.source)
+    }
+
+    /// Fills `buffer` with the bytes at `offset`; answers how many there are: fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// [`PictureError::Node`] if its state at the cut is not known any more or the disk fails; [`PictureError::Lost`].
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, PictureError> {
+        let Some(range) = ByteRange::new(offset, offset.saturating_add(buffer.len() as u64)) else {
+            return Ok(0);
+        };
+        self.picture.check()?;
+        let visit = self.picture.visit(self.node)?;
+        let mut end = offset;
+        let mut put = |at: u64, len_bytes: u64, bytes: Option<&[u8]>| {
+            let start = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+            if let Some(target) = buffer.get_mut(start..start.saturating_add(len)) {
+                match bytes {
+                    Some(bytes) => target.copy_from_slice(bytes),
+                    None => target.fill(0),
+                }
+            }
+            end = at.saturating_add(len_bytes);
+        };
+        let mut sink = |content: Content<'_>| {
+            match content {
+                Content::Data(at, bytes) => put(at, bytes.len() as u64, Some(bytes)),
+                Content::Hole(hole) => put(hole.start(), hole.len_bytes(), None),
+            }
+            Ok(())
+        };
+        self.picture
+            .read_ranges(&visit.state, &self.source, [range], false, &mut sink)?;
+        Ok(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
+    }
+
+    /// The first position from `from` on that lies in data, or in a hole (the end of the file counts as one); `None` if there is
+    /// none, or `from` is not in the file.
+    ///
+    /// # Errors
+    /// As [`FrozenFile::read_at`].
+    pub fn seek(&self, from: u64, to_data: bool) -> Result<Option<u64>, PictureError> {
+        self.picture.check()?;
+        let visit = self.picture.visit(self.node)?;
+        let state = visit.state.lock();
+        self.picture.check()?;
+        state.check()?;
+        let size = size_of(&state, &self.source)?;
+        let Some(rest) = ByteRange::new(from, size) else {
+            return Ok(None);
+        };
+        for (tile, kept) in state.kept.tiles(rest) {
+            let found = match (kept, &self.source) {
+                (Some(KeptBytes::Hole), _) => (!to_data).then_some(tile.start()),
+                (Some(KeptBytes::At { .. }), _) => to_data.then_some(tile.start()),
+                (None, Source::Kept) => return Err(not_in_picture()),
+                (None, Source::File(file)) => {
+                    seek_in_backing(file, tile, to_data).map_err(|source| PictureError::Node { source })?
+                }
+            };
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok((!to_data).then_some(size))
+    }
+}
+
+fn seek_in_backing(file: &OwnedFd, tile: ByteRange, to_data: bool) -> io::Result<Option<u64>> {
+    let found = if to_data {
+        host::seek_data(file, tile.start())?
+    } else {
+        host::seek_hole(file, tile.start())?
+    };
+    Ok(found.filter(|at| *at < tile.end()))
+}
+
+#[cfg(test)]
+mod tests;

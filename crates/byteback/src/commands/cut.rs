@@ -1,0 +1,172 @@
+//! `byteback cut`: moments of a mounted folder, open under a name for any program that reads files.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use byteback_api::ByteString;
+use byteback_control::{Client, NamedCut, TreeService};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::output::table;
+use crate::settings::Settings;
+use crate::timestamp;
+use crate::tracked_folder;
+use crate::wording::{age, size};
+
+/// Flags of `cut`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A cut is the whole folder as it was at one moment, while programs go on writing. It is read at
+DIR/.byteback/cut/NAME, which no listing shows:
+  byteback cut create nightly DIR
+  tar -C DIR/.byteback/cut/nightly -cf nightly.tar .
+  byteback cut rm nightly DIR
+What programs overwrite meanwhile is kept in the state folder until the cut is ended; cuts end with the mount."
+)]
+pub(crate) struct CutArguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Open a cut of the folder as it is now
+    Create(OneCut),
+    /// List the open cuts
+    Ls {
+        /// The folder; without it, the one you are in
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// End a cut; what is open of it can be read until it is closed
+    Rm(OneCut),
+}
+
+#[derive(Args, Debug)]
+struct OneCut {
+    /// The name of the cut
+    #[arg(value_name = "NAME")]
+    name: OsString,
+    /// The folder; without it, the one you are in
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// A line about a cut.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a ByteString,
+    path: &'a ByteString,
+    epoch: u64,
+    opened: String,
+    age_ns: u64,
+    kept_bytes: u64,
+    /// It was ended, and some of it is still open.
+    is_ended: bool,
+    lost: Option<&'a str>,
+}
+
+impl<'a> Line<'a> {
+    fn of(cut: &'a NamedCut, now_ns: i64) -> Self {
+        Self {
+            name: &cut.name,
+            path: &cut.path,
+            epoch: cut.epoch.0,
+            opened: timestamp::rfc3339(cut.opened_at_ns),
+            age_ns: u64::try_from(now_ns.saturating_sub(cut.opened_at_ns)).unwrap_or(0),
+            kept_bytes: cut.kept_bytes,
+            is_ended: cut.is_ended,
+            lost: cut.lost.as_deref(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Removed<'a> {
+    name: &'a ByteString,
+    directory: String,
+}
+
+pub(crate) fn run(arguments: &CutArguments, settings: &Settings) -> Result<()> {
+    match &arguments.verb {
+        Verb::Create(one) => create(one, settings),
+        Verb::Ls { dir } => list(dir.as_deref(), settings),
+        Verb::Rm(one) => remove(one, settings),
+    }
+}
+
+/// The daemon of the folder, and the folder's path.
+fn daemon(dir: Option<&Path>, settings: &Settings) -> Result<(Client, String)> {
+    let folder = match dir {
+        Some(dir) => tracked_folder::state_folder(dir, settings)?,
+        None => tracked_folder::folder_here(settings)?.ok_or_else(|| {
+            CommandError::new("neither the current directory nor one above it is a tracked folder")
+                .next("Name the folder: byteback cut ls DIR")
+        })?,
+    };
+    let directory = folder.directory().display().to_string();
+    match tracked_folder::daemon(&folder)? {
+        Some(daemon) => Ok((daemon, directory)),
+        None => Err(
+            CommandError::new(format!("{directory} is not mounted, so nothing holds a moment of it"))
+                .next(format!("Mount it first: byteback mount {directory}")),
+        ),
+    }
+}
+
+fn create(one: &OneCut, settings: &Settings) -> Result<()> {
+    let (daemon, _) = daemon(one.dir.as_deref(), settings)?;
+    let name = ByteString::from(one.name.clone().into_vec());
+    let cut = daemon.open_cut(&name)?;
+    let output = settings.output;
+    if output.json {
+        return output.object("cut", &Line::of(&cut, timestamp::now_ns()));
+    }
+    // The path alone, so that a script can take it.
+    output.line(&cut.path)
+}
+
+fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
+    let (daemon, directory) = daemon(dir, settings)?;
+    let cuts = daemon.list_cuts()?;
+    let (output, now_ns) = (settings.output, timestamp::now_ns());
+    if output.json {
+        return cuts
+            .iter()
+            .try_for_each(|cut| output.object("cut", &Line::of(cut, now_ns)));
+    }
+    if cuts.is_empty() {
+        return output.say(format!("No cut of {directory} is open."));
+    }
+    let rows: Vec<[String; 4]> = cuts
+        .iter()
+        .map(|cut| {
+            let state = match (&cut.lost, cut.is_ended) {
+                (Some(why), _) => format!("lost: {why}"),
+                (None, true) => "ended, still being read".to_owned(),
+                (None, false) => cut.path.to_string(),
+            };
+            [
+                cut.name.to_string(),
+                age(cut.opened_at_ns, now_ns),
+                size(cut.kept_bytes),
+                state,
+            ]
+        })
+        .collect();
+    table(output, ["Name", "Age", "Kept", "Where"], &rows)
+}
+
+fn remove(one: &OneCut, settings: &Settings) -> Result<()> {
+    let (daemon, directory) = daemon(one.dir.as_deref(), settings)?;
+    let name = ByteString::from(one.name.clone().into_vec());
+    daemon.close_cut(&name)?;
+    let output = settings.output;
+    if output.json {
+        return output.object("summary", &Removed { name: &name, directory });
+    }
+    output.say(format!("The cut {name} of {directory} is ended."))
+}
