@@ -1,7 +1,7 @@
 //! The only module that sees the FUSE library: it translates requests and replies, and decides nothing.
 //!
 //! What the library cannot do is listed in `docs/semantics.md`. Two of its habits are corrected here:
-//! - Times before 1970 with a fraction arrive mirrored (see [`timespec_of`]).
+//! - Times before 1970 with a fraction arrive mirrored (see `values`).
 //! - `ENOSYS` from the backing file system would make the kernel never ask again; it becomes `EOPNOTSUPP`.
 //!
 //! `FLUSH` and `OPENDIR` are answered with `ENOSYS` on purpose: the kernel then stops asking. We have nothing to
@@ -10,24 +10,26 @@
 //! locks never come because they were not negotiated: the kernel keeps them itself.
 
 mod hidden;
+mod values;
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use byteback_host::errno_of;
-use byteback_host::tree::{FallocateFlags, FileKind, SetXattr, Stat};
+use byteback_host::tree::{FallocateFlags, SetXattr, Stat};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, makedev};
+use rustix::fs::{OFlags, SeekFrom, Timestamps};
 
+use self::values::{MISSING, attributes_of, decode_device, file_type, set_time};
 use crate::credentials::Caller;
 use crate::handles::OpenFile;
 use crate::hidden::Hidden;
@@ -96,90 +98,6 @@ fn node(ino: INodeNo) -> NodeId {
 
 fn open_flags(raw: i32) -> OFlags {
     OFlags::from_bits_retain(raw.cast_unsigned())
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Dir => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-fn system_time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 {
-        UNIX_EPOCH + distance
-    } else {
-        UNIX_EPOCH - distance
-    }
-}
-
-/// The time that the program gave. The library turns `(seconds, nanoseconds)` with negative seconds into "that many
-/// seconds *and* nanoseconds before 1970", although the nanoseconds count forward; this is its exact inverse.
-fn timespec_of(time: SystemTime) -> Timespec {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timespec {
-            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: after.subsec_nanos().into(),
-        },
-        Err(error) => {
-            let before = error.duration();
-            Timespec {
-                tv_sec: 0i64.saturating_sub_unsigned(before.as_secs()),
-                tv_nsec: before.subsec_nanos().into(),
-            }
-        }
-    }
-}
-
-fn set_time(time: Option<TimeOrNow>) -> Timespec {
-    match time {
-        None => Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        },
-        Some(TimeOrNow::Now) => Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_NOW,
-        },
-        Some(TimeOrNow::SpecificTime(time)) => timespec_of(time),
-    }
-}
-
-/// A device number as the protocol has it: the kernel's 32-bit form, major number in bits 8 to 19.
-fn encode_device(device: u64) -> u32 {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
-}
-
-fn decode_device(device: u32) -> u64 {
-    makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
-}
-
-fn attributes_of(ino: u64, stat: &Stat) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: stat.size,
-        blocks: stat.blocks,
-        atime: system_time(stat.atime_ns),
-        mtime: system_time(stat.mtime_ns),
-        ctime: system_time(stat.ctime_ns),
-        crtime: UNIX_EPOCH,
-        kind: file_type(stat.kind),
-        // Masked to 12 bits by `Stat`.
-        perm: u16::try_from(stat.mode & 0o7777).unwrap_or(0),
-        nlink: u32::try_from(stat.nlink).unwrap_or(u32::MAX),
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: encode_device(stat.rdev),
-        blksize: stat.block_size,
-        flags: 0,
-    }
 }
 
 impl Adapter {
@@ -826,25 +744,6 @@ impl Filesystem for Adapter {
         }
     }
 }
-
-/// Node 0: no such name.
-const MISSING: FileAttr = FileAttr {
-    ino: INodeNo(0),
-    size: 0,
-    blocks: 0,
-    atime: UNIX_EPOCH,
-    mtime: UNIX_EPOCH,
-    ctime: UNIX_EPOCH,
-    crtime: UNIX_EPOCH,
-    kind: FileType::RegularFile,
-    perm: 0,
-    nlink: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-    blksize: 0,
-    flags: 0,
-};
 
 #[cfg(test)]
 mod tests;

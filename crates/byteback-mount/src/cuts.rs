@@ -346,6 +346,8 @@ struct State {
     by_serial: HashMap<u64, Arc<FrozenTree>>,
     ended: Vec<Weak<FrozenTree>>,
     next_serial: u64,
+    /// When the names last changed, nanoseconds since 1970.
+    changed_at_ns: i64,
     is_over: bool,
 }
 
@@ -406,6 +408,7 @@ impl Cuts {
                 let tree = Arc::new(tree);
                 state.by_name.insert(name.to_owned(), Some(Arc::clone(&tree)));
                 state.by_serial.insert(serial, Arc::clone(&tree));
+                state.changed_at_ns = self.setup.clock.now_ns();
                 Ok(tree)
             }
             Err(error) => {
@@ -431,6 +434,7 @@ impl Cuts {
                 Some(Some(tree)) => {
                     state.by_serial.remove(&tree.serial);
                     state.ended.push(Arc::downgrade(&tree));
+                    state.changed_at_ns = self.setup.clock.now_ns();
                     tree
                 }
                 Some(None) => {
@@ -475,6 +479,11 @@ impl Cuts {
 
     pub(crate) fn numbered(&self, serial: u64) -> Option<Arc<FrozenTree>> {
         self.state.lock().by_serial.get(&serial).cloned()
+    }
+
+    /// When the names last changed, nanoseconds since 1970; 0 before the first one.
+    pub(crate) fn changed_at_ns(&self) -> i64 {
+        self.state.lock().changed_at_ns
     }
 
     /// The names of the open cuts, in order.

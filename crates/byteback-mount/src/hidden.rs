@@ -188,15 +188,18 @@ impl Hidden {
     /// A directory of ours: its owner is the tree's.
     fn fixed(&self, node: HiddenNode) -> io::Result<HiddenFound> {
         let stat = host::stat_fd(&**self.cuts.setup().live.root())?;
-        let nlink = match node {
-            HiddenNode::Cuts => 2 + self.cuts.names().len() as u64,
-            _ => 3,
+        // The kernel keeps a listing until the time of change moves.
+        let (nlink, changed_ns) = match node {
+            HiddenNode::Cuts => (2 + self.cuts.names().len() as u64, self.cuts.changed_at_ns()),
+            _ => (3, 0),
         };
         let stat = Stat {
             mode: 0o755,
             nlink,
             size: 0,
             blocks: 0,
+            mtime_ns: changed_ns,
+            ctime_ns: changed_ns,
             ..stat
         };
         Ok(HiddenFound {

@@ -355,6 +355,8 @@ fn the_number_of_cuts_is_limited_and_the_socket_makes_and_ends_them() {
         assert_eq!(error.kind, ErrorKind::Refused, "{bad:?}: {error}");
     }
     assert_eq!(client.list_cuts().unwrap().len(), 1);
+    let listed = fixture.tree().join(".byteback/cut");
+    assert_eq!(names(&listed), ["a\u{e9}b"]);
     assert!(client.list_cuts().unwrap()[0].kept_bytes >= 3);
     client.close_cut(&named("a\u{e9}b")).unwrap();
     assert_eq!(
@@ -362,6 +364,7 @@ fn the_number_of_cuts_is_limited_and_the_socket_makes_and_ends_them() {
         ErrorKind::Refused
     );
     // The name goes with the cut, although the kernel saw it.
+    assert_eq!(names(&listed), [""; 0]);
     assert_errno(fs::read(Path::new(path).join("file")), libc::ENOENT);
 
     for number in 0..CUTS_MAX {

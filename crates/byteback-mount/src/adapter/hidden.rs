@@ -14,7 +14,8 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
-use super::{MISSING, attributes_of, errno, file_type};
+use super::errno;
+use super::values::{MISSING, attributes_of, file_type};
 use crate::handles::writes;
 use crate::hidden::{Hidden, HiddenFound, Lasting};
 use crate::inodes::NodeId;

@@ -1,5 +1,10 @@
 //! Translations that a wrong bit would spoil silently.
 
+use std::time::UNIX_EPOCH;
+
+use rustix::fs::makedev;
+
+use super::values::{encode_device, system_time, timespec_of};
 use super::*;
 
 #[test]

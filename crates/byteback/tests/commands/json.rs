@@ -190,6 +190,11 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
             )
             .fine(),
     );
+    let folder = tree.to_str().unwrap();
+    for verb in [&["create", "one"][..], &["ls"], &["rm", "one"]] {
+        let arguments = [&["--json", "cut"], verb, &[folder]].concat();
+        check.of("cut", &world.run(&arguments).fine());
+    }
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);

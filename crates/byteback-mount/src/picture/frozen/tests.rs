@@ -1,1 +1,42 @@
-//! t
+//! What is remembered of nodes that were only looked at; the rest is tested on real mounts (`byteback-daemon`, `cuts`).
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::picture::Pictures;
+
+#[test]
+fn what_was_only_looked_at_is_forgotten_and_what_was_saved_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pictures, picture) = (Pictures::default(), Picture::new(dir.path()));
+    pictures.open(Arc::clone(&picture));
+    let listed = || picture.nodes.lock().nodes.len();
+
+    for node in 1..1000 {
+        drop(picture.visit(NodeId(node)).unwrap());
+    }
+    assert_eq!(listed(), 0);
+
+    // Two at a time: the last one forgets.
+    let (one, other) = (picture.visit(NodeId(7)).unwrap(), picture.visit(NodeId(7)).unwrap());
+    drop(one);
+    assert_eq!(listed(), 1);
+    drop(other);
+    assert_eq!(listed(), 0);
+
+    let file = fs::File::create(dir.path().join("file")).unwrap();
+    let visit = picture.visit(NodeId(7)).unwrap();
+    pictures.before_attributes(NodeId(7), file.as_fd());
+    drop(visit);
+    assert_eq!(listed(), 1);
+    drop(picture.visit(NodeId(7)).unwrap());
+    assert_eq!(listed(), 1);
+
+    // What came after the cut is nobody's business.
+    picture.ends_with(NodeId(6));
+    assert_eq!(listed(), 0);
+    pictures.before_attributes(NodeId(7), file.as_fd());
+    assert_eq!(listed(), 0);
+    assert!(picture.visit(NodeId(7)).is_err());
+}
