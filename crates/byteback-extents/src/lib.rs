@@ -11,6 +11,7 @@
 //!
 //! All offsets are `u64` byte offsets. As ranges are half-open, the byte at offset `u64::MAX` cannot be named; no file has one.
 
+mod coarse;
 mod map;
 mod range;
 mod set;

@@ -227,8 +227,8 @@ impl Log {
     pub(crate) fn take_back(&self, pending: Arc<Pending>) {
         let mut state = self.state.lock();
         state.flushing = None;
-        let epoch = state.epoch;
-        let younger = std::mem::replace(&mut state.current, Pending::new(epoch));
+        let fresh = state.fresh_pending();
+        let younger = std::mem::replace(&mut state.current, fresh);
         let mut elder = Arc::unwrap_or_clone(pending);
         elder.lay(younger);
         elder.may_be_durable = true;
@@ -260,9 +260,15 @@ impl Log {
 }
 
 impl State {
+    /// Nothing yet, of the current epoch.
+    fn fresh_pending(&self) -> Pending {
+        Pending::new(self.epoch, self.current.bounds)
+    }
+
     /// Takes the pending log away; it is then flushing. The caller holds the gate exclusively.
     pub(crate) fn take_pending(&mut self) -> Arc<Pending> {
-        let pending = Arc::new(std::mem::replace(&mut self.current, Pending::new(self.epoch)));
+        let fresh = self.fresh_pending();
+        let pending = Arc::new(std::mem::replace(&mut self.current, fresh));
         self.flushing = Some(Arc::clone(&pending));
         pending
     }

@@ -19,6 +19,16 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push((value & 0x7f) as u8);
 }
 
+/// Appends `value` as a varint whose first byte gives its lowest bit to `flag`, hence has six bits of the value.
+pub(crate) fn put_flagged(out: &mut Vec<u8>, flag: bool, value: u64) {
+    let rest = value >> 6;
+    let more = if rest == 0 { 0 } else { 0x80 };
+    out.push((value & 0x3f) as u8 * 2 | u8::from(flag) | more);
+    if rest != 0 {
+        put_varint(out, rest);
+    }
+}
+
 /// Appends a signed value, small magnitudes first (zigzag).
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
@@ -78,6 +88,15 @@ impl<'a> Reader<'a> {
         Err(Malformed)
     }
 
+    pub(crate) fn flagged(&mut self) -> Result<(bool, u64), Malformed> {
+        let byte = self.byte()?;
+        let rest = if byte & 0x80 == 0 { 0 } else { self.varint()? };
+        if rest >> 58 != 0 {
+            return Err(Malformed);
+        }
+        Ok((byte & 1 != 0, rest << 6 | u64::from(byte >> 1 & 0x3f)))
+    }
+
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
@@ -88,6 +107,10 @@ impl<'a> Reader<'a> {
         let (bytes, rest) = self.left.split_at_checked(len).ok_or(Malformed)?;
         self.left = rest;
         Ok(bytes)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.is_empty()
     }
 
     /// Says that nothing may be left.

@@ -117,6 +117,7 @@ impl Log {
                     {
                         let mut sum = layers.get(to.0, *node)?.unwrap_or_default();
                         sum.lay(&layer);
+                        sum.keep_within(self.options.bounds());
                         layers.put(to.0, *node, &sum)?;
                     }
                     layers.remove(*epoch, *node)?;

@@ -407,6 +407,7 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
                     None => layers.put(pending.epoch.0, *node, layer)?,
                     Some(mut sum) => {
                         sum.lay(layer);
+                        sum.keep_within(pending.bounds);
                         layers.put(pending.epoch.0, *node, &sum)?;
                     }
                 }

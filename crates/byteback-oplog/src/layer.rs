@@ -4,15 +4,45 @@
 //! why. A layer without ranges still says something: attributes changed. Laying a younger layer over an elder one is
 //! the union; it is how epochs that no mark separates become one (SolFS Fig. 8) and how `changes(since)` adds up.
 //!
-//! Form: version byte, reason byte (0: ranges count), number of ranges, then for each the gap since the last range's
-//! end and its length, all varints; sealed. Neighbouring ranges are merged before, so gaps after the first are never 0.
+//! *Unit*: a layer whose ranges became too many may have been turned into pages (the paper's granularity, kept in its `ino_flag`). The ranges
+//! themselves are bytes in either case, so that layers of different units can be laid over each other.
+//!
+//! Form (version 2): version byte; reason byte (0: ranges count), with its highest bit set where the unit is pages; then, if there are
+//! ranges, the binary logarithm of the largest power of two that divides all their bounds, and for each range the gap since the last
+//! one's end together with one bit that says whether the length is the last one's again, and if not its length, all in units of that
+//! power; sealed. See [`crate::mlog`] for what that saves. Version 1, which had a count and bytes, is still read.
+
+use std::num::NonZeroU64;
 
 use byteback_extents::{ByteRange, ExtentSet};
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{Malformed, Reader, put_varint, seal};
+use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
+use crate::options::Granularity;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const VERSION_1: u8 = 1;
+/// In the reason byte: the unit is pages.
+const PAGES: u8 = 0x80;
+/// The unit of pages, whatever the machine's are.
+pub(crate) const PAGE_BYTES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
+
+/// In what the ranges of a layer are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// Bytes.
+    #[default]
+    Byte,
+    /// Pages of 4 KiB: what is added is aligned outwards.
+    Page,
+}
+
+/// How far the ranges of a file may grow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) extents_max: usize,
+    pub(crate) granularity: Granularity,
+}
 
 /// Why the whole content of a file is reported instead of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -68,18 +98,51 @@ pub struct Layer {
     pub ranges: ExtentSet,
     /// Everything may differ, for this reason.
     pub whole: Option<WholeReason>,
+    /// In what ranges that are added from now on are counted.
+    pub unit: Unit,
 }
 
 impl Layer {
     /// Adds what `younger` says on top of this layer.
     pub fn lay(&mut self, younger: &Self) {
         self.whole = self.whole.or(younger.whole);
+        self.unit = self.unit.max(younger.unit);
         if self.whole.is_some() {
             self.ranges = ExtentSet::new();
             return;
         }
-        for range in younger.ranges.iter() {
-            self.ranges.insert(range);
+        self.ranges.union_with(&younger.ranges);
+    }
+
+    /// Adds a range that was touched, and keeps within bounds.
+    pub(crate) fn touched(&mut self, range: ByteRange, bounds: Bounds) {
+        if self.whole.is_some() {
+            return;
+        }
+        if bounds.granularity == Granularity::Page {
+            self.unit = Unit::Page;
+        }
+        self.ranges.insert(match self.unit {
+            Unit::Byte => range,
+            Unit::Page => range.align_out(PAGE_BYTES),
+        });
+        self.keep_within(bounds);
+    }
+
+    /// Brings the number of ranges below the bound, by as few bytes more as the granularity allows.
+    ///
+    /// Past the bound the closest neighbours are joined until a sixteenth is free again: joining costs a look at all ranges, which is
+    /// spread over the ranges that come until the next time. What it costs in precision: as if the bound were that much lower.
+    pub(crate) fn keep_within(&mut self, bounds: Bounds) {
+        if self.ranges.len() <= bounds.extents_max {
+            return;
+        }
+        if bounds.granularity != Granularity::Byte {
+            self.unit = Unit::Page;
+            self.ranges = self.ranges.aligned_out(PAGE_BYTES);
+        }
+        if self.ranges.len() > bounds.extents_max {
+            self.ranges.join_closest(bounds.extents_max - bounds.extents_max / 16);
         }
     }
 
@@ -92,7 +155,8 @@ impl Layer {
     pub(crate) fn says_unknown(bytes: &[u8]) -> bool {
         bytes
             .get(1)
-            .is_some_and(|code| *code != 0 && *code != WholeReason::Created.code())
+            .map(|code| code & !PAGES)
+            .is_some_and(|code| code != 0 && code != WholeReason::Created.code())
     }
 
     /// Takes the whole content as changed.
@@ -102,42 +166,97 @@ impl Layer {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.whole.map_or(0, WholeReason::code)];
-        put_varint(&mut out, self.ranges.len() as u64);
-        let mut at = 0;
-        for range in self.ranges.iter() {
-            put_varint(&mut out, range.start() - at);
-            put_varint(&mut out, range.len_bytes());
-            at = range.end();
+        let unit = match self.unit {
+            Unit::Byte => 0,
+            Unit::Page => PAGES,
+        };
+        let mut out = vec![VERSION, self.whole.map_or(0, WholeReason::code) | unit];
+        if self.whole.is_none() {
+            encode_ranges(&self.ranges, &mut out);
         }
         seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::sealed(bytes)?;
-        if reader.byte()? != VERSION {
-            return Err(Malformed);
-        }
-        let whole = match reader.byte()? {
+        let version = reader.byte()?;
+        let code = reader.byte()?;
+        let (unit, code) = match version {
+            VERSION if code & PAGES != 0 => (Unit::Page, code & !PAGES),
+            _ => (Unit::Byte, code),
+        };
+        let whole = match code {
             0 => None,
             code => Some(WholeReason::from_code(code)?),
         };
-        let mut ranges = ExtentSet::new();
-        let mut at = 0_u64;
-        for index in 0..reader.varint()? {
-            let gap = reader.varint()?;
-            let len = reader.varint()?;
-            if len == 0 || (gap == 0 && index > 0) {
-                return Err(Malformed);
-            }
-            let start = at.checked_add(gap).ok_or(Malformed)?;
-            let end = start.checked_add(len).ok_or(Malformed)?;
-            ranges.insert(ByteRange::new(start, end).ok_or(Malformed)?);
-            at = end;
-        }
+        let ranges = match version {
+            VERSION_1 => decode_ranges_of_version_1(&mut reader)?,
+            VERSION if whole.is_none() => decode_ranges(&mut reader)?,
+            VERSION => ExtentSet::new(),
+            _ => return Err(Malformed),
+        };
         reader.end()?;
-        Ok(Self { ranges, whole })
+        Ok(Self { ranges, whole, unit })
     }
+}
+
+/// Appends the ranges; nothing if there are none.
+pub(crate) fn encode_ranges(ranges: &ExtentSet, out: &mut Vec<u8>) {
+    let bounds = ranges.iter().fold(0, |bits, range| bits | range.start() | range.end());
+    if bounds == 0 {
+        return;
+    }
+    let shift = bounds.trailing_zeros();
+    // Below 64, as `bounds` is not 0.
+    out.push(shift as u8);
+    let (mut at, mut last_len) = (0, 0);
+    for range in ranges.iter() {
+        let len = range.len_bytes() >> shift;
+        put_flagged(out, len == last_len, (range.start() - at) >> shift);
+        if len != last_len {
+            put_varint(out, len);
+        }
+        (at, last_len) = (range.end(), len);
+    }
+}
+
+fn decode_ranges(reader: &mut Reader<'_>) -> Result<ExtentSet, Malformed> {
+    let mut ranges = ExtentSet::new();
+    if reader.is_empty() {
+        return Ok(ranges);
+    }
+    let unit = 1_u64.checked_shl(u32::from(reader.byte()?)).ok_or(Malformed)?;
+    let (mut at, mut last_len) = (0_u64, 0);
+    while !reader.is_empty() || ranges.is_empty() {
+        let (is_same, gap) = reader.flagged()?;
+        let len = if is_same { last_len } else { reader.varint()? };
+        if len == 0 || (gap == 0 && !ranges.is_empty()) {
+            return Err(Malformed);
+        }
+        let bytes = |units: u64| units.checked_mul(unit).ok_or(Malformed);
+        let start = at.checked_add(bytes(gap)?).ok_or(Malformed)?;
+        let end = start.checked_add(bytes(len)?).ok_or(Malformed)?;
+        ranges.insert(ByteRange::new(start, end).ok_or(Malformed)?);
+        (at, last_len) = (end, len);
+    }
+    Ok(ranges)
+}
+
+fn decode_ranges_of_version_1(reader: &mut Reader<'_>) -> Result<ExtentSet, Malformed> {
+    let mut ranges = ExtentSet::new();
+    let mut at = 0_u64;
+    for index in 0..reader.varint()? {
+        let gap = reader.varint()?;
+        let len = reader.varint()?;
+        if len == 0 || (gap == 0 && index > 0) {
+            return Err(Malformed);
+        }
+        let start = at.checked_add(gap).ok_or(Malformed)?;
+        let end = start.checked_add(len).ok_or(Malformed)?;
+        ranges.insert(ByteRange::new(start, end).ok_or(Malformed)?);
+        at = end;
+    }
+    Ok(ranges)
 }
 
 #[cfg(test)]

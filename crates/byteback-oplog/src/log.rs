@@ -221,7 +221,7 @@ impl Log {
                 }
             }
         }
-        let mut pending = Pending::new(epoch);
+        let mut pending = Pending::new(epoch, options.bounds());
         for node in &interrupted {
             pending.mark_whole(*node, WholeReason::Interrupted);
         }
@@ -253,7 +253,7 @@ impl Log {
             epoch,
             epoch_used: !interrupted.is_empty(),
             last_node,
-            current: Pending::new(epoch),
+            current: Pending::new(epoch, options.bounds()),
             flushing: None,
             flushes: 0,
             open: HashMap::new(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::intents::HALF_SECTORS;
+use crate::layer::Bounds;
 
 /// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,15 @@ pub struct LogOptions {
     pub expiry: ExpiryPolicy,
     /// Sectors in a half of the intents' file; small in tests.
     pub(crate) intent_half_sectors: u64,
+}
+
+impl LogOptions {
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            extents_max: usize::try_from(self.extents_per_file_max.max(1)).unwrap_or(usize::MAX),
+            granularity: self.granularity,
+        }
+    }
 }
 
 impl Default for LogOptions {

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use byteback_extents::ByteRange;
 
 use crate::ids::{Epoch, NodeId};
-use crate::layer::{Layer, WholeReason};
+use crate::layer::{Bounds, Layer, WholeReason};
 use crate::record::{DiskKey, NodeRecord};
 
 /// A directory entry's place.
@@ -33,6 +33,7 @@ pub(crate) enum PendingNode {
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) epoch: Epoch,
+    pub(crate) bounds: Bounds,
     pub(crate) nodes: HashMap<NodeId, PendingNode>,
     /// What each changed name stands for now.
     pub(crate) names: BTreeMap<Place, Option<NodeId>>,
@@ -45,9 +46,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(epoch: Epoch) -> Self {
+    pub(crate) fn new(epoch: Epoch, bounds: Bounds) -> Self {
         Self {
             epoch,
+            bounds,
             nodes: HashMap::new(),
             names: BTreeMap::new(),
             places: HashMap::new(),
@@ -77,10 +79,9 @@ impl Pending {
     }
 
     pub(crate) fn wrote(&mut self, node: NodeId, range: ByteRange) {
-        if let Some(layer) = self.layer(node)
-            && layer.whole.is_none()
-        {
-            layer.ranges.insert(range);
+        let bounds = self.bounds;
+        if let Some(layer) = self.layer(node) {
+            layer.touched(range, bounds);
         }
     }
 
@@ -170,6 +171,7 @@ impl Pending {
                         } => {
                             *old = record.or(old.take());
                             below.lay(&layer);
+                            below.keep_within(self.bounds);
                         }
                         PendingNode::Gone => {}
                     }

@@ -16,7 +16,7 @@ use crate::layer::Layer;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::marks::{ConsumerState, FileMark, PendingCut};
 use crate::record::{DiskKey, NodeRecord};
-use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, NodeKind, WholeReason};
+use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, NodeKind, Unit, WholeReason};
 
 /// `record` and its CRC-32C.
 fn sealed(record: &[u8]) -> Vec<u8> {
@@ -112,23 +112,44 @@ fn a_node_record_of_version_1() {
     }
 }
 
-#[test]
-fn a_layer_of_version_1() {
+fn layer_of(ranges: &[(u64, u64)]) -> Layer {
     let mut layer = Layer::default();
-    for (start, end) in [(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)] {
-        layer.ranges.insert(ByteRange::new(start, end).unwrap());
+    for (start, end) in ranges {
+        layer.ranges.insert(ByteRange::new(*start, *end).unwrap());
     }
+    layer
+}
+
+#[test]
+fn a_layer_of_version_2() {
+    let layer = layer_of(&[(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)]);
     let bytes = [
-        0x01, // version
-        0x00, // ranges count
-        0x03, // three of them
-        0x00, 0x80, 0x20, // gap 0, length 4096
-        0x88, 0x07, 0x01, // gap 904, length 1
-        0xf7, 0xd8, 0xff, 0xff, 0xff, 0x1f, 0xac, 0x02, // gap 2^40 - 5001, length 300
+        0x02, // version
+        0x00, // ranges count, in bytes
+        0x00, // in units of 2^0 bytes
+        0x00, 0x80, 0x20, // gap 0, another length: 4096
+        0x90, 0x0e, 0x01, // gap 904, another length: 1
+        0xee, 0xb1, 0xff, 0xff, 0xff, 0x3f, 0xac, 0x02, // gap 2^40 - 5001, another length: 300
     ];
     assert_eq!(layer.encode(), sealed(&bytes));
     assert_eq!(decode_layer(&sealed(&bytes)).unwrap().encode(), sealed(&bytes));
 
+    let mut pages = layer_of(&[(4096, 8192), (16384, 20480), (1 << 20, (1 << 20) + 8192)]);
+    pages.unit = Unit::Page;
+    let bytes = [
+        0x02, // version
+        0x80, // ranges count, the unit is pages
+        0x0c, // in units of 2^12 bytes
+        0x02, 0x01, // gap 1, another length: 1
+        0x05, // gap 2, the same length
+        0xf6, 0x03, 0x02, // gap 251, another length: 2
+    ];
+    assert_eq!(pages.encode(), sealed(&bytes));
+    let back = decode_layer(&sealed(&bytes)).unwrap();
+    assert_eq!((back.ranges, back.unit), (pages.ranges, Unit::Page));
+
+    // Nothing but attributes.
+    assert_eq!(Layer::default().encode(), sealed(&[0x02, 0x00]));
     let reasons = [
         WholeReason::Created,
         WholeReason::NoMark,
@@ -141,21 +162,52 @@ fn a_layer_of_version_1() {
     for (code, reason) in (1..).zip(reasons) {
         let mut whole = Layer::default();
         whole.mark_whole(reason);
-        assert_eq!(whole.encode(), sealed(&[0x01, code, 0x00]));
+        assert_eq!(whole.encode(), sealed(&[0x02, code]));
         assert_eq!(decode_layer(&whole.encode()).unwrap().whole, Some(reason));
+        assert!(Layer::says_unknown(&whole.encode()) != (reason == WholeReason::Created));
     }
-    // Two ranges that touch would be one, none is empty, and nothing follows the last.
+    // Two ranges that touch would be one, none is empty, nothing follows the last, no unit or number is too large.
     for bad in [
-        &[0x01, 0x00, 0x02, 0x00, 0x01, 0x00, 0x01][..],
-        &[0x01, 0x00, 0x01, 0x00, 0x00],
-        &[0x01, 0x00, 0x00, 0x00],
-        &[0x01, 0x08, 0x00],
+        &[0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x01][..],
+        &[0x02, 0x00, 0x00, 0x00, 0x00],
+        &[0x02, 0x00, 0x00, 0x01],
         &[0x02, 0x00, 0x00],
+        &[0x02, 0x00, 0x40, 0x02, 0x01],
+        &[0x02, 0x00, 0x3f, 0x04, 0x01],
+        &[0x02, 0x04, 0x00],
+        &[0x02, 0x08],
+        &[0x03, 0x00],
     ] {
         assert!(
             matches!(decode_layer(&sealed(bad)), Err(LogError::Damaged { what: "layer" })),
             "{bad:?}"
         );
+    }
+}
+
+#[test]
+fn a_layer_of_version_1_is_still_read() {
+    let bytes = [
+        0x01, // version
+        0x00, // ranges count
+        0x03, // three of them
+        0x00, 0x80, 0x20, // gap 0, length 4096
+        0x88, 0x07, 0x01, // gap 904, length 1
+        0xf7, 0xd8, 0xff, 0xff, 0xff, 0x1f, 0xac, 0x02, // gap 2^40 - 5001, length 300
+    ];
+    let layer = decode_layer(&sealed(&bytes)).unwrap();
+    let expected = layer_of(&[(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)]);
+    assert_eq!((layer.ranges, layer.unit), (expected.ranges, Unit::Byte));
+    let whole = decode_layer(&sealed(&[0x01, 0x04, 0x00])).unwrap();
+    assert_eq!(whole.whole, Some(WholeReason::Interrupted));
+    for bad in [
+        &[0x01, 0x00, 0x02, 0x00, 0x01, 0x00, 0x01][..],
+        &[0x01, 0x00, 0x01, 0x00, 0x00],
+        &[0x01, 0x00, 0x00, 0x00],
+        &[0x01, 0x08, 0x00],
+        &[0x01, 0x80, 0x00],
+    ] {
+        assert!(decode_layer(&sealed(bad)).is_err(), "{bad:?}");
     }
 }
 

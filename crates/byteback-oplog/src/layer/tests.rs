@@ -42,10 +42,70 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_or_read_but_never_panic(bytes in any::<Vec<u8>>()) {
         let _ = Layer::decode(&bytes);
-        let mut framed = vec![VERSION, 0];
-        framed.extend_from_slice(&bytes);
+        for version in [VERSION, VERSION_1] {
+            let mut framed = vec![version, 0];
+            framed.extend_from_slice(&bytes);
+            let _ = Layer::decode(&seal(framed));
+        }
         let _ = Layer::decode(&seal(bytes));
-        let _ = Layer::decode(&seal(framed));
+    }
+
+    #[test]
+    fn ranges_of_any_alignment_come_back(
+        shift in 0..20_u32,
+        ranges in prop::collection::vec((0_u64..1 << 30, 1_u64..40), 0..200),
+        is_paged in any::<bool>(),
+    ) {
+        let ranges: Vec<(u64, u64)> = ranges.iter().map(|(start, len)| (start << shift, len << shift)).collect();
+        let mut layer = layer_of(&ranges);
+        layer.unit = if is_paged { Unit::Page } else { Unit::Byte };
+        let back = Layer::decode(&layer.encode()).unwrap();
+        prop_assert_eq!((listed(&back), back.unit, back.whole), (listed(&layer), layer.unit, None));
+    }
+
+    /// What is reported covers every touched byte, within the bound, in every granularity; where the bound was never passed it is exact.
+    #[test]
+    fn bounded_layers_cover_what_was_touched(
+        writes in prop::collection::vec((0_u64..200_000, 1_u64..3000), 0..150),
+        extents_max in 1..60_usize,
+        granularity in prop::sample::select(vec![Granularity::Byte, Granularity::Page, Granularity::Adaptive]),
+        split in 0..150_usize,
+    ) {
+        let bounds = Bounds { extents_max, granularity };
+        let exact = layer_of(&writes);
+        let split = split.min(writes.len());
+        let mut layer = Layer::default();
+        let mut younger = Layer::default();
+        for (index, (start, len)) in writes.iter().enumerate() {
+            let layer = if index < split { &mut layer } else { &mut younger };
+            layer.touched(ByteRange::new(*start, start + len).unwrap(), bounds);
+            prop_assert!(layer.ranges.len() <= extents_max);
+        }
+        // Across a checkpoint, with another granularity than before in the database.
+        let mut layer = Layer::decode(&layer.encode()).unwrap();
+        layer.lay(&younger);
+        layer.keep_within(bounds);
+        prop_assert!(layer.ranges.len() <= extents_max);
+        prop_assert!(exact.ranges.iter().all(|range| layer.ranges.covers(range)));
+        if granularity == Granularity::Page {
+            prop_assert!(listed(&layer).iter().all(|(start, end)| start % 4096 == 0 && end % 4096 == 0));
+        }
+        if granularity == Granularity::Byte && exact.ranges.len() * 16 < extents_max {
+            prop_assert_eq!(listed(&layer), listed(&exact));
+        }
+    }
+}
+
+#[test]
+fn the_largest_offsets_have_a_form() {
+    for (start, len) in [
+        (u64::MAX - 1, 1),
+        (0, u64::MAX),
+        (1 << 63, (1 << 63) - 1),
+        (1 << 63, 1 << 62),
+    ] {
+        let layer = layer_of(&[(start, len)]);
+        assert_eq!(listed(&Layer::decode(&layer.encode()).unwrap()), listed(&layer));
     }
 }
 
