@@ -3,6 +3,7 @@
 
 mod damage;
 mod every_sync;
+mod holders;
 mod process;
 mod random;
 mod scenarios;

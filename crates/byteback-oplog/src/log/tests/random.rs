@@ -8,7 +8,7 @@ use crate::{Close, LogError};
 
 fn step(world: &mut World) -> Result<(), LogError> {
     let consumer = CONSUMERS[world.random.below(3) as usize];
-    match world.random.below(40) {
+    match world.random.below(46) {
         0..=1 => world.cut(consumer)?,
         2..=3 => {
             world.cut(consumer)?;
@@ -69,6 +69,7 @@ fn step(world: &mut World) -> Result<(), LogError> {
             world.pass(Duration::from_millis(ms));
         }
         21 if world.random.coin() => world.set_clock(),
+        22..=26 => world.step_of_holders()?,
         _ => {
             let log = world.log();
             world.change(Some(&log))?;
@@ -87,6 +88,8 @@ fn live(seed: u64, steps: u64) {
         if let 0 | 1 = seed % 5 {
             world.tree.tick_ns = (1 + i64::try_from(seed % 5).unwrap()) * 1_000_000_000;
         }
+        // Counts from the next start on.
+        world.keep_few_extents();
         for _ in 0..steps {
             if let Err(error) = step(&mut world) {
                 world.bear(&error);

@@ -13,14 +13,17 @@ use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::{CrashPhase, SimDisk};
 use parking_lot::Mutex;
 
+use super::holders::Holders;
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
-use crate::{Close, Content, Cut, Epoch, Fence, Log, LogError, LogOptions, NodeId, NodeKind, Remains, Settler};
+use crate::{
+    Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Remains, Settler,
+};
 
 /// What a consumer has saved, or would save now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
-    nodes: BTreeMap<NodeId, (bool, Vec<u8>, u32)>,
+    pub(super) nodes: BTreeMap<NodeId, (bool, Vec<u8>, u32)>,
     names: BTreeMap<(NodeId, String), NodeId>,
 }
 
@@ -57,6 +60,8 @@ pub(super) struct World {
     pub(super) power_losses: u32,
     /// Somebody damaged the log's files: marks may be forgotten, never wrong.
     pub(super) may_forget: bool,
+    pub(super) holders: Holders,
+    options: LogOptions,
     history: History,
 }
 
@@ -128,6 +133,8 @@ impl World {
             blows_at_starts: doom.at_starts.clone(),
             power_losses: 0,
             may_forget: false,
+            holders: Holders::default(),
+            options: LogOptions::default(),
             history,
         };
         world.disk.set_short_reads(false);
@@ -142,7 +149,7 @@ impl World {
         Arc::clone(self.log.as_ref().unwrap())
     }
 
-    fn note(&self, what: String) {
+    pub(super) fn note(&self, what: String) {
         self.history.push(what);
     }
 
@@ -159,6 +166,7 @@ impl World {
 
     pub(super) fn kill(&mut self) {
         self.note("kill".to_owned());
+        self.let_go();
         self.life.kill();
         self.log = None;
         self.held.clear();
@@ -198,6 +206,7 @@ impl World {
             return self.bear(&error);
         }
         drop(log);
+        self.let_go();
         self.log = None;
         if self.disk.is_cut() {
             // Closing the log was too much; it had nothing left to say.
@@ -260,7 +269,7 @@ impl World {
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let options = LogOptions {
             intent_half_sectors: self.half_sectors,
-            ..LogOptions::default()
+            ..self.options
         };
         let log = Log::open_with(&dir, clock, &SimRandomness::new(1), options)?;
         let log = self.log.insert(Arc::new(log));
@@ -644,6 +653,25 @@ impl World {
         Ok(())
     }
 
+    /// What is left of a consumer that is dropped: before it is certain, and after.
+    pub(super) fn forget_consumer(&mut self, name: &str, is_certain: bool) {
+        let Some(consumer) = self.consumers.get_mut(name) else {
+            return;
+        };
+        consumer.pending = None;
+        consumer.marks.insert(None);
+        if is_certain {
+            consumer.marks = [None].into();
+        }
+    }
+
+    /// Extents are few, and in any unit.
+    pub(super) fn keep_few_extents(&mut self) {
+        self.options.extents_per_file_max = [1, 2, 3, 5000][self.random.below(4) as usize];
+        let all = [Granularity::Byte, Granularity::Page, Granularity::Adaptive];
+        self.options.granularity = all[self.random.below(3) as usize];
+    }
+
     pub(super) fn plan_fault(&mut self) {
         let nth = self.disk.counters().ops + 1 + self.random.below(30);
         let errno = if self.random.coin() { 5 } else { 28 };
@@ -685,7 +713,7 @@ impl World {
                 return self.bear(&error);
             }
         }
-        if let Err(error) = check_everything(&cut, &now) {
+        if let Err(error) = check_everything(&cut, &now).and_then(|()| self.check_holders(&cut, &now)) {
             self.bear(&error);
         }
     }
@@ -721,8 +749,47 @@ impl World {
     }
 }
 
+/// Every byte that differs is reported.
+fn check_bytes(since: Epoch, node: NodeId, old: &[u8], new: &[u8], content: Option<&Content>) {
+    for offset in 0..new.len().max(old.len()) {
+        if new.get(offset) == old.get(offset) {
+            continue;
+        }
+        let is_covered = match content {
+            Some(Content::Whole(_)) => true,
+            Some(Content::Ranges(ranges)) => ranges.contains(offset as u64),
+            Some(Content::Unchanged) | None => false,
+        };
+        assert!(
+            is_covered,
+            "since {since}: byte {offset} of {node} is missing in {content:?}"
+        );
+    }
+}
+
+/// The same for one file, asked for alone.
+pub(super) fn check_file_since(
+    cut: &Cut,
+    since: Epoch,
+    node: NodeId,
+    saved: &Picture,
+    now: &Picture,
+) -> Result<(), LogError> {
+    let (is_dir, bytes, _) = &now.nodes[&node];
+    let change = cut.change_of(node, Some(since))?.expect("it exists");
+    match saved.nodes.get(&node) {
+        Some((_, old, _)) => check_bytes(since, node, old, bytes, Some(&change.content)),
+        None => assert!(
+            *is_dir || matches!(change.content, Content::Whole(_)),
+            "since {since}: new {node} is reported as {:?}",
+            change.content
+        ),
+    }
+    Ok(())
+}
+
 /// The coverage invariant.
-fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Result<(), LogError> {
+pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Result<(), LogError> {
     let changes = cut.changes(Some(since))?;
     if changes.is_everything {
         return check_everything(cut, now);
@@ -737,6 +804,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
     }
     for (node, (is_dir, bytes, mode)) in &now.nodes {
         let change = reported.get(node);
+        check_file_since(cut, since, *node, saved, now)?;
         let Some((_, old_bytes, old_mode)) = saved.nodes.get(node) else {
             let change = change.unwrap_or_else(|| panic!("since {since}: new {node} is missing"));
             let is_whole = matches!(change.content, Content::Whole(_));
@@ -751,20 +819,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
             change.is_some() || mode == old_mode,
             "since {since}: a changed mode of {node} is missing"
         );
-        for offset in 0..bytes.len().max(old_bytes.len()) {
-            if bytes.get(offset) == old_bytes.get(offset) {
-                continue;
-            }
-            let is_covered = match change.map(|change| &change.content) {
-                Some(Content::Whole(_)) => true,
-                Some(Content::Ranges(ranges)) => ranges.contains(offset as u64),
-                Some(Content::Unchanged) | None => false,
-            };
-            assert!(
-                is_covered,
-                "since {since}: byte {offset} of {node} is missing in {change:?}"
-            );
-        }
+        check_bytes(since, *node, old_bytes, bytes, change.map(|change| &change.content));
     }
     let names: BTreeMap<(NodeId, String), Option<NodeId>> = changes
         .names
@@ -788,7 +843,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Resul
     Ok(())
 }
 
-fn check_everything(cut: &Cut, now: &Picture) -> Result<(), LogError> {
+pub(super) fn check_everything(cut: &Cut, now: &Picture) -> Result<(), LogError> {
     let changes = cut.changes(None)?;
     assert!(changes.is_everything);
     let nodes: BTreeSet<NodeId> = changes.nodes.iter().map(|change| change.node).collect();
