@@ -78,7 +78,8 @@ fn step(world: &mut World) -> Result<(), LogError> {
     Ok(())
 }
 
-fn live(seed: u64, steps: u64) {
+/// `holders_percent`: how many of the steps are about those who hold something, beyond the few that are in any case.
+fn live(seed: u64, steps: u64, holders_percent: u64) {
     let history = History::default();
     let told = history.clone();
     let life = catch_unwind(AssertUnwindSafe(move || {
@@ -91,8 +92,16 @@ fn live(seed: u64, steps: u64) {
         // Counts from the next start on.
         world.keep_few_extents();
         for _ in 0..steps {
-            if let Err(error) = step(&mut world) {
+            let done = if world.random.below(100) < holders_percent {
+                world.step_of_holders()
+            } else {
+                step(&mut world)
+            };
+            if let Err(error) = done {
                 world.bear(&error);
+            }
+            if holders_percent > 0 && world.random.below(10) == 0 {
+                world.check_all("on the way");
             }
         }
         world.check_all("in the end");
@@ -111,14 +120,23 @@ fn live(seed: u64, steps: u64) {
 
 #[test]
 fn no_change_is_missed_in_random_lives() {
+    lives(300, 120, 0);
+}
+
+#[test]
+fn no_change_is_missed_by_whoever_holds_a_cut_or_marks_a_file() {
+    lives(120, 200, 50);
+}
+
+fn lives(default_runs: u64, steps: u64, holders_percent: u64) {
     if let Some(seed) = std::env::var("BYTEBACK_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return live(seed, 120);
+        return live(seed, steps, holders_percent);
     }
     let runs = std::env::var("BYTEBACK_RUNS")
         .ok()
         .and_then(|runs| runs.parse().ok())
-        .unwrap_or(300);
+        .unwrap_or(default_runs);
     for seed in 0..runs {
-        live(seed, 120);
+        live(seed, steps, holders_percent);
     }
 }
