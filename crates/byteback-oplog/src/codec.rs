@@ -23,7 +23,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 pub(crate) fn put_flagged(out: &mut Vec<u8>, flag: bool, value: u64) {
     let rest = value >> 6;
     let more = if rest == 0 { 0 } else { 0x80 };
-    out.push((value & 0x3f) as u8 * 2 | u8::from(flag) | more);
+    out.push(((value & 0x3f) as u8 * 2) | u8::from(flag) | more);
     if rest != 0 {
         put_varint(out, rest);
     }
