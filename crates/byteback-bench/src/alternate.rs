@@ -50,6 +50,24 @@ impl Samples {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
+    /// These values over those of `other`, round by round: what disturbed a round disturbed both.
+    pub(crate) fn over(&self, other: &Self) -> Self {
+        self.0
+            .iter()
+            .zip(&other.0)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect()
+    }
+
+    /// What `change` makes of each value.
+    pub(crate) fn map(&self, change: impl Fn(f64) -> f64) -> Self {
+        self.0.iter().map(|&value| change(value)).collect()
+    }
+
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

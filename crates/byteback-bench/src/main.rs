@@ -9,12 +9,15 @@
 mod alternate;
 mod compare;
 mod demo;
+mod figure;
 mod heap;
+mod plot;
 mod random;
 mod real_files;
 mod report;
 mod rig;
 mod suites;
+mod traces;
 
 use std::error::Error;
 use std::fs;
@@ -22,7 +25,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::report::Record;
 use crate::rig::interrupt;
@@ -40,16 +43,17 @@ static HEAP: heap::CountingHeap = heap::CountingHeap;
 #[command(version)]
 struct Arguments {
     /// What to measure.
+    #[command(subcommand)]
     suite: Suite,
     /// Less work and three runs instead of five: for a first impression, not for publication.
-    #[arg(long)]
+    #[arg(long, global = true)]
     quick: bool,
     /// Write the records to this file too, as a JSON list.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Subcommand)]
 enum Suite {
     /// Inserting ranges into extent sets and maps, beside the crate rangemap.
     Extents,
@@ -57,6 +61,11 @@ enum Suite {
     Image,
     /// The main job on real data, for people to watch; compares all that is restored.
     Demo,
+    /// The figures of the SolFS paper and the goals of the operation log.
+    Solfs(suites::solfs::SolfsArguments),
+    /// We are a process that was started to hold a mount.
+    #[command(hide = true)]
+    Hold(rig::hold::HoldArguments),
 }
 
 /// How thorough a suite is to be.
@@ -89,7 +98,7 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         quick: arguments.quick,
         runs: if arguments.quick { 3 } else { 5 },
     };
-    let records: Vec<Record> = match arguments.suite {
+    let records: Vec<Record> = match &arguments.suite {
         Suite::Extents => suites::extents::run(options)?,
         Suite::Image => {
             interrupt::install()?;
@@ -99,6 +108,11 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
             interrupt::install()?;
             demo::run_demo(options)?
         }
+        Suite::Solfs(solfs) => {
+            interrupt::install()?;
+            return suites::solfs::run(solfs, options, arguments.json.as_deref());
+        }
+        Suite::Hold(hold) => return rig::hold::serve(hold),
     };
     // The demo prints a table of its own.
     if !matches!(arguments.suite, Suite::Demo) {

@@ -139,7 +139,7 @@ pub(crate) fn write_table(out: &mut impl Write, records: &[Record]) -> io::Resul
 }
 
 /// Three figures that count.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude >= 100.0 => format!("{value:.0}"),
         magnitude if magnitude >= 10.0 => format!("{value:.1}"),

@@ -2,3 +2,4 @@
 
 pub(crate) mod extents;
 pub(crate) mod image;
+pub(crate) mod solfs;

@@ -321,6 +321,13 @@ impl Background {
         cost_so_far(self.pid()?).map_err(|error| format!("{}: {error}", self.name).into())
     }
 
+    /// Its resident memory now, bytes.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
+        let text = proc_file(self.pid()?, "status")?;
+        let kib = proc_field(&text, "VmRSS").ok_or_else(|| format!("no VmRSS of {}", self.name))?;
+        Ok(kib * 1024)
+    }
+
     /// Begins a new measurement of the peak memory.
     pub(crate) fn reset_peak(&self) -> Result<(), SuiteError> {
         let path = format!("/proc/{}/clear_refs", self.pid()?.as_raw_nonzero());

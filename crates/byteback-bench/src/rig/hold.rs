@@ -1,0 +1,168 @@
+//! A mount with or without tracking, held by a process of its own: this program, started once more.
+//!
+//! The product has no switch that turns tracking off, and should not have one. To know what tracking costs, both kinds of mount are
+//! served by the same program and the same code; only the gate differs: one keeps account, the other passes through.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
+use byteback_mount::tracked::Tracked;
+use byteback_mount::{CacheMode, Mount, MountOptions};
+use clap::Args;
+
+use super::process::{Background, Cost, program, run, wait_for};
+use super::scheduling::Placement;
+use crate::SuiteError;
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const READY: &str = "ready\n";
+
+/// What the started process is told.
+#[derive(Args, Debug)]
+pub(crate) struct HoldArguments {
+    /// The folder to mount over itself.
+    directory: PathBuf,
+    /// Keep account of changes below this state root; without it nothing is tracked.
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// Mode `fast` instead of `exact`.
+    #[arg(long)]
+    fast: bool,
+    /// Run on this processor only, with this real-time priority.
+    #[arg(long, num_args = 2, value_names = ["CPU", "PRIORITY"])]
+    pin: Option<Vec<u32>>,
+}
+
+/// Serves until somebody unmounts.
+///
+/// # Errors
+/// If it cannot be mounted.
+pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
+    if let Some([cpu, priority]) = arguments.pin.as_deref() {
+        // Before any thread is started: all inherit it.
+        Placement::Pinned { cpu: *cpu }.apply(*priority)?;
+    }
+    let mount = MountOptions {
+        mode: if arguments.fast {
+            CacheMode::Fast
+        } else {
+            CacheMode::Exact
+        },
+        ..MountOptions::new(&arguments.directory)
+    };
+    match &arguments.state {
+        None => {
+            let mount = Mount::start(&mount, Arc::new(Tracked::new()), || Ok(()))?;
+            tell_ready()?;
+            mount.wait()?;
+        }
+        Some(state) => {
+            let folder = StateFolder::of(&arguments.directory, state)?;
+            folder.create()?;
+            let tree = TrackedTree::open(folder, &mut |_| {})?;
+            let daemon = Daemon::start(tree, &DaemonOptions { mount })?;
+            tell_ready()?;
+            daemon.run()?;
+        }
+    }
+    Ok(())
+}
+
+fn tell_ready() -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(READY.as_bytes())?;
+    stdout.flush()
+}
+
+/// What to hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Held<'a> {
+    pub(crate) directory: &'a Path,
+    /// The state root of a tracked mount.
+    pub(crate) state: Option<&'a Path>,
+    pub(crate) mode: CacheMode,
+    pub(crate) placement: Placement,
+}
+
+/// A mount that another process holds. Unmounted when dropped.
+#[derive(Debug)]
+pub(crate) struct HeldMount {
+    point: PathBuf,
+    process: Option<Background>,
+}
+
+/// Of the daemon, below that of whoever measures.
+const DAEMON_PRIORITY: u32 = 4;
+
+impl HeldMount {
+    /// Mounts; `log` is a file for what the process says.
+    pub(crate) fn start(held: &Held<'_>, log: &Path) -> Result<Self, SuiteError> {
+        let output = File::create(log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
+        let mut command = program(std::env::current_exe()?);
+        command.arg("hold").arg(held.directory);
+        if let Some(state) = held.state {
+            command.arg("--state").arg(state);
+        }
+        if held.mode == CacheMode::Fast {
+            command.arg("--fast");
+        }
+        if let Placement::Pinned { cpu } = held.placement {
+            command.args(["--pin", &cpu.to_string(), &DAEMON_PRIORITY.to_string()]);
+        }
+        command.stdout(output.try_clone()?).stderr(output);
+        let mut mount = Self {
+            point: held.directory.to_owned(),
+            process: Some(Background::start("a held mount", &mut command)?),
+        };
+        wait_for("the start of a held mount", START_TIMEOUT, || {
+            let said = fs::read_to_string(log)?;
+            if said == READY {
+                return Ok(Some(()));
+            }
+            if mount.process.as_ref().is_none_or(Background::has_ended) {
+                mount.process = None;
+                return Err(format!("a held mount did not start; it said:\n{said}").into());
+            }
+            Ok(None)
+        })?;
+        Ok(mount)
+    }
+
+    /// What the process has cost so far.
+    pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
+        self.process.as_ref().ok_or("the mount has ended")?.cost()
+    }
+
+    /// Resident memory of the process now, bytes.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
+        self.process.as_ref().ok_or("the mount has ended")?.resident_bytes()
+    }
+
+    /// Unmounts and waits for the end of the process; what it cost in all.
+    pub(crate) fn end(mut self) -> Result<Cost, SuiteError> {
+        run(program("umount").arg(&self.point))?;
+        let mut process = self.process.take().ok_or("the mount has ended")?;
+        process.end()
+    }
+}
+
+impl Drop for HeldMount {
+    fn drop(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        // Whatever this leaves, the scratch folder clears. The process ends when its mount is gone.
+        let mut command = program("umount");
+        command
+            .arg("-l")
+            .arg(&self.point)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let _ = command.status();
+    }
+}

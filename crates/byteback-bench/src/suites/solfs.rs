@@ -1,0 +1,130 @@
+//! The figures of the SolFS paper (USENIX ATC'25, section 5), measured on our operation log, and the goals that we set it.
+//!
+//! | part | what it measures |
+//! |---|---|
+//! | [`speed`] | the cost of a mount and of tracking, operation by operation and for whole jobs |
+//! | [`applications`] | traces of real applications: speed, memory, storage (Fig. 14) |
+//! | [`pace`] | CPU of the whole system while they run at recorded pace (Fig. 14, text) |
+//!
+//! Each part prints tables in the form in which `docs/benchmarks.md` has them.
+
+mod applications;
+mod jobs;
+mod pace;
+mod speed;
+mod stand;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::figure::{Figure, GoalRow};
+use crate::plot;
+use crate::rig::scheduling::Placement;
+use crate::{Options, SuiteError};
+
+/// What to measure, and with what.
+#[derive(Args, Debug)]
+pub(crate) struct SolfsArguments {
+    /// What to measure; everything if nothing is named.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// The folder with traces of real applications; without it what needs them is left out.
+    #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
+    traces: Option<PathBuf>,
+    /// Write each chart into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Keep the measured program and the daemons on this processor, in real-time classes (needs root): shows what the code costs,
+    /// not what the scheduler does. Without it they run where the scheduler likes.
+    #[arg(long, value_name = "CPU")]
+    pin: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Speed of the mount and of tracking, by operation and for jobs.
+    Speed,
+    /// Speed, memory and storage while applications are replayed (Fig. 14).
+    Traces,
+    /// CPU of the whole system while applications are replayed at recorded pace (Fig. 14, text).
+    Pace,
+}
+
+/// What all parts are given.
+pub(crate) struct Setting<'a> {
+    pub(crate) options: Options,
+    pub(crate) traces: Option<&'a Path>,
+    pub(crate) placement: Placement,
+}
+
+/// Everything that a part found.
+#[derive(Debug, Default, serde::Serialize)]
+pub(crate) struct Findings {
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) goals: Vec<GoalRow>,
+}
+
+impl Findings {
+    fn add(&mut self, mut other: Self) {
+        self.figures.append(&mut other.figures);
+        self.goals.append(&mut other.goals);
+    }
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// If a program fails or the user asks to stop.
+pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Path>) -> Result<(), SuiteError> {
+    let setting = Setting {
+        options,
+        traces: arguments.traces.as_deref(),
+        placement: arguments.pin.map_or(Placement::Free, |cpu| Placement::Pinned { cpu }),
+    };
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let mut findings = Findings::default();
+    if wanted(Part::Speed) {
+        findings.add(speed::run(&setting)?);
+    }
+    if wanted(Part::Traces) {
+        findings.add(applications::run(&setting)?);
+    }
+    if wanted(Part::Pace) {
+        findings.add(pace::run(&setting)?);
+    }
+    let mut stdout = io::stdout().lock();
+    for figure in &findings.figures {
+        figure.write_markdown(&mut stdout)?;
+    }
+    crate::figure::write_goals(&mut stdout, &findings.goals)?;
+    if let Some(folder) = &arguments.plots {
+        write_plots(folder, &findings.figures)?;
+    }
+    if let Some(path) = json {
+        let text = serde_json::to_vec_pretty(&findings)?;
+        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn write_plots(folder: &Path, figures: &[Figure]) -> Result<(), SuiteError> {
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    for figure in figures {
+        for (panel, letter) in figure.panels.iter().zip('a'..='z') {
+            if let Some(picture) = plot::svg(panel) {
+                let path = folder.join(format!("solfs-{}{letter}.svg", figure.id));
+                fs::write(&path, picture).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Progress for whoever watches; nobody has to.
+fn tell(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(io::stderr(), "solfs: {what}");
+}

@@ -1,0 +1,160 @@
+//! The same folder several times: as it is, mounted without tracking, mounted with tracking, in both cache modes.
+//!
+//! All variants exist at the same time, each with a backing folder of its own that was filled before anything was mounted, so that a
+//! tracked mount knows the files as clean. Work is done in all of them in turn.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use byteback_mount::CacheMode;
+
+use crate::SuiteError;
+use crate::rig::hold::{Held, HeldMount};
+use crate::rig::process::Cost;
+use crate::rig::scheduling::Placement;
+
+/// How programs reach a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Variant {
+    /// Without a mount.
+    Native,
+    /// Mounted, mode `exact`, tracking off.
+    Untracked,
+    /// Mounted, mode `exact`: the default.
+    Tracked,
+    /// Mounted, mode `fast`.
+    Fast,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 4] = [Self::Native, Self::Untracked, Self::Tracked, Self::Fast];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Untracked => "mount, tracking off",
+            Self::Tracked => "mount, tracking on",
+            Self::Fast => "mount, mode fast",
+        }
+    }
+
+    fn folder_name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Untracked => "off",
+            Self::Tracked => "on",
+            Self::Fast => "fast",
+        }
+    }
+}
+
+/// A variant that is ready.
+pub(crate) struct Ready {
+    pub(crate) variant: Variant,
+    /// The folder, mounted over itself: what users have.
+    folder: PathBuf,
+    /// Where the log is.
+    state: Option<PathBuf>,
+    mount: Option<HeldMount>,
+}
+
+impl Ready {
+    /// Where the files are.
+    pub(crate) fn root(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the daemon has cost so far; nothing where there is none.
+    pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
+        self.mount.as_ref().map_or(Ok(Cost::default()), HeldMount::cost)
+    }
+
+    /// The daemon's memory now.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
+        self.mount.as_ref().map_or(Ok(0), HeldMount::resident_bytes)
+    }
+
+    /// Bytes of the log's files.
+    pub(crate) fn log_file_bytes(&self) -> Result<u64, SuiteError> {
+        self.state.as_deref().map_or(Ok(0), allocated_bytes)
+    }
+
+    /// Unmounts; the folder stays.
+    pub(crate) fn unmount(&mut self) -> Result<(), SuiteError> {
+        if let Some(mount) = self.mount.take() {
+            mount.end()?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the variants below the empty folder `place`. `fill` puts into a backing folder what the work needs.
+pub(crate) fn make(
+    place: &Path,
+    variants: &[Variant],
+    placement: Placement,
+    mut fill: impl FnMut(&Path) -> Result<(), SuiteError>,
+) -> Result<Vec<Ready>, SuiteError> {
+    let mut filled = Vec::new();
+    for &variant in variants {
+        let backing = place.join(variant.folder_name());
+        fs::create_dir_all(&backing).map_err(|error| format!("cannot make {}: {error}", backing.display()))?;
+        fill(&backing)?;
+        filled.push((variant, backing));
+    }
+    // What was filled in is not to be written back while somebody measures.
+    sync_file_system(place)?;
+    let mut ready = Vec::new();
+    for (variant, backing) in filled {
+        let name = variant.folder_name();
+        let (state, mode) = match variant {
+            Variant::Native => {
+                ready.push(Ready {
+                    variant,
+                    folder: backing,
+                    state: None,
+                    mount: None,
+                });
+                continue;
+            }
+            Variant::Untracked => (None, CacheMode::Exact),
+            Variant::Tracked => (Some(place.join(format!("{name}-state"))), CacheMode::Exact),
+            Variant::Fast => (Some(place.join(format!("{name}-state"))), CacheMode::Fast),
+        };
+        let held = Held {
+            directory: &backing,
+            state: state.as_deref(),
+            mode,
+            placement,
+        };
+        let mount = Some(HeldMount::start(&held, &place.join(format!("{name}.log")))?);
+        ready.push(Ready {
+            variant,
+            folder: backing,
+            state,
+            mount,
+        });
+    }
+    Ok(ready)
+}
+
+/// Writes back everything dirty of the file system that `path` is on.
+pub(crate) fn sync_file_system(path: &Path) -> Result<(), SuiteError> {
+    Ok(rustix::fs::syncfs(fs::File::open(path)?)?)
+}
+
+/// What the files below `folder` take on the disk.
+pub(crate) fn allocated_bytes(folder: &Path) -> Result<u64, SuiteError> {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        sum += if metadata.is_dir() {
+            allocated_bytes(&entry.path())?
+        } else {
+            metadata.blocks() * 512
+        };
+    }
+    Ok(sum)
+}

@@ -1,0 +1,22 @@
+//! Traces of real applications, and their replay.
+//!
+//! A *trace* is a folder made by recording a real program at work on a mounted folder: `trace.json` (what it is, and the hash of the
+//! tree that it ends in), `ops.jsonl.zst` (one operation a line, in the order in which the tree changed), and `data.zst` (the initial
+//! tree as a tar, then all bytes that were written, in the order of the operations). Some traces leave out parts of the tar that a
+//! script of the trace set makes again (`init.map.zst`, `tools/gentext.py`).
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`load`] | a trace in memory: nothing is unpacked or parsed while the clock runs |
+//! | [`operation`] | one operation, and its form in the file |
+//! | [`replay`] | carrying the operations out, at full speed or at the recorded pace |
+//! | [`tree_hash`] | what a tree holds, as one number: a replay that ends in another one was none |
+
+pub(crate) mod load;
+pub(crate) mod operation;
+pub(crate) mod replay;
+pub(crate) mod tree_hash;
+
+pub(crate) use load::{Trace, find};
+pub(crate) use replay::{Pace, Unmasked, replay};
+pub(crate) use tree_hash::tree_hash;

@@ -1,0 +1,227 @@
+//! A trace in memory.
+//!
+//! Everything that takes time of its own (unpacking, parsing) happens here, so that a replay is system calls and nothing else.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::operation::{Line, Operation, Payload, Timed};
+use crate::SuiteError;
+use crate::rig::process::{program, run, run_with_input};
+
+#[cfg(test)]
+mod tests;
+
+/// The largest window that the files may ask for: 2^27 bytes.
+const WINDOW_LOG_MAX: u32 = 27;
+/// Where the trace set keeps the script that makes the left-out parts of some traces.
+const GENERATOR: &str = "tools/gentext.py";
+
+/// A trace.
+pub(crate) struct Trace {
+    pub(crate) name: String,
+    /// What the tree must hash to at the end.
+    pub(crate) final_hash: String,
+    pub(crate) operations: Vec<Timed>,
+    /// The initial tree, as a tar.
+    initial_tar: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// What `trace.json` says.
+#[derive(Deserialize)]
+struct Description {
+    format: u32,
+    name: String,
+    init_len: usize,
+    payload_len: usize,
+    final_hash: String,
+    #[serde(default)]
+    prefix: Option<String>,
+}
+
+/// The traces in a folder, by name.
+///
+/// # Errors
+/// If the folder cannot be read or holds none; the text says what a trace is.
+pub(crate) fn find(folder: &Path) -> Result<Vec<PathBuf>, SuiteError> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let mut traces: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("trace.json").is_file())
+        .collect();
+    traces.sort();
+    if traces.is_empty() {
+        return Err(format!(
+            "{} holds no traces: each is a folder with trace.json, ops.jsonl.zst and data.zst",
+            folder.display()
+        )
+        .into());
+    }
+    Ok(traces)
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> SuiteError {
+    format!("{}: {error}", path.display()).into()
+}
+
+fn unpacked(path: &Path) -> Result<impl Read + use<>, SuiteError> {
+    let open = || {
+        let mut decoder = zstd::stream::read::Decoder::new(File::open(path)?)?;
+        decoder.window_log_max(WINDOW_LOG_MAX)?;
+        io::Result::Ok(decoder)
+    };
+    open().map_err(|error| failed(path, &error))
+}
+
+impl Trace {
+    /// Reads the trace in `folder`.
+    ///
+    /// # Errors
+    /// If a file is missing or is not as described; for some traces also if there is no `python3` for the trace set's generator.
+    pub(crate) fn load(folder: &Path) -> Result<Self, SuiteError> {
+        let path = folder.join("trace.json");
+        let text = fs::read(&path).map_err(|error| failed(&path, &error))?;
+        let description: Description = serde_json::from_slice(&text).map_err(|error| failed(&path, &error))?;
+        if description.format != 1 {
+            return Err(failed(&path, &format!("format {} is not known", description.format)));
+        }
+        let operations = operations(&folder.join("ops.jsonl.zst"))?;
+
+        let path = folder.join("data.zst");
+        let mut data = unpacked(&path)?;
+        let generated = match &description.prefix {
+            Some(prefix) => Some(Generated {
+                text: generate(folder, prefix)?,
+                map: {
+                    let mut map = Vec::new();
+                    let path = folder.join("init.map.zst");
+                    unpacked(&path)?
+                        .read_to_end(&mut map)
+                        .map_err(|error| failed(&path, &error))?;
+                    map
+                },
+            }),
+            None => None,
+        };
+        let initial_tar = match &generated {
+            Some(generated) => generated.weave(&mut data, description.init_len),
+            None => exactly(&mut data, description.init_len),
+        }
+        .map_err(|error| failed(&path, &error))?;
+        let payload = exactly(&mut data, description.payload_len).map_err(|error| failed(&path, &error))?;
+        check_payload(&operations, payload.len()).map_err(|error| failed(folder, &error))?;
+        Ok(Self {
+            name: description.name,
+            final_hash: description.final_hash,
+            operations,
+            initial_tar,
+            payload,
+        })
+    }
+
+    /// The bytes of a write.
+    pub(crate) fn bytes(&self, payload: Payload) -> &[u8] {
+        // In bounds: checked when it was loaded.
+        &self.payload[payload.start..payload.start + payload.len]
+    }
+
+    /// Lays the initial tree into the empty folder `target`.
+    ///
+    /// # Errors
+    /// If `tar` is missing or fails.
+    pub(crate) fn unpack_initial(&self, target: &Path) -> Result<(), SuiteError> {
+        if self.initial_tar.is_empty() {
+            return Ok(());
+        }
+        let mut tar = program("tar");
+        tar.args(["--extract", "--preserve-permissions", "--numeric-owner", "--directory"])
+            .arg(target);
+        run_with_input(&mut tar, &self.initial_tar)?;
+        Ok(())
+    }
+}
+
+fn operations(path: &Path) -> Result<Vec<Timed>, SuiteError> {
+    let mut text = Vec::new();
+    unpacked(path)?
+        .read_to_end(&mut text)
+        .map_err(|error| failed(path, &error))?;
+    let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .enumerate()
+        .map(|(index, line)| {
+            let parsed: Result<Line<'_>, _> = serde_json::from_slice(line);
+            let timed = parsed.map_err(SuiteError::from).and_then(Line::understood);
+            timed.map_err(|error| failed(path, &format!("line {}: {error}", index + 1)))
+        })
+        .collect()
+}
+
+/// Each write's bytes must lie in the payload, one after the other.
+fn check_payload(operations: &[Timed], payload_bytes: usize) -> Result<(), SuiteError> {
+    let mut next = 0;
+    for timed in operations {
+        let (Operation::Write { data, .. } | Operation::SetXattr { value: data, .. }) = &timed.operation else {
+            continue;
+        };
+        if data.start != next || data.start.saturating_add(data.len) > payload_bytes {
+            return Err(format!("a write's bytes are said to be at {} instead of {next}", data.start).into());
+        }
+        next = data.start + data.len;
+    }
+    Ok(())
+}
+
+fn exactly(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(len as u64).read_to_end(&mut bytes)?;
+    if bytes.len() < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// What the trace set's script makes, and where it belongs in the tar.
+struct Generated {
+    text: Vec<u8>,
+    /// Triples of 32-bit numbers: bytes to take from the data, where to begin in the text, bytes to take from there.
+    map: Vec<u8>,
+}
+
+impl Generated {
+    fn weave(&self, data: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+        let mut tar = Vec::with_capacity(len);
+        let mut triples = self.map.chunks_exact(12);
+        for triple in triples.by_ref() {
+            let number = |index: usize| {
+                let bytes = [0, 1, 2, 3].map(|byte| triple[4 * index + byte]);
+                u32::from_le_bytes(bytes) as usize
+            };
+            tar.extend(exactly(data, number(0))?);
+            let copied = self.text.get(number(1)..number(1).saturating_add(number(2)));
+            tar.extend_from_slice(copied.ok_or(io::ErrorKind::InvalidData)?);
+        }
+        // What the map does not reach is literal.
+        let missing = len.checked_sub(tar.len()).ok_or(io::ErrorKind::InvalidData)?;
+        tar.extend(exactly(data, missing)?);
+        Ok(tar)
+    }
+}
+
+fn generate(trace: &Path, prefix: &str) -> Result<Vec<u8>, SuiteError> {
+    let set = trace.parent().unwrap_or(Path::new("."));
+    if !set.join(GENERATOR).is_file() {
+        return Err(failed(
+            trace,
+            &format!("its initial tree is made by {GENERATOR} of the trace set, which is missing"),
+        ));
+    }
+    let script = "import sys; sys.path.insert(0, sys.argv[1]); import gentext; sys.stdout.buffer.write(gentext.prefix(sys.argv[2]))";
+    let mut python = program("python3");
+    python.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(run(python.arg("-c").arg(script).arg(set.join("tools")).arg(prefix))?.stdout)
+}
