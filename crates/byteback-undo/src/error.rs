@@ -1,0 +1,99 @@
+//! Why something cannot be brought back, and what else can go wrong.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why nothing is known before a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NotKept {
+    /// It is longer ago than the window.
+    TooOld,
+    /// It was given up for younger bytes: the budget was used up.
+    OverBudget,
+    /// So much was changed at once that it was not copied.
+    TooLarge,
+    /// The file lived only for some seconds.
+    ShortLived,
+    /// The old bytes could not be read.
+    Unreadable,
+    /// They could not be written down: the disk with the state folder is full or fails.
+    NotWritten,
+    /// The file or the name may have changed while nobody looked: the folder was not mounted, or the daemon or the machine stopped
+    /// before the change was certain.
+    Gap,
+    /// The records were damaged or incomplete and had to be dropped.
+    Damaged,
+    /// The file came into being then.
+    Born,
+}
+
+impl NotKept {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::TooOld,
+        Self::OverBudget,
+        Self::TooLarge,
+        Self::ShortLived,
+        Self::Unreadable,
+        Self::NotWritten,
+        Self::Gap,
+        Self::Damaged,
+        Self::Born,
+    ];
+
+    /// The reason in words that follow "because".
+    #[must_use]
+    pub fn because(self) -> &'static str {
+        match self {
+            Self::TooOld => "that is longer ago than the undo window",
+            Self::OverBudget => "it was given up for younger changes when the undo budget was used up",
+            Self::TooLarge => "more was changed at once than is kept of one change",
+            Self::ShortLived => "files that live only for some seconds are not kept",
+            Self::Unreadable => "the old bytes could not be read",
+            Self::NotWritten => "the state folder could not be written",
+            Self::Gap => "the folder was not watched all the time since, and this may have changed meanwhile",
+            Self::Damaged => "the undo journal was damaged or incomplete",
+            Self::Born => "the file did not exist before",
+        }
+    }
+
+    pub(crate) fn code(self) -> u8 {
+        let place = Self::ALL.iter().position(|other| *other == self).unwrap_or_default();
+        u8::try_from(place).unwrap_or_default() + 1
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}
+
+/// An error of the journal, or the answer that something cannot be brought back.
+#[derive(Debug, Error)]
+pub enum UndoError {
+    /// Nothing is known of it at that time.
+    #[error("it cannot be brought back as of then, because {}", .why.because())]
+    NotKept {
+        /// Why.
+        why: NotKept,
+        /// The earliest time that can be asked for, in nanoseconds since 1970.
+        since_ns: i64,
+    },
+    /// There was no file of this name.
+    #[error("there was no such file at that time")]
+    NoFile,
+    /// The bytes that were kept are not what was written.
+    #[error("the kept bytes are damaged; choose another time")]
+    Damaged,
+    /// The journal or the file cannot be read.
+    #[error("cannot {operation}: {source}")]
+    Io {
+        /// What was attempted.
+        operation: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+pub(crate) fn failed(operation: &'static str) -> impl FnOnce(io::Error) -> UndoError {
+    move |source| UndoError::Io { operation, source }
+}
