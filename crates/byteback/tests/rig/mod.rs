@@ -162,6 +162,11 @@ impl Rig {
         folder.unwrap()
     }
 
+    /// Whether the mount sees every write at once.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.mode == Mode::Exact
+    }
+
     /// `byteback` with `arguments`, in a world of its own.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_byteback"));

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// See the module.
 pub(crate) struct Proxy {
@@ -18,6 +18,8 @@ pub(crate) struct Proxy {
 }
 
 struct Shared {
+    /// Held shared while bytes are passed on, so that nothing passes after the wire was cut.
+    is_cut: RwLock<bool>,
     server: Mutex<String>,
     armed: Mutex<Option<Trap>>,
     stop: AtomicBool,
@@ -56,6 +58,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
+            is_cut: RwLock::new(false),
             server: Mutex::new(server.to_owned()),
             armed: Mutex::new(None),
             stop: AtomicBool::new(false),
@@ -82,6 +85,16 @@ impl Proxy {
     /// The server is at another place now.
     pub(crate) fn pass_on_to(&self, server: &str) {
         server.clone_into(&mut self.shared.server.lock().unwrap());
+    }
+
+    /// From the moment this returns no byte passes in either direction, on no connection, until [`Self::mend`].
+    pub(crate) fn cut(&self) {
+        *self.shared.is_cut.write().unwrap() = true;
+    }
+
+    /// New connections are passed on again.
+    pub(crate) fn mend(&self) {
+        *self.shared.is_cut.write().unwrap() = false;
     }
 
     /// Holds the next request to commit, or the answer to it, back until the answer of this function is dropped.
@@ -123,6 +136,9 @@ impl Shared {
     }
 
     fn serve(&self, client: &TcpStream) {
+        if *self.is_cut.read().unwrap() {
+            return;
+        }
         let address = self.server.lock().unwrap().clone();
         let Ok(server) = TcpStream::connect(address) else {
             return;
@@ -131,7 +147,7 @@ impl Shared {
         let is_commit = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                pass(client, &server, |bytes| {
+                pass(&self.is_cut, client, &server, |bytes| {
                     let Some(request) = request_line(bytes) else {
                         return true;
                     };
@@ -140,7 +156,7 @@ impl Shared {
                 });
             });
             scope.spawn(|| {
-                pass(&server, client, |bytes| {
+                pass(&self.is_cut, &server, client, |bytes| {
                     // An interim answer (100 Continue) tells nothing yet.
                     let is_final = bytes.starts_with(b"HTTP/1.1 2");
                     !is_final || !is_commit.load(Ordering::SeqCst) || self.may_pass(Held::Answer)
@@ -164,13 +180,17 @@ fn commits(request: &str) -> bool {
     request.starts_with("POST ") && path.contains("/batches/")
 }
 
-fn pass(mut from: &TcpStream, mut to: &TcpStream, mut may_pass: impl FnMut(&[u8]) -> bool) {
+fn pass(is_cut: &RwLock<bool>, mut from: &TcpStream, mut to: &TcpStream, mut may_pass: impl FnMut(&[u8]) -> bool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count) = from.read(&mut buffer) {
         let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
             break;
         };
-        if !may_pass(bytes) || to.write_all(bytes).is_err() {
+        if !may_pass(bytes) {
+            break;
+        }
+        let is_cut = is_cut.read().unwrap();
+        if *is_cut || to.write_all(bytes).is_err() {
             break;
         }
     }
