@@ -9,6 +9,7 @@
 //! mapped pages by itself), and listings need no open directory. `ACCESS` never comes with `default_permissions`,
 //! locks never come because they were not negotiated: the kernel keeps them itself.
 
+mod deltas;
 mod hidden;
 mod values;
 
@@ -478,6 +479,9 @@ impl Filesystem for Adapter {
             return reply.ok();
         }
         self.tree.release(fh.0);
+        if let Some(hidden) = self.hidden.get() {
+            hidden.deltas().release(fh.0);
+        }
         reply.ok();
     }
 
@@ -638,7 +642,7 @@ impl Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         flags: IoctlFlags,
@@ -651,6 +655,11 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOTTY);
         }
         let handle = (!flags.contains(IoctlFlags::FUSE_IOCTL_DIR)).then_some(fh.0);
+        if let (Some(hidden), Some(handle)) = (self.hidden.get(), handle)
+            && deltas::is_ours(cmd)
+        {
+            return deltas::ioctl(hidden, handle, req.uid(), cmd, in_data, reply);
+        }
         let result = match cmd {
             FS_IOC_GETFLAGS => self
                 .tree

@@ -423,6 +423,11 @@ impl Cuts {
         }
     }
 
+    /// Waits until what the kernel holds is written.
+    pub(crate) fn flush(&self) -> Result<(), FlushError> {
+        self.stores.flush().map(drop)
+    }
+
     /// Ends a cut: its name is gone at once, what is open of it can be read until it is closed.
     ///
     /// # Errors

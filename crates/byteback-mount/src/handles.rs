@@ -27,6 +27,7 @@ pub struct OpenFile {
     node: NodeId,
     identity: Identity,
     for_writing: bool,
+    for_reading: bool,
     readable: bool,
     own: bool,
     trimming: Trimming,
@@ -49,6 +50,12 @@ impl OpenFile {
     #[must_use]
     pub fn for_writing(&self) -> bool {
         self.for_writing
+    }
+
+    /// Whether the program may read through it.
+    #[must_use]
+    pub fn for_reading(&self) -> bool {
+        self.for_reading
     }
 
     /// Whether the descriptor can be read, also when the program asked for write-only.
@@ -74,6 +81,7 @@ impl OpenFile {
             node,
             identity,
             for_writing: writes(asked),
+            for_reading: asked & OFlags::RWMODE != OFlags::WRONLY,
             readable: got & OFlags::RWMODE != OFlags::WRONLY,
             own,
             trimming: Trimming::default(),

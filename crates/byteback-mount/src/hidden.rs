@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `.byteback/cut/` | the open cuts; `mkdir` in it opens one, `rmdir` ends it; writable by the tree's owner and root |
 //! | `.byteback/cut/NAME/` | the tree at that moment, see [`crate::cuts`] |
+//! | `.byteback/delta/NUMBER` | a frozen file, see [`crate::deltas`]; not even listed here |
 //!
 //! Everything below is read-only (`EROFS`); nothing can be moved or linked from here into the tree or back (`EXDEV`, by copying
 //! at most). A real `.byteback` in the backing directory's root is shadowed while the tree is mounted; cuts and backups see it.
@@ -28,12 +29,14 @@ use byteback_oplog::{NodeId as LoggedNode, NodeKind};
 use parking_lot::Mutex;
 
 use crate::cuts::{Cuts, FrozenTree, SERIAL_MAX};
+use crate::deltas::{Context, Deltas};
 use crate::inodes::NodeId;
 use crate::picture::{FrozenFile, NodeAttributes};
 
 /// The name in the root.
 pub(crate) const HIDDEN_NAME: &str = ".byteback";
 const CUT_NAME: &str = "cut";
+const DELTA_NAME: &str = "delta";
 
 /// Of a node's number, so many bits are the log's.
 const LOGGED_BITS: u32 = 40;
@@ -43,6 +46,7 @@ const LOGGED_MAX: u64 = (1 << LOGGED_BITS) - 1;
 const KIND_SHIFT: u32 = 60;
 const KIND_FIXED: u64 = 0;
 const KIND_FROZEN: u64 = 1;
+const KIND_DELTA: u64 = 2;
 
 /// A hidden node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,10 @@ pub(crate) enum HiddenNode {
     Top,
     /// `.byteback/cut`.
     Cuts,
+    /// `.byteback/delta`.
+    Deltas,
+    /// A frozen file: the number of its context.
+    Delta(u64),
     /// A node of a cut.
     Frozen {
         /// Which cut.
@@ -68,6 +76,8 @@ impl HiddenNode {
         Some(match (number >> KIND_SHIFT, rest) {
             (KIND_FIXED, 1) => Some(Self::Top),
             (KIND_FIXED, 2) => Some(Self::Cuts),
+            (KIND_FIXED, 3) => Some(Self::Deltas),
+            (KIND_DELTA, number) => Some(Self::Delta(number)),
             (KIND_FROZEN, rest) => Some(Self::Frozen {
                 serial: rest >> LOGGED_BITS,
                 node: LoggedNode(rest & LOGGED_MAX),
@@ -82,6 +92,9 @@ impl HiddenNode {
         let number = match self {
             Self::Top => 1,
             Self::Cuts => 2,
+            Self::Deltas => 3,
+            Self::Delta(number) if number < 1 << KIND_SHIFT => (KIND_DELTA << KIND_SHIFT) | number,
+            Self::Delta(_) => return Err(io::Error::from_raw_os_error(libc::EOVERFLOW)),
             Self::Frozen { serial, node } => {
                 if node.0 > LOGGED_MAX || serial > SERIAL_MAX {
                     return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
@@ -135,6 +148,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// See the module.
 pub(crate) struct Hidden {
     cuts: Arc<Cuts>,
+    deltas: Arc<Deltas>,
     jobs: Sender<Job>,
     files: Mutex<HashMap<u64, Arc<HiddenFile>>>,
     next_file: AtomicU64,
@@ -164,9 +178,10 @@ fn file_kind(kind: NodeKind) -> FileKind {
 
 impl Hidden {
     /// `jobs` go to a thread that may wait for requests to be served.
-    pub(crate) fn new(cuts: Arc<Cuts>, jobs: Sender<Job>) -> Self {
+    pub(crate) fn new(cuts: Arc<Cuts>, deltas: Deltas, jobs: Sender<Job>) -> Self {
         Self {
             cuts,
+            deltas: Arc::new(deltas),
             jobs,
             files: Mutex::default(),
             next_file: AtomicU64::new(1),
@@ -194,7 +209,7 @@ impl Hidden {
             _ => (3, 0),
         };
         let stat = Stat {
-            mode: 0o755,
+            mode: if node == HiddenNode::Deltas { 0o711 } else { 0o755 },
             nlink,
             size: 0,
             blocks: 0,
@@ -208,6 +223,38 @@ impl Hidden {
             name: Lasting::Always,
             attributes: Lasting::No,
         })
+    }
+
+    fn context(&self, number: u64) -> io::Result<Arc<Context>> {
+        self.deltas.numbered(number).ok_or_else(|| errno(libc::ESTALE))
+    }
+
+    /// A frozen file is its opener's, whoever owns the file.
+    fn delta(&self, number: u64, context: &Context) -> io::Result<HiddenFound> {
+        let stat = context.tree.attributes(context.node)?.stat;
+        Ok(HiddenFound {
+            node: HiddenNode::Delta(number).number()?,
+            stat: Stat {
+                mode: 0o400,
+                uid: context.uid,
+                nlink: 1,
+                ..stat
+            },
+            // It goes with the file through which it was made.
+            name: Lasting::No,
+            attributes: Lasting::Always,
+        })
+    }
+
+    /// The frozen files.
+    pub(crate) fn deltas(&self) -> &Arc<Deltas> {
+        &self.deltas
+    }
+
+    /// Work for the thread that may wait for requests.
+    pub(crate) fn later(&self, job: Job) {
+        // If nobody takes it, the mount is ending, and with it the request: its reply goes with the job.
+        let _ = self.jobs.send(job);
     }
 
     fn frozen(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<HiddenFound> {
@@ -237,6 +284,16 @@ impl Hidden {
     pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Result<HiddenFound, Lasting>> {
         match Self::node(parent)? {
             HiddenNode::Top if name == CUT_NAME => self.fixed(HiddenNode::Cuts).map(Ok),
+            HiddenNode::Top if name == DELTA_NAME => self.fixed(HiddenNode::Deltas).map(Ok),
+            HiddenNode::Deltas => match name.to_str().and_then(|name| name.parse().ok()) {
+                // As it is written, not "+1" or "01".
+                Some(number) if name == OsStr::new(&u64::to_string(&number)) => match self.deltas.numbered(number) {
+                    Some(context) => self.delta(number, &context).map(Ok),
+                    None => Ok(Err(Lasting::No)),
+                },
+                _ => Ok(Err(Lasting::No)),
+            },
+            HiddenNode::Delta(_) => Err(errno(libc::ENOTDIR)),
             HiddenNode::Top => Ok(Err(Lasting::No)),
             HiddenNode::Cuts => match self.cuts.named(name) {
                 Some(tree) => self.cut_root(&tree).map(Ok),
@@ -272,6 +329,7 @@ impl Hidden {
     pub(crate) fn stat(&self, node: NodeId) -> io::Result<HiddenFound> {
         match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => self.frozen(&*self.tree(serial)?, node),
+            HiddenNode::Delta(number) => self.delta(number, &*self.context(number)?),
             fixed => self.fixed(fixed),
         }
     }
@@ -332,7 +390,8 @@ impl Hidden {
         let Some((tree, directory)) = frozen else {
             let entries = match which {
                 HiddenNode::Top => vec![(OsString::from(CUT_NAME), self.fixed(HiddenNode::Cuts)?)],
-                _ => self.cut_roots()?,
+                HiddenNode::Cuts => self.cut_roots()?,
+                _ => Vec::new(),
             };
             for (name, found) in entries.into_iter().skip(skip) {
                 position += 1;
@@ -383,6 +442,14 @@ impl Hidden {
                 let tree = self.tree(serial)?;
                 let file = tree.open(node)?;
                 HiddenFile { tree, file }
+            }
+            HiddenNode::Delta(number) => {
+                let context = self.context(number)?;
+                let file = context.tree.open(context.node)?;
+                HiddenFile {
+                    tree: Arc::clone(&context.tree),
+                    file,
+                }
             }
             _ => return Err(errno(libc::EISDIR)),
         };
@@ -437,8 +504,7 @@ impl Hidden {
                 Err(error) => Err(errno(error.errno())),
             });
         });
-        // If nobody takes it, the mount is ending, and with it the request: its reply goes with the job.
-        let _ = self.jobs.send(job);
+        self.later(job);
     }
 
     /// Ends a cut.

@@ -7,6 +7,7 @@
 //! | `adapter` | the FUSE library | what an answer means |
 //! | `tree` | POSIX: names, attributes, data, listings | FUSE |
 //! | `hidden`, [`cuts`] | the folder `.byteback`: moments of the tree that are read like directories | FUSE |
+//! | `deltas` | one file frozen for whoever has it open, with what changed in it | FUSE |
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
@@ -16,6 +17,7 @@
 mod adapter;
 mod credentials;
 pub mod cuts;
+mod deltas;
 mod handles;
 mod hidden;
 mod inodes;

@@ -35,6 +35,7 @@ use self::mounting::{Mounted, NotUnmounted};
 use self::watcher::Watcher;
 use crate::adapter::{Adapter, CachePolicy};
 use crate::cuts::{CutSetup, Cuts, Report};
+use crate::deltas::Deltas;
 use crate::hidden::{HIDDEN_NAME, Hidden, Job};
 use crate::stores::{FlushError, Flushed, Flusher, Stores};
 use crate::tracked::Tracked;
@@ -268,7 +269,8 @@ impl Mount {
                 std::thread::Builder::new()
                     .name("byteback-cuts".into())
                     .spawn(move || to_do.into_iter().for_each(|job| job()))?;
-                let _ = hidden.set(Arc::new(Hidden::new(Arc::clone(cuts), jobs)));
+                let deltas = Deltas::new(Arc::clone(cuts), Arc::clone(&tree));
+                let _ = hidden.set(Arc::new(Hidden::new(Arc::clone(cuts), deltas, jobs)));
             }
             let end = Arc::new(End::default());
             let (at_end, quit) = (Arc::clone(&end), Arc::clone(&watcher));

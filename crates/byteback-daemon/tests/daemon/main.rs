@@ -18,6 +18,7 @@ mod operations;
 mod adversary;
 mod coverage;
 mod cuts;
+mod deltas;
 mod fixture;
 mod life;
 mod other_mount;

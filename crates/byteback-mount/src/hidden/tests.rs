@@ -11,6 +11,9 @@ fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
     let nodes = [
         HiddenNode::Top,
         HiddenNode::Cuts,
+        HiddenNode::Deltas,
+        HiddenNode::Delta(1),
+        HiddenNode::Delta((1 << KIND_SHIFT) - 1),
         frozen(0, 1),
         frozen(0, LOGGED_MAX),
         frozen(SERIAL_MAX, 1),
@@ -28,10 +31,11 @@ fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
     assert_eq!(numbers.len(), nodes.len());
     assert!(frozen(0, LOGGED_MAX + 1).number().is_err());
     assert!(frozen(SERIAL_MAX + 1, 1).number().is_err());
+    assert!(HiddenNode::Delta(1 << KIND_SHIFT).number().is_err());
     for live in [NodeId::ROOT, NodeId::new(u64::MAX >> 1), NodeId::new(0b10 << 62)] {
         assert_eq!(HiddenNode::of(live), None);
     }
-    for never_given in [u64::MAX, 0b11 << 62, (0b11 << 62) | 3] {
+    for never_given in [u64::MAX, 0b11 << 62, (0b11 << 62) | 4] {
         assert_eq!(HiddenNode::of(NodeId::new(never_given)), Some(None));
     }
 }

@@ -1,0 +1,277 @@
+//! Numbers and layouts of the ioctls, version 1. The same in `libbyteback/include/byteback.h`; a test compares the two.
+//!
+//! The kernel passes on only calls that say their size in their number (at most 16,383 bytes, here and back), so each request is
+//! one structure of fixed size, in the byte order of the machine, without padding. Each begins with its own size and the version;
+//! what is reserved must be zero. Layouts never change: a later version adds calls with numbers of their own.
+//!
+//! | call | number | who fills what |
+//! |---|---|---|
+//! | [`DELTA_OPEN`] | `_IOWR(0xb7, 1, struct byteback_delta_open)` | the consumer's name and since when; back come the context and what is known |
+//! | [`DELTA_GETDIFF`] | `_IOWR(0xb7, 2, struct byteback_delta_getdiff)` | context and position; back come ranges and the next position |
+//! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_delta_read)` | context, offset, length; back come frozen bytes |
+//! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_delta_close)` | context, and whether it is saved |
+//!
+//! What arrives is untrusted: [`Layout::decode`] takes nothing but exactly as many bytes as belong to the call.
+
+use std::mem::size_of;
+
+/// Of this module.
+pub const VERSION: u32 = 1;
+
+/// The type byte of all calls.
+const TYPE: u32 = 0xb7;
+
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+const fn number(direction: u32, number: u32, size: usize) -> u32 {
+    // Asserted below to fit its 14 bits.
+    (direction << 30) | ((size as u32) << 16) | (TYPE << 8) | number
+}
+
+/// Freezes a file and asks what changed.
+pub const DELTA_OPEN: u32 = number(READ | WRITE, 1, size_of::<DeltaOpen>());
+/// Asks for ranges.
+pub const DELTA_GETDIFF: u32 = number(READ | WRITE, 2, size_of::<DeltaGetdiff>());
+/// Reads frozen bytes.
+pub const DELTA_READ: u32 = number(READ | WRITE, 3, size_of::<DeltaRead>());
+/// Ends it.
+pub const DELTA_CLOSE: u32 = number(WRITE, 4, size_of::<DeltaClose>());
+
+/// Bytes of a consumer's name, with the NUL that ends it.
+pub const CONSUMER_BYTES: usize = 64;
+/// Ranges in one answer.
+pub const RANGES_MAX: usize = 1000;
+/// Frozen bytes in one answer.
+pub const READ_BYTES_MAX: usize = 16 * 1000;
+
+/// [`DeltaOpen::state`]: what changed is told as ranges.
+pub const STATE_RANGES: u32 = 1;
+/// [`DeltaOpen::state`]: the whole file must be taken as changed, for [`DeltaOpen::reason`].
+pub const STATE_WHOLE: u32 = 2;
+
+/// [`DeltaOpen::reason`]: ranges are known.
+pub const REASON_NONE: u32 = 0;
+/// The file did not exist then.
+pub const REASON_CREATED: u32 = 1;
+/// The consumer has no mark of this file, or asked since a version that is not known (any more).
+pub const REASON_NO_MARK: u32 = 2;
+/// It was changed without passing the mount.
+pub const REASON_UNTRACKED: u32 = 3;
+/// It was being changed when tracking was interrupted.
+pub const REASON_INTERRUPTED: u32 = 4;
+/// Somebody could not save it.
+pub const REASON_UNSAVED: u32 = 5;
+/// Another reason, of a later version.
+pub const REASON_OTHER: u32 = 255;
+
+/// [`DeltaGetdiff::next`]: there are no more ranges.
+pub const NO_MORE: u64 = u64::MAX;
+
+/// [`DeltaClose::flags`]: what was frozen is saved, so the consumer's mark of the file moves to it.
+pub const CLOSE_SAVED: u32 = 1;
+
+/// A structure that crosses the border as its bytes.
+pub trait Layout: Sized + Copy {
+    /// How many.
+    const SIZE: usize;
+
+    /// Its bytes.
+    fn encode(&self) -> Vec<u8>;
+
+    /// What the bytes say; `None` unless there are exactly [`Layout::SIZE`].
+    fn decode(bytes: &[u8]) -> Option<Self>;
+}
+
+/// A field that is copied as it is.
+trait Field: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+    fn take(from: &mut &[u8]) -> Option<Self>;
+}
+
+macro_rules! number_field {
+    ($($type:ty),*) => {$(
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_ne_bytes());
+            }
+
+            fn take(from: &mut &[u8]) -> Option<Self> {
+                let (bytes, rest) = from.split_first_chunk()?;
+                *from = rest;
+                Some(Self::from_ne_bytes(*bytes))
+            }
+        }
+    )*};
+}
+
+number_field!(u8, u32, u64);
+
+impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|element| element.put(out));
+    }
+
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let mut array = [T::default(); N];
+        for element in &mut array {
+            *element = T::take(from)?;
+        }
+        Some(array)
+    }
+}
+
+macro_rules! layout {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Layout for $name {
+            const SIZE: usize = size_of::<Self>();
+
+            fn encode(&self) -> Vec<u8> {
+                let mut out = Vec::with_capacity(Self::SIZE);
+                $(self.$field.put(&mut out);)*
+                out
+            }
+
+            fn decode(mut bytes: &[u8]) -> Option<Self> {
+                if bytes.len() != Self::SIZE {
+                    return None;
+                }
+                Some(Self { $($field: Field::take(&mut bytes)?,)* })
+            }
+        }
+
+        impl $name {
+            /// Whether it says the size and the version of this module.
+            #[must_use]
+            pub fn is_of_this_version(&self) -> bool {
+                usize::try_from(self.size) == Ok(Self::SIZE) && self.version == VERSION
+            }
+        }
+    };
+}
+
+layout! {
+    /// The argument of [`DELTA_OPEN`].
+    DeltaOpen {
+        /// In: the size of this structure.
+        size: u32,
+        /// In: [`VERSION`].
+        version: u32,
+        /// In: since which version; 0: since the consumer's mark of this file.
+        since: u64,
+        /// In: none are known.
+        flags: u32,
+        /// Zero.
+        reserved0: u32,
+        /// In: who asks: 1 to 63 bytes of UTF-8 without control characters, then a NUL. Each user has names of their own.
+        consumer: [u8; CONSUMER_BYTES],
+        /// Out: names what was frozen in the other calls, on this open file.
+        context: u64,
+        /// Out: the history that versions belong to. Another one means another log: versions of the old one say nothing.
+        tree: u64,
+        /// Out: the file, as long as it lives, also under another name.
+        node: u64,
+        /// Out: the version since which changes are told; 0 if everything is.
+        version_since: u64,
+        /// Out: the version that was frozen.
+        version_now: u64,
+        /// Out: the length of the frozen file.
+        size_bytes: u64,
+        /// Out: how many ranges there are.
+        range_count: u64,
+        /// Out: how many bytes these have.
+        changed_bytes: u64,
+        /// Out: [`STATE_RANGES`] or [`STATE_WHOLE`].
+        state: u32,
+        /// Out: why the whole file is told.
+        reason: u32,
+        /// Zero.
+        reserved: [u64; 4],
+    }
+}
+
+layout! {
+    /// The argument of [`DELTA_GETDIFF`].
+    DeltaGetdiff {
+        /// In: the size of this structure.
+        size: u32,
+        /// In: [`VERSION`].
+        version: u32,
+        /// In: what was frozen.
+        context: u64,
+        /// In: only what lies at or after this offset of the file is told; 0 at first.
+        position: u64,
+        /// Out: the position to ask with next, or [`NO_MORE`].
+        next: u64,
+        /// Out: how many ranges follow.
+        count: u32,
+        /// Zero.
+        reserved: u32,
+        /// Out: offsets and lengths in bytes, ascending, neither overlapping nor touching, within the frozen file.
+        ranges: [[u64; 2]; RANGES_MAX],
+    }
+}
+
+layout! {
+    /// The argument of [`DELTA_READ`].
+    DeltaRead {
+        /// In: the size of this structure.
+        size: u32,
+        /// In: [`VERSION`].
+        version: u32,
+        /// In: what was frozen.
+        context: u64,
+        /// In: where to read.
+        offset: u64,
+        /// In: how many bytes are wanted; out: how many there are, fewer only at the end of the file and at [`READ_BYTES_MAX`].
+        len_bytes: u32,
+        /// Zero.
+        reserved: u32,
+        /// Out: the bytes.
+        data: [u8; READ_BYTES_MAX],
+    }
+}
+
+layout! {
+    /// The argument of [`DELTA_CLOSE`].
+    DeltaClose {
+        /// In: the size of this structure.
+        size: u32,
+        /// In: [`VERSION`].
+        version: u32,
+        /// In: what was frozen.
+        context: u64,
+        /// In: [`CLOSE_SAVED`] or 0.
+        flags: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+
+const _: () = {
+    assert!(size_of::<DeltaOpen>() < 1 << 14);
+    assert!(size_of::<DeltaGetdiff>() < 1 << 14);
+    assert!(size_of::<DeltaRead>() < 1 << 14);
+};
+
+impl DeltaOpen {
+    /// The consumer's name; `None` if it is none.
+    #[must_use]
+    pub fn consumer_name(&self) -> Option<&str> {
+        let end = self.consumer.iter().position(|byte| *byte == 0)?;
+        let (name, rest) = self.consumer.split_at(end);
+        let name = std::str::from_utf8(name).ok()?;
+        let is_fine = !name.is_empty() && !name.chars().any(char::is_control) && rest.iter().all(|byte| *byte == 0);
+        is_fine.then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests;
