@@ -14,6 +14,7 @@
 //! | 2 | [`NodeRecord`] | JSON | at most once per node, before the node's deltas |
 //! | 3 | [`EntryRecord`] | JSON | at most once per (parent, name) |
 //! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
+//! | 6 | [`ProofRecord`] | JSON | at most once per node that gets new contents, anywhere |
 //! | 5 | [`Totals`] | JSON | exactly once, last record of the batch |
 //!
 //! Nodes, entries and deltas may alternate. All parts of a batch, in the order of their numbers, and the
@@ -22,6 +23,9 @@
 //!
 //! A delta without copies need not know how long its base is: the base is first cut off, or filled up with zeros, to
 //! the delta's `base_len`. A sender that knows the changed ranges and the new length says `base_len = new_len`.
+//!
+//! A *proof* says what the new contents of a file are to be: whoever applies the batch compares before anything of it counts. It
+//! is for contents whose copies were found by checksums that somebody else told.
 //!
 //! Several deltas of one file apply one over the other: the first one's base is the file's previous
 //! contents or nothing ([`ContentBase`]), each next one's base is the result so far. So a large first
@@ -33,7 +37,7 @@ mod reader;
 mod writer;
 
 use crate::messages::SnapshotLabel;
-use crate::{Attributes, ByteString, DeviceId, FileId, Seq};
+use crate::{Attributes, ByteString, DeviceId, Digest, FileId, Seq};
 use serde::{Deserialize, Serialize};
 
 pub use reader::{BatchReader, Record};
@@ -54,6 +58,7 @@ pub(crate) const TAG_NODE: u8 = 2;
 pub(crate) const TAG_ENTRY: u8 = 3;
 pub(crate) const TAG_DELTA: u8 = 4;
 pub(crate) const TAG_END: u8 = 5;
+pub(crate) const TAG_PROOF: u8 = 6;
 
 /// What a batch is and what it stands on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +128,15 @@ pub struct EntryRecord {
     pub child: Option<FileId>,
 }
 
+/// What the contents of a file are to be after the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProofRecord {
+    /// The file, to which the batch gives new contents.
+    pub id: FileId,
+    /// The digest of the whole contents.
+    pub digest: Digest,
+}
+
 /// How many records of each kind the whole batch holds, all pieces together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
@@ -132,6 +146,13 @@ pub struct Totals {
     pub entries: u64,
     /// Delta records.
     pub deltas: u64,
+    /// Proof records.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub proofs: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A batch stream cannot be written or read.

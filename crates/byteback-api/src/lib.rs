@@ -23,6 +23,7 @@
 pub mod attributes;
 pub mod batch;
 pub mod byte_string;
+pub mod digest;
 pub mod file_id;
 pub mod folder_name;
 pub mod messages;
@@ -33,6 +34,7 @@ pub mod routes;
 
 pub use attributes::{Attributes, NodeKind, Xattr};
 pub use byte_string::ByteString;
+pub use digest::Digest;
 pub use file_id::FileId;
 pub use folder_name::FolderName;
 pub use problem::{Code, Problem};

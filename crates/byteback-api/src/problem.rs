@@ -35,6 +35,8 @@ pub enum Code {
     InvalidBatch,
     /// 409: what the batch changes was changed by somebody else since its `base_seq`.
     Conflict,
+    /// 422: what the batch makes of a file is not what its proof says.
+    ContentMismatch,
     /// 409: the parts named by the commit are not all staged; stage them again.
     PartsMissing,
     /// 413: a body is larger than the server's limit.
@@ -60,7 +62,7 @@ pub enum Code {
 
 impl Code {
     /// Every code that a server sends.
-    pub const ALL: [Code; 20] = [
+    pub const ALL: [Code; 21] = [
         Code::Unauthorized,
         Code::JoinTokenInvalid,
         Code::RouteNotFound,
@@ -72,6 +74,7 @@ impl Code {
         Code::InvalidBody,
         Code::InvalidBatch,
         Code::Conflict,
+        Code::ContentMismatch,
         Code::PartsMissing,
         Code::BodyTooLarge,
         Code::BatchTooLarge,
@@ -151,6 +154,12 @@ impl Code {
                 "conflict",
                 "Somebody else changed the same files first",
                 "Nothing was applied. Fetch the changes since base_seq, then send a new batch on top.",
+            ),
+            Code::ContentMismatch => (
+                422,
+                "content_mismatch",
+                "The contents would not be what the sender has",
+                "Nothing was applied. Send these files without copies.",
             ),
             Code::PartsMissing => (
                 409,

@@ -145,6 +145,7 @@ pub(crate) fn totals_to_store(totals: Totals) -> model::Totals {
         nodes: totals.nodes,
         entries: totals.entries,
         deltas: totals.deltas,
+        proofs: totals.proofs,
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn of_store(error: &StoreError) -> Box<Problem> {
         StoreError::InvalidDelta { .. } => Code::InvalidBody,
         StoreError::InvalidBatch(_) => Code::InvalidBatch,
         StoreError::Conflict { .. } => Code::Conflict,
+        StoreError::ContentMismatch { .. } => Code::ContentMismatch,
         StoreError::PartsMissing { .. } => Code::PartsMissing,
         StoreError::TooLarge(_) => Code::BatchTooLarge,
         StoreError::JoinTokenInvalid => Code::JoinTokenInvalid,

@@ -5,13 +5,16 @@
 //! that is mentioned exists, that parents are directories, that directories form a tree, that each file got the deltas
 //! that were announced and has the size that its attributes say. Any error drops the transaction: nothing happened.
 //!
-//! Order: (1) literals of the last piece are synced; (2) the transaction refers to them, applies, removes the staged
+//! Order: (1) literals of the last piece are synced; (2) proofs are compared (`prove`), outside of the transaction, as that reads whole
+//! contents; (3) the transaction refers to them, applies, removes the staged
 //! parts, and commits. A crash before the commit leaves the staged parts as they were.
 //!
 //! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
 //! came first. Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
 
-use crate::catalog::{AttributeRow, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
+use crate::catalog::{
+    AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
+};
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::compact::compact;
 use crate::error::StoreError;
@@ -56,7 +59,7 @@ impl Store {
     pub fn batch_status(&self, folder: &str, device: u64, counter: u64) -> Result<BatchStatus, StoreError> {
         let catalog = self.catalog().read()?;
         let folder = folder_row(&*catalog, folder)?;
-        let key = crate::catalog::BatchKey {
+        let key = BatchKey {
             folder: folder.id,
             device,
             counter,
@@ -76,28 +79,33 @@ impl Store {
     /// fails. Nothing was applied then.
     pub fn commit(&self, mut last: PartWriter, staged_parts: u32) -> Result<Applied, StoreError> {
         last.segments.sync()?;
+        let proven = match last.proofs {
+            0 => None,
+            _ => self.prove(&last, staged_parts)?,
+        };
         let catalog = self.catalog().write()?;
         if let Some(row) = catalog.batch_by_key(last.key)? {
             return Ok(applied(&row, true));
         }
-        let staged = catalog.staged_parts(last.key)?;
-        let numbers: HashMap<u32, i64> = staged.iter().map(|row| (row.part, row.id)).collect();
-        let missing: Vec<u32> = (1..=staged_parts)
-            .filter(|part| !numbers.contains_key(part))
-            .take(MISSING_MAX)
-            .collect();
-        if !missing.is_empty() {
-            return Err(StoreError::PartsMissing { missing });
+        let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
+        if let Some(proven) = &proven
+            && *proven != parts
+        {
+            // Somebody staged one of them anew meanwhile: it may be another one.
+            let missing = (1..).zip(proven.iter().zip(&parts));
+            let missing = missing.filter(|(_, (before, now))| before != now);
+            return Err(StoreError::PartsMissing {
+                missing: missing.map(|(part, _)| part).take(MISSING_MAX).collect(),
+            });
         }
         let folder = folder_row(&*catalog, &last.folder)?;
         for (segment, end) in &last.segment_ends {
             catalog.touch_segment(*segment, *end)?;
         }
         let mut apply = Apply::new(&*catalog, folder, self.parts.limits.records_max);
-        for part in 1..=staged_parts {
-            let Some(id) = numbers.get(&part) else { continue };
+        for id in parts {
             let mut ordinal = 0;
-            while let Some(blob) = catalog.staged_record(*id, ordinal)? {
+            while let Some(blob) = catalog.staged_record(id, ordinal)? {
                 apply.record(StagedRecord::decode(&blob)?)?;
                 ordinal += 1;
             }
@@ -110,6 +118,26 @@ impl Store {
         catalog.commit()?;
         Ok(applied(&row, false))
     }
+}
+
+/// The row numbers of the staged parts 1 to `staged_parts`, in this order.
+pub(crate) fn staged_part_ids(
+    catalog: &dyn CatalogRead,
+    key: BatchKey,
+    staged_parts: u32,
+) -> Result<Vec<i64>, StoreError> {
+    let staged = catalog.staged_parts(key)?;
+    let numbers: HashMap<u32, i64> = staged.iter().map(|row| (row.part, row.id)).collect();
+    let missing: Vec<u32> = (1..=staged_parts)
+        .filter(|part| !numbers.contains_key(part))
+        .take(MISSING_MAX)
+        .collect();
+    if !missing.is_empty() {
+        return Err(StoreError::PartsMissing { missing });
+    }
+    Ok((1..=staged_parts)
+        .filter_map(|part| numbers.get(&part).copied())
+        .collect())
 }
 
 struct Apply<'a> {
@@ -135,17 +163,17 @@ struct Apply<'a> {
 }
 
 /// A file whose deltas arrive.
-struct Pending {
-    file: FileId,
-    deltas_left: u32,
+pub(crate) struct Pending {
+    pub(crate) file: FileId,
+    pub(crate) deltas_left: u32,
     /// Its newest layer so far.
-    layer: u64,
+    pub(crate) layer: u64,
     /// Length of the contents so far, in bytes.
-    len: u64,
+    pub(crate) len: u64,
     /// The next delta applies to nothing, not to the layer before.
-    resets: bool,
+    pub(crate) resets: bool,
     /// Length that the attributes announce, in bytes.
-    size: u64,
+    pub(crate) size: u64,
 }
 
 impl<'a> Apply<'a> {
@@ -195,6 +223,11 @@ impl<'a> Apply<'a> {
             StagedRecord::Delta(delta) => {
                 self.totals.deltas += 1;
                 self.delta(&delta)
+            }
+            // Compared before.
+            StagedRecord::Proof(..) => {
+                self.totals.proofs += 1;
+                Ok(())
             }
             StagedRecord::End(totals) => {
                 self.ended = Some(totals);
@@ -357,22 +390,7 @@ impl<'a> Apply<'a> {
                 "a delta of file {file} comes that its node record does not announce"
             ));
         };
-        // The sender need not know how long the file was: the base is first cut off or filled up with zeros to the
-        // length that the delta says. Copies name bytes of the base, so their sender has to know it.
-        if delta.base_len != pending.len && delta.copies {
-            return invalid(&format!(
-                "a delta with copies of file {file} starts from {} bytes, but the file has {} at that point",
-                delta.base_len, pending.len
-            ));
-        }
-        let base_len = delta.base_len.min(pending.len);
-        pending.layer = pending.layer.saturating_add(1);
-        pending.len = delta.new_len;
-        pending.deltas_left = pending.deltas_left.saturating_sub(1);
-        let covers_all = !delta.copies && delta.covered_to >= base_len.min(delta.new_len);
-        let resets = pending.resets || covers_all;
-        pending.resets = false;
-        let row = layer_row(pending.layer, base_len, delta.new_len, delta.extents, resets);
+        let row = pending.next_layer(delta)?;
         self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
         self.catalog.insert_layer(node, &row, &delta.pages, &delta.segments)?;
         compact(self.catalog, node, row.last)?;
@@ -550,6 +568,28 @@ impl<'a> Apply<'a> {
             above_root.extend(walked);
         }
         Ok(())
+    }
+}
+
+impl Pending {
+    /// The layer that a delta makes of the contents so far.
+    pub(crate) fn next_layer(&mut self, delta: &StagedDelta) -> Result<LayerRow, StoreError> {
+        // The sender need not know how long the file was: the base is first cut off or filled up with zeros to the
+        // length that the delta says. Copies name bytes of the base, so their sender has to know it.
+        if delta.base_len != self.len && delta.copies {
+            return invalid(&format!(
+                "a delta with copies of file {} starts from {} bytes, but the file has {} at that point",
+                self.file, delta.base_len, self.len
+            ));
+        }
+        let base_len = delta.base_len.min(self.len);
+        self.layer = self.layer.saturating_add(1);
+        self.len = delta.new_len;
+        self.deltas_left = self.deltas_left.saturating_sub(1);
+        let covers_all = !delta.copies && delta.covered_to >= base_len.min(delta.new_len);
+        let resets = self.resets || covers_all;
+        self.resets = false;
+        Ok(layer_row(self.layer, base_len, delta.new_len, delta.extents, resets))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::model::{
     Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
 };
+use byteback_delta::DIGEST_LEN;
 
 /// Appends to a blob.
 #[derive(Debug, Default)]
@@ -208,6 +209,8 @@ pub(crate) enum StagedRecord {
     Node(NodeChange),
     Entry(EntryChange),
     Delta(StagedDelta),
+    /// What the contents of a file are to be: their digest.
+    Proof(FileId, [u8; DIGEST_LEN]),
     End(Totals),
 }
 
@@ -303,6 +306,15 @@ impl StagedRecord {
                 out.varint(totals.nodes);
                 out.varint(totals.entries);
                 out.varint(totals.deltas);
+                // As it was before there were any, where there are none.
+                if totals.proofs > 0 {
+                    out.varint(totals.proofs);
+                }
+            }
+            Self::Proof(file, digest) => {
+                out.u8(6);
+                out.id(*file);
+                out.bytes(digest);
             }
         }
         out.finish_with_crc()
@@ -323,7 +335,9 @@ impl StagedRecord {
                 nodes: r.varint()?,
                 entries: r.varint()?,
                 deltas: r.varint()?,
+                proofs: if r.is_empty() { 0 } else { r.varint()? },
             }),
+            6 => Self::Proof(r.id()?, r.bytes()?.try_into().map_err(|_| r.damaged())?),
             _ => return Err(r.damaged()),
         };
         if !r.is_empty() {

@@ -77,18 +77,22 @@ impl Store {
             Some(range) => whole.and_then(|whole| whole.intersect(range)),
             None => whole,
         };
-        let frames = FrameCache::new()?;
-        Ok(ContentReader {
-            store: self.clone(),
-            resolver: Resolver::to_bottom(rows, range),
-            size,
-            rest: None,
-            frames,
-        })
+        ContentReader::of_resolver(self, Resolver::to_bottom(rows, range), size)
     }
 }
 
 impl ContentReader {
+    /// Of contents of `size` bytes, through whatever resolves them.
+    pub(crate) fn of_resolver(store: &Store, resolver: Resolver, size: u64) -> Result<Self, StoreError> {
+        Ok(Self {
+            store: store.clone(),
+            resolver,
+            size,
+            rest: None,
+            frames: FrameCache::new()?,
+        })
+    }
+
     /// Length of the whole contents in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {

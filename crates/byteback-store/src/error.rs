@@ -1,6 +1,6 @@
 //! What can go wrong in the store, sorted by what the caller has to do.
 //!
-//! `Invalid*`, `Conflict`, `PartsMissing` and `TooLarge` are the client's; `Full` is the operator's;
+//! `Invalid*`, `Conflict`, `ContentMismatch`, `PartsMissing` and `TooLarge` are the client's; `Full` is the operator's;
 //! `Damaged` names what is lost and where; everything else is a fault of the machine or of the program.
 //! After every error the store is as it was before the call, apart from leaked segment bytes.
 
@@ -43,6 +43,15 @@ pub enum StoreError {
     Conflict {
         /// The first few of them.
         conflicts: Vec<Conflict>,
+    },
+    /// A batch would make other contents than its proofs say.
+    #[error(
+        "the batch would make other contents of {} than its sender has: nothing was applied",
+        files_text(files)
+    )]
+    ContentMismatch {
+        /// The first few files.
+        files: Vec<FileId>,
     },
     /// A commit names parts that are not staged.
     #[error("part {} of the batch is not staged", missing.first().copied().unwrap_or(0))]
@@ -149,6 +158,11 @@ impl StoreError {
         }
         Self::Catalog { what, source }
     }
+}
+
+fn files_text(files: &[FileId]) -> String {
+    let ids: Vec<String> = files.iter().map(ToString::to_string).collect();
+    ids.join(", ")
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -24,6 +24,7 @@ mod error;
 mod layer;
 pub mod model;
 mod paths;
+mod prove;
 pub mod read;
 mod resolve;
 pub mod segments;

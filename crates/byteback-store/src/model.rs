@@ -185,6 +185,8 @@ pub struct Totals {
     pub entries: u64,
     /// Delta records.
     pub deltas: u64,
+    /// Proof records.
+    pub proofs: u64,
 }
 
 /// The answer to an applied batch.

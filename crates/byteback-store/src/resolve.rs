@@ -51,9 +51,11 @@ pub(crate) struct Resolver {
     open_bottom: bool,
 }
 
+/// A row, and where its pages are: in the catalog, or here because it is not applied yet.
 #[derive(Debug)]
-struct Run {
+pub(crate) struct Run {
     row: LayerRow,
+    pages: Option<Vec<(u64, Vec<u8>)>>,
     cached: Option<Cached>,
 }
 
@@ -77,15 +79,20 @@ struct Step {
 impl Resolver {
     /// To the bottom: answers no copies.
     pub(crate) fn to_bottom(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
-        Self::new(rows, range, false)
+        Self::new(rows.into_iter().map(Run::stored).collect(), range, false)
+    }
+
+    /// As [`Self::to_bottom`] through runs of either kind.
+    pub(crate) fn through(runs: Vec<Run>, range: Option<ByteRange>) -> Self {
+        Self::new(runs, range, false)
     }
 
     /// Down to the base of the last row: what is taken from it is answered as a copy.
     pub(crate) fn to_base(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
-        Self::new(rows, range, true)
+        Self::new(rows.into_iter().map(Run::stored).collect(), range, true)
     }
 
-    fn new(rows: Vec<LayerRow>, range: Option<ByteRange>, open_bottom: bool) -> Self {
+    fn new(runs: Vec<Run>, range: Option<ByteRange>, open_bottom: bool) -> Self {
         let steps = range
             .map(|range| Step {
                 run: 0,
@@ -96,7 +103,7 @@ impl Resolver {
             .into_iter()
             .collect();
         Self {
-            runs: rows.into_iter().map(|row| Run { row, cached: None }).collect(),
+            runs,
             steps,
             open_bottom,
         }
@@ -159,11 +166,40 @@ fn piece(start: u64, len: u64, source: Source<Literal>) -> Result<Piece, StoreEr
 }
 
 impl Run {
+    /// Of the catalog.
+    pub(crate) fn stored(row: LayerRow) -> Self {
+        Self {
+            row,
+            pages: None,
+            cached: None,
+        }
+    }
+
+    /// Not applied yet; pages ascend by their first offset.
+    pub(crate) fn staged(row: LayerRow, pages: Vec<(u64, Vec<u8>)>) -> Self {
+        Self {
+            row,
+            pages: Some(pages),
+            cached: None,
+        }
+    }
+
+    /// The page that holds what is known of the byte at `at`, and where the next page begins.
+    fn page(&self, catalog: &dyn CatalogRead, at: u64) -> Result<(Option<Page>, Option<u64>), StoreError> {
+        let Some(pages) = &self.pages else {
+            let (blob, next) = catalog.page(self.row.id, at)?;
+            return Ok((blob.map(|blob| Page::decode(&blob)).transpose()?, next));
+        };
+        let following = pages.partition_point(|(start, _)| *start <= at);
+        let page = following.checked_sub(1).and_then(|index| pages.get(index));
+        let page = page.map(|(_, blob)| Page::decode(blob)).transpose()?;
+        Ok((page, pages.get(following).map(|(start, _)| *start)))
+    }
+
     /// The source of the byte at `at`, if an extent covers it, and where this source or this gap ends at the latest.
     fn locate(&mut self, catalog: &dyn CatalogRead, at: u64) -> Result<(u64, Option<Source<Literal>>), StoreError> {
         if self.cached.as_ref().is_none_or(|cached| !cached.valid.contains(&at)) {
-            let (blob, next) = catalog.page(self.row.id, at)?;
-            let page = blob.map(|blob| Page::decode(&blob)).transpose()?;
+            let (page, next) = self.page(catalog, at)?;
             let first = page
                 .as_ref()
                 .and_then(|page| page.extents.first())

@@ -16,7 +16,7 @@ use crate::layer::{Literal, PageBuilder};
 use crate::model::{Attributes, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals};
 use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
 use crate::store::{Store, StoreLimits, folder_row};
-use byteback_delta::{Block, DeltaReader};
+use byteback_delta::{Block, DIGEST_LEN, DeltaReader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -29,6 +29,8 @@ pub struct PartWriter {
     /// How far the catalog will refer to each segment, in bytes.
     pub(crate) segment_ends: BTreeMap<u64, u64>,
     pub(crate) segments: Box<dyn SegmentWriter>,
+    /// Proofs of the whole batch, as its end says.
+    pub(crate) proofs: u64,
     limits: StoreLimits,
 }
 
@@ -49,6 +51,7 @@ impl Store {
             records: Vec::new(),
             segment_ends: BTreeMap::new(),
             segments: self.parts.segments.writer(),
+            proofs: 0,
             limits: self.parts.limits,
         })
     }
@@ -131,11 +134,20 @@ impl PartWriter {
         self.push(&StagedRecord::Entry(entry))
     }
 
+    /// Takes in what the contents of a file, to which the batch gives new ones, are to be.
+    ///
+    /// # Errors
+    /// There are too many records.
+    pub fn proof(&mut self, file: FileId, digest: [u8; DIGEST_LEN]) -> Result<(), StoreError> {
+        self.push(&StagedRecord::Proof(file, digest))
+    }
+
     /// Takes in the totals.
     ///
     /// # Errors
     /// There are too many records.
     pub fn end(&mut self, totals: Totals) -> Result<(), StoreError> {
+        self.proofs = totals.proofs;
         self.push(&StagedRecord::End(totals))
     }
 

@@ -255,6 +255,7 @@ fn staged_records() {
         nodes: 1,
         entries: 2,
         deltas: 300,
+        ..Totals::default()
     };
     golden(&StagedRecord::End(totals), &[b"\x05\x01\x02\xac\x02"]);
 }

@@ -11,7 +11,7 @@
     reason = "a test fails by panicking"
 )]
 
-use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_store::content::ContentReader;
@@ -53,10 +53,13 @@ fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
 }
 
 /// One batch in the making: model changes and the records that carry them.
+#[derive(Clone)]
 struct Batch {
     nodes: Vec<NodeChange>,
     entries: Vec<EntryChange>,
     deltas: Vec<(FileId, Vec<u8>)>,
+    /// What contents are to be; some of them.
+    proofs: Vec<(FileId, [u8; DIGEST_LEN])>,
 }
 
 struct Run {
@@ -158,6 +161,11 @@ impl Run {
                 },
             }),
         });
+        if self.rng.coin() {
+            let mut digest = ContentDigest::new(content.len() as u64);
+            digest.push(&content);
+            batch.proofs.push((file, digest.finish().unwrap()));
+        }
         now.files.insert(file, content);
     }
 
@@ -167,6 +175,7 @@ impl Run {
             nodes: vec![],
             entries: vec![],
             deltas: vec![],
+            proofs: vec![],
         };
         if self.moments.len() == 1 {
             now.directories.insert(ROOT, BTreeMap::new());
@@ -362,10 +371,15 @@ fn send(
         Node(&'a NodeChange),
         Entry(&'a EntryChange),
         Delta(&'a (FileId, Vec<u8>)),
+        Proof(&'a (FileId, [u8; DIGEST_LEN])),
     }
     let mut items: Vec<Item<'_>> = batch.entries.iter().map(Item::Entry).collect();
+    // Proofs stand anywhere.
+    let late = batch.proofs.len() / 2;
+    items.extend(batch.proofs[..late].iter().map(Item::Proof));
     items.extend(batch.nodes.iter().map(Item::Node));
     items.extend(batch.deltas.iter().map(Item::Delta));
+    items.extend(batch.proofs[late..].iter().map(Item::Proof));
     let per_piece = items.len() / (parts as usize + 1) + 1;
     let mut pieces = items.chunks(per_piece);
     let mut staged = 0;
@@ -376,6 +390,7 @@ fn send(
             match item {
                 Item::Node(node) => writer.node((*node).clone())?,
                 Item::Entry(entry) => writer.entry((*entry).clone())?,
+                Item::Proof((file, digest)) => writer.proof(*file, *digest)?,
                 Item::Delta((file, stream)) => writer.delta(*file, &stream[..])?,
             }
         }
@@ -389,6 +404,7 @@ fn send(
         nodes: batch.nodes.len() as u64,
         entries: batch.entries.len() as u64,
         deltas: batch.deltas.len() as u64,
+        proofs: batch.proofs.len() as u64,
     })?;
     store.commit(writer, staged)
 }
@@ -589,6 +605,17 @@ fn run(seed: u64, batches: u64) {
         run.counter += 1;
         let base = if seq == 1 { None } else { Some(seq - 1) };
         let parts = run.rng.below(3) as u32;
+        if let Some(proof) = run.pick(&batch.proofs) {
+            // A single wrong proof, and nothing of it is applied; the same batch with the right one is.
+            let mut wrong = batch.clone();
+            let at = wrong.proofs.iter().position(|known| *known == proof).unwrap();
+            wrong.proofs[at].1[7] ^= 1;
+            match send(&store, device, run.counter, base, &wrong, parts) {
+                Err(StoreError::ContentMismatch { files }) => assert_eq!(files, [proof.0]),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(store.folder("f").unwrap().seq, seq - 1);
+        }
         let applied = send(&store, device, run.counter, base, &batch, parts).unwrap();
         assert_eq!((applied.seq, applied.repeated), (seq, false));
         if run.rng.below(6) == 0 {
@@ -615,6 +642,7 @@ fn run(seed: u64, batches: u64) {
                     .collect(),
                 entries: batch.entries.clone(),
                 deltas: vec![],
+                proofs: vec![],
             };
             if !late.nodes.is_empty() || !late.entries.is_empty() {
                 match send(&store, other, counter, Some(seq - 1), &late, 0) {

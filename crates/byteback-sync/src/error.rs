@@ -20,6 +20,8 @@ pub enum ServerErrorKind {
     WrongToken,
     /// Somebody else changed the same files first.
     Conflict,
+    /// What a batch makes of a file is not what its proof says; nothing was applied.
+    ContentMismatch,
     /// Staged parts have expired or were lost: the batch has to be sent anew.
     PartsMissing,
     /// The server's disk is full.
@@ -58,6 +60,7 @@ impl ServerErrorKind {
                 Self::Refused
             }
             Code::Conflict => Self::Conflict,
+            Code::ContentMismatch => Self::ContentMismatch,
             Code::PartsMissing => Self::PartsMissing,
             Code::BodyTooLarge | Code::BatchTooLarge => Self::TooLarge,
             Code::RequestTimeout => Self::Unreachable,

@@ -8,8 +8,8 @@
 //! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive.
 
 use super::{
-    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, TAG_DELTA, TAG_END, TAG_ENTRY, TAG_MANIFEST,
-    TAG_NODE, Totals, VERSION,
+    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
+    TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
 };
 use crate::FileId;
 use std::io::{self, Read};
@@ -30,6 +30,8 @@ pub enum Record {
         /// Length of the delta stream in bytes.
         len: u64,
     },
+    /// What contents are to be.
+    Proof(ProofRecord),
     /// The end of the batch.
     End(Totals),
 }
@@ -127,6 +129,7 @@ impl<R: Read> BatchReader<R> {
                     len: stream_len,
                 }
             }
+            TAG_PROOF => Record::Proof(self.json(len)?),
             TAG_END => {
                 let totals = self.json(len)?;
                 self.ended = true;

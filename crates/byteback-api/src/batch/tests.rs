@@ -115,6 +115,7 @@ fn a_batch_survives_however_it_arrives() {
                     nodes: 1,
                     entries: 1,
                     deltas: 1,
+                    ..Totals::default()
                 }),
                 vec![],
             ),
@@ -136,7 +137,8 @@ fn totals_go_on_over_pieces() {
         Record::End(Totals {
             nodes: 2,
             entries: 0,
-            deltas: 0
+            deltas: 0,
+            ..Totals::default()
         })
     );
 }

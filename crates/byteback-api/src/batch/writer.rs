@@ -5,8 +5,8 @@
 //! on the next piece. Nothing is buffered here except one JSON record.
 
 use super::{
-    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, TAG_DELTA, TAG_END, TAG_ENTRY, TAG_MANIFEST,
-    TAG_NODE, Totals, VERSION,
+    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
+    TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
 };
 use crate::FileId;
 use serde::Serialize;
@@ -70,6 +70,16 @@ impl<W: Write> BatchWriter<W> {
     pub fn entry(&mut self, entry: &EntryRecord) -> Result<(), BatchError> {
         self.json(TAG_ENTRY, entry)?;
         self.totals.entries += 1;
+        Ok(())
+    }
+
+    /// Writes what the contents of a file are to be.
+    ///
+    /// # Errors
+    /// The output fails.
+    pub fn proof(&mut self, proof: &ProofRecord) -> Result<(), BatchError> {
+        self.json(TAG_PROOF, proof)?;
+        self.totals.proofs += 1;
         Ok(())
     }
 

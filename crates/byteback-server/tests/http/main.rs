@@ -506,6 +506,7 @@ fn parts_are_staged_replaced_and_committed_together() {
             nodes: 2,
             entries: 1,
             deltas: 1,
+            ..Totals::default()
         },
     )
     .unwrap();

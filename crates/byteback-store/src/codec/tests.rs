@@ -65,6 +65,7 @@ fn records() -> Vec<StagedRecord> {
             nodes: 1,
             entries: 2,
             deltas: 3,
+            ..Totals::default()
         }),
     ]
 }

@@ -105,6 +105,7 @@ fn contradictions_are_refused() {
                     nodes: 9,
                     entries: 0,
                     deltas: 0,
+                    ..Totals::default()
                 }),
                 ..new()
             },

@@ -220,6 +220,7 @@ impl Batch {
             nodes: self.nodes.len() as u64,
             entries: self.entries.len() as u64,
             deltas: self.deltas.len() as u64,
+            ..Totals::default()
         }))
     }
 }

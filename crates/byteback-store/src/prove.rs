@@ -1,0 +1,213 @@
+//! Proofs: whether a batch makes of a file what its sender has, before anything of it counts.
+//!
+//! A client that finds copies by a signature trusts checksums of a content that it cannot see. If these were wrong (a defect, a chance in
+//! 2^24, bytes that changed), its delta would put other bytes together than it has, and nobody would ever notice. So it adds
+//! the digest of what it has, and here the new contents are read as they would be after the batch and compared: the stored layers of the
+//! base with the staged deltas on top, through the same resolver that later serves them.
+//!
+//! That reads whole contents, so it happens before the transaction that applies the batch. What it has seen is what is applied: the base
+//! is the one at the batch's `base_seq`, which never changes, and a younger one is a conflict; staged parts are told by their row numbers,
+//! which are never used twice.
+//!
+//! Memory: the pages of the files that are being put together, one decoded frame at a time.
+
+use crate::apply::{Pending, staged_part_ids};
+use crate::codec::{StagedDelta, StagedRecord};
+use crate::content::ContentReader;
+use crate::error::StoreError;
+use crate::model::{ContentBase, FileId, NodeChange, Seq};
+use crate::resolve::{Resolver, Run, layer_rows};
+use crate::stage::PartWriter;
+use crate::store::{Store, folder_row};
+use byteback_delta::{ContentDigest, DIGEST_LEN};
+use byteback_extents::ByteRange;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+/// How many files of a mismatch are told.
+const MISMATCHES_MAX: usize = 8;
+
+/// What is known of a file that has a proof.
+struct Claim {
+    digest: [u8; DIGEST_LEN],
+    /// Whether it was compared.
+    is_done: bool,
+    content: Option<Assembly>,
+}
+
+/// Contents that are being put together.
+struct Assembly {
+    pending: Pending,
+    /// Newest last.
+    staged: Vec<Run>,
+    stored: Vec<Run>,
+}
+
+impl Store {
+    /// Compares what the batch makes of each file that it has a proof of. Answers the row numbers of the staged parts that were looked
+    /// at; `None` if the batch is applied already, and nothing was.
+    ///
+    /// # Errors
+    /// `ContentMismatch`; missing parts; a proof of a file that gets no contents, or of one that is too long; the store fails.
+    pub(crate) fn prove(&self, last: &PartWriter, staged_parts: u32) -> Result<Option<Vec<i64>>, StoreError> {
+        let (parts, folder) = {
+            let catalog = self.catalog().read()?;
+            if catalog.batch_by_key(last.key)?.is_some() {
+                return Ok(None);
+            }
+            let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
+            (parts, folder_row(&*catalog, &last.folder)?.id)
+        };
+        let mut claims = HashMap::new();
+        self.for_each_record(last, &parts, |record| {
+            if let StagedRecord::Proof(file, digest) = record {
+                let claim = Claim {
+                    digest,
+                    is_done: false,
+                    content: None,
+                };
+                if claims.insert(file, claim).is_some() {
+                    return Err(StoreError::InvalidBatch(format!("file {file} has two proofs")));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let mut base_seq = None;
+        let mut wrong = Vec::new();
+        self.for_each_record(last, &parts, |record| {
+            let file = match &record {
+                StagedRecord::Manifest(manifest) => {
+                    base_seq = manifest.base_seq;
+                    return Ok(ControlFlow::Continue(()));
+                }
+                StagedRecord::Node(node) => node.id,
+                StagedRecord::Delta(delta) => FileId(delta.file),
+                _ => return Ok(ControlFlow::Continue(())),
+            };
+            let Some(claim) = claims.get_mut(&file) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            match record {
+                StagedRecord::Node(node) => claim.content = self.assembly(folder, base_seq, &node)?,
+                StagedRecord::Delta(delta) => claim.add(delta)?,
+                _ => {}
+            }
+            if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
+                claim.is_done = true;
+                if self.digest(content)? != Some(claim.digest) {
+                    wrong.push(file);
+                }
+            }
+            match wrong.len() < MISMATCHES_MAX {
+                true => Ok(ControlFlow::Continue(())),
+                false => Ok(ControlFlow::Break(())),
+            }
+        })?;
+        if !wrong.is_empty() {
+            return Err(StoreError::ContentMismatch { files: wrong });
+        }
+        if let Some((file, _)) = claims.iter().find(|(_, claim)| !claim.is_done) {
+            let message = format!("file {file} has a proof, but gets no whole contents");
+            return Err(StoreError::InvalidBatch(message));
+        }
+        Ok(Some(parts))
+    }
+
+    fn for_each_record(
+        &self,
+        last: &PartWriter,
+        parts: &[i64],
+        mut each: impl FnMut(StagedRecord) -> Result<ControlFlow<()>, StoreError>,
+    ) -> Result<(), StoreError> {
+        for part in parts {
+            let mut ordinal = 0;
+            loop {
+                // A short transaction for each: `each` may take long.
+                let blob = self.catalog().read()?.staged_record(*part, ordinal)?;
+                let Some(blob) = blob else { break };
+                if each(StagedRecord::decode(&blob)?)?.is_break() {
+                    return Ok(());
+                }
+                ordinal += 1;
+            }
+        }
+        for blob in &last.records {
+            if each(StagedRecord::decode(blob)?)?.is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The contents that a node's deltas will be laid over.
+    fn assembly(&self, folder: i64, base_seq: Option<Seq>, node: &NodeChange) -> Result<Option<Assembly>, StoreError> {
+        let Some(change) = node.content else { return Ok(None) };
+        let mut pending = Pending {
+            file: node.id,
+            deltas_left: change.deltas,
+            layer: 0,
+            len: 0,
+            resets: true,
+            size: node.attributes.size,
+        };
+        let mut stored = Vec::new();
+        // At first contact, as in `apply`, nothing that the folder had counts any more.
+        if let (ContentBase::Previous, Some(base_seq)) = (change.base, base_seq) {
+            let catalog = self.catalog().read()?;
+            if let Some(node) = catalog.node_number(folder, node.id)?
+                && let Some(row) = catalog.attributes(node, base_seq)?
+            {
+                pending.resets = false;
+                pending.layer = row.layer;
+                pending.len = row.attributes.size;
+                let rows = layer_rows(&*catalog, node, row.layer, 0)?;
+                stored = rows.into_iter().map(Run::stored).collect();
+            }
+        }
+        Ok(Some(Assembly {
+            pending,
+            staged: Vec::new(),
+            stored,
+        }))
+    }
+
+    fn digest(&self, content: Assembly) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+        let len = content.pending.len;
+        let len_max = self.parts.limits.hashed_len_max;
+        if len > len_max {
+            return Err(StoreError::TooLarge(format!(
+                "file {} has {len} bytes, and at most {len_max} are compared with a proof",
+                content.pending.file
+            )));
+        }
+        let runs = content.staged.into_iter().rev().chain(content.stored).collect();
+        let resolver = Resolver::through(runs, ByteRange::new(0, len));
+        let mut reader = ContentReader::of_resolver(self, resolver, len)?;
+        let mut digest = ContentDigest::new(len);
+        while let Some((range, bytes)) = reader.next_part()? {
+            match bytes {
+                Some(bytes) => digest.push(bytes),
+                None => digest.push_zeros(range.len_bytes()),
+            }
+        }
+        Ok(digest.finish())
+    }
+}
+
+impl Claim {
+    fn add(&mut self, delta: StagedDelta) -> Result<(), StoreError> {
+        // What `apply` refuses anyway: a delta before its node, or one too many.
+        let Some(content) = &mut self.content else {
+            let file = FileId(delta.file);
+            let message = format!("a delta of file {file} comes that its node record does not announce");
+            return Err(StoreError::InvalidBatch(message));
+        };
+        let row = content.pending.next_layer(&delta)?;
+        if row.resets {
+            content.stored.clear();
+            content.staged.clear();
+        }
+        content.staged.push(Run::staged(row, delta.pages));
+        Ok(())
+    }
+}
