@@ -89,7 +89,12 @@ impl Store {
             };
             match record {
                 StagedRecord::Node(node) => claim.content = self.assembly(folder, base_seq, &node)?,
-                StagedRecord::Delta(delta) => claim.add(delta)?,
+                StagedRecord::Delta(delta) => {
+                    if !claim.add(delta)? {
+                        wrong.push(file);
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
                 _ => {}
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
@@ -195,19 +200,24 @@ impl Store {
 }
 
 impl Claim {
-    fn add(&mut self, delta: StagedDelta) -> Result<(), StoreError> {
+    /// Lays a delta over the contents so far; false if it is of contents of another length, which the sender was told wrongly.
+    fn add(&mut self, delta: StagedDelta) -> Result<bool, StoreError> {
         // What `apply` refuses anyway: a delta before its node, or one too many.
         let Some(content) = &mut self.content else {
             let file = FileId(delta.file);
             let message = format!("a delta of file {file} comes that its node record does not announce");
             return Err(StoreError::InvalidBatch(message));
         };
+        if delta.copies && delta.base_len != content.pending.len {
+            self.content = None;
+            return Ok(false);
+        }
         let row = content.pending.next_layer(&delta)?;
         if row.resets {
             content.stored.clear();
             content.staged.clear();
         }
         content.staged.push(Run::staged(row, delta.pages));
-        Ok(())
+        Ok(true)
     }
 }

@@ -23,6 +23,7 @@
 //! What this does not do: find changes (the tree's log does), mount, print.
 
 mod content;
+mod examine;
 mod note;
 mod part_stream;
 mod report;
@@ -38,6 +39,7 @@ use byteback_control::{ConsumerStatus, CutInfo, CutRequest, Outcome, TreeService
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_oplog::{NodeId, TreeId};
 use note::Note;
+use std::cell::Cell;
 use transfer::{Sent, transfer};
 
 pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
@@ -131,6 +133,8 @@ struct Job<'a> {
     folder: &'a FolderName,
     options: &'a BackupOptions,
     monitor: &'a dyn Monitor,
+    /// Whether whole files are looked for in what the server has of them; not any more when a proof was refused.
+    examines: Cell<bool>,
 }
 
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
@@ -152,6 +156,7 @@ pub fn backup(
         folder,
         options,
         monitor,
+        examines: Cell::new(true),
     };
     let began_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
@@ -182,6 +187,14 @@ pub fn backup(
                     error.message
                 ));
             }
+            // The server's checksums were not those of what it has. Nothing was applied.
+            Err(SyncError::Server(error)) if error.kind == ServerErrorKind::ContentMismatch && job.examines.get() => {
+                job.examines.set(false);
+                monitor.event(Event::Warning(&format!(
+                    "{}; sending such files in full",
+                    error.message
+                )));
+            }
             // Nothing was applied, so the same can be sent as another batch. Once: what loses parts twice loses them again.
             Err(SyncError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_sent_anew => {
                 was_sent_anew = true;
@@ -198,7 +211,11 @@ pub fn backup(
 
 /// Whether another batch may succeed where this one, of which nothing was applied, did not.
 fn may_be_tried_anew(error: &crate::ServerError) -> bool {
-    contradicts_basis(error) || error.kind == ServerErrorKind::PartsMissing
+    contradicts_basis(error)
+        || matches!(
+            error.kind,
+            ServerErrorKind::PartsMissing | ServerErrorKind::ContentMismatch
+        )
 }
 
 /// Whether an error says that the batch does not fit onto what the server has; nothing was applied then.

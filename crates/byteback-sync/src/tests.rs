@@ -7,12 +7,14 @@
 //! | `model` | random changes, backups and restores of every snapshot |
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
+//! | `examining` | whole files that are looked for in what the server has of them |
 //! | `hostile` | answers that no honest server gives |
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `restoring` | what a restore does to a target |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
 mod client;
+mod examining;
 mod faults;
 mod hostile;
 mod model;

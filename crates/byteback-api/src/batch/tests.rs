@@ -168,6 +168,29 @@ fn golden_bytes_of_version_1() {
 }
 
 #[test]
+fn golden_bytes_of_a_proof() {
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    let proof = ProofRecord {
+        id: FileId(2),
+        digest: crate::Digest([0xa5; 32]),
+    };
+    writer.proof(&proof).unwrap();
+    let bytes = writer.end().unwrap();
+    let json = format!(
+        r#"{{"id":"00000000000000000000000000000002","digest":"{}"}}"#,
+        "a5".repeat(32)
+    );
+    let mut expected = b"BYBATCH\x01".to_vec();
+    expected.extend([6, u8::try_from(json.len()).unwrap()]);
+    expected.extend(json.as_bytes());
+    expected.extend(crc32c::crc32c(&expected[8..]).to_le_bytes());
+    assert_eq!(bytes[..expected.len()], expected);
+    let records = read_all(&bytes[..]).unwrap();
+    assert_eq!(records[0].0, Record::Proof(proof));
+    assert!(matches!(&records[1].0, Record::End(totals) if totals.proofs == 1));
+}
+
+#[test]
 fn golden_json_of_version_1() {
     let json = |value: &dyn Fn() -> serde_json::Result<String>| value().unwrap();
     assert_eq!(

@@ -67,6 +67,13 @@ fn records() -> Vec<StagedRecord> {
             deltas: 3,
             ..Totals::default()
         }),
+        StagedRecord::End(Totals {
+            nodes: 1,
+            entries: 2,
+            deltas: 3,
+            proofs: 4,
+        }),
+        StagedRecord::Proof(FileId(5), [7; DIGEST_LEN]),
     ]
 }
 

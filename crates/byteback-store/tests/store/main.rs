@@ -13,3 +13,4 @@ mod damage;
 mod durability;
 mod hostile;
 mod lab;
+mod prove;

@@ -1,5 +1,7 @@
 //! A file's changed ranges as delta records.
 //!
+//! What is read as it stands is sent by [`send_file`]; what may be elsewhere in the server's version goes through `examine` first.
+//!
 //! A version of a file may be carried by several delta records, each over the result of the one before, so that none
 //! needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's record stands before them and says how
 //! many there are. Nobody knows that before the file was read: holes carry no bytes. Hence the deltas are held back
@@ -22,7 +24,7 @@ use byteback_extents::{ByteRange, ExtentSet};
 use byteback_oplog::NodeId;
 
 /// Most literal bytes of one delta record; with smaller parts, half a part.
-const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
+pub(super) const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
@@ -79,6 +81,11 @@ impl FileChange {
             base: ContentBase::Previous,
             ranges: set.iter().collect(),
         }
+    }
+
+    /// Whether all of it may have changed.
+    pub(crate) fn is_whole(&self) -> bool {
+        ByteRange::new(0, self.attributes.size).is_some_and(|all| self.ranges == [all])
     }
 
     pub(crate) fn changed_bytes(&self) -> u64 {
@@ -150,7 +157,7 @@ fn read_and_send(
 
 /// Whether an error ends one file or the whole backup.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error("{0}")]
     File(ServiceError),
     #[error("{0}")]
@@ -175,12 +182,18 @@ struct DeltaSink<'a, 'scope, 'env> {
     writer: Option<DeltaWriter<Vec<u8>>>,
     /// Literal bytes in `writer`.
     literal_bytes: u64,
+    deltas: FileDeltas,
+}
+
+/// The finished deltas of one file on their way into the batch.
+#[derive(Default)]
+pub(super) struct FileDeltas {
     /// Finished deltas that wait for their number to be known.
     held_back: Vec<Vec<u8>>,
     held_back_bytes: usize,
     /// Too much for one part: deltas go out as they are made, and the node's record comes at the end.
     is_released: bool,
-    deltas: u32,
+    number: u32,
     stats: FileStats,
 }
 
@@ -197,11 +210,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             literal_bytes_max,
             writer: None,
             literal_bytes: 0,
-            held_back: Vec::new(),
-            held_back_bytes: 0,
-            is_released: false,
-            deltas: 0,
-            stats: FileStats::default(),
+            deltas: FileDeltas::default(),
         }
     }
 
@@ -278,7 +287,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         if self.writer.is_none() {
             let new_len = self.file.attributes.size;
             let base_len = match self.file.base {
-                ContentBase::Empty if self.deltas == 0 => 0,
+                ContentBase::Empty if self.deltas.is_empty() => 0,
                 _ => new_len,
             };
             let writer = DeltaWriter::new(Vec::new(), base_len, new_len, WriterOptions::default())
@@ -296,66 +305,96 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             return Ok(());
         };
         let (bytes, stats) = writer.finish().map_err(|error| unusable(self.file.id, error))?;
-        self.deltas = self.deltas.checked_add(1).ok_or_else(|| {
-            Failure::File(ServiceError::new(
-                ErrorKind::Node,
-                "it has more data than one batch can carry",
-            ))
-        })?;
         self.literal_bytes = 0;
-        self.stats.literal_bytes += stats.literal_bytes;
-        if self.is_released {
-            self.stream.delta(self.file.id, &bytes)?;
-            return Ok(());
-        }
-        self.held_back_bytes += bytes.len();
-        self.held_back.push(bytes);
-        if self.held_back_bytes >= self.stream.part_len_bytes() {
-            self.stream.set_aside()?;
-            self.is_released = true;
-            self.release()?;
-        }
-        Ok(())
-    }
-
-    /// Writes the deltas that were held back.
-    fn release(&mut self) -> Result<(), Failure> {
-        for bytes in std::mem::take(&mut self.held_back) {
-            self.stream.delta(self.file.id, &bytes)?;
-        }
-        self.held_back_bytes = 0;
-        Ok(())
+        self.deltas.push(self.stream, self.file.id, bytes, stats.literal_bytes)
     }
 
     fn finish(mut self) -> Result<FileStats, Failure> {
         self.end_delta()?;
         // A change of length alone, and a file of nothing but holes, are deltas too.
-        if self.deltas == 0 && (self.file.base == ContentBase::Previous || self.file.attributes.size > 0) {
+        if self.deltas.is_empty() && (self.file.base == ContentBase::Previous || self.file.attributes.size > 0) {
             self.writer()?;
             self.end_delta()?;
         }
+        self.deltas
+            .finish(self.stream, self.file.id, &self.file.attributes, self.file.base)
+    }
+}
+
+impl FileDeltas {
+    /// Whether there is none yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.number == 0
+    }
+
+    /// Adds a delta of `file`: a whole stream.
+    pub(super) fn push(
+        &mut self,
+        stream: &mut PartStream<'_, '_>,
+        file: FileId,
+        bytes: Vec<u8>,
+        literal_bytes: u64,
+    ) -> Result<(), Failure> {
+        self.number = self.number.checked_add(1).ok_or_else(|| {
+            Failure::File(ServiceError::new(
+                ErrorKind::Node,
+                "it has more data than one batch can carry",
+            ))
+        })?;
+        self.stats.literal_bytes += literal_bytes;
+        if self.is_released {
+            stream.delta(file, &bytes)?;
+            return Ok(());
+        }
+        self.held_back_bytes += bytes.len();
+        self.held_back.push(bytes);
+        if self.held_back_bytes >= stream.part_len_bytes() {
+            stream.set_aside()?;
+            self.is_released = true;
+            self.release(stream, file)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the deltas that were held back.
+    fn release(&mut self, stream: &mut PartStream<'_, '_>, file: FileId) -> Result<(), Failure> {
+        for bytes in std::mem::take(&mut self.held_back) {
+            stream.delta(file, &bytes)?;
+        }
+        self.held_back_bytes = 0;
+        Ok(())
+    }
+
+    /// Ends the file: its record says how many deltas there are.
+    pub(super) fn finish(
+        mut self,
+        stream: &mut PartStream<'_, '_>,
+        file: FileId,
+        attributes: &Attributes,
+        base: ContentBase,
+    ) -> Result<FileStats, Failure> {
         let record = NodeRecord {
-            id: self.file.id,
-            attributes: self.file.attributes.clone(),
+            id: file,
+            attributes: attributes.clone(),
             content: Some(ContentChange {
-                deltas: self.deltas,
-                base: self.file.base,
+                deltas: self.number,
+                base,
             }),
         };
         if self.is_released {
-            self.stream.put_down(&record)?;
+            stream.put_down(&record)?;
         } else {
-            self.stream.node(&record)?;
-            self.release()?;
+            stream.node(&record)?;
+            self.release(stream, file)?;
         }
         Ok(self.stats)
     }
 }
 
-fn unusable(subject: FileId, error: WriteError) -> Failure {
+pub(super) fn unusable(subject: FileId, error: WriteError) -> Failure {
     Failure::All(SyncError::delta(subject, error))
 }
 
-fn len_u64(len: usize) -> u64 {
+pub(super) fn len_u64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }

@@ -19,7 +19,7 @@
 use crate::error::{Result, ServerError, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName};
 use std::cell::{Cell, RefCell};
@@ -133,6 +133,12 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
     pub(crate) fn entry(&mut self, entry: &EntryRecord) -> Result<()> {
         self.writer.entry(entry)?;
         self.totals.entries += 1;
+        self.send_if_full()
+    }
+
+    pub(crate) fn proof(&mut self, proof: &ProofRecord) -> Result<()> {
+        self.writer.proof(proof)?;
+        self.totals.proofs += 1;
         self.send_if_full()
     }
 

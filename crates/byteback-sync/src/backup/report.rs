@@ -76,8 +76,12 @@ pub struct BackupReport {
     pub changed_bytes: u64,
     /// Bytes of content read from the folder's files.
     pub read_bytes: u64,
-    /// Bytes that were hashed to find the changes: none, a log knows them.
+    /// Files that were looked for in what the server has of them, instead of being sent whole.
+    pub examined_files: u64,
+    /// Bytes that were hashed to find the changes: none where the log knows them.
     pub hashed_bytes: u64,
+    /// Bytes of examined files that the server has already: what hashing has saved.
+    pub found_bytes: u64,
     /// Bytes of content that were sent, before compression. Holes are not sent.
     pub literal_bytes: u64,
     /// Bytes that the server's store grew by, as it says.

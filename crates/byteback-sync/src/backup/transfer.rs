@@ -5,6 +5,7 @@
 //! remembered for the next backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
+use super::examine::{self, Examination, Examined, send_examined};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::report::{BackupReport, UnsavedFile};
@@ -13,10 +14,11 @@ use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
-use byteback_api::{Attributes, ByteString, NodeKind};
+use byteback_api::{Attributes, ByteString, Code, NodeKind, Problem, Seq};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
 };
+use byteback_delta::find::BlockIndex;
 use byteback_oplog::{NodeId, WholeReason};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,6 +75,7 @@ pub(super) fn transfer(
             stream,
             report,
             is_on_top: basis.base_seq.is_some(),
+            base_seq: basis.base_seq,
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
@@ -162,6 +165,8 @@ struct Transfer<'a, 'scope, 'env> {
     report: &'a mut BackupReport,
     /// The batch follows what the server has; otherwise it replaces everything.
     is_on_top: bool,
+    /// What it follows.
+    base_seq: Option<Seq>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Those of them from earlier backups that the cut has not reported yet. The log reports what could not be saved
@@ -264,7 +269,15 @@ impl Transfer<'_, '_, '_> {
         match file {
             Some(file) => {
                 let changed_bytes = file.changed_bytes();
-                match send_file(self.job.tree, self.cut.cut, file, &mut self.stream, self.job.monitor)? {
+                let examined = match self.base_of(change, &file) {
+                    Some(base) => self.examined(&file, &base)?,
+                    None => None,
+                };
+                let outcome = match examined {
+                    Some(outcome) => outcome,
+                    None => send_file(self.job.tree, self.cut.cut, file, &mut self.stream, self.job.monitor)?,
+                };
+                match outcome {
                     FileOutcome::Sent(stats) => {
                         self.report.changed_bytes += changed_bytes;
                         self.report.literal_bytes += stats.literal_bytes;
@@ -285,6 +298,54 @@ impl Transfer<'_, '_, '_> {
         self.missing.remove(&change.node);
         self.job.monitor.event(Event::FileDone { path: None });
         Ok(())
+    }
+
+    /// What the server has of a file that would be sent whole, if looking for the file in it is worth its cost.
+    fn base_of(&self, change: &NodeChange, file: &FileChange) -> Option<BlockIndex> {
+        let base_seq = self.base_seq?;
+        if !self.job.examines.get() || !self.server_has(change) || !file.is_whole() {
+            return None;
+        }
+        let blocks_max = examine::worth(file.attributes.size)?;
+        match self
+            .job
+            .server
+            .signature(self.job.folder, file.id, base_seq, blocks_max)
+        {
+            Ok(signature) if signature.content_len_bytes() > 0 => Some(BlockIndex::new(signature)),
+            Ok(_) => None,
+            Err(error) => {
+                // Whatever it is, sending the file whole is right. A server that is older than this call, or is busy or gone, need not
+                // be asked for each of the other files.
+                let is_unknown =
+                    |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
+                if error.kind.is_transient() || error.problem.as_deref().is_some_and(is_unknown) {
+                    self.job.examines.set(false);
+                }
+                None
+            }
+        }
+    }
+
+    /// Sends what the server lacks of a file; `None` if the file is to be sent whole after all.
+    fn examined(&mut self, file: &FileChange, base: &BlockIndex) -> Result<Option<FileOutcome>> {
+        let (tree, cut, monitor) = (self.job.tree, self.cut.cut, self.job.monitor);
+        let file = Examined {
+            node: file.node,
+            id: file.id,
+            attributes: &file.attributes,
+            base,
+        };
+        match send_examined(tree, cut, &file, &mut self.stream, monitor)? {
+            Examination::Sent(stats, found) => {
+                self.report.examined_files += 1;
+                self.report.hashed_bytes += found.examined_bytes;
+                self.report.found_bytes += found.copied_bytes;
+                Ok(Some(FileOutcome::Sent(stats)))
+            }
+            Examination::Unreadable(error) => Ok(Some(FileOutcome::Unreadable(error))),
+            Examination::TooScattered => Ok(None),
+        }
     }
 
     fn failed(&mut self, change: &NodeChange, error: &ServiceError) -> Result<()> {

@@ -23,7 +23,7 @@ fn every_snapshot_of_a_changing_tree_comes_back() {
             rig.options.force_full = random.below(8) == 0;
             let report = rig.backup().unwrap();
             assert!(report.is_complete());
-            assert_eq!(report.hashed_bytes, 0);
+            assert_eq!(report.hashed_bytes > 0, report.examined_files > 0);
             let is_full = pictures.is_empty() || rig.options.force_full;
             let why = report.everything_because;
             assert_eq!(why.is_some(), is_full, "round {round}: {why:?}");

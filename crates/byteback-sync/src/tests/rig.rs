@@ -238,6 +238,15 @@ impl Rig {
     }
 
     pub(super) fn with(seed: u64, client_options: ClientOptions) -> Self {
+        Self::through(seed, client_options, proxy)
+    }
+
+    /// With another proxy between client and server.
+    pub(super) fn through(
+        seed: u64,
+        client_options: ClientOptions,
+        proxy: impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr,
+    ) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let room = Arc::new(AtomicI64::new(-1));
         let store = open_store(&temp.path().join("data"), &room, StoreLimits::default());

@@ -153,10 +153,10 @@ impl Said<'_> {
             output.say(format!(
                 "  hashed   {}{}",
                 sizes(report.hashed_bytes),
-                if report.hashed_bytes == 0 && whole == 0 {
-                    ": the log knows what changed"
-                } else {
-                    ""
+                match (report.hashed_bytes, report.found_bytes) {
+                    (0, _) if whole == 0 => ": the log knows what changed".to_owned(),
+                    (0, _) => String::new(),
+                    (_, found) => format!(": {} of them need not be sent", sizes(found)),
                 }
             ))?;
             output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;

@@ -1,0 +1,190 @@
+//! Proofs that are none, and what becomes of a batch that has them.
+
+use super::lab::{Lab, noise, patch};
+use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
+use byteback_extents::ByteRange;
+use byteback_store::StoreError;
+use byteback_store::model::{Attributes, ContentBase, ContentChange, FileId, NodeChange, NodeKind, Totals};
+use byteback_store::stage::PartWriter;
+
+const FILE: FileId = FileId(2);
+
+fn digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
+    let mut digest = ContentDigest::new(bytes.len() as u64);
+    digest.push(bytes);
+    digest.finish().unwrap()
+}
+
+fn file(size: u64, deltas: u32, base: ContentBase) -> NodeChange {
+    NodeChange {
+        id: FILE,
+        attributes: Attributes {
+            kind: NodeKind::File,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            size,
+            mtime_ns: 0,
+            rdev: 0,
+            target: None,
+            xattrs: vec![],
+            user: None,
+            group: None,
+        },
+        content: Some(ContentChange { deltas, base }),
+    }
+}
+
+/// A batch of one file that is to have 1000 bytes, made by `fill` from a manifest on.
+fn commit(lab: &Lab, counter: u64, totals: Totals, fill: impl FnOnce(&mut PartWriter)) -> Result<u64, StoreError> {
+    let mut part = lab.part(counter);
+    part.manifest(lab.manifest(counter, Some(1))).unwrap();
+    fill(&mut part);
+    part.end(totals).unwrap();
+    lab.store.commit(part, 0).map(|applied| applied.seq)
+}
+
+fn totals(deltas: u64, proofs: u64) -> Totals {
+    Totals {
+        nodes: 1,
+        entries: 0,
+        deltas,
+        proofs,
+    }
+}
+
+/// The second half before the first.
+fn swapped() -> Vec<u8> {
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut writer = DeltaWriter::new(Vec::new(), 1000, 1000, options).unwrap();
+    writer.copy(ByteRange::new(0, 500).unwrap(), 500).unwrap();
+    writer.copy(ByteRange::new(500, 1000).unwrap(), 0).unwrap();
+    writer.finish().unwrap().0
+}
+
+#[test]
+fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
+    let lab = Lab::new(1 << 20);
+    let base = noise(1, 1000);
+    lab.first(&[(FILE.0, &base)]);
+    let mut new = base.clone();
+    new.rotate_left(500);
+    let refused = |what: &str, result: Result<u64, StoreError>| {
+        match (what, result) {
+            ("mismatch", Err(StoreError::ContentMismatch { files })) => assert_eq!(files, [FILE]),
+            ("invalid", Err(StoreError::InvalidBatch(_))) => {}
+            (_, other) => panic!("{what}: {other:?}"),
+        }
+        assert_eq!(lab.store.folder("f").unwrap().seq, 1);
+        assert_eq!(lab.read(FILE.0, 1).unwrap(), base);
+    };
+    let swap = |part: &mut PartWriter, digests: &[[u8; DIGEST_LEN]]| {
+        part.node(file(1000, 1, ContentBase::Previous)).unwrap();
+        part.delta(FILE, &swapped()[..]).unwrap();
+        for digest in digests {
+            part.proof(FILE, *digest).unwrap();
+        }
+    };
+    refused(
+        "mismatch",
+        commit(&lab, 2, totals(1, 1), |part| swap(part, &[digest(&base)])),
+    );
+    // Twice, also if both are right; fewer or more than announced.
+    for (announced, digests) in [
+        (2, vec![digest(&new); 2]),
+        (2, vec![digest(&new)]),
+        (0, vec![digest(&new)]),
+        (1, vec![]),
+    ] {
+        refused(
+            "invalid",
+            commit(&lab, 3, totals(1, announced), |part| swap(part, &digests)),
+        );
+    }
+    // Of a file that the batch does not mention, or only by its attributes.
+    refused(
+        "invalid",
+        commit(&lab, 4, totals(1, 1), |part| {
+            swap(part, &[]);
+            part.proof(FileId(77), digest(&new)).unwrap();
+        }),
+    );
+    refused(
+        "invalid",
+        commit(&lab, 5, totals(0, 1), |part| {
+            let node = NodeChange {
+                content: None,
+                ..file(1000, 0, ContentBase::Previous)
+            };
+            part.node(node).unwrap();
+            part.proof(FILE, digest(&base)).unwrap();
+        }),
+    );
+    // Announced deltas that do not come, and one too many.
+    for (announced, sent) in [(2, 1), (1, 2)] {
+        refused(
+            "invalid",
+            commit(&lab, 6, totals(sent, 1), |part| {
+                part.node(file(1000, announced, ContentBase::Previous)).unwrap();
+                for _ in 0..sent {
+                    part.delta(FILE, &swapped()[..]).unwrap();
+                }
+                part.proof(FILE, digest(&new)).unwrap();
+            }),
+        );
+    }
+    // Copies from contents of another length than the file has: the sender was told wrongly.
+    refused(
+        "mismatch",
+        commit(&lab, 7, totals(2, 1), |part| {
+            part.node(file(1000, 2, ContentBase::Previous)).unwrap();
+            part.delta(FILE, &patch(1000, 999, &[])[..]).unwrap();
+            part.delta(FILE, &swapped()[..]).unwrap();
+            part.proof(FILE, digest(&new)).unwrap();
+        }),
+    );
+    assert_eq!(
+        commit(&lab, 8, totals(1, 1), |part| swap(part, &[digest(&new)])).unwrap(),
+        2
+    );
+    assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
+    // Sent again, it is what it was, whatever it says now.
+    assert_eq!(
+        commit(&lab, 8, totals(1, 1), |part| swap(part, &[digest(&base)])).unwrap(),
+        2
+    );
+}
+
+#[test]
+fn literals_that_were_appended_first_are_put_in_their_places() {
+    // What a client does with a file of many literals: append them, then take everything from the result.
+    let lab = Lab::new(1 << 20);
+    let base = noise(1, 1000);
+    lab.first(&[(FILE.0, &base)]);
+    let literals = noise(2, 600);
+    let new = [&literals[..300], &base[..500], &literals[300..], &base[500..]].concat();
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut last = DeltaWriter::new(Vec::new(), 1600, 1600, options).unwrap();
+    for (start, end, from) in [(0, 300, 1000), (300, 800, 0), (800, 1100, 1300), (1100, 1600, 500)] {
+        last.copy(ByteRange::new(start, end).unwrap(), from).unwrap();
+    }
+    let last = last.finish().unwrap().0;
+    let seq = commit(&lab, 2, totals(3, 1), |part| {
+        part.node(file(1600, 3, ContentBase::Previous)).unwrap();
+        part.delta(FILE, &patch(1000, 1300, &[(1000, &literals[..300])])[..])
+            .unwrap();
+        part.delta(FILE, &patch(1300, 1600, &[(1300, &literals[300..])])[..])
+            .unwrap();
+        part.delta(FILE, &last[..]).unwrap();
+        part.proof(FILE, digest(&new)).unwrap();
+    });
+    assert_eq!(seq.unwrap(), 2);
+    assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
+    assert_eq!(lab.read(FILE.0, 1).unwrap(), base);
+}

@@ -1,0 +1,324 @@
+//! Selective hashing: files that would be sent whole are looked for in what the server has.
+
+use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
+use crate::SnapshotSpec;
+use crate::monitor::Silent;
+use byteback_api::{MEDIA_SIGNATURE, NodeKind};
+use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_extents::ByteRange;
+use byteback_host::random::SplitMix64;
+use byteback_oplog::{NodeId, WholeReason};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = SplitMix64::new(seed);
+    (0..len).map(|_| random.next_u64() as u8).collect()
+}
+
+/// A tree with one file that the server has.
+fn with_file(rig: &Rig, bytes: &[u8]) -> NodeId {
+    let file = rig.tree.lock().create(NodeId::ROOT, b"image", NodeKind::File);
+    rig.tree.lock().write(file, 0, bytes);
+    rig.backup().unwrap();
+    file
+}
+
+#[test]
+fn a_file_that_was_open_in_a_crash_costs_what_differs() {
+    let rig = Rig::new(1);
+    let file = with_file(&rig, &noise(1, 2 << 20));
+    rig.tree.lock().write(file, 700_000, &noise(2, 3000));
+    for reason in [WholeReason::Interrupted, WholeReason::Untracked, WholeReason::Unsaved] {
+        rig.tree.lock().write(file, 1_500_000, b"after all");
+        rig.tree.lock().mark_whole(file, reason);
+        let before = rig.client.wire_bytes();
+        let report = rig.backup().unwrap();
+        assert_eq!((report.everything_because, report.examined_files), (None, 1));
+        // Blocks are 1448 bytes here.
+        assert!(report.literal_bytes < 3000 + 4 * 1448, "{}", report.literal_bytes);
+        assert_eq!(report.hashed_bytes, 2 << 20);
+        assert_eq!(report.found_bytes + report.literal_bytes, 2 << 20);
+        let wire = rig.client.wire_bytes().since(before);
+        assert!(wire.total() < 40_000, "{wire:?}: mostly the signature");
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn a_file_that_was_written_anew_with_an_insertion_costs_the_insertion() {
+    for part_len in [8 * 1024, 1 << 24] {
+        let mut rig = Rig::new(2);
+        rig.options.part_len_bytes = part_len;
+        let mut bytes = noise(1, 3 << 20);
+        let file = with_file(&rig, &bytes);
+        bytes.splice(1_000_001..1_000_001, noise(2, 50_000));
+        {
+            let mut state = rig.tree.lock();
+            state.truncate(file, 0);
+            state.write(file, 0, &bytes);
+        }
+        let report = rig.backup().unwrap();
+        assert_eq!(report.examined_files, 1);
+        // With small parts, the literals are appended first, in a dozen deltas.
+        assert!(report.literal_bytes < 50_000 + 2 * 1768, "{}", report.literal_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        // What follows builds on it.
+        rig.tree.lock().write(file, 1_000_100, b"more");
+        let report = rig.backup().unwrap();
+        assert_eq!((report.literal_bytes, report.examined_files), (4, 0));
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn small_new_and_unknown_files_are_sent_as_they_are() {
+    let rig = Rig::new(3);
+    let small = with_file(&rig, &noise(1, 60_000));
+    rig.tree.lock().mark_whole(small, WholeReason::Interrupted);
+    let new = rig.tree.lock().create(NodeId::ROOT, b"new", NodeKind::File);
+    rig.tree.lock().write(new, 0, &noise(2, 200_000));
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.hashed_bytes), (0, 0));
+    assert_eq!(report.literal_bytes, 260_000);
+    // A short content whose signature would be that of a long one.
+    let mut rig = Rig::new(4);
+    rig.options.part_len_bytes = 1 << 24;
+    let long = with_file(&rig, &noise(1, 40 << 20));
+    {
+        let mut state = rig.tree.lock();
+        state.truncate(long, 70_000);
+        state.mark_whole(long, WholeReason::Interrupted);
+    }
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (0, 70_000));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn random_rewritings_come_back() {
+    let seed = seed(11);
+    for round in 0..8 {
+        let mut random = SplitMix64::new(seed + round);
+        let mut rig = Rig::new(seed + round);
+        let mut files = Vec::new();
+        for index in 0..3_u64 {
+            let file = rig
+                .tree
+                .lock()
+                .create(NodeId::ROOT, format!("f{index}").as_bytes(), NodeKind::File);
+            let bytes = noise(random.next_u64(), 70_000 + random.below(300_000) as usize);
+            rig.tree.lock().write(file, 0, &bytes);
+            files.push((file, bytes));
+        }
+        let mut pictures = Vec::new();
+        for _ in 0..6 {
+            rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
+            let report = rig.backup().unwrap();
+            assert!(report.is_complete());
+            pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
+            for (file, bytes) in &mut files {
+                for _ in 0..random.below(4) {
+                    let at = random.below(bytes.len() as u64 + 1) as usize;
+                    let len = random.below(40_000) as usize;
+                    let end = (at + len).min(bytes.len());
+                    match random.below(4) {
+                        0 => drop(bytes.splice(at..at, noise(random.next_u64(), len))),
+                        1 => drop(bytes.drain(at..end)),
+                        2 => {
+                            let copied = bytes[at..end].to_vec();
+                            let to = random.below(bytes.len() as u64 + 1) as usize;
+                            bytes.splice(to..to, copied);
+                        }
+                        _ => bytes[at..end].fill(random.below(2) as u8),
+                    }
+                }
+                let mut state = rig.tree.lock();
+                match random.below(3) {
+                    0 => {
+                        // Only the log is unsure.
+                        state.write(*file, 0, bytes);
+                        state.truncate(*file, bytes.len() as u64);
+                        state.mark_whole(*file, WholeReason::Interrupted);
+                    }
+                    1 => {
+                        state.truncate(*file, 0);
+                        state.write(*file, 0, bytes);
+                    }
+                    _ => {
+                        // With holes.
+                        state.truncate(*file, 0);
+                        state.write(*file, 0, bytes);
+                        let start = random.below(bytes.len() as u64 + 1);
+                        let end = (start + random.below(200_000)).min(bytes.len() as u64);
+                        if let Some(hole) = ByteRange::new(start, end) {
+                            state.punch(*file, hole);
+                            bytes[start as usize..end as usize].fill(0);
+                        }
+                    }
+                }
+                if random.below(5) == 0 {
+                    // Fails midway; the next backup brings it.
+                    let fails_at = random.below(100_000) as usize;
+                    state.failing.insert(*file, fails_at);
+                }
+            }
+            if !rig.tree.lock().failing.is_empty() {
+                rig.backup().unwrap();
+                rig.tree.lock().failing.clear();
+            }
+        }
+        for (id, picture) in &pictures {
+            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
+        }
+    }
+}
+
+/// A proxy that answers requests for signatures by script, and forwards the others.
+fn lying(
+    script: impl Fn() -> Option<Answer> + Send + Sync + 'static,
+) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
+    move |to, _| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let script = Arc::new(script);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                let (to, script) = (*to.lock().unwrap(), Arc::clone(&script));
+                std::thread::spawn(move || answer_one(client, to, &*script));
+            }
+        });
+        address
+    }
+}
+
+fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn() -> Option<Answer>) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|len| len == 1) {
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    if head.is_empty() {
+        return;
+    }
+    if head.split(' ').nth(1).unwrap().contains("/signature")
+        && let Some((status, media, body)) = script()
+    {
+        let len = body.len();
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: {media}\r\ncontent-length: {len}\r\nconnection: close\r\n\r\n"
+        );
+        let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
+        return;
+    }
+    let body_len: usize = head
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned))
+        .map_or(0, |len| len.trim().parse().unwrap());
+    let mut body = vec![0; body_len];
+    client.read_exact(&mut body).unwrap();
+    let Ok(mut server) = TcpStream::connect(to) else { return };
+    let head = head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+    let _ = server.write_all(head.as_bytes()).and_then(|()| server.write_all(&body));
+    let _ = std::io::copy(&mut server, &mut client);
+}
+
+fn signature_of(content: &[u8]) -> Vec<u8> {
+    let params = SignatureParams::for_content(content.len() as u64, 3);
+    let mut writer = SignatureWriter::new(Vec::new(), params, content.len() as u64).unwrap();
+    writer.push(content).unwrap();
+    writer.finish().unwrap()
+}
+
+/// Backs a changed file up behind a server that answers so when asked for signatures, and answers what was warned of.
+fn behind(answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
+    let rig = Rig::through(5, patient(), lying(move || Some(answer.clone())));
+    let base = noise(1, 1 << 20);
+    let file = with_file(&rig, &base);
+    rig.tree.lock().write(file, 500_000, &noise(2, 100_000));
+    rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+    let warnings = Mutex::new(Vec::new());
+    let told = Told::new(|event, _| {
+        if let crate::Event::Warning(text) = event {
+            warnings.lock().unwrap().push((*text).to_owned());
+        }
+    });
+    let report = rig.backup_told(&told).unwrap();
+    drop(told);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    let warnings = warnings.into_inner().unwrap();
+    (report, warnings, rig)
+}
+
+#[test]
+fn a_server_whose_signature_is_of_something_else_is_found_out_before_anything_counts() {
+    // It claims to have what the client has.
+    let mut new = noise(1, 1 << 20);
+    new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
+    let (report, warnings, rig) = behind((200, MEDIA_SIGNATURE, signature_of(&new)));
+    assert_eq!((report.examined_files, report.literal_bytes), (0, 1 << 20));
+    assert!(warnings[0].contains("in full"), "{warnings:?}");
+    assert_eq!(rig.seq(), 2, "what was refused left no trace");
+    // Of another length: not even the delta fits.
+    new.truncate(900_000);
+    let (report, warnings, _rig) = behind((200, MEDIA_SIGNATURE, signature_of(&new)));
+    assert_eq!(report.literal_bytes, 1 << 20);
+    assert!(warnings[0].contains("in full"), "{warnings:?}");
+    assert_eq!(report.everything_because, None);
+}
+
+#[test]
+fn a_server_that_has_no_signatures_or_something_else_gets_the_file_whole() {
+    let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "GET /signature");
+    let problem = serde_json::to_vec(&problem).unwrap();
+    let good = signature_of(&noise(1, 1 << 20));
+    let mut damaged = good.clone();
+    damaged[200] ^= 1;
+    let mut greedy =
+        SignatureWriter::new(Vec::new(), SignatureParams::with_block_len(1 << 40, 256, 1), 1 << 40).unwrap();
+    greedy.push(&[1; 5000]).unwrap();
+    for answer in [
+        (404, "application/problem+json", problem),
+        (404, "text/html", b"<h1>not here</h1>".to_vec()),
+        (200, "application/octet-stream", good.clone()),
+        (200, MEDIA_SIGNATURE, b"hello".to_vec()),
+        (200, MEDIA_SIGNATURE, damaged),
+        (200, MEDIA_SIGNATURE, good[..good.len() - 1].to_vec()),
+        (500, "text/plain", Vec::new()),
+    ] {
+        let (report, warnings, _) = behind(answer);
+        assert_eq!((report.examined_files, report.hashed_bytes), (0, 0));
+        assert_eq!(report.literal_bytes, 1 << 20);
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_while_a_signature_comes_is_made_again() {
+    let rig = Rig::new(9);
+    let file = with_file(&rig, &noise(1, 8 << 20));
+    rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+    // In the middle of the signature, which has 40 KiB.
+    rig.cutter.cut_after(20_000, false);
+    let report = crate::backup(&rig.tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (1, 0));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn what_somebody_else_changed_meanwhile_is_a_conflict_and_not_a_wrong_content() {
+    // The base is the one at the note's sequence number, also when the folder has gone on.
+    let rig = Rig::new(10);
+    let file = with_file(&rig, &noise(1, 1 << 20));
+    let other = super::scripted_tree::ScriptedTree::new(60);
+    *other.lock() = rig.tree.lock().duplicate();
+    other.lock().write(file, 100, &noise(5, 100_000));
+    crate::backup(&other, &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+    rig.tree.lock().write(file, 300_000, &noise(6, 1000));
+    rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+    rig.backup().unwrap();
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
