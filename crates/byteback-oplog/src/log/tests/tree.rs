@@ -214,6 +214,9 @@ impl FakeTree {
     pub(super) fn crash(&mut self, random: &mut SplitMix64) {
         let kept = random.below(self.names_on_disk.len() as u64) as usize;
         self.names = self.names_on_disk[kept].clone();
+        if random.coin() {
+            self.mix_names(random);
+        }
         let named: BTreeSet<Uid> = self.names.values().copied().chain([ROOT]).collect();
         let mut inodes = BTreeMap::new();
         for uid in named {
@@ -246,6 +249,29 @@ impl FakeTree {
         self.drop_unnamed(&[]);
         self.durable = self.inodes.iter().map(|(uid, inode)| (*uid, inode.clone())).collect();
         self.sync_names();
+    }
+
+    /// Journals that keep what was synced apart from the rest mix the order of names: each name of a file is as at any moment.
+    fn mix_names(&mut self, random: &mut SplitMix64) {
+        let is_dir = |uid: Option<&Uid>| uid.is_some_and(|uid| self.inodes.get(uid).is_none_or(|inode| inode.is_dir));
+        let places: BTreeSet<(Uid, String)> = self
+            .names_on_disk
+            .iter()
+            .flat_map(|names| names.keys().cloned())
+            .collect();
+        let mut names = self.names.clone();
+        for place in places {
+            let moment = &self.names_on_disk[random.below(self.names_on_disk.len() as u64) as usize];
+            let child = moment.get(&place);
+            if is_dir(child) || is_dir(names.get(&place)) {
+                continue;
+            }
+            match child {
+                Some(child) => names.insert(place, *child),
+                None => names.remove(&place),
+            };
+        }
+        self.names = names;
     }
 
     pub(super) fn stat(&self, uid: Uid) -> Stat {
