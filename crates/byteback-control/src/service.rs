@@ -33,7 +33,7 @@ pub struct CutRequest {
     #[serde(default)]
     pub since: Option<Epoch>,
     /// For nobody: what is reported is held while the cut is open, and no mark is made or moved, however it ends. `consumer` then only
-    /// says whose mark to begin at; it may be empty.
+    /// says whose mark to begin at; it may be empty. Every file can be read, also one that did not change.
     #[serde(default)]
     pub anonymous: bool,
 }

@@ -218,7 +218,8 @@ impl TreeService for Service {
                 return Err(log_failed(error));
             }
         };
-        if let Some(picture) = &picture {
+        // Who makes a backup reads what changed; an anonymous cut is for whatever its owner wants to know.
+        if let Some(picture) = picture.as_ref().filter(|_| !request.anonymous) {
             let needed = |content: &Content| match content {
                 Content::Unchanged => Needed::Ranges(byteback_extents::ExtentSet::new()),
                 Content::Ranges(ranges) => Needed::Ranges(ranges.clone()),

@@ -76,6 +76,8 @@ pub struct LibrsyncWriter<W> {
     end: u64,
     /// A copy that may become longer: position in the base, and length.
     copy: Option<(u64, u64)>,
+    /// Zeros that may become more; never together with `copy`.
+    zero_bytes: u64,
     buffer: Vec<u8>,
     stats: LibrsyncStats,
     has_failed: bool,
@@ -100,6 +102,7 @@ impl<W: Write> LibrsyncWriter<W> {
             zeros: None,
             end: 0,
             copy: None,
+            zero_bytes: 0,
             buffer: vec![0; BUFFER_LEN],
             stats: LibrsyncStats {
                 wire_bytes: LIBRSYNC_MAGIC.len() as u64,
@@ -148,7 +151,7 @@ impl<W: Write> LibrsyncWriter<W> {
     /// Makes `range` zeros. Before it, the base is kept.
     ///
     /// # Errors
-    /// If `range` is out of order or outside, or they cannot be written.
+    /// If `range` is out of order or outside, or what is before it cannot be written.
     pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
         self.guarded(|writer| {
             writer.begin(range)?;
@@ -186,7 +189,7 @@ impl<W: Write> LibrsyncWriter<W> {
     pub fn finish(mut self) -> Result<(W, LibrsyncStats), WriteError> {
         self.guarded(|writer| {
             writer.keep_up_to(writer.new_len_bytes)?;
-            writer.write_copy()?;
+            writer.write_pending()?;
             writer.write(&[OP_END])?;
             writer.out.flush().map_err(WriteError::Write)
         })?;
@@ -238,6 +241,7 @@ impl<W: Write> LibrsyncWriter<W> {
     ) -> Result<(), WriteError> {
         self.guarded(|writer| {
             writer.begin(range)?;
+            writer.write_pending()?;
             let mut done_bytes = 0;
             writer.write_literals(range.len_bytes(), &mut |buffer| {
                 let filled = fill(done_bytes, buffer);
@@ -248,19 +252,10 @@ impl<W: Write> LibrsyncWriter<W> {
     }
 
     fn put_zeros(&mut self, len_bytes: u64) -> Result<(), WriteError> {
-        let Some(zeros) = self.zeros.filter(|_| len_bytes >= ZEROS_LEN_MIN) else {
-            self.stats.zero_bytes += len_bytes;
-            return self.write_literals(len_bytes, &mut |buffer| {
-                buffer.fill(0);
-                Ok(())
-            });
-        };
-        let mut left = len_bytes;
-        while left > 0 {
-            let take = left.min(zeros.len_bytes());
-            self.put_copy(zeros.start(), take)?;
-            left -= take;
+        if self.copy.is_some() {
+            self.write_pending()?;
         }
+        self.zero_bytes += len_bytes;
         Ok(())
     }
 
@@ -271,15 +266,36 @@ impl<W: Write> LibrsyncWriter<W> {
             *len += len_bytes;
             return Ok(());
         }
-        self.write_copy()?;
+        self.write_pending()?;
         self.copy = Some((base_offset, len_bytes));
         Ok(())
     }
 
-    fn write_copy(&mut self) -> Result<(), WriteError> {
-        let Some((mut start, mut left)) = self.copy.take() else {
-            return Ok(());
-        };
+    fn write_pending(&mut self) -> Result<(), WriteError> {
+        if let Some((start, len)) = self.copy.take() {
+            return self.write_copy(start, len);
+        }
+        let mut left = std::mem::take(&mut self.zero_bytes);
+        match self.zeros.filter(|_| left >= ZEROS_LEN_MIN) {
+            Some(zeros) => {
+                while left > 0 {
+                    let take = left.min(zeros.len_bytes());
+                    self.write_copy(zeros.start(), take)?;
+                    left -= take;
+                }
+                Ok(())
+            }
+            None => {
+                self.stats.zero_bytes += left;
+                self.write_literals(left, &mut |buffer| {
+                    buffer.fill(0);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    fn write_copy(&mut self, mut start: u64, mut left: u64) -> Result<(), WriteError> {
         while left > 0 {
             let len = left.min(COMMAND_LEN_MAX);
             let ((start_width, start_bytes), (len_width, len_bytes)) = (argument(start), argument(len));
@@ -299,7 +315,6 @@ impl<W: Write> LibrsyncWriter<W> {
         len_bytes: u64,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
-        self.write_copy()?;
         let mut left = len_bytes;
         while left > 0 {
             let mut in_command = left.min(COMMAND_LEN_MAX);

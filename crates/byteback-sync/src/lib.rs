@@ -10,12 +10,14 @@
 //! | save what changed | [`backup()`] |
 //! | get it back | [`restore()`] |
 //! | check it | [`verify()`] |
+//! | hand a change to another program | [`export_delta()`] |
 //! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`], [`file_change()`] |
 //!
 //! It must not know how folders are mounted or how the server stores.
 
 mod backup;
 mod error;
+mod export_delta;
 mod file_change;
 mod listing;
 mod monitor;
@@ -30,6 +32,7 @@ pub use backup::{
     BackupDurations, BackupOptions, BackupReport, PART_LEN_BYTES_DEFAULT, UnsavedFile, WholeFiles, backup, file_id,
 };
 pub use error::{Result, ServerError, ServerErrorKind, SyncError};
+pub use export_delta::{ExportReport, ExportRequest, export_delta};
 pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
 pub use monitor::{Event, Monitor, Phase, Silent};

@@ -125,6 +125,8 @@ pub(crate) enum Command {
     Restore(commands::restore::RestoreArguments),
     /// Show what changed since the last backup: ranges for people, lists and maps for other programs
     Changes(commands::changes::ChangesArguments),
+    /// Write what changed in one file as a delta for 'rdiff patch'
+    ExportDelta(commands::export_delta::ExportDeltaArguments),
     /// List the programs that have a mark in a folder, and set their marks from scripts
     Consumers(commands::consumers::ConsumersArguments),
     /// Open, list and end moments of a mounted folder that any program can read

@@ -221,6 +221,15 @@ fn known_zeros_of_the_base_make_holes_cheap() {
     let new = apply(&base, &dear).0;
     assert_eq!(new.len(), 100_000);
     assert!(apply(&base, &cheap).0 == new);
+    // In pieces it is the same.
+    let mut writer = LibrsyncWriter::new(Vec::new(), 20_000, 100_000).unwrap();
+    writer.zeros_in_base(r(4096, 12_288));
+    for at in (50_000..100_000).step_by(10) {
+        writer.zero(r(at, at + 10)).unwrap();
+    }
+    let (pieces, _) = writer.finish().unwrap();
+    assert!(pieces.len() < 100, "{}", pieces.len());
+    assert!(apply(&base, &pieces).0[..20_000] == base[..] && apply(&base, &pieces).0[20_000..] == vec![0; 80_000][..]);
     // Some zeros are not worth it, and what is said to lie past the base is not believed.
     assert_eq!(encode(&map, Some(r(4096, 5000))).0, dear);
     assert_eq!(encode(&map, Some(r(19_000, 90_000))).0, dear);
@@ -252,7 +261,9 @@ fn what_cannot_be_a_delta_is_refused_and_spoils_it() {
     ));
     let mut full = [0_u8; 6];
     let mut writer = LibrsyncWriter::new(&mut full[..], 10, 20).unwrap();
-    assert!(matches!(writer.zero(r(0, 10)), Err(WriteError::Write(_))));
+    writer.zero(r(0, 10)).unwrap();
+    assert!(matches!(writer.copy(r(10, 12), 3), Err(WriteError::Write(_))));
+    assert!(matches!(writer.finish(), Err(WriteError::Incomplete)));
 }
 
 #[test]

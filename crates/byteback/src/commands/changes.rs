@@ -6,9 +6,11 @@
 //! | `paths` | lists of names, for restic, rsync and tar |
 //! | `borg_map` | the range map of one file, for Borg 2 |
 
-mod borg_map;
+pub(super) mod borg_map;
 mod paths;
 mod text;
+
+pub(super) use text::why;
 
 use std::path::PathBuf;
 
@@ -66,7 +68,7 @@ enum Format {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Since {
+pub(super) enum Since {
     Mark,
     Epoch(EpochArgument),
     Snapshot(SnapshotSpec),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -471,4 +471,234 @@ fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
     assert_eq!(since("@99999"), names(&["one", "two", "three", "four", "five"]));
     let shown = world.run(&["consumers", dir, "--json"]).fine();
     assert_eq!(format!("@{}", shown.line("consumer")["mark"]), kept);
+}
+
+/// What the stock rdiff makes of an old content and a delta.
+#[track_caller]
+fn patched(world: &World, old: &Path, delta: &Path) -> Vec<u8> {
+    let new = world.path("patched");
+    let _ = fs::remove_file(&new);
+    let arguments = [OsStr::new("patch"), old.as_os_str(), delta.as_os_str(), new.as_os_str()];
+    tool(&world.tree(), "rdiff", &arguments, b"");
+    fs::read(new).unwrap()
+}
+
+#[track_caller]
+fn export(world: &World, name: &str, consumer: &str, delta: &Path) -> serde_json::Value {
+    let file = world.tree().join(name);
+    let arguments = [
+        "export-delta",
+        file.to_str().unwrap(),
+        "--consumer",
+        consumer,
+        "--json",
+        "-o",
+    ];
+    let mut arguments = arguments.to_vec();
+    arguments.push(delta.to_str().unwrap());
+    world.run(&arguments).fine().line("summary")
+}
+
+#[test]
+fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let (old, delta) = (world.path("old"), world.path("delta"));
+    let path = world.tree().join("file");
+    fs::write(&old, b"").unwrap();
+    fs::write(&path, noise(seed, 300_000)).unwrap();
+    let mut literal_bytes = 0;
+    for round in 0..rounds(15) {
+        for _ in 0..random.below(8) {
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let len = file.metadata().unwrap().len();
+            let bytes = noise(random.next(), 1 + random.index(3000));
+            match random.below(12) {
+                0..=5 => file.write_all_at(&bytes, random.below(len + 1)).unwrap(),
+                6 => file.write_all_at(&bytes, len + random.below(200_000)).unwrap(),
+                7 => file.set_len(random.below(len + 1)).unwrap(),
+                8 => file.set_len(len + random.below(100_000)).unwrap(),
+                9 | 10 => {
+                    let (mode, at) = (rustix::fs::FallocateFlags::PUNCH_HOLE, random.below(len + 1));
+                    let mode = mode | rustix::fs::FallocateFlags::KEEP_SIZE;
+                    rustix::fs::fallocate(&file, mode, at, 1 + random.below(100_000)).unwrap();
+                }
+                // As editors save: another file gets the name.
+                _ => {
+                    fs::write(world.tree().join("temporary"), &bytes).unwrap();
+                    fs::rename(world.tree().join("temporary"), &path).unwrap();
+                }
+            }
+        }
+        let epoch = begin(&world, "d");
+        let report = export(&world, "file", "d", &delta);
+        let new = patched(&world, &old, &delta);
+        let differs = crate::tree::first_difference(&fs::read(&path).unwrap(), &new);
+        assert_eq!(differs, None, "seed {seed}, round {round}: {report}");
+        assert_eq!(
+            report["delta_bytes"].as_u64().unwrap(),
+            fs::metadata(&delta).unwrap().len()
+        );
+        assert_eq!(report["whole_because"] == "no_mark", round == 0, "{report}");
+        literal_bytes += report["literal_bytes"].as_u64().unwrap();
+        done(&world, "d", &epoch);
+        fs::write(&old, new).unwrap();
+    }
+    assert!(literal_bytes > 300_000);
+    // Nothing has changed: a few bytes.
+    let report = export(&world, "file", "d", &delta);
+    assert!(report["delta_bytes"].as_u64().unwrap() < 20, "{report}");
+    assert_eq!(patched(&world, &old, &delta), fs::read(&path).unwrap());
+    // To standard output it is the same.
+    let arguments = ["export-delta", path.to_str().unwrap(), "--consumer", "d"];
+    assert_eq!(printed(&world, &arguments), fs::read(&delta).unwrap());
+}
+
+#[test]
+fn a_delta_of_a_hollow_file_beyond_4_gib_costs_its_changes() {
+    let world = tracked();
+    let (path, old, delta) = (world.tree().join("image"), world.path("old"), world.path("delta"));
+    let mut options = fs::OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .unwrap();
+    file.set_len(4_500 << 20).unwrap();
+    file.write_all_at(&noise(1, 100_000), 1 << 20).unwrap();
+    file.write_all_at(&noise(2, 100_000), 4_400 << 20).unwrap();
+    let cp = ["--sparse=always", path.to_str().unwrap(), old.to_str().unwrap()];
+    tool(&world.tree(), "cp", &words(&cp), b"");
+    let epoch = begin(&world, "d");
+    done(&world, "d", &epoch);
+    file.write_all_at(b"changed", (4_400 << 20) + 12_345).unwrap();
+    file.write_all_at(b"in the hole", 4_300 << 20).unwrap();
+    file.set_len(4_600 << 20).unwrap();
+    let report = export(&world, "image", "d", &delta);
+    assert_eq!(report["whole_because"], serde_json::Value::Null);
+    assert_eq!(
+        (&report["literal_bytes"], &report["zero_bytes"]),
+        (&18.into(), &0.into()),
+        "{report}"
+    );
+    assert!(report["delta_bytes"].as_u64().unwrap() < 300, "{report}");
+    let mut rdiff = Command::new("rdiff")
+        .args([OsStr::new("patch"), old.as_os_str(), delta.as_os_str()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Through the mount only what may be something else than zeros is read.
+    let (mut made, zeros, mut at) = (rdiff.stdout.take().unwrap(), vec![0; 1 << 20], 0);
+    let (mut piece, mut there) = (zeros.clone(), zeros.clone());
+    loop {
+        let mut len = 0;
+        while len < piece.len() {
+            match made.read(&mut piece[len..]).unwrap() {
+                0 => break,
+                more => len += more,
+            }
+        }
+        let is_hole = ![1_u64, 4_300, 4_400].contains(&(at >> 20));
+        if !is_hole {
+            file.read_exact_at(&mut there[..len], at).unwrap();
+        }
+        let expected = if is_hole { &zeros } else { &there };
+        assert!(piece[..len] == expected[..len], "differs from {at} on");
+        at += len as u64;
+        if len < piece.len() {
+            break;
+        }
+    }
+    assert_eq!(at, 4_600 << 20);
+    assert!(rdiff.wait().unwrap().success());
+}
+
+#[test]
+fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
+    let world = tracked();
+    let (path, old, delta) = (world.tree().join("file"), world.path("old"), world.path("delta"));
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(32 << 20).unwrap();
+    fs::write(&old, vec![0; 32 << 20]).unwrap();
+    let epoch = begin(&world, "d");
+    done(&world, "d", &epoch);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // First at the beginning, then at the end: no moment has a greater number at the end.
+            for number in 1_u64.. {
+                for at in [0, (32 << 20) - 8] {
+                    file.write_all_at(&number.to_le_bytes(), at).unwrap();
+                }
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut last = 0;
+        for _ in 0..6 {
+            export(&world, "file", "d", &delta);
+            let new = patched(&world, &old, &delta);
+            let number = |at: usize| u64::from_le_bytes(new[at..at + 8].try_into().unwrap());
+            let (first, second) = (number(0), number((32 << 20) - 8));
+            assert!(first == second || first == second + 1, "{first} {second}");
+            assert!(first > last, "{first} after {last}");
+            last = first;
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
+    let world = tracked();
+    let tree = world.tree();
+    fs::create_dir(tree.join("directory")).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    let path = |name: &str| tree.join(name).to_str().unwrap().to_owned();
+    let out = world.path("delta").to_str().unwrap().to_owned();
+    let export = |file: &str, more: &[&str]| {
+        let mut all = vec!["export-delta", file, "--consumer", "c"];
+        all.extend(more);
+        world.run(&all)
+    };
+    for name in ["directory", "nowhere"] {
+        export(&path(name), &["-o", &out])
+            .ends_with(1)
+            .says("is no regular file");
+    }
+    export("/etc/passwd", &["-o", &out])
+        .ends_with(1)
+        .says("in no folder that Byteback knows");
+    export(&path("file"), &["--json"]).ends_with(1).says("-o DELTA");
+    export(&path("file"), &["-o", "/nowhere/delta"])
+        .ends_with(1)
+        .says("cannot write /nowhere/delta");
+    world
+        .run(&["export-delta", &path("file"), "-o", &out])
+        .ends_with(1)
+        .says("--consumer NAME");
+    assert!(!world.path("delta").exists());
+    let left = fs::read_dir(world.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().contains(".part")));
+    export(&path("file"), &["-o", &out]).fine().says("rdiff patch OLD");
+    // A path that leads to another file than at the mark, though nobody wrote to it.
+    let epoch = begin(&world, "c");
+    fs::write(tree.join("other"), "other").unwrap();
+    let epoch_other = begin(&world, "c");
+    assert_ne!(epoch, epoch_other);
+    done(&world, "c", &epoch_other);
+    fs::rename(tree.join("other"), tree.join("file")).unwrap();
+    export(&path("file"), &["-o", &out])
+        .fine()
+        .says("as its name was given to it since");
+    assert_eq!(
+        patched(&world, &tree.join("directory/../file"), Path::new(&out)),
+        b"other"
+    );
 }

@@ -165,6 +165,15 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         .fine();
     check.of("consumers begin`, `consumers done", &begun);
     let epoch = begun.line("summary")["epoch"].to_string();
+    let (file, delta) = (tree.join("file"), world.path("delta"));
+    let exported = [
+        "export-delta",
+        "--json",
+        file.to_str().unwrap(),
+        "-o",
+        delta.to_str().unwrap(),
+    ];
+    check.of("export-delta", &world.run(&exported).fine());
     let done = world.run(&["consumers", "done", "c", &epoch, tree.to_str().unwrap(), "--json"]);
     check.of("consumers begin`, `consumers done", &done.fine());
     fs::write(tree.join("file"), "changed").unwrap();

@@ -59,6 +59,7 @@ fn wrong_usage_ends_with_2_and_help_with_0() {
         "restore",
         "changes",
         "consumers",
+        "export-delta",
         "status",
         "verify",
         "completions",

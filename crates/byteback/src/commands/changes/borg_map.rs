@@ -71,7 +71,7 @@ fn map(len_bytes: u64, changed: &ExtentSet, holes: &ExtentSet) -> Vec<(ByteRange
 }
 
 /// The holes of a file. Where a file system knows none, there are none.
-fn holes(file: &File, len_bytes: u64) -> io::Result<ExtentSet> {
+pub(in crate::commands) fn holes(file: &File, len_bytes: u64) -> io::Result<ExtentSet> {
     let mut holes = ExtentSet::new();
     let mut at = 0;
     while at < len_bytes {

@@ -151,7 +151,8 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
     }
 }
 
-fn why(reason: WholeReason) -> &'static str {
+/// Why a file counts as changed as a whole, to be added to a sentence.
+pub(in crate::commands) fn why(reason: WholeReason) -> &'static str {
     match reason {
         WholeReason::Created => "",
         WholeReason::NoMark => ", as nothing was saved before",

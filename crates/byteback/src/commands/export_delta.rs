@@ -1,0 +1,205 @@
+//! `byteback export-delta`: the change of one file as a delta in librsync's format, which `rdiff patch` applies.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use byteback_extents::ExtentSet;
+use byteback_oplog::WholeReason;
+use byteback_sync::{ExportReport, ExportRequest, WholeFileReason, export_delta};
+use clap::Args;
+use serde::Serialize;
+
+use crate::commands::changes::{Since, borg_map, why};
+use crate::error::{CommandError, Result};
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+use crate::tracked_folder::{self, Owner};
+use crate::wording::{size, size_exact};
+
+/// Flags of `export-delta`.
+#[derive(Args, Debug)]
+#[command(after_help = "OLD being a copy of FILE that was made at the mark:
+  byteback export-delta FILE -o DELTA
+  rdiff patch OLD DELTA NEW
+makes NEW, which is FILE as it was at the moment of the export, while programs go on writing.
+
+To go on from there, use a consumer of its own (see 'byteback consumers --help'), and the options
+--consumer NAME.")]
+pub(crate) struct ExportDeltaArguments {
+    /// A file in a tracked folder
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to write the delta; without it, to standard output
+    #[arg(short, long, value_name = "DELTA")]
+    output: Option<PathBuf>,
+    /// The old copy, if it is at hand: only its length is looked at, which makes deltas of hollow files smaller
+    #[arg(long, value_name = "OLD")]
+    old: Option<PathBuf>,
+    /// Since when: mark (what the consumer saved last), or an epoch (@17)
+    #[arg(long, value_name = "MOMENT", default_value = "mark")]
+    since: Since,
+    /// Whose mark; without it, that of 'byteback backup'
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    file: String,
+    delta: String,
+    whole_because: Option<&'static str>,
+    #[serde(flatten)]
+    report: &'a ExportReport,
+}
+
+pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let since = match arguments.since {
+        Since::Mark => None,
+        Since::Epoch(epoch) => Some(epoch.0),
+        Since::Snapshot(_) => {
+            return Err(
+                CommandError::new("a delta begins at a mark or an epoch, not at a snapshot")
+                    .next("For what a snapshot holds: byteback restore."),
+            );
+        }
+    };
+    match &arguments.output {
+        None if output.json => {
+            return Err(CommandError::new("with --json, the delta cannot go to standard output")
+                .next("Say where to write it: -o DELTA"));
+        }
+        None if io::stdout().is_terminal() => {
+            return Err(CommandError::new("a delta is not for a terminal").next("Say where to write it: -o DELTA"));
+        }
+        _ => {}
+    }
+    let (known, path) = tracked_folder::folder_of_file(&arguments.file, settings)?;
+    let consumer = known.consumer(arguments.consumer.as_deref())?;
+    let progress = Progress::new(settings, "export-delta", Some(Interrupt::watch()?));
+    let owner = Owner::of(&known.folder, &progress)?;
+    let is_mounted = owner.is_mounted();
+    let holes = || match is_mounted {
+        true => holes(&arguments.file),
+        // Nobody would see what is written into a hole meanwhile.
+        false => ExtentSet::new(),
+    };
+    let old_len_bytes = match &arguments.old {
+        Some(old) => Some(
+            std::fs::metadata(old)
+                .map_err(|error| CommandError::file("look at", old, &error))?
+                .len(),
+        ),
+        None => None,
+    };
+    let request = ExportRequest {
+        consumer: &consumer,
+        since,
+        path: &path,
+        old_len_bytes,
+    };
+    let mut export = |out: &mut dyn Write| -> Result<ExportReport> {
+        let report = export_delta(owner.service(), &request, holes, out, &progress)?;
+        report.ok_or_else(|| {
+            CommandError::new(format!("{} is no regular file", arguments.file.display()))
+                .next("A delta is of the content of one file; 'byteback changes' tells of whole folders.")
+        })
+    };
+    let Some(to) = &arguments.output else {
+        let mut out = BufWriter::with_capacity(1 << 18, io::stdout().lock());
+        let exported = export(&mut out);
+        progress.finish();
+        return exported.map(|_| ());
+    };
+    let exported = write_file(to, &mut export);
+    progress.finish();
+    let report = exported?;
+    if output.json {
+        return output.object(
+            "summary",
+            &Summary {
+                file: arguments.file.display().to_string(),
+                delta: to.display().to_string(),
+                whole_because: report.whole.map(reason),
+                report: &report,
+            },
+        );
+    }
+    say(arguments, to, &report, settings)
+}
+
+fn say(arguments: &ExportDeltaArguments, to: &Path, report: &ExportReport, settings: &Settings) -> Result<()> {
+    let (output, exact) = (settings.output, settings.output.verbosity > 0);
+    output.say(format!(
+        "{}: {} of {} changed; the delta has {}.",
+        arguments.file.display(),
+        size_exact(report.changed_bytes, exact),
+        size(report.len_bytes),
+        size_exact(report.delta_bytes, exact)
+    ))?;
+    if let Some(whole) = report.whole {
+        output.say(format!("  It carries the whole file{}.", reason_in_words(whole)))?;
+    }
+    if report.zero_bytes > 0 {
+        output.say(format!(
+            "  {} of it are zeros for holes: the format has no shorter way to say so.",
+            size(report.zero_bytes)
+        ))?;
+    }
+    output.say(format!("Apply it with: rdiff patch OLD {} NEW", to.display()))
+}
+
+fn reason_in_words(whole: WholeFileReason) -> &'static str {
+    match whole {
+        WholeFileReason::Renamed => ", as its name was given to it since",
+        WholeFileReason::Log(WholeReason::Created) => ", which is new",
+        WholeFileReason::Log(reason) => why(reason),
+    }
+}
+
+/// As in the JSON lines of `changes`.
+fn reason(whole: WholeFileReason) -> &'static str {
+    match whole {
+        WholeFileReason::Renamed => "renamed",
+        WholeFileReason::Log(WholeReason::Created) => "created",
+        WholeFileReason::Log(WholeReason::NoMark) => "no_mark",
+        WholeFileReason::Log(WholeReason::Untracked) => "untracked",
+        WholeFileReason::Log(WholeReason::Interrupted) => "interrupted",
+        WholeFileReason::Log(WholeReason::Unsaved) => "unsaved",
+        WholeFileReason::Log(WholeReason::Dropped) => "dropped",
+        WholeFileReason::Log(WholeReason::LogLost) => "log_lost",
+    }
+}
+
+/// The holes of a file as it is now; none if they cannot be seen.
+fn holes(file: &Path) -> ExtentSet {
+    let look = || {
+        let file = File::open(file)?;
+        let len_bytes = file.metadata()?.len();
+        borg_map::holes(&file, len_bytes)
+    };
+    look().unwrap_or_default()
+}
+
+/// Writes a file that has its name only when it is whole.
+fn write_file(to: &Path, export: &mut dyn FnMut(&mut dyn Write) -> Result<ExportReport>) -> Result<ExportReport> {
+    let failed = |error: &io::Error| CommandError::file("write", to, error);
+    let mut name = to.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = to.with_file_name(name);
+    let file = File::create(&part).map_err(|error| failed(&error))?;
+    let mut out = BufWriter::with_capacity(1 << 18, file);
+    let exported = export(&mut out).and_then(|report| {
+        let renamed = out
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|_| std::fs::rename(&part, to));
+        renamed.map_err(|error| failed(&error)).map(|()| report)
+    });
+    if exported.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    exported
+}
