@@ -7,10 +7,10 @@ SHELL := /bin/bash
 # Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
 
-.PHONY: help demo test check dependencies
+.PHONY: help demo test test-systems check dependencies
 
 help: ## Lists these commands.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes at most after the build).
 	@scripts/demo
@@ -22,6 +22,9 @@ test: dependencies ## Runs all tests (10 minutes on 2 cores at most).
 	else \
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
+
+test-systems: dependencies ## Runs the tests that need other programs, which take minutes to install (Borg 2).
+	@BYTEBACK_BORG2=$$(scripts/borg2) cargo test -p byteback --test commands -- --ignored borg_2
 
 check: dependencies ## Checks format, lints, crate edges and tidy rules.
 	@cargo fmt --all --check

@@ -183,6 +183,14 @@ impl TreeService for Client {
         }
     }
 
+    fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {
+        let (name, cut) = (name.clone(), request.clone());
+        match self.call(&Request::LookAt { name, cut })? {
+            Answer::Cut(info) => Ok(info),
+            other => unexpected(&other),
+        }
+    }
+
     fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
         match self.call(&Request::Changes { cut, cursor })? {
             Answer::Changes(page) => Ok(page),

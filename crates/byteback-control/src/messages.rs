@@ -26,6 +26,10 @@ pub(crate) enum Request {
     Cut {
         cut: CutRequest,
     },
+    LookAt {
+        name: ByteString,
+        cut: CutRequest,
+    },
     Changes {
         cut: CutId,
         cursor: ChangesCursor,

@@ -368,6 +368,11 @@ fn answer(
             open.cuts.insert(info.cut);
             Answer::Cut(info)
         }
+        Request::LookAt { name, cut } => {
+            let info = service.look_at(&name, &cut)?;
+            open.cuts.insert(info.cut);
+            Answer::Cut(info)
+        }
         Request::Changes { cut, cursor } => Answer::Changes(service.changes(cut, cursor)?),
         Request::Attributes { cut, nodes } => Answer::Attributes(service.attributes(cut, &nodes)?),
         Request::Read { cut, node, ranges } => {

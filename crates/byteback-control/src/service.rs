@@ -452,6 +452,16 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
+    /// As [`cut`](TreeService::cut) with `look_only`, of the moment of a named cut: lists what changed up to it, with names as they were
+    /// then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if there is none of this name.
+    fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {
+        let _ = (name, request);
+        Err(no_named_cuts())
+    }
+
     /// All named cuts.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use byteback_control::{
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind, WholeReason};
+use byteback_oplog::{Changes, Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind, WholeReason};
 use parking_lot::Mutex;
 
 use crate::tree::TrackedTree;
@@ -70,6 +70,64 @@ impl Service {
                 "this cut is not open any more; begin a new backup",
             )
         })
+    }
+
+    /// Since when changes are wanted.
+    fn wanted(&self, request: &CutRequest) -> Result<Wanted> {
+        let log = self.tree.log();
+        let consumer = log.consumer(&request.consumer).map_err(log_failed)?;
+        let since = match request.everything {
+            true => None,
+            false => request.since.or(consumer.mark),
+        };
+        let why_everything = match consumer.mark {
+            None => log.why_everything(&consumer).map_err(log_failed)?,
+            Some(_) => WholeReason::NoMark,
+        };
+        Ok(Wanted { since, why_everything })
+    }
+
+    /// Gives an open cut its number, and tells what is in it.
+    fn open(&self, open: OpenCut, since: Option<Epoch>) -> Result<CutInfo> {
+        let tree_nodes = match open.cut.node_count() {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                if let Some(picture) = &open.picture {
+                    self.tree.pictures().close(picture);
+                }
+                return Err(log_failed(error));
+            }
+        };
+        let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
+            let path = ByteString::from(join(names));
+            let message =
+                format!("cannot read the directory {path}: {error}; what is in it is kept as it was saved before");
+            ServiceError {
+                kind: ErrorKind::Node,
+                message,
+                path: Some(path),
+            }
+        });
+        let (cut, changes) = (CutId(self.next_cut.fetch_add(1, Ordering::Relaxed)), open.changes());
+        let content_bytes = changes.nodes.iter().map(|change| match &change.content {
+            Content::Ranges(ranges) => ranges.total_len_bytes(),
+            Content::Unchanged | Content::Whole(_) => 0,
+        });
+        let epoch = open.cut.epoch();
+        let info = CutInfo {
+            cut,
+            tree: self.tree.log().tree(),
+            epoch,
+            // Where the log no longer knows that time, the changes are everything there is, and nothing tells what was removed.
+            since: since.filter(|since| *since <= epoch && !changes.is_everything),
+            nodes: changes.nodes.len() as u64,
+            names: changes.names.len() as u64,
+            content_bytes: content_bytes.sum(),
+            tree_nodes,
+            unreadable: unreadable.collect(),
+        };
+        self.cuts.lock().insert(cut, Arc::new(open));
+        Ok(info)
     }
 
     fn take_cut(&self, request: &CutRequest) -> Result<(Cut, Option<Arc<Picture>>)> {
@@ -149,6 +207,23 @@ fn join(names: &[OsString]) -> Vec<u8> {
     names.iter().map(|name| name.as_bytes()).collect::<Vec<_>>().join(&b'/')
 }
 
+/// Which changes of a cut are wanted.
+struct Wanted {
+    since: Option<Epoch>,
+    /// What is said of files where there is no such time.
+    why_everything: WholeReason,
+}
+
+impl Wanted {
+    fn changes(&self, cut: &Cut) -> Result<Changes> {
+        match self.since {
+            Some(_) => cut.changes(self.since),
+            None => cut.everything(self.why_everything),
+        }
+        .map_err(log_failed)
+    }
+}
+
 impl TreeService for Service {
     fn status(&self) -> Result<TreeStatus> {
         let log = self.tree.log();
@@ -187,35 +262,16 @@ impl TreeService for Service {
     }
 
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
-        let log = self.tree.log();
-        let consumer = log.consumer(&request.consumer).map_err(log_failed)?;
-        let since = if request.everything {
-            None
-        } else {
-            request.since.or(consumer.mark)
-        };
-        let why_everything = if consumer.mark.is_none() {
-            log.why_everything(&consumer).map_err(log_failed)?
-        } else {
-            WholeReason::NoMark
-        };
+        let wanted = self.wanted(request)?;
         let cpu_ns = open_cut::process_cpu_ns();
         let (cut, picture) = self.take_cut(request)?;
-        let open = (|| {
-            let changes = match since {
-                Some(_) => cut.changes(since)?,
-                None => cut.everything(why_everything)?,
-            };
-            let tree_nodes = cut.node_count()?;
-            Ok((changes, tree_nodes))
-        })();
-        let (changes, tree_nodes) = match open {
-            Ok(open) => open,
+        let changes = match wanted.changes(&cut) {
+            Ok(changes) => changes,
             Err(error) => {
                 if let Some(picture) = &picture {
                     self.tree.pictures().close(picture);
                 }
-                return Err(log_failed(error));
+                return Err(error);
             }
         };
         // Who makes a backup reads what changed; an anonymous cut is for whatever its owner wants to know.
@@ -233,43 +289,18 @@ impl TreeService for Service {
                     .collect(),
             );
         }
-        let content_bytes = changes.nodes.iter().map(|change| match &change.content {
-            Content::Ranges(ranges) => ranges.total_len_bytes(),
-            Content::Unchanged | Content::Whole(_) => 0,
-        });
-        let cut_id = CutId(self.next_cut.fetch_add(1, Ordering::Relaxed));
-        let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
-            let path = ByteString::from(join(names));
-            let message =
-                format!("cannot read the directory {path}: {error}; what is in it is kept as it was saved before");
-            ServiceError {
-                kind: ErrorKind::Node,
-                message,
-                path: Some(path),
-            }
-        });
-        let info = CutInfo {
-            cut: cut_id,
-            tree: log.tree(),
-            epoch: cut.epoch(),
-            // Where the log no longer knows that time, the changes are everything there is, and nothing tells what was removed.
-            since: since.filter(|since| *since <= cut.epoch() && !changes.is_everything),
-            nodes: changes.nodes.len() as u64,
-            names: changes.names.len() as u64,
-            content_bytes: content_bytes.sum(),
-            tree_nodes,
-            unreadable: unreadable.collect(),
-        };
-        let open = OpenCut::new(
-            (!request.anonymous).then(|| request.consumer.clone()),
-            cut,
-            changes,
-            picture,
-            self.mount.is_none(),
-            cpu_ns,
-        );
-        self.cuts.lock().insert(cut_id, Arc::new(open));
-        Ok(info)
+        let consumer = (!request.anonymous).then(|| request.consumer.clone());
+        let open = OpenCut::new(consumer, cut, changes, picture, self.mount.is_none(), cpu_ns);
+        self.open(open, wanted.since)
+    }
+
+    fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {
+        let wanted = self.wanted(request)?;
+        let cut = named_cuts::cut_of(self.mounted_tree()?, name)?;
+        let changes = wanted.changes(&cut)?;
+        // Its content is read where it is seen, not here.
+        let open = OpenCut::new(None, cut, changes, None, false, 0);
+        self.open(open, wanted.since)
     }
 
     fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {

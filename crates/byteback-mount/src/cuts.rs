@@ -454,6 +454,15 @@ impl Cuts {
         Ok(())
     }
 
+    /// The names and the changes of an open cut, for whoever lists what changed up to it.
+    ///
+    /// # Errors
+    /// [`CutError::Missing`].
+    pub fn cut_of(&self, name: &OsStr) -> Result<Cut, CutError> {
+        let tree = self.named(name).ok_or_else(|| CutError::Missing(name.to_owned()))?;
+        Ok(tree.cut.clone())
+    }
+
     /// All cuts, by name; then those that were ended and are still being read.
     #[must_use]
     pub fn list(&self) -> Vec<CutStatus> {

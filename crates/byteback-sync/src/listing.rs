@@ -9,9 +9,7 @@ use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::messages::{DiffItem, NodeInfo};
 use byteback_api::{ByteString, FolderName, NodeKind, Seq};
-use byteback_control::{
-    ChangesCursor, ContentChange, CutId, CutRequest, ErrorKind, Outcome, ServiceError, TreeService,
-};
+use byteback_control::{ChangesCursor, ContentChange, CutId, CutInfo, ErrorKind, ServiceError, TreeService};
 use byteback_oplog::{Epoch, NodeId};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -149,30 +147,24 @@ pub enum TreeChange {
     Name(ChangedName),
 }
 
-/// Hands what changed in a tree to `each`, as `request` asks, and ends the cut without moving a mark.
+/// Hands what changed up to an open cut to `each`.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
 pub fn changes(
     tree: &dyn TreeService,
-    request: &CutRequest,
+    info: &CutInfo,
     monitor: &dyn Monitor,
     mut each: impl FnMut(TreeChange) -> Result<()>,
 ) -> Result<()> {
-    let info = tree.cut(request)?;
-    let header = ChangesHeader {
+    each(TreeChange::Header(ChangesHeader {
         epoch: info.epoch,
         since: info.since,
         nodes: info.nodes,
         names: info.names,
         content_bytes: info.content_bytes,
-    };
-    let listed = each(TreeChange::Header(header)).and_then(|()| list_changes(tree, info.cut, monitor, &mut each));
-    // The listing's own error is the one to tell.
-    let finished = tree.finish(info.cut, &Outcome::Abandoned);
-    listed?;
-    finished?;
-    Ok(())
+    }))?;
+    list_changes(tree, info.cut, monitor, &mut each)
 }
 
 fn list_changes(

@@ -42,6 +42,19 @@ fn golden_requests_of_version_3() {
             r#"{"drop_consumer":{"consumer":"c"}}"#,
         ),
         (
+            Request::LookAt {
+                name: ByteString::from("n"),
+                cut: CutRequest {
+                    consumer: "c".to_owned(),
+                    everything: false,
+                    look_only: true,
+                    since: None,
+                    anonymous: false,
+                },
+            },
+            r#"{"look_at":{"name":"n","cut":{"consumer":"c","everything":false,"look_only":true,"since":null,"anonymous":false}}}"#,
+        ),
+        (
             Request::Changes {
                 cut,
                 cursor: ChangesCursor { nodes: 1, names: 2 },

@@ -8,6 +8,7 @@ use byteback_api::ByteString;
 use byteback_control::{ErrorKind, NamedCut, Result, ServiceError};
 use byteback_mount::Mount;
 use byteback_mount::cuts::{CutError, CutStatus, Cuts};
+use byteback_oplog::Cut;
 
 fn cuts(mount: &Mount) -> Result<&Cuts> {
     let cuts = mount.cuts().map(AsRef::as_ref);
@@ -39,6 +40,12 @@ pub(super) fn open(mount: &Mount, name: &ByteString) -> Result<NamedCut> {
     let name = OsStr::from_bytes(name.as_bytes());
     let cut = cuts(mount)?.open(name).map_err(|error| failed(&error))?;
     Ok(to_service(mount.point(), cut))
+}
+
+/// The names and changes of an open cut.
+pub(super) fn cut_of(mount: &Mount, name: &ByteString) -> Result<Cut> {
+    let name = OsStr::from_bytes(name.as_bytes());
+    cuts(mount)?.cut_of(name).map_err(|error| failed(&error))
 }
 
 pub(super) fn close(mount: &Mount, name: &ByteString) -> Result<()> {

@@ -57,6 +57,10 @@ impl OpenCut {
         }
     }
 
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     pub(super) fn picture(&self) -> Result<&Arc<Picture>> {
         let message = "this cut was only made to look at the changes; its content cannot be read";
         self.picture

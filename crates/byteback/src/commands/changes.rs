@@ -12,9 +12,12 @@ mod text;
 
 pub(super) use text::why;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use byteback_control::{CutRequest, TreeService};
+use byteback_api::ByteString;
+use byteback_control::{CutInfo, CutRequest, Outcome, TreeService};
 use byteback_sync::SnapshotSpec;
 use clap::{Args, ValueEnum};
 
@@ -50,6 +53,9 @@ pub(crate) struct ChangesArguments {
     /// Whose mark; without it, that of 'byteback backup'
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
+    /// Up to this cut, with names as they were then, instead of up to now (see 'byteback cut')
+    #[arg(long, value_name = "NAME")]
+    cut: Option<OsString>,
     /// How to tell
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -93,8 +99,26 @@ impl std::str::FromStr for Since {
 struct Asked<'a> {
     tree: &'a dyn TreeService,
     request: CutRequest,
+    /// The cut that is looked at, instead of the present moment.
+    cut: Option<ByteString>,
     /// Whether it is the mark of 'byteback backup'.
     is_own: bool,
+}
+
+impl Asked<'_> {
+    /// Looks at the changes; `list` is called with the moment that is looked at.
+    fn look<T>(&self, list: impl FnOnce(&CutInfo) -> Result<T>) -> Result<T> {
+        let info = match &self.cut {
+            Some(name) => self.tree.look_at(name, &self.request)?,
+            None => self.tree.cut(&self.request)?,
+        };
+        let listed = list(&info);
+        // The listing's own error is the one to tell.
+        let finished = self.tree.finish(info.cut, &Outcome::Abandoned);
+        let listed = listed?;
+        finished?;
+        Ok(listed)
+    }
 }
 
 pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<()> {
@@ -117,6 +141,15 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
         }
         (_, path) => (tracked_folder::known_folder(path.as_deref(), settings)?, None),
     };
+    // A file that is read in a cut is listed as of that cut.
+    let mut cut = arguments.cut.as_ref().map(|name| ByteString::from(name.as_bytes()));
+    let file = file.map(|(file, path)| match in_cut(&path) {
+        Some((name, path)) => {
+            cut = Some(name);
+            (file, path)
+        }
+        None => (file, path),
+    });
     let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "changes", None);
     let owner = Owner::of(&known.folder, &progress)?;
@@ -133,6 +166,7 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
     let asked = Asked {
         tree,
         is_own: arguments.consumer.is_none(),
+        cut,
         request: CutRequest {
             consumer,
             everything: false,
@@ -148,6 +182,14 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
         (Format::Paths, _) => paths::print(&asked, paths::Kind::Paths, arguments.null, settings),
         (Format::Removed, _) => paths::print(&asked, paths::Kind::Removed, arguments.null, settings),
     }
+}
+
+/// The name of the cut that a path lies in, and the path in it.
+pub(super) fn in_cut(path: &ByteString) -> Option<(ByteString, ByteString)> {
+    let below = path.as_bytes().strip_prefix(b".byteback/cut/")?;
+    let slash = below.iter().position(|byte| *byte == b'/')?;
+    let (name, path) = below.split_at(slash);
+    Some((ByteString::from(name), ByteString::from(path.get(1..)?)))
 }
 
 /// The log keeps the changes since the last backup, not since each snapshot.

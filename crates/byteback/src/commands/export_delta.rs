@@ -10,7 +10,7 @@ use byteback_sync::{ExportReport, ExportRequest, WholeFileReason, export_delta};
 use clap::Args;
 use serde::Serialize;
 
-use crate::commands::changes::{Since, borg_map, why};
+use crate::commands::changes::{Since, borg_map, in_cut, why};
 use crate::error::{CommandError, Result};
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -77,6 +77,10 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
         _ => {}
     }
     let (known, path) = tracked_folder::folder_of_file(&arguments.file, settings)?;
+    if in_cut(&path).is_some() {
+        return Err(CommandError::new(format!("{} lies in a cut", arguments.file.display()))
+            .next("Name the file itself: an export takes a moment of its own."));
+    }
     let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "export-delta", Some(Interrupt::watch()?));
     let owner = Owner::of(&known.folder, &progress)?;

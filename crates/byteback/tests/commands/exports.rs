@@ -702,3 +702,201 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
         b"other"
     );
 }
+
+#[test]
+fn a_cut_is_listed_and_packed_as_of_its_moment_whatever_happens_meanwhile() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let tree = world.tree();
+    let dir = tree.to_str().unwrap();
+    let copy = world.path("copy");
+    fs::create_dir(&copy).unwrap();
+    for round in 0..rounds(6) {
+        for _ in 0..1 + random.below(25) {
+            change(&tree, &mut random);
+        }
+        let epoch = begin(&world, "nightly");
+        for _ in 0..random.below(5) {
+            change(&tree, &mut random);
+        }
+        let seen_at = world.run(&["cut", "create", "n", dir]).fine().stdout;
+        let cut = PathBuf::from(seen_at.trim_end());
+        let moment = look(&cut);
+        let list = |format: &str| {
+            let arguments = [
+                "changes",
+                dir,
+                "--consumer",
+                "nightly",
+                "--cut",
+                "n",
+                "--format",
+                format,
+                "-0",
+            ];
+            printed(&world, &arguments)
+        };
+        let mut lists = Vec::new();
+        for format in ["removed", "paths"] {
+            for _ in 0..5 {
+                change(&tree, &mut random);
+            }
+            lists.push(list(format));
+        }
+        let pack = words(&[
+            "--format=posix",
+            "--xattrs",
+            "--null",
+            "--no-recursion",
+            "-T",
+            "-",
+            "-c",
+        ]);
+        let archive = tool(&cut, "tar", &pack, &lists[1]);
+        remove_listed(&copy, &lists[0]);
+        tool(&copy, "tar", &words(&["--xattrs", "-xpf", "-"]), &archive);
+        let differing = differences(&moment, &look(&copy), false);
+        assert!(differing.is_empty(), "seed {seed}, round {round}: {differing:#?}");
+        world.run(&["cut", "rm", "n", dir]).fine();
+        done(&world, "nightly", &epoch);
+    }
+    world
+        .on_tree("changes", &["--consumer", "nightly", "--cut", "gone"])
+        .ends_with(1)
+        .says("no cut named");
+}
+
+/// Borg 2 by the name that `scripts/borg2` prints.
+fn borg2(home: &Path, arguments: &[&OsStr], trace: Option<&Path>) -> Vec<u8> {
+    let borg = std::env::var_os("BYTEBACK_BORG2")
+        .unwrap_or_else(|| panic!("BYTEBACK_BORG2 names no Borg 2: run 'make test-systems', which installs one"));
+    let mut command = match trace {
+        Some(trace) => {
+            let mut strace = Command::new("strace");
+            strace.args(TRACE).arg(trace).arg(borg);
+            strace
+        }
+        None => Command::new(borg),
+    };
+    let output = command
+        .args(arguments)
+        .current_dir(home)
+        .env("HOME", home)
+        .env("BORG_BASE_DIR", home)
+        .env("BORG_REPO", home.join("repository"))
+        .output()
+        .expect("borg and strace are needed");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "borg {arguments:?}: {stderr}");
+    output.stdout
+}
+
+/// So many bytes of a file were read, as the kernel saw it.
+fn bytes_read(trace: &Path, file: &Path) -> u64 {
+    let shown = format!("<{}>", file.display());
+    let text = fs::read_to_string(trace).unwrap();
+    let reads = text
+        .lines()
+        .filter(|line| line.contains(&shown) && line.contains("read"));
+    reads
+        .filter_map(|line| line.rsplit("= ").next()?.trim().parse::<u64>().ok())
+        .sum()
+}
+
+#[test]
+#[ignore = "needs Borg 2, which takes minutes to install: make test-systems"]
+fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let home = world.path("borg");
+    fs::create_dir(&home).unwrap();
+    let borg = |arguments: &[&str], trace: Option<&Path>| borg2(&home, &words(arguments), trace);
+    borg(&["repo-create", "-e", "none-blake3"], None);
+    let tree = world.tree();
+    let dir = tree.to_str().unwrap();
+    let image = tree.join("image");
+    let file = fs::File::create(&image).unwrap();
+    file.set_len(64 << 20).unwrap();
+    file.write_all_at(&noise(seed, 20 << 20), 8 << 20).unwrap();
+    const BLOCK: u64 = 65_536;
+    let chunker = format!("fixed,{BLOCK}");
+    let mut previous: Option<String> = None;
+    for round in 0..rounds(6) {
+        // What one block holds is read again where a byte of it changed, and holes are not read.
+        let mut blocks = BTreeSet::new();
+        if round > 0 {
+            for _ in 0..1 + random.below(6) {
+                let (at, len) = (random.below(60 << 20), 1 + random.below(100_000));
+                if random.chance(30) {
+                    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                    rustix::fs::fallocate(&file, flags, at, len).unwrap();
+                } else {
+                    file.write_all_at(&noise(random.next(), len as usize), at).unwrap();
+                }
+                blocks.extend(at / BLOCK..=(at + len) / BLOCK);
+            }
+            if random.chance(40) {
+                let len = file.metadata().unwrap().len();
+                let new = 61 << 20 | random.below(8 << 20);
+                file.set_len(new).unwrap();
+                blocks.extend(len.min(new) / BLOCK..=len.max(new) / BLOCK);
+            }
+        }
+        let epoch = begin(&world, "borg");
+        let cut = PathBuf::from(world.run(&["cut", "create", "b", dir]).fine().stdout.trim_end());
+        // Programs go on writing.
+        file.write_all_at(b"after the cut", 40 << 20).unwrap();
+        let moment = fs::read(cut.join("image")).unwrap();
+        let path = cut.join("image");
+        let path = path.to_str().unwrap();
+        let map = printed(&world, &["changes", path, "--consumer", "borg", "--format", "borg-map"]);
+        let map_path = world.path("map");
+        fs::write(&map_path, &map).unwrap();
+        let name = format!("archive-{round}");
+        let mut create = vec![
+            "create",
+            "--chunker-params",
+            &chunker,
+            "--map",
+            map_path.to_str().unwrap(),
+        ];
+        if let Some(previous) = &previous {
+            create.extend(["--reuse-from", previous]);
+        }
+        create.extend([name.as_str(), path]);
+        let trace = world.path("borg.trace");
+        borg(&create, Some(&trace));
+        done(&world, "borg", &epoch);
+        let read = bytes_read(&trace, Path::new(path));
+        // What was written after the last cut is new to this one.
+        blocks.insert((40 << 20) / BLOCK);
+        let budget = if round == 0 {
+            21 << 20
+        } else {
+            blocks.len() as u64 * BLOCK
+        };
+        assert!(
+            read <= budget,
+            "round {round}: {read} bytes read, {budget} expected\n{}",
+            String::from_utf8_lossy(&map)
+        );
+
+        // The trace shows what it should.
+        assert!(round > 0 || read >= 20 << 20, "{read} bytes read at first");
+        borg2(&home, &words(&["extract", &name]), None);
+        let found = tool(&home, "find", &words(&[".", "-name", "image"]), b"");
+        let found = home.join(String::from_utf8(found).unwrap().trim_end());
+        let differs = crate::tree::first_difference(&moment, &fs::read(&found).unwrap());
+        assert_eq!(
+            differs,
+            None,
+            "seed {seed}, round {round}\n{}",
+            String::from_utf8_lossy(&map)
+        );
+        fs::remove_file(found).unwrap();
+        world.run(&["cut", "rm", "b", dir]).fine();
+        previous = Some(name);
+    }
+}

@@ -12,7 +12,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use byteback_api::ByteString;
-use byteback_control::Outcome;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_sync::{FileContent, file_change};
 use rustix::fs::{SeekFrom, seek};
@@ -36,10 +35,9 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
     }
     let len_bytes = metadata.len();
     let holes = holes(&opened, len_bytes).map_err(|error| failed(&error))?;
-    let info = asked.tree.cut(&asked.request)?;
-    let change = file_change(asked.tree, &info, path);
-    asked.tree.finish(info.cut, &Outcome::Abandoned)?;
-    let change = change?.ok_or_else(no_file)?;
+    let change = asked
+        .look(|info| Ok(file_change(asked.tree, info, path)?))?
+        .ok_or_else(no_file)?;
     let changed = match change.content {
         FileContent::Ranges(changed) => changed,
         FileContent::Whole(_) => ByteRange::new(0, len_bytes).into_iter().collect(),

@@ -6,7 +6,6 @@
 use std::io::{self, BufWriter, Write};
 
 use byteback_api::ByteString;
-use byteback_control::Outcome;
 use byteback_oplog::NodeKind;
 use byteback_sync::{PathChange, Silent, SyncError, changed_paths};
 
@@ -26,33 +25,28 @@ pub(super) enum Kind {
 }
 
 pub(super) fn print(asked: &Asked<'_>, kind: Kind, null: bool, settings: &Settings) -> Result<()> {
-    let info = asked.tree.cut(&asked.request)?;
-    for error in &info.unreadable {
-        settings
-            .output
-            .item_error("changes", error.path.as_ref(), &error.message);
-    }
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut stopped = None;
-    let listed = changed_paths(asked.tree, &info, &Silent, |change| {
-        let path = match (change, kind) {
-            (PathChange::Present { path, kind }, Kind::Files) if kind != NodeKind::Directory => path,
-            (PathChange::Present { path, .. }, Kind::Paths) if !path.as_bytes().is_empty() => path,
-            (PathChange::Gone { path }, Kind::Removed) => path,
-            _ => return Ok(()),
-        };
-        write(&mut out, &path, null).map_err(|error| {
-            stopped = Some(error);
-            SyncError::Cancelled
-        })
-    });
-    // The listing's own error is the one to tell.
-    let finished = asked.tree.finish(info.cut, &Outcome::Abandoned);
-    if let Some(error) = stopped {
-        return Err(error);
-    }
-    listed?;
-    finished?;
+    asked.look(|info| {
+        for error in &info.unreadable {
+            settings
+                .output
+                .item_error("changes", error.path.as_ref(), &error.message);
+        }
+        let mut stopped = None;
+        let listed = changed_paths(asked.tree, info, &Silent, |change| {
+            let path = match (change, kind) {
+                (PathChange::Present { path, kind }, Kind::Files) if kind != NodeKind::Directory => path,
+                (PathChange::Present { path, .. }, Kind::Paths) if !path.as_bytes().is_empty() => path,
+                (PathChange::Gone { path }, Kind::Removed) => path,
+                _ => return Ok(()),
+            };
+            write(&mut out, &path, null).map_err(|error| {
+                stopped = Some(error);
+                SyncError::Cancelled
+            })
+        });
+        stopped.map_or(Ok(()), Err).and(listed.map_err(Into::into))
+    })?;
     crate::output::written(out.flush())
 }
 

@@ -25,17 +25,16 @@ struct Summary {
 
 pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
     let mut summary = Summary::default();
-    let mut stopped = None;
-    let listed = changes(asked.tree, &asked.request, &byteback_sync::Silent, |change| {
-        print_change(&change, &mut summary, asked, settings).map_err(|error| {
-            stopped = Some(error);
-            SyncError::Cancelled
-        })
-    });
-    if let Some(error) = stopped {
-        return Err(error);
-    }
-    listed?;
+    asked.look(|info| {
+        let mut stopped = None;
+        let listed = changes(asked.tree, info, &byteback_sync::Silent, |change| {
+            print_change(&change, &mut summary, asked, settings).map_err(|error| {
+                stopped = Some(error);
+                SyncError::Cancelled
+            })
+        });
+        stopped.map_or(Ok(()), Err).and(listed.map_err(Into::into))
+    })?;
     let output = settings.output;
     if output.json {
         return output.object("summary", &summary);
