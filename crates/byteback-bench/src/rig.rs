@@ -6,7 +6,7 @@
 //! - [`proxy`]: bytes on the wire, counted between client and server, for everybody alike.
 //! - [`scheduling`]: where threads run, so that what is measured is not the scheduler.
 //! - [`hold`]: a mount with or without tracking, held by a process of its own.
-//! - [`byteback`], [`rsync`]: the contenders, each as its users run it.
+//! - [`byteback`], [`rsync`], [`rdiff`]: the contenders, each as its users run it.
 //!
 //! Every value is taken from outside the program that is measured (kernel accounts and our own proxy), except where a field says
 //! that a program reports it about itself.
@@ -16,6 +16,7 @@ pub(crate) mod hold;
 pub(crate) mod interrupt;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod rdiff;
 pub(crate) mod rsync;
 pub(crate) mod scheduling;
 pub(crate) mod scratch;

@@ -251,6 +251,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Makes the link to it as slow as this, in each direction; `None`: as fast as it goes.
+    pub(crate) fn limit_link(&self, bits_per_s: Option<u64>) {
+        self.proxy.limit(bits_per_s);
+    }
+
     /// Begins a new measurement of the peak memory.
     pub(crate) fn reset_peak(&self) -> Result<(), SuiteError> {
         self.process.reset_peak()

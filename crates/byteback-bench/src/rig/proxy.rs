@@ -2,11 +2,14 @@
 //!
 //! A proxy on loopback stands between a client and its server and counts what it passes on, in each direction: the payload of TCP,
 //! without TCP's own headers. Whatever a protocol does (headers, keep-alive, retries, handshakes) is in the sum.
+//!
+//! On request it is a slow link, too: in each direction, over all connections, a byte is handed on only when the link would have
+//! carried it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,8 @@ use crate::SuiteError;
 mod tests;
 
 const BUFFER_BYTES: usize = 128 * 1024;
+/// Of a slow link: what it carries while nobody can see how far it is.
+const SLICE_BYTES: usize = 8 * 1024;
 /// How long a connection whose client has ended may take to close.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,6 +52,30 @@ struct Counters {
     to_client: AtomicU64,
     open_connections: AtomicU64,
     stopped: AtomicBool,
+    /// Bits in a second; 0 for as fast as it goes.
+    bits_per_s: AtomicU64,
+    /// When the link has carried what it was given, to the server and to the client.
+    free_at: [Mutex<Option<Instant>>; 2],
+}
+
+impl Counters {
+    /// Waits until the link has carried `len` more bytes.
+    fn carry(&self, len: usize, is_to_server: bool) {
+        let bits_per_s = self.bits_per_s.load(Ordering::SeqCst);
+        if bits_per_s == 0 {
+            return;
+        }
+        let time = Duration::from_secs_f64(len as f64 * 8.0 / bits_per_s as f64);
+        let free_at = {
+            let mut free_at = self.free_at[usize::from(is_to_server)]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let begin = free_at.filter(|free_at| *free_at > now).unwrap_or(now);
+            *free_at.insert(begin + time)
+        };
+        thread::sleep(free_at.saturating_duration_since(Instant::now()));
+    }
 }
 
 /// A proxy to one server. It ends when dropped; connections end with their peers.
@@ -87,6 +116,13 @@ impl Proxy {
     /// Where clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Makes the link as slow as this, in each direction; `None`: as fast as it goes.
+    pub(crate) fn limit(&self, bits_per_s: Option<u64>) {
+        self.counters
+            .bits_per_s
+            .store(bits_per_s.unwrap_or(0), Ordering::SeqCst);
     }
 
     /// What was passed on so far, once all clients have ended: waits until their connections are closed.
@@ -131,11 +167,7 @@ fn pass_on(client: &TcpStream, server: SocketAddr, counters: &Arc<Counters>) -> 
     for (from, to, is_to_server) in directions {
         let connection = Arc::clone(&connection);
         thread::Builder::new().name("proxy-copy".to_owned()).spawn(move || {
-            let counter = match is_to_server {
-                true => &connection.counters.to_server,
-                false => &connection.counters.to_client,
-            };
-            copy(&from, &to, counter);
+            copy(&from, &to, &connection.counters, is_to_server);
         })?;
     }
     Ok(())
@@ -159,13 +191,17 @@ impl Drop for Connection {
 }
 
 /// Passes on until either side ends, and tells the end to both.
-fn copy(mut from: &TcpStream, mut to: &TcpStream, counter: &AtomicU64) {
+fn copy(mut from: &TcpStream, to: &TcpStream, counters: &Counters, is_to_server: bool) {
+    let counter = match is_to_server {
+        true => &counters.to_server,
+        false => &counters.to_client,
+    };
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         match from.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(len) if len > 0 => {
-                if to.write_all(&buffer[..len]).is_err() {
+                if hand_on(&buffer[..len], to, counters, is_to_server).is_err() {
                     // Nobody listens any more: the sender shall notice.
                     let _ = from.shutdown(Shutdown::Both);
                     return;
@@ -183,4 +219,16 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, counter: &AtomicU64) {
             }
         }
     }
+}
+
+/// Writes as fast as the link carries.
+fn hand_on(bytes: &[u8], mut to: &TcpStream, counters: &Counters, is_to_server: bool) -> io::Result<()> {
+    let slice_bytes = match counters.bits_per_s.load(Ordering::SeqCst) {
+        0 => BUFFER_BYTES,
+        _ => SLICE_BYTES,
+    };
+    bytes.chunks(slice_bytes).try_for_each(|slice| {
+        counters.carry(slice.len(), is_to_server);
+        to.write_all(slice)
+    })
 }

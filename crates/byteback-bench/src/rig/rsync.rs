@@ -23,6 +23,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Rsync {
     destination: PathBuf,
     work: PathBuf,
+    bits_per_s: Option<u64>,
 }
 
 /// What a transfer cost.
@@ -93,7 +94,14 @@ impl Rsync {
         Self {
             destination: destination.to_owned(),
             work: work.to_owned(),
+            bits_per_s: None,
         }
+    }
+
+    /// Over a link that is so slow, in each direction.
+    pub(crate) fn over_link(mut self, bits_per_s: u64) -> Self {
+        self.bits_per_s = Some(bits_per_s);
+        self
     }
 
     /// The version of the program.
@@ -107,6 +115,7 @@ impl Rsync {
     pub(crate) fn transfer(&self, source: &Path, options: &[&str]) -> Result<Transfer, SuiteError> {
         let (mut daemon, address) = self.start_daemon()?;
         let proxy = Proxy::start(address)?;
+        proxy.limit(self.bits_per_s);
         let mut from = source.as_os_str().to_owned();
         from.push("/");
         let to = format!("rsync://{}/destination/", proxy.address());

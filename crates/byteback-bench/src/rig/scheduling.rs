@@ -5,6 +5,7 @@
 //! on the same processor, in real-time classes, so that other programs neither move nor interrupt them: it shows what the code
 //! costs. *Free* is what users have.
 
+use std::fmt;
 use std::io;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -21,6 +22,15 @@ pub(crate) enum Placement {
     Free,
     /// On this processor, with a real-time priority.
     Pinned { cpu: u32 },
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free => f.write_str("where the scheduler likes"),
+            Self::Pinned { cpu } => write!(f, "all on processor {cpu}, in real-time classes"),
+        }
+    }
 }
 
 impl Placement {

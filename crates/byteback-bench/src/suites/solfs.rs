@@ -5,6 +5,7 @@
 //! | [`speed`] | the cost of a mount and of tracking, operation by operation and for whole jobs |
 //! | [`applications`] | traces of real applications: speed, memory, storage (Fig. 14) |
 //! | [`pace`] | CPU of the whole system while they run at recorded pace (Fig. 14, text) |
+//! | [`sync`] | time, traffic and CPU of a sync (Fig. 10 to 12) |
 //!
 //! Each part prints tables in the form in which `docs/benchmarks.md` has them.
 
@@ -13,6 +14,7 @@ mod jobs;
 mod pace;
 mod speed;
 mod stand;
+mod sync;
 
 use std::fs;
 use std::io;
@@ -51,6 +53,10 @@ enum Part {
     Traces,
     /// CPU of the whole system while applications are replayed at recorded pace (Fig. 14, text).
     Pace,
+    /// Time and traffic of a sync by kind and size of the change (Fig. 10 and 11).
+    Sync,
+    /// Time of a sync by part, over links of 50, 100 and 200 Mbit/s (Fig. 12).
+    Parts,
 }
 
 /// What all parts are given.
@@ -94,6 +100,12 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     }
     if wanted(Part::Pace) {
         findings.add(pace::run(&setting)?);
+    }
+    if wanted(Part::Sync) {
+        findings.add(sync::run(&setting)?);
+    }
+    if wanted(Part::Parts) {
+        findings.add(sync::run_parts(&setting)?);
     }
     let mut stdout = io::stdout().lock();
     for figure in &findings.figures {

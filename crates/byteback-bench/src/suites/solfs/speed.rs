@@ -150,7 +150,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
             id: "speed",
             title: "What a mount and tracking cost".to_owned(),
             about: format!(
-                "Slices of a few milliseconds by turns; threads: {:?}. Ratios are taken within each round.",
+                "Slices of a few milliseconds by turns; threads: {}. Ratios are taken within each round.",
                 setting.placement
             ),
             panels: vec![panel, ratios],
