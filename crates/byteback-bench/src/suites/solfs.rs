@@ -6,11 +6,14 @@
 //! | [`applications`] | traces of real applications: speed, memory, storage (Fig. 14) |
 //! | [`pace`] | CPU of the whole system while they run at recorded pace (Fig. 14, text) |
 //! | [`sync`] | time, traffic and CPU of a sync (Fig. 10 to 12) |
+//! | [`micro`] | the log by itself: search, conversion, memory, bytes on disk (Fig. 15, sections 3.2.1 and 5.3) |
 //!
 //! Each part prints tables in the form in which `docs/benchmarks.md` has them.
 
 mod applications;
 mod jobs;
+mod log_stand;
+mod micro;
 mod pace;
 mod speed;
 mod stand;
@@ -57,6 +60,8 @@ enum Part {
     Sync,
     /// Time of a sync by part, over links of 50, 100 and 200 Mbit/s (Fig. 12).
     Parts,
+    /// The log by itself: versions, mlogs, granularity, bytes on disk (Fig. 15, sections 3.2.1 and 5.3).
+    Log,
 }
 
 /// What all parts are given.
@@ -106,6 +111,9 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     }
     if wanted(Part::Parts) {
         findings.add(sync::run_parts(&setting)?);
+    }
+    if wanted(Part::Log) {
+        findings.add(micro::run(&setting)?);
     }
     let mut stdout = io::stdout().lock();
     for figure in &findings.figures {

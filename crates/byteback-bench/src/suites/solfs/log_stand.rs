@@ -1,0 +1,105 @@
+//! An operation log of its own on a real folder with one file, without a mount: writes are logged, not performed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::RealRandomness;
+use byteback_host::tree as host;
+use byteback_mount::live::LiveTree;
+use byteback_oplog::{Content, Cut, Granularity, Log, LogOptions, NodeId};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::SuiteError;
+
+/// The log, and the node of the file.
+pub(crate) struct LogStand {
+    state: PathBuf,
+    folder: PathBuf,
+    pub(crate) log: Arc<Log>,
+    pub(crate) node: NodeId,
+    options: LogOptions,
+}
+
+impl LogStand {
+    /// A new log in the empty folder `place`, of a folder whose one file has `file_bytes`.
+    pub(crate) fn create(place: &Path, file_bytes: u64, options: LogOptions) -> Result<Self, SuiteError> {
+        let (state, folder) = (place.join("state"), place.join("folder"));
+        fs::create_dir_all(&folder)?;
+        File::create(folder.join("file"))?.set_len(file_bytes)?;
+        RealDir::create(&state)?;
+        Self::open(state, folder, options)
+    }
+
+    fn open(state: PathBuf, folder: PathBuf, options: LogOptions) -> Result<Self, SuiteError> {
+        let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(&state)?);
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let log = Arc::new(Log::open_with(&dir, Arc::clone(&clock), &RealRandomness, options)?);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, &folder, flags, Mode::empty())?;
+        log.scan(&LiveTree::new(Arc::new(root), Arc::clone(&log), clock), &mut |_| {})?;
+        let identity = host::stat_fd(File::open(folder.join("file"))?)?.identity();
+        let node = log.node_of(&identity)?.ok_or("the log does not know the file")?;
+        Ok(Self {
+            state,
+            folder,
+            log,
+            node,
+            options,
+        })
+    }
+
+    /// Closes the log and opens it again; nothing of its files is in the page cache then.
+    pub(crate) fn reopened_cold(self) -> Result<Self, SuiteError> {
+        let Self {
+            state,
+            folder,
+            log,
+            options,
+            ..
+        } = self;
+        drop(log);
+        for entry in fs::read_dir(&state)? {
+            let file = File::open(entry?.path())?;
+            rustix::fs::fsync(&file)?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+        Self::open(state, folder, options)
+    }
+
+    /// Logs writes.
+    pub(crate) fn write(&self, ranges: &[ByteRange]) -> Result<(), SuiteError> {
+        for &range in ranges {
+            self.log.begin_write(self.node, || None)?.wrote(self.node, range);
+        }
+        Ok(())
+    }
+
+    /// Makes the consumer's mark now: the next writes are a version of their own.
+    pub(crate) fn mark(&self, consumer: &str) -> Result<byteback_oplog::Epoch, SuiteError> {
+        let cut = self.log.cut(consumer, || ())?;
+        self.log.advance(consumer, Some(cut.epoch()), b"")?;
+        Ok(cut.epoch())
+    }
+
+    /// The ranges of the file that `cut` reports since `since`.
+    pub(crate) fn ranges_of(&self, cut: &Cut, since: byteback_oplog::Epoch) -> Result<ExtentSet, SuiteError> {
+        match cut.change_of(self.node, Some(since))?.map(|change| change.content) {
+            Some(Content::Ranges(ranges)) => Ok(ranges),
+            Some(Content::Unchanged) => Ok(ExtentSet::new()),
+            Some(Content::Whole(reason)) => Err(format!("the file is reported whole: {reason:?}").into()),
+            None => Err("the file is not reported".into()),
+        }
+    }
+}
+
+/// Options in which only these differ from the default.
+pub(crate) fn log_options(granularity: Granularity, extents_per_file_max: u32) -> LogOptions {
+    let mut options = LogOptions::default();
+    options.granularity = granularity;
+    options.extents_per_file_max = extents_per_file_max;
+    options
+}
