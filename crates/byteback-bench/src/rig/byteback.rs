@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use byteback_daemon::StateFolder;
 use rustix::process::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -94,6 +95,11 @@ impl Byteback {
             .env("XDG_CONFIG_HOME", self.home.join("config"))
             .env("XDG_STATE_HOME", self.home.join("state"));
         command
+    }
+
+    /// Where the daemon of `folder` listens.
+    pub(crate) fn socket(&self, folder: &Path) -> Result<PathBuf, SuiteError> {
+        Ok(StateFolder::of(folder, &self.home.join("state"))?.socket())
     }
 
     /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy before it.
@@ -285,6 +291,14 @@ impl Mount {
     /// What its daemon has cost so far.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         self.daemon.as_ref().ok_or("the folder is not mounted")?.cost()
+    }
+
+    /// Resident memory of its daemon now, bytes.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
+        self.daemon
+            .as_ref()
+            .ok_or("the folder is not mounted")?
+            .resident_bytes()
     }
 
     /// Begins a new measurement of the daemon's peak memory.

@@ -6,14 +6,18 @@
 //! | [`applications`] | traces of real applications: speed, memory, storage (Fig. 14) |
 //! | [`pace`] | CPU of the whole system while they run at recorded pace (Fig. 14, text) |
 //! | [`sync`] | time, traffic and CPU of a sync (Fig. 10 to 12) |
+//! | [`app_backup`] | time, traffic and CPU of a backup after each application (Fig. 13) |
 //! | [`micro`] | the log by itself: search, conversion, memory, bytes on disk (Fig. 15, sections 3.2.1 and 5.3) |
+//! | [`million`] | a million tracked files |
 //!
 //! Each part prints tables in the form in which `docs/benchmarks.md` has them.
 
+mod app_backup;
 mod applications;
 mod jobs;
 mod log_stand;
 mod micro;
+mod million;
 mod pace;
 mod speed;
 mod stand;
@@ -62,6 +66,10 @@ enum Part {
     Parts,
     /// The log by itself: versions, mlogs, granularity, bytes on disk (Fig. 15, sections 3.2.1 and 5.3).
     Log,
+    /// Time, traffic and CPU of a backup after each application (Fig. 13).
+    Backup,
+    /// A million tracked files.
+    Million,
 }
 
 /// What all parts are given.
@@ -114,6 +122,12 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     }
     if wanted(Part::Log) {
         findings.add(micro::run(&setting)?);
+    }
+    if wanted(Part::Million) {
+        findings.add(million::run(&setting)?);
+    }
+    if wanted(Part::Backup) {
+        findings.add(app_backup::run(&setting)?);
     }
     let mut stdout = io::stdout().lock();
     for figure in &findings.figures {
