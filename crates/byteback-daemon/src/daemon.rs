@@ -21,14 +21,7 @@ use crate::error::DaemonError;
 use crate::service::Service;
 use crate::tree::TrackedTree;
 
-/// How often what is in memory goes to the database.
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
-/// A node is closed after so long without a change: by then the kernel has written its pages by itself (30 s by default), and
-/// syncing it costs next to nothing.
-const CLOSE_AFTER_NS: u64 = 35_000_000_000;
-
-/// How many layers one step of the compaction looks at, while cuts and checkpoints wait, and how many steps follow each checkpoint.
-const COMPACT_LAYERS: usize = 2048;
+/// How many steps of the compaction follow each checkpoint.
 const COMPACT_STEPS: usize = 16;
 
 /// How to mount a tree.
@@ -36,6 +29,41 @@ const COMPACT_STEPS: usize = 16;
 pub struct DaemonOptions {
     /// Mount point, cache mode, threads; the directory is the tree's.
     pub mount: MountOptions,
+    /// When the log is tidied up.
+    pub rhythm: Rhythm,
+}
+
+/// What is done in the background, and when. Nothing depends on it but the cost; tests let it happen all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rhythm {
+    /// How often what is in memory goes to the database.
+    pub checkpoint_every: Duration,
+    /// A node is closed after so long without a change.
+    pub close_after: Duration,
+    /// How many layers one step of the compaction looks at, while cuts and checkpoints wait.
+    pub compact_layers: usize,
+}
+
+impl Default for Rhythm {
+    fn default() -> Self {
+        Self {
+            checkpoint_every: Duration::from_secs(5),
+            // By then the kernel has written its pages by itself (30 s by default), and syncing it costs next to nothing.
+            close_after: Duration::from_secs(35),
+            compact_layers: 2048,
+        }
+    }
+}
+
+impl DaemonOptions {
+    /// With the usual rhythm.
+    #[must_use]
+    pub fn new(mount: MountOptions) -> Self {
+        Self {
+            mount,
+            rhythm: Rhythm::default(),
+        }
+    }
 }
 
 /// A mounted tree that is being served.
@@ -88,7 +116,8 @@ impl Daemon {
             .name("checkpoint".to_owned())
             .spawn({
                 let tree = Arc::clone(&tree);
-                move || keep_checkpoints(&tree, &stopped)
+                let rhythm = options.rhythm;
+                move || keep_checkpoints(&tree, rhythm, &stopped)
             })
             .map_err(|source| DaemonError::Folder {
                 path: tree.folder().directory().to_owned(),
@@ -147,15 +176,16 @@ impl Drop for Daemon {
     }
 }
 
-fn keep_checkpoints(tree: &TrackedTree, stopped: &mpsc::Receiver<()>) {
-    while stopped.recv_timeout(CHECKPOINT_EVERY) == Err(RecvTimeoutError::Timeout) {
+fn keep_checkpoints(tree: &TrackedTree, rhythm: Rhythm, stopped: &mpsc::Receiver<()>) {
+    let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
+    while stopped.recv_timeout(rhythm.checkpoint_every) == Err(RecvTimeoutError::Timeout) {
         // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
         let log = tree.log();
-        let _ = log.checkpoint(tree.live(), Close::QuietFor { ns: CLOSE_AFTER_NS });
+        let _ = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
         // Nothing depends on these either; both go on where they stopped.
         let _ = log.expire_consumers(log.options().expiry.drop_after);
         for _ in 0..COMPACT_STEPS {
-            match log.compact(COMPACT_LAYERS) {
+            match log.compact(rhythm.compact_layers) {
                 Ok(step) if !step.is_done => {}
                 _ => break,
             }

@@ -18,7 +18,7 @@ pub mod service;
 pub mod state_folder;
 pub mod tree;
 
-pub use daemon::{Daemon, DaemonOptions};
+pub use daemon::{Daemon, DaemonOptions, Rhythm};
 pub use error::DaemonError;
 pub use service::Service;
 pub use state_folder::StateFolder;

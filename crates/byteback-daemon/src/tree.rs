@@ -7,7 +7,7 @@ use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::RealRandomness;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
-use byteback_oplog::{Log, ScanReport};
+use byteback_oplog::{Log, LogOptions, ScanReport};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
@@ -30,6 +30,18 @@ impl TrackedTree {
     /// # Errors
     /// If another process owns the tree, or folder or log cannot be read.
     pub fn open(folder: StateFolder, progress: &mut dyn FnMut(u64)) -> Result<Self, DaemonError> {
+        Self::open_with(folder, LogOptions::default(), progress)
+    }
+
+    /// As [`TrackedTree::open`], with a log of other than the default options.
+    ///
+    /// # Errors
+    /// As [`TrackedTree::open`].
+    pub fn open_with(
+        folder: StateFolder,
+        options: LogOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
         let (dir, lock) = folder.take()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root =
@@ -39,7 +51,7 @@ impl TrackedTree {
             })?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let dir: Arc<dyn DurableDir> = Arc::new(dir);
-        let log = Arc::new(Log::open(&dir, Arc::clone(&clock), &RealRandomness)?);
+        let log = Arc::new(Log::open_with(&dir, Arc::clone(&clock), &RealRandomness, options)?);
         let live = LiveTree::new(Arc::new(root), Arc::clone(&log), Arc::clone(&clock));
         let scan = log.scan(&live, progress)?;
         Ok(Self {

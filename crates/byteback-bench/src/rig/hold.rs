@@ -65,7 +65,7 @@ pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
             let folder = StateFolder::of(&arguments.directory, state)?;
             folder.create()?;
             let tree = TrackedTree::open(folder, &mut |_| {})?;
-            let daemon = Daemon::start(tree, &DaemonOptions { mount })?;
+            let daemon = Daemon::start(tree, &DaemonOptions::new(mount))?;
             tell_ready()?;
             daemon.run()?;
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use byteback_api::NodeKind;
 use byteback_control::Client;
 use byteback_mount::CacheMode;
+use byteback_oplog::Granularity;
 use rustix::fs::Mode;
 
 use crate::fixture::{Fixture, set_mode};
@@ -81,13 +82,22 @@ struct Consumer {
     begun: Option<(Begun, BTreeMap<PathBuf, Seen>, Client)>,
 }
 
-fn run(mode: CacheMode, seed: u64, duration: Duration) {
+fn run(mode: CacheMode, restless: bool, seed: u64, duration: Duration) {
     // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
     // SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let mut random = Random::new(seed);
     let mut fixture = Fixture::new(mode);
+    if restless {
+        let granularities = [
+            Granularity::Byte,
+            Granularity::Byte,
+            Granularity::Page,
+            Granularity::Adaptive,
+        ];
+        fixture.restless(granularities[usize::try_from(random.below(4)).unwrap()]);
+    }
     let plain = tempfile::Builder::new()
         .prefix("byteback-plain-")
         .tempdir_in("/var/tmp")
@@ -146,6 +156,10 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
                 );
             }
         }
+        if restless && random.below(25) == 0 {
+            // Long enough for nodes to be closed, or nearly so.
+            std::thread::sleep(Duration::from_millis(random.below(70)));
+        }
         let last = history.len().saturating_sub(60);
         let recent = history.get(last..).unwrap_or_default().join("\n");
         let context = || format!("seed {seed}, {mode:?}, operation {operations}; the last ones:\n{recent}");
@@ -169,21 +183,31 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
     }
 }
 
-fn in_a_thread(mode: CacheMode) {
+fn in_a_thread(mode: CacheMode, restless: bool) {
     let seed = seed();
-    std::thread::spawn(move || run(mode, seed, Duration::from_secs(8)))
+    std::thread::spawn(move || run(mode, restless, seed, Duration::from_secs(8)))
         .join()
         .unwrap();
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_exact() {
-    in_a_thread(CacheMode::Exact);
+    in_a_thread(CacheMode::Exact, false);
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_fast() {
-    in_a_thread(CacheMode::Fast);
+    in_a_thread(CacheMode::Fast, false);
+}
+
+#[test]
+fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_exact() {
+    in_a_thread(CacheMode::Exact, true);
+}
+
+#[test]
+fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_fast() {
+    in_a_thread(CacheMode::Fast, true);
 }
 
 /// The canary: if a range is kept from the log, the harness must notice.

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use byteback_control::{Client, TreeService};
-use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
+use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Rhythm, Service, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, Mount, MountOptions};
+use byteback_oplog::{Granularity, LogOptions};
 
 /// The mount, and the thread that serves it until it is gone.
 type Running = (Arc<Mount>, JoinHandle<Result<(), DaemonError>>);
@@ -14,6 +16,8 @@ type Running = (Arc<Mount>, JoinHandle<Result<(), DaemonError>>);
 pub(crate) struct Fixture {
     dir: tempfile::TempDir,
     mode: CacheMode,
+    rhythm: Rhythm,
+    log: LogOptions,
     running: Option<Running>,
 }
 
@@ -38,8 +42,22 @@ impl Fixture {
         Self {
             dir,
             mode,
+            rhythm: Rhythm::default(),
+            log: LogOptions::default(),
             running: None,
         }
+    }
+
+    /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are closed while programs are at work,
+    /// layers are merged, files have more ranges than are kept.
+    pub(crate) fn restless(&mut self, granularity: Granularity) {
+        self.rhythm = Rhythm {
+            checkpoint_every: Duration::from_millis(2),
+            close_after: Duration::from_millis(25),
+            compact_layers: 3,
+        };
+        self.log.extents_per_file_max = 5;
+        self.log.granularity = granularity;
     }
 
     pub(crate) fn tree(&self) -> PathBuf {
@@ -53,8 +71,8 @@ impl Fixture {
     pub(crate) fn open(&self) -> TrackedTree {
         // A connection that has just ended may hold on to the last daemon for a moment; in a process of its own it could not.
         for _ in 0..200 {
-            match TrackedTree::open(self.folder(), &mut |_| {}) {
-                Err(DaemonError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            match TrackedTree::open_with(self.folder(), self.log, &mut |_| {}) {
+                Err(DaemonError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
                 opened => return opened.unwrap(),
             }
         }
@@ -76,7 +94,8 @@ impl Fixture {
         meanwhile();
         let mut mount = MountOptions::new(self.tree());
         mount.mode = self.mode;
-        let daemon = Daemon::start(tree, &DaemonOptions { mount }).unwrap();
+        let rhythm = self.rhythm;
+        let daemon = Daemon::start(tree, &DaemonOptions { mount, rhythm }).unwrap();
         let mount = Arc::clone(daemon.mount());
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
     }

@@ -202,17 +202,15 @@ fn start(
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
-    let options = DaemonOptions {
-        mount: MountOptions {
-            at,
-            report: Report::new(log),
-            mode: match mode {
-                Mode::Exact => CacheMode::Exact,
-                Mode::Fast => CacheMode::Fast,
-            },
-            ..MountOptions::new(folder.directory())
+    let options = DaemonOptions::new(MountOptions {
+        at,
+        report: Report::new(log),
+        mode: match mode {
+            Mode::Exact => CacheMode::Exact,
+            Mode::Fast => CacheMode::Fast,
         },
-    };
+        ..MountOptions::new(folder.directory())
+    });
     let tree = tracked_folder::open(&folder, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));

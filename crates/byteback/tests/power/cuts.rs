@@ -45,7 +45,8 @@ const XFS: Kind = Kind {
 
 const RECORD_BYTES: u64 = 64;
 const OLD_FILES: u64 = 12;
-const OLD_FILE_BYTES: u64 = 40_000;
+/// Long enough to be looked for in what the server has, when it is sent whole.
+const OLD_FILE_BYTES: u64 = 90_000;
 
 struct World {
     rig: Rig,
