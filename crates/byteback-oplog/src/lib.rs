@@ -27,6 +27,7 @@ mod file_marks;
 mod held;
 mod ids;
 mod intents;
+mod known;
 mod layer;
 mod ledger;
 mod log;

@@ -45,6 +45,7 @@ use crate::error::{LogError, Result};
 use crate::held::HeldBorders;
 use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
 use crate::intents::{Appended, Generation, IntentFile};
+use crate::known::KnownNodes;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::operation::Operation;
@@ -98,6 +99,7 @@ pub(crate) struct State {
     /// How often something moved from memory into the database.
     pub(crate) flushes: u64,
     pub(crate) open: HashMap<NodeId, OpenNode>,
+    known: KnownNodes,
     pub(crate) generation: Generation,
 }
 
@@ -145,6 +147,27 @@ impl State {
     pub(crate) fn pending_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
         let node = self.layers().find_map(|pending| pending.keys.get(&key).copied())?;
         Some(node.filter(|node| self.pending_record(*node) != Some(None)))
+    }
+
+    /// A node came into being, or into the tree.
+    pub(crate) fn born(&mut self, node: NodeId, record: NodeRecord) {
+        self.known.forget_key(record.key);
+        self.current.born(node, record);
+    }
+
+    /// The last name of a node is gone.
+    pub(crate) fn gone(&mut self, node: NodeId) {
+        self.known.forget(node);
+        self.open.remove(&node);
+        self.current.gone(node);
+        self.epoch_used = true;
+    }
+
+    /// Remembers what the database answered when it was asked after `flushes`, unless that may be outdated.
+    fn learn(&mut self, key: DiskKey, node: NodeId, flushes: u64) {
+        if self.flushes == flushes && self.pending_node_of(key).is_none() && self.pending_record(node) != Some(None) {
+            self.known.learn(key, node);
+        }
     }
 }
 
@@ -257,6 +280,7 @@ impl Log {
             flushing: None,
             flushes: 0,
             open: HashMap::new(),
+            known: KnownNodes::default(),
             generation,
         };
         Ok(Self {
@@ -482,6 +506,7 @@ impl Log {
     pub(crate) fn set_root(&self, device: u64, births_stay: bool) {
         self.root_device.store(device, Ordering::Relaxed);
         self.births_stay.store(births_stay, Ordering::Relaxed);
+        self.state.lock().known.clear();
     }
 
     /// The node that `identity` is known as.
@@ -489,7 +514,22 @@ impl Log {
     /// # Errors
     /// If the database cannot be read.
     pub fn node_of(&self, identity: &Identity) -> Result<Option<NodeId>> {
-        self.node_of_key(self.key(identity), || self.database.snapshot())
+        let key = self.key(identity);
+        let flushes = {
+            let state = self.state.lock();
+            if let Some(node) = state.pending_node_of(key) {
+                return Ok(node);
+            }
+            if let Some(node) = state.known.node_of(key) {
+                return Ok(Some(node));
+            }
+            state.flushes
+        };
+        let found = self.node_of_key(key, || self.database.snapshot())?;
+        if let Some(node) = found {
+            self.state.lock().learn(key, node, flushes);
+        }
+        Ok(found)
     }
 
     pub(crate) fn node_of_key(

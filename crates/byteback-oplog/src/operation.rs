@@ -93,7 +93,7 @@ impl<'a> Operation<'a> {
         let epoch = state.epoch;
         state.last_node = NodeId(state.last_node.0 + 1);
         let node = state.last_node;
-        state.current.born(
+        state.born(
             node,
             NodeRecord {
                 kind,
@@ -169,11 +169,7 @@ impl<'a> Operation<'a> {
     fn remove(&self, state: &mut State, node: NodeId, remains: Remains) {
         match remains {
             Remains::Linked => self.touch(state, node),
-            Remains::Gone => {
-                state.open.remove(&node);
-                state.current.gone(node);
-                state.epoch_used = true;
-            }
+            Remains::Gone => state.gone(node),
         }
     }
 

@@ -140,7 +140,7 @@ impl<V: TreeView> Scan<'_, V> {
                 let mut state = self.log.state.lock();
                 let born = known.map_or(state.epoch, |record| record.born);
                 let fence = self.fence_that_proves(stat);
-                state.current.born(
+                state.born(
                     NodeId::ROOT,
                     NodeRecord {
                         kind: NodeKind::Directory,
@@ -270,7 +270,7 @@ impl<V: TreeView> Scan<'_, V> {
         let node = state.last_node;
         let is_file = kind == NodeKind::File;
         let fence = if is_file { None } else { self.fence_that_proves(stat) };
-        state.current.born(
+        state.born(
             node,
             NodeRecord {
                 kind,
@@ -373,9 +373,7 @@ impl<V: TreeView> Scan<'_, V> {
                 }
             }
             let mut state = self.log.state.lock();
-            state.open.remove(&node);
-            state.current.gone(node);
-            state.epoch_used = true;
+            state.gone(node);
             drop(state);
             self.unflushed += 1;
             if self.unflushed >= FLUSH_AFTER_ENTRIES {

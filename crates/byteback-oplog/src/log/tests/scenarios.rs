@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::tree::{ROOT, Uid};
 use super::world::{History, World};
-use crate::{Close, Content, LedgerEvent, LogError, NodeId, WholeReason};
+use crate::{Close, Content, LedgerEvent, LogError, NodeId, NodeKind, WholeReason};
 
 /// A world with a file of 60 bytes that everybody knows of.
 fn world_with_a_file() -> (World, Uid) {
@@ -184,4 +184,35 @@ fn the_ledger_tells_clean_stops_from_unclean_ones() {
             .count(),
         1
     );
+}
+
+#[test]
+fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
+    let (mut world, file) = world_with_a_file();
+    let log = world.log();
+    let identity = world.tree.identity(file);
+    let node = world.ids[&file];
+    checkpoint(&mut world);
+    for _ in 0..2 {
+        assert_eq!(
+            log.node_of(&identity).unwrap(),
+            Some(node),
+            "from the database, then from memory"
+        );
+    }
+    world.remove(Some(&log), ROOT, "a");
+    assert_eq!(log.node_of(&identity).unwrap(), None, "while its end waits in memory");
+    checkpoint(&mut world);
+    assert_eq!(log.node_of(&identity).unwrap(), None, "and afterwards");
+
+    // Linked again through a descriptor, or the inode number is given to another file: the same inode, another node.
+    let again = log
+        .begin()
+        .created(world.ids[&ROOT], "b".as_ref(), &identity, NodeKind::File);
+    assert_ne!(again, node);
+    assert_eq!(log.node_of(&identity).unwrap(), Some(again));
+    checkpoint(&mut world);
+    for _ in 0..2 {
+        assert_eq!(log.node_of(&identity).unwrap(), Some(again));
+    }
 }

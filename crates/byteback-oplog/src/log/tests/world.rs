@@ -436,7 +436,7 @@ impl World {
     pub(super) fn write(&mut self, log: Option<&Log>, uid: Uid, at: usize, data: &[u8]) -> Result<(), LogError> {
         self.note(format!("write {uid} at {at}, {} bytes", data.len()));
         let operation = log
-            .map(|log| log.begin_write(self.ids[&uid], self.look(uid)))
+            .map(|log| log.begin_write(self.node_of(log, uid)?, self.look(uid)))
             .transpose()?;
         let from = at.min(self.tree.inodes[&uid].bytes.len());
         self.tree.write(uid, at, data);
@@ -444,6 +444,15 @@ impl World {
             operation.wrote(self.ids[&uid], range);
         }
         Ok(())
+    }
+
+    /// As whom the log knows the inode: as nobody once it lost its last name.
+    fn node_of(&self, log: &Log, uid: Uid) -> Result<NodeId, LogError> {
+        let node = self.ids[&uid];
+        let is_named = uid == ROOT || self.tree.links(uid) > 0;
+        let known = log.node_of(&self.tree.identity(uid))?;
+        assert_eq!(known, is_named.then_some(node), "inode {uid}");
+        Ok(node)
     }
 
     fn look(&self, uid: Uid) -> impl FnOnce() -> Option<Fence> {
@@ -454,7 +463,7 @@ impl World {
     pub(super) fn truncate(&mut self, log: Option<&Log>, uid: Uid, len: usize) -> Result<(), LogError> {
         self.note(format!("truncate {uid} to {len}"));
         let operation = log
-            .map(|log| log.begin_write(self.ids[&uid], self.look(uid)))
+            .map(|log| log.begin_write(self.node_of(log, uid)?, self.look(uid)))
             .transpose()?;
         let before = self.tree.inodes[&uid].bytes.len();
         self.tree.truncate(uid, len);

@@ -1,0 +1,55 @@
+//! Which node an inode is, for those that were asked for lately: each change begins with this question, and the database takes most
+//! of a microsecond to answer it.
+//!
+//! Invariant: what is known here is what the pending log and the database answer. Hence a key is forgotten when it is given to another
+//! node, a node when its last name goes, and an answer of the database is only taken if nothing moved into the database since it
+//! was asked ([`crate::log::State::learn`]).
+
+use std::collections::HashMap;
+
+use crate::ids::NodeId;
+use crate::record::DiskKey;
+
+/// About 100 KiB. Programs that change more files than this at a time wait for them anyway.
+const KNOWN_MAX: usize = 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct KnownNodes {
+    by_key: HashMap<DiskKey, NodeId>,
+    keys: HashMap<NodeId, DiskKey>,
+}
+
+impl KnownNodes {
+    pub(crate) fn node_of(&self, key: DiskKey) -> Option<NodeId> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(crate) fn learn(&mut self, key: DiskKey, node: NodeId) {
+        if self.by_key.len() >= KNOWN_MAX {
+            // No order of use is kept: those in use are known again after one question each.
+            self.clear();
+        }
+        self.forget(node);
+        self.forget_key(key);
+        self.by_key.insert(key, node);
+        self.keys.insert(node, key);
+    }
+
+    pub(crate) fn forget(&mut self, node: NodeId) {
+        if let Some(key) = self.keys.remove(&node) {
+            self.by_key.remove(&key);
+        }
+    }
+
+    pub(crate) fn forget_key(&mut self, key: DiskKey) {
+        if let Some(node) = self.by_key.remove(&key) {
+            self.keys.remove(&node);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.by_key.clear();
+        self.keys.clear();
+    }
+}
