@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `lock` | held by the process that owns the tree |
 //! | `path` | the tracked directory |
-//! | `log.redb`, `intents` | the operation log, see `byteback-oplog` |
+//! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
 //! | `control.sock` | where the daemon listens |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |
 

@@ -1,5 +1,6 @@
 //! A tracked tree in the hands of this process: opened, locked, and compared with its record.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use byteback_host::clock::{Clock, RealClock};
@@ -21,6 +22,23 @@ pub struct TrackedTree {
     clock: Arc<dyn Clock>,
     scan: ScanReport,
     _lock: DirLock,
+}
+
+/// Opens the log and compares the record with what is on the disk. With an error: whether the log is damaged.
+fn compare(
+    dir: &Arc<dyn DurableDir>,
+    root: &Arc<OwnedFd>,
+    clock: &Arc<dyn Clock>,
+    options: LogOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(LiveTree, ScanReport), (DaemonError, bool)> {
+    let log = Log::open_with(dir, Arc::clone(clock), &RealRandomness, options).map_err(|error| (error.into(), false))?;
+    let log = Arc::new(log);
+    let live = LiveTree::new(Arc::clone(root), Arc::clone(&log), Arc::clone(clock));
+    match log.scan(&live, progress) {
+        Ok(scan) => Ok((live, scan)),
+        Err(error) => Err((error.into(), log.damage().is_some())),
+    }
 }
 
 impl TrackedTree {
@@ -51,9 +69,13 @@ impl TrackedTree {
             })?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let dir: Arc<dyn DurableDir> = Arc::new(dir);
-        let log = Arc::new(Log::open_with(&dir, Arc::clone(&clock), &RealRandomness, options)?);
-        let live = LiveTree::new(Arc::new(root), Arc::clone(&log), Arc::clone(&clock));
-        let scan = log.scan(&live, progress)?;
+        let root = Arc::new(root);
+        let (live, scan) = match compare(&dir, &root, &clock, options, progress) {
+            // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
+            Err((_, true)) => compare(&dir, &root, &clock, options, progress),
+            compared => compared,
+        }
+        .map_err(|(error, _)| error)?;
         Ok(Self {
             folder,
             live,

@@ -71,6 +71,10 @@ impl Log {
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then; the next checkpoint tries again.
     pub fn checkpoint(&self, settler: &dyn Settler, close: Close) -> Result<CheckpointReport> {
+        self.damage.watch(self.try_checkpoint(settler, close))
+    }
+
+    fn try_checkpoint(&self, settler: &dyn Settler, close: Close) -> Result<CheckpointReport> {
         let mut checkpointing = self.checkpointing.lock();
         let now_ns = self.clock.monotonic_ns();
         let mut passed_by = Vec::new();
@@ -213,6 +217,7 @@ impl Log {
             database::set_number(txn, meta::LAST_NODE, last_node)?;
             also(txn)
         });
+        let committed = self.damage.watch(committed);
         if committed.is_err() {
             self.take_back(pending);
         } else {

@@ -79,6 +79,10 @@ impl Log {
     /// # Errors
     /// A disk that cannot be read or written, or a damaged log. Nothing is lost then.
     pub fn compact(&self, budget: usize) -> Result<Compaction> {
+        self.damage.watch(self.try_compact(budget))
+    }
+
+    fn try_compact(&self, budget: usize) -> Result<Compaction> {
         let mut checkpointing = self.checkpointing.lock();
         let snapshot = self.database.snapshot()?;
         let mut borders = borders_of_all(&snapshot.transaction().open_table(MARKS)?)?;

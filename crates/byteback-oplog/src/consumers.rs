@@ -25,6 +25,10 @@ impl Log {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn consumers(&self) -> Result<Vec<(String, ConsumerState)>> {
+        self.damage.watch(self.read_consumers())
+    }
+
+    fn read_consumers(&self) -> Result<Vec<(String, ConsumerState)>> {
         let snapshot = self.database.snapshot()?;
         let table = snapshot.transaction().open_table(MARKS)?;
         let mut consumers = Vec::new();

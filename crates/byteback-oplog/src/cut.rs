@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use byteback_extents::ExtentSet;
 use redb::ReadableTable;
 
+use crate::damage::DamageWatch;
 use crate::database::{self, Snapshot, meta};
 use crate::error::Result;
 use crate::file_marks::{borders_of_all, change_state, marks_of};
@@ -37,6 +38,7 @@ pub struct Cut {
     held: Vec<Epoch>,
     /// Keeps the border of a cut that no consumer owns.
     _hold: Option<Arc<Hold>>,
+    damage: Arc<DamageWatch>,
     /// The epochs that have layers, once somebody asked.
     epochs: Arc<OnceLock<Vec<u64>>>,
 }
@@ -137,6 +139,7 @@ impl Log {
             end: epoch,
             held: self.held.epochs(),
             _hold: Some(Arc::new(hold)),
+            damage: Arc::clone(&self.damage),
             epochs: Arc::default(),
         })
     }
@@ -156,6 +159,7 @@ impl Log {
             end: epoch.next(),
             held: self.held.epochs(),
             _hold: None,
+            damage: Arc::clone(&self.damage),
             epochs: Arc::default(),
         })
     }
@@ -177,8 +181,9 @@ impl Cut {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn changes(&self, since: Option<Epoch>) -> Result<Changes> {
-        match self.border_up_to(since, None)? {
-            Some((from, since)) => self.changes_since(from, since),
+        let border = self.damage.watch(self.border_up_to(since, None))?;
+        match border {
+            Some((from, since)) => self.damage.watch(self.changes_since(from, since)),
             None => self.everything(WholeReason::NoMark),
         }
     }
@@ -190,6 +195,10 @@ impl Cut {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn change_of(&self, node: NodeId, since: Option<Epoch>) -> Result<Option<NodeChange>> {
+        self.damage.watch(self.read_change_of(node, since))
+    }
+
+    fn read_change_of(&self, node: NodeId, since: Option<Epoch>) -> Result<Option<NodeChange>> {
         let Some(record) = self.visible_record(node)? else {
             return Ok(None);
         };
@@ -298,6 +307,10 @@ impl Cut {
     /// # Errors
     /// If the database cannot be read or is damaged.
     pub fn everything(&self, reason: WholeReason) -> Result<Changes> {
+        self.damage.watch(self.read_everything(reason))
+    }
+
+    fn read_everything(&self, reason: WholeReason) -> Result<Changes> {
         let txn = self.snapshot.transaction();
         let mut changes = Changes {
             is_everything: true,

@@ -42,6 +42,7 @@ use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, Wr
 
 use crate::error::{LogError, Result};
 use crate::ids::{Epoch, NodeId};
+use crate::ledger::LedgerEntry;
 use crate::pending::{Pending, PendingNode, Place};
 use crate::record::{DiskKey, NodeRecord};
 
@@ -91,6 +92,8 @@ pub(crate) struct Database {
 /// What a new database is told about itself.
 pub(crate) struct Birth {
     pub(crate) tree: u64,
+    /// The log that was here before.
+    pub(crate) loss: Option<LedgerEntry>,
 }
 
 impl Database {
@@ -108,7 +111,11 @@ impl Database {
                 dir.remove(UNBORN_FILE_NAME).map_err(failed)?;
             }
             let redb = open_redb(dir.as_ref(), UNBORN_FILE_NAME, OpenMode::CreateNew, &unconfirmed)?;
-            fill_newborn(&redb, &birth()?)?;
+            let birth = birth()?;
+            fill_newborn(&redb, &birth)?;
+            if birth.loss.is_some() {
+                crate::damage::unmark(dir.as_ref())?;
+            }
             // The file was synced by the commit; its first durable name is the final one.
             dir.rename(UNBORN_FILE_NAME, FILE_NAME).map_err(failed)?;
             dir.sync().map_err(failed)?;
@@ -213,7 +220,11 @@ fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
         txn.open_table(NAME_LAYERS)?;
         txn.open_table(MARKS)?;
         txn.open_table(FILE_MARKS)?;
-        txn.open_table(LEDGER)?;
+        let mut ledger = txn.open_table(LEDGER)?;
+        if let Some(loss) = &birth.loss {
+            table.insert(meta::FOLLOWS_A_LOSS, 1)?;
+            ledger.insert(0, loss.encode().as_slice())?;
+        }
     }
     txn.commit()?;
     Ok(())

@@ -20,12 +20,12 @@ pub enum LogError {
     Database(#[source] Box<redb::Error>),
     /// The database of the log does not add up.
     #[error(
-        "the log's database is damaged ({0}); remove the state folder to start a new log (the next backup reads everything)"
+        "the log's database is damaged ({0}); mount the folder again to begin a new log (the next backup reads everything)"
     )]
     Corrupted(String),
     /// A persisted record cannot be understood.
     #[error(
-        "the log's {what} is damaged; remove the state folder to start a new log (the next backup reads everything)"
+        "the log's {what} is damaged; mount the folder again to begin a new log (the next backup reads everything)"
     )]
     Damaged {
         /// Which record.
@@ -76,6 +76,11 @@ impl LogError {
 }
 
 impl LogError {
+    /// Whether the log does not add up; `false`: it could not be reached, or is of another version.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupted(_) | Self::Damaged { .. })
+    }
+
     fn from_redb(error: redb::Error) -> Self {
         match error {
             redb::Error::Corrupted(what) => Self::Corrupted(what),

@@ -12,6 +12,7 @@
 //! | one moment of the tree | [`Cut`] |
 //! | who has saved what | [`ConsumerState`], `consumers.rs`, `file_marks.rs` |
 //! | what is kept, and for how long | `compact.rs` |
+//! | what becomes of a damaged log | `damage.rs` |
 //! | what happens at a start | [`Log::scan`] |
 //!
 //! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a kernel-side one.
@@ -21,6 +22,7 @@ mod codec;
 mod compact;
 mod consumers;
 mod cut;
+mod damage;
 mod database;
 mod error;
 mod file_marks;

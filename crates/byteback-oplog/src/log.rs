@@ -40,11 +40,12 @@ use byteback_host::tree::Identity;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::compact::CompactionState;
+use crate::damage::{self, DamageWatch};
 use crate::database::{self, Birth, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
 use crate::held::HeldBorders;
 use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
-use crate::intents::{Appended, Generation, IntentFile};
+use crate::intents::{self, Appended, Generation, IntentFile};
 use crate::known::KnownNodes;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
@@ -62,6 +63,7 @@ pub struct Log {
     pub(crate) state: Mutex<State>,
     pub(crate) checkpointing: Mutex<Checkpointing>,
     pub(crate) held: Arc<HeldBorders>,
+    pub(crate) damage: Arc<DamageWatch>,
     pub(crate) options: LogOptions,
     tree: TreeId,
     root_device: AtomicU64,
@@ -188,13 +190,13 @@ impl OpenNode {
 
 impl Log {
     /// Opens the log in `dir`, creating it if there is none, and begins a new epoch. Files for which intents were open
-    /// are reported whole from now on.
+    /// are reported whole from now on. A damaged log is set aside (as `log.redb.damaged`), and a new one begins: the ledger says so.
     ///
     /// The caller holds the lock on `dir`, and compares the tree with the record next ([`Log::scan`]) before anything is
     /// tracked or cut.
     ///
     /// # Errors
-    /// A disk that cannot be read or written, a damaged log, or one of a newer version.
+    /// A disk that cannot be read or written, or a log of a newer version.
     pub fn open(dir: &Arc<dyn DurableDir>, clock: Arc<dyn Clock>, random: &dyn Randomness) -> Result<Self> {
         Self::open_with(dir, clock, random, LogOptions::default())
     }
@@ -209,14 +211,38 @@ impl Log {
         random: &dyn Randomness,
         options: LogOptions,
     ) -> Result<Self> {
+        match Self::try_open(dir, Arc::clone(&clock), random, options) {
+            Err(error) if error.is_damage() => {
+                damage::mark_damage(dir.as_ref(), &error)?;
+                Self::try_open(dir, clock, random, options)
+            }
+            opened => opened,
+        }
+    }
+
+    fn try_open(
+        dir: &Arc<dyn DurableDir>,
+        clock: Arc<dyn Clock>,
+        random: &dyn Randomness,
+        options: LogOptions,
+    ) -> Result<Self> {
+        let loss = damage::take_loss(dir.as_ref(), intents::FILE_NAME)?;
+        let at_ns = clock.now_ns();
         let mut is_new = false;
         let database = Database::open(Arc::clone(dir), || {
-            is_new = true;
+            is_new = loss.is_none();
             let tree = random.next_u64().map_err(|source| LogError::File {
                 file: "source of random numbers",
                 source,
             })?;
-            Ok(Birth { tree })
+            let event = loss.map(|loss| LedgerEvent::LogLost {
+                reason: loss.reason,
+                set_aside: loss.set_aside,
+            });
+            Ok(Birth {
+                tree,
+                loss: event.map(|event| LedgerEntry { at_ns, event }),
+            })
         })?;
         let snapshot = database.snapshot()?;
         let tree = TreeId(snapshot.number(meta::TREE)?);
@@ -261,7 +287,6 @@ impl Log {
                 open_files: interrupted.len() as u64,
             });
         }
-        let at_ns = clock.now_ns();
         database.write(|txn| {
             database::apply(txn, &pending)?;
             database::set_number(txn, meta::EPOCH, epoch.0)?;
@@ -295,6 +320,7 @@ impl Log {
                 file_mark_changes: 0,
             }),
             held: Arc::default(),
+            damage: DamageWatch::new(Arc::clone(dir)),
             options,
             tree,
             root_device: AtomicU64::new(0),
@@ -494,8 +520,16 @@ impl Log {
         let pending = self.state.lock().pending_record(node);
         match pending {
             Some(record) => Ok(record),
-            None => self.database.snapshot()?.record(node),
+            None => self
+                .damage
+                .watch(self.database.snapshot().and_then(|now| now.record(node))),
         }
+    }
+
+    /// Why the log is known to be damaged; the next start begins a new one.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.reason()
     }
 
     pub(crate) fn key(&self, identity: &Identity) -> DiskKey {
@@ -525,7 +559,7 @@ impl Log {
             }
             state.flushes
         };
-        let found = self.node_of_key(key, || self.database.snapshot())?;
+        let found = self.damage.watch(self.node_of_key(key, || self.database.snapshot()))?;
         if let Some(node) = found {
             self.state.lock().learn(key, node, flushes);
         }
@@ -563,7 +597,7 @@ impl Log {
     /// # Errors
     /// If the database cannot be read.
     pub fn places_of(&self, node: NodeId) -> Result<Vec<(NodeId, OsString)>> {
-        self.with_places_of(node, |_, places| places)
+        self.damage.watch(self.with_places_of(node, |_, places| places))
     }
 
     /// Calls `act` with the names of `node`, while nothing can be logged.
@@ -611,7 +645,8 @@ impl Log {
         if let Some(child) = pending {
             return Ok(child);
         }
-        self.database.snapshot()?.child(parent, name)
+        self.damage
+            .watch(self.database.snapshot().and_then(|now| now.child(parent, name)))
     }
 }
 

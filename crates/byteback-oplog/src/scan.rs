@@ -94,6 +94,10 @@ impl Log {
     /// # Errors
     /// If the root cannot be read, or the log cannot be written.
     pub fn scan<V: TreeView>(&self, view: &V, progress: &mut dyn FnMut(u64)) -> Result<ScanReport> {
+        self.damage.watch(self.try_scan(view, progress))
+    }
+
+    fn try_scan<V: TreeView>(&self, view: &V, progress: &mut dyn FnMut(u64)) -> Result<ScanReport> {
         let (root, stat) = view.root().map_err(|source| LogError::Tree {
             path: ".".to_owned(),
             source,

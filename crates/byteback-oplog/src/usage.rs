@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::pending::PendingNode;
 
 /// What a log costs, and what it does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Length of the database's file.
     pub database_bytes: u64,
@@ -25,6 +25,9 @@ pub struct Usage {
     /// Files that are reported whole because nobody saw what changed in them (not: because they are new). A file may count once
     /// for each mark since which that is so.
     pub unknown_files: u64,
+    /// Why the log is known to be damaged; the next start begins a new one, and until then backups may fail.
+    #[serde(default)]
+    pub damage: Option<String>,
 }
 
 impl Log {
@@ -37,6 +40,7 @@ impl Log {
             database_bytes: self.database.len_bytes()?,
             intents_bytes: self.intents.len_bytes()?,
             cache_bytes_max: crate::database::CACHE_BYTES as u64,
+            damage: self.damage().map(str::to_owned),
             ..Usage::default()
         };
         let durable = self.database.snapshot()?.number_if_any(meta::UNKNOWN_LAYERS)?;

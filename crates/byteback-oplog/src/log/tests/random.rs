@@ -110,7 +110,9 @@ fn live(seed: u64, steps: u64, holders_percent: u64) {
     }));
     if let Err(failure) = life {
         let lines = history.lines();
-        for line in &lines[lines.len().saturating_sub(80)..] {
+        let is_replay = std::env::var_os("BYTEBACK_SEED").is_some();
+        let first = if is_replay { 0 } else { lines.len().saturating_sub(80) };
+        for line in &lines[first..] {
             eprintln!("  {line}");
         }
         eprintln!("seed {seed}: replay with BYTEBACK_SEED={seed}");

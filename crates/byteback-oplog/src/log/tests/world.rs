@@ -137,6 +137,8 @@ impl World {
             options: LogOptions::default(),
             history,
         };
+        // The folder is elder than the log; from here on the kernel stamps with the clock that everybody has.
+        world.tree.now_ns = super::START_NS;
         world.disk.set_short_reads(false);
         if let Some((nth, phase)) = doom.first {
             world.disk.crash_at_sync(nth, phase);
