@@ -32,7 +32,8 @@ fn compare(
     options: LogOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(LiveTree, ScanReport), (DaemonError, bool)> {
-    let log = Log::open_with(dir, Arc::clone(clock), &RealRandomness, options).map_err(|error| (error.into(), false))?;
+    let log =
+        Log::open_with(dir, Arc::clone(clock), &RealRandomness, options).map_err(|error| (error.into(), false))?;
     let log = Arc::new(log);
     let live = LiveTree::new(Arc::clone(root), Arc::clone(&log), Arc::clone(clock));
     match log.scan(&live, progress) {
