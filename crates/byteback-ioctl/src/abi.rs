@@ -6,10 +6,10 @@
 //!
 //! | call | number | who fills what |
 //! |---|---|---|
-//! | [`DELTA_OPEN`] | `_IOWR(0xb7, 1, struct byteback_delta_open)` | the consumer's name and since when; back come the context and what is known |
-//! | [`DELTA_GETDIFF`] | `_IOWR(0xb7, 2, struct byteback_delta_getdiff)` | context and position; back come ranges and the next position |
-//! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_delta_read)` | context, offset, length; back come frozen bytes |
-//! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_delta_close)` | context, and whether it is saved |
+//! | [`DELTA_OPEN`] | `_IOWR(0xb7, 1, struct byteback_ioctl_open)` | the consumer's name and since when; back come the context and what is known |
+//! | [`DELTA_GETDIFF`] | `_IOWR(0xb7, 2, struct byteback_ioctl_getdiff)` | context and position; back come ranges and the next position |
+//! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_ioctl_read)` | context, offset, length; back come frozen bytes |
+//! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_ioctl_close)` | context, and whether it is saved |
 //!
 //! What arrives is untrusted: [`Layout::decode`] takes nothing but exactly as many bytes as belong to the call.
 

@@ -294,6 +294,7 @@ fn holes_links_and_special_files_are_those_of_the_cut() {
     sparse.set_len(4 << 20).unwrap();
     sparse.write_all_at(&[1; 4096], 1 << 20).unwrap();
     fs::write(tree.join("linked"), "x").unwrap();
+    fs::write(tree.join("moved"), "x").unwrap();
     fs::hard_link(tree.join("linked"), tree.join("second")).unwrap();
     symlink("target\u{fc}", tree.join("symlink")).unwrap();
     rustix::fs::mknodat(CWD, tree.join("fifo"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
@@ -316,6 +317,7 @@ fn holes_links_and_special_files_are_those_of_the_cut() {
     fs::remove_file(tree.join("fifo")).unwrap();
 
     assert_same(CacheMode::Exact, &before, &look(&cut), &String::new);
+    assert_eq!(change_times(&cut), changed_at);
     let seen = fs::File::open(cut.join("sparse")).unwrap();
     let ranges: Vec<(u64, u64)> = byteback_host::tree::data_ranges(&seen, 0, 4 << 20)
         .map(|range| range.map(|range| (range.start, range.end)).unwrap())

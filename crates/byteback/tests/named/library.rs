@@ -1,0 +1,139 @@
+//! The C library as its users have it: installed, found by pkg-config, and its example run on a file that is being written.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::rig::random::{Random, seed};
+use crate::rig::{Mode, Rig};
+use crate::{StopAtEnd, run};
+
+const RECORD_BYTES: u64 = 512;
+const RECORDS: u64 = 4096;
+
+/// Installs the library below `beside` and builds the example with what pkg-config says.
+fn build_example(beside: &Path) -> (PathBuf, PathBuf) {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libbyteback");
+    let prefix = beside.join("usr");
+    let settings = [
+        format!("PREFIX={}", prefix.display()),
+        format!("BUILD={}", beside.join("build").display()),
+    ];
+    run(Command::new("make")
+        .arg("-C")
+        .arg(&library)
+        .arg("check")
+        .args(&settings));
+    run(Command::new("make")
+        .arg("-C")
+        .arg(&library)
+        .arg("install")
+        .args(&settings));
+    let flags = run(Command::new("pkg-config")
+        .args(["--cflags", "--libs", "libbyteback"])
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+    let program = beside.join("changed-ranges");
+    run(Command::new("cc")
+        .args(["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(library.join("examples/changed-ranges.c"))
+        .args(flags.split_whitespace()));
+    (program, prefix.join("lib"))
+}
+
+fn record(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(usize::try_from(RECORD_BYTES / 8).unwrap())
+}
+
+/// Writes numbered records at random places until it is told to stop. Each place is noted before the record is written.
+fn write_records(file: &File, seed: u64, places: &Mutex<Vec<u64>>, done: &AtomicU64, stop: &AtomicBool) {
+    let mut random = Random::new(seed);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        number += 1;
+        let place = random.below(RECORDS);
+        places.lock().unwrap().push(place);
+        file.write_all_at(&record(number), place * RECORD_BYTES).unwrap();
+        done.store(number, Ordering::Release);
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+}
+
+/// The file after the first `count` records.
+fn state_after(count: u64, places: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(RECORDS * RECORD_BYTES).unwrap()];
+    for (number, place) in (1..=count).zip(places) {
+        let at = usize::try_from(place * RECORD_BYTES).unwrap();
+        bytes[at..at + usize::try_from(RECORD_BYTES).unwrap()].copy_from_slice(&record(number));
+    }
+    bytes
+}
+
+#[test]
+fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
+    let beside = tempfile::Builder::new()
+        .prefix("byteback-library-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let (program, library) = build_example(beside.path());
+    let mut rig = Rig::new(Mode::Exact);
+    let path = rig.tree().join("records");
+    fs::write(&path, state_after(0, &[])).unwrap();
+    rig.mount();
+    let copy = beside.path().join("copy");
+    let example = || {
+        run(Command::new(&program)
+            .arg(&path)
+            .arg(&copy)
+            .env("LD_LIBRARY_PATH", &library))
+    };
+    let file = File::options().write(true).open(&path).unwrap();
+    let (places, done, stop) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+    let seed = seed();
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_records(&file, seed, &places, &done, &stop));
+        let _stop = StopAtEnd(&stop);
+        for round in 0..8 {
+            let before = done.load(Ordering::Acquire);
+            let said = example();
+            let places = places.lock().unwrap().clone();
+            let bytes = fs::read(&copy).unwrap();
+            let youngest = bytes
+                .chunks_exact(usize::try_from(RECORD_BYTES).unwrap())
+                .map(|record| u64::from_le_bytes(record[..8].try_into().unwrap()))
+                .max()
+                .unwrap();
+            // The last record that shows may be followed by none, or it was overwritten: it is the youngest all the same.
+            assert!(
+                youngest >= before,
+                "seed {seed}, round {round}: {youngest} is younger than {before}"
+            );
+            assert!(
+                bytes == state_after(youngest, &places),
+                "seed {seed}, round {round}: no state of the file"
+            );
+            let is_whole = said.contains("the whole file");
+            assert_eq!(is_whole, round == 0, "round {round}:\n{said}");
+            let copied: u64 = said
+                .lines()
+                .filter_map(|line| line.split_once(" + ")?.1.parse::<u64>().ok())
+                .sum();
+            assert!(
+                is_whole || copied <= (done.load(Ordering::Acquire) + 1) * RECORD_BYTES,
+                "round {round}: {copied} bytes"
+            );
+            while done.load(Ordering::Acquire) < youngest + 20 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    // A copy that is gone is made anew, and of what has not changed nothing is copied.
+    fs::remove_file(&copy).unwrap();
+    assert!(example().contains("the whole file"));
+    assert_eq!(example(), "");
+    drop(file);
+    rig.umount();
+}

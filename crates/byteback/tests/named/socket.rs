@@ -1,0 +1,31 @@
+//! The program in docs/interface.md, run as it stands there.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::rig::{Mode, Rig};
+use crate::run;
+
+const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interface.md"));
+
+#[test]
+fn the_python_program_of_the_document_asks_for_changes_and_opens_a_cut() {
+    let (_, program) = DOCUMENT.split_once("```python\n").unwrap();
+    let (program, _) = program.split_once("```").unwrap();
+    let mut rig = Rig::new(Mode::Exact);
+    fs::write(rig.tree().join("file"), "old").unwrap();
+    rig.mount();
+    fs::write(rig.tree().join("new"), "content").unwrap();
+    let said = run(Command::new("python3")
+        .arg("-c")
+        .arg(program)
+        .arg(rig.state_folder().join("control.sock")));
+    let lines: Vec<&str> = said.lines().collect();
+    // The root, the file and the new one, none of them known to this consumer; then where the cut is.
+    assert!(said.contains("file") && said.contains("whole"), "{said}");
+    let cut = rig.tree().join(".byteback/cut/example");
+    assert_eq!(lines.last().map(PathBuf::from), Some(cut.clone()), "{said}");
+    assert!(!cut.exists(), "the program ends it");
+    rig.umount();
+}

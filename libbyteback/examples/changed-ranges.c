@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * changed-ranges FILE COPY: prints the ranges of FILE that changed since COPY was last brought up to date, and copies only them.
+ *
+ * The version that COPY has is remembered in an extended attribute of COPY, as "TREE VERSION", so that a copy that is missing,
+ * replaced or of another tree is made anew. Order, and what a crash leaves: COPY's content is durable before the mark moves, and the
+ * mark before the attribute; whatever comes in between, the next run is told as much again or more.
+ */
+#include "byteback.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define CONSUMER "changed-ranges"
+#define ATTRIBUTE "user.byteback.version"
+
+static int failed(const char *what, const char *path)
+{
+    fprintf(stderr, "changed-ranges: %s %s: %s\n", what, path, strerror(errno));
+    return 1;
+}
+
+/* The version that the copy has, and the tree that it belongs to. */
+static uint64_t remembered(int copy, uint64_t *tree)
+{
+    char text[64];
+    uint64_t version;
+    ssize_t len = fgetxattr(copy, ATTRIBUTE, text, sizeof text - 1);
+    if (len < 0)
+        return BYTEBACK_SINCE_NEVER;
+    text[len] = '\0';
+    if (sscanf(text, "%" SCNu64 " %" SCNu64, tree, &version) != 2 || version == 0)
+        return BYTEBACK_SINCE_NEVER;
+    return version;
+}
+
+static int copy_range(struct byteback_delta *delta, const struct byteback_range *range, int copy)
+{
+    static char buffer[1 << 20];
+    uint64_t at = range->offset, end = range->offset + range->len_bytes;
+
+    while (at < end) {
+        size_t wanted = end - at < sizeof buffer ? (size_t)(end - at) : sizeof buffer, written = 0;
+        ssize_t got = byteback_delta_read(delta, buffer, wanted, at);
+        if (got <= 0)
+            return -1;
+        while (written < (size_t)got) {
+            ssize_t more = pwrite(copy, buffer + written, (size_t)got - written, (off_t)(at + written));
+            if (more < 0 && errno != EINTR)
+                return -1;
+            if (more > 0)
+                written += (size_t)more;
+        }
+        at += (uint64_t)got;
+    }
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    struct byteback_delta *delta;
+    struct byteback_info info;
+    struct byteback_range range;
+    char text[64];
+    uint64_t since, tree = 0;
+    int file, copy, next, len;
+
+    if (count != 3) {
+        fprintf(stderr, "usage: changed-ranges FILE COPY\n");
+        return 2;
+    }
+    file = open(arguments[1], O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return failed("cannot open", arguments[1]);
+    copy = open(arguments[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (copy < 0)
+        return failed("cannot open", arguments[2]);
+    since = remembered(copy, &tree);
+    if (byteback_delta_open(file, CONSUMER, since, &delta) == 0 && since != BYTEBACK_SINCE_NEVER &&
+        byteback_delta_info(delta)->tree != tree) {
+        /* A version of another tree says nothing, even if this one has one of the same number. */
+        byteback_delta_close(delta);
+        if (byteback_delta_open(file, CONSUMER, BYTEBACK_SINCE_NEVER, &delta) != 0)
+            delta = NULL;
+    }
+    if (delta == NULL) {
+        fprintf(stderr, "changed-ranges: %s: %s\n", arguments[1], byteback_strerror(errno));
+        return 1;
+    }
+    info = *byteback_delta_info(delta);
+    if (info.state == BYTEBACK_STATE_WHOLE)
+        printf("the whole file: %s\n", byteback_reason(info.reason));
+    /* The length first: what the file gained and is in no range is zeros. */
+    if (ftruncate(copy, (off_t)info.size_bytes) != 0)
+        return failed("cannot set the length of", arguments[2]);
+    while ((next = byteback_delta_next(delta, &range)) == 1) {
+        printf("%" PRIu64 " + %" PRIu64 "\n", range.offset, range.len_bytes);
+        if (copy_range(delta, &range, copy) != 0)
+            return failed("cannot copy to", arguments[2]);
+    }
+    if (next != 0)
+        return failed("cannot read the changes of", arguments[1]);
+    if (fsync(copy) != 0)
+        return failed("cannot sync", arguments[2]);
+    if (byteback_delta_commit(delta) != 0)
+        return failed("cannot move the mark of", arguments[1]);
+    len = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, info.tree, info.version);
+    if (fsetxattr(copy, ATTRIBUTE, text, (size_t)len, 0) != 0 || fsync(copy) != 0)
+        return failed("cannot remember the version in", arguments[2]);
+    return 0;
+}
