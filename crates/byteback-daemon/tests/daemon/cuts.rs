@@ -299,9 +299,18 @@ fn holes_links_and_special_files_are_those_of_the_cut() {
     symlink("target\u{fc}", tree.join("symlink")).unwrap();
     rustix::fs::mknodat(CWD, tree.join("fifo"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
     let before = look(&tree);
+    let change_times = |root: &Path| {
+        let times = before.keys().map(|path| {
+            let metadata = fs::symlink_metadata(root.join(path)).unwrap();
+            (path.clone(), metadata.ctime(), metadata.ctime_nsec())
+        });
+        times.collect::<Vec<_>>()
+    };
+    let changed_at = change_times(&tree);
     fs::create_dir(cut_path(&fixture, "one")).unwrap();
     let cut = cut_path(&fixture, "one");
 
+    fs::rename(tree.join("moved"), tree.join("away")).unwrap();
     // From memory that is there already: the kernel splits a write where it has to fetch some.
     sparse.write_all_at(&vec![2; 1 << 20], 0).unwrap();
     rustix::fs::fallocate(
