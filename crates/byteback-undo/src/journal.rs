@@ -277,8 +277,12 @@ impl Journal {
         self.charged = 0;
         self.is_dirty = false;
         // A durable absence is what matters: what came back after a crash would be taken for complete.
-        let synced = self.dir.sync();
-        failed.map_or(synced, Err)
+        let dropped = failed.map_or(self.dir.sync(), Err);
+        if dropped.is_err() {
+            // A gap in the numbers tells the next start not to believe what is left.
+            self.next = self.next.saturating_add(1);
+        }
+        dropped
     }
 
     /// The bytes that count against the budget.

@@ -40,4 +40,6 @@ pub use error::{NotKept, UndoError};
 pub use name_history::{NameEvent, NameHow};
 pub use node_history::Moment;
 pub use record::ContentHow;
-pub use undo::{AsOf, BeforeChange, Gap, Piece, Undo, UndoOptions};
+pub use undo::reading::{AsOf, Piece};
+pub use undo::session::Gap;
+pub use undo::{BeforeChange, Undo, UndoOptions};

@@ -9,6 +9,9 @@ use byteback_host::random::SplitMix64;
 use byteback_host::sim::SimDisk;
 
 use super::*;
+use crate::undo::reading::Piece;
+use crate::undo::session::Gap;
+use byteback_oplog::TreeId;
 
 const SECOND: i64 = 1_000_000_000;
 const QUANTUM: i64 = 2 * SECOND;
