@@ -14,8 +14,8 @@ use crate::frame::{self, Frame, protocol};
 use crate::messages::{Answer, Request};
 use crate::server::socket_address;
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, NamedCut, NodeNames,
-    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory, FinishReport, NamedCut,
+    NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 /// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.
@@ -301,6 +301,27 @@ impl TreeService for Client {
     fn list_cuts(&self) -> Result<Vec<NamedCut>> {
         match self.call(&Request::ListCuts)? {
             Answer::NamedCuts(cuts) => Ok(cuts),
+            other => unexpected(&other),
+        }
+    }
+
+    fn history(&self, path: &ByteString) -> Result<FileHistory> {
+        match self.call(&Request::History { path: path.clone() })? {
+            Answer::History(history) => Ok(*history),
+            other => unexpected(&other),
+        }
+    }
+
+    fn read_past(
+        &self,
+        path: &ByteString,
+        at_ns: i64,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<PastFile> {
+        let path = path.clone();
+        match self.ask(&Request::ReadPast { path, at_ns }, sink)? {
+            Answer::Past(file) => Ok(file),
+            Answer::Error(error) => Err(error),
             other => unexpected(&other),
         }
     }

@@ -8,8 +8,8 @@ use byteback_oplog::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FinishReport, NamedCut, NodeNames, Outcome,
-    ServiceError, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames,
+    Outcome, PastFile, ServiceError, TreeStatus,
 };
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -80,6 +80,13 @@ pub(crate) enum Request {
         name: ByteString,
     },
     ListCuts,
+    History {
+        path: ByteString,
+    },
+    ReadPast {
+        path: ByteString,
+        at_ns: i64,
+    },
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +107,8 @@ pub(crate) enum Answer {
     Finished(FinishReport),
     NamedCut(NamedCut),
     NamedCuts(Vec<NamedCut>),
+    History(Box<FileHistory>),
+    Past(PastFile),
 }
 
 #[cfg(test)]

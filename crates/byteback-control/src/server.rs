@@ -349,6 +349,17 @@ fn has_input(stream: &UnixStream) -> bool {
     rustix::net::recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0)
 }
 
+fn send(piece: Piece<'_>, output: &mut impl Write, asks_to_stop: &dyn Fn() -> bool) -> Result<()> {
+    // A client waits for its answer, unless it wants no more of it.
+    if asks_to_stop() {
+        return Err(frame::protocol("stopped by the client"));
+    }
+    match piece {
+        Piece::Data { offset, bytes } => frame::write_data(output, offset, bytes),
+        Piece::Hole(range) => frame::write_hole(output, range.start(), range.end()),
+    }
+}
+
 fn answer(
     request: Request,
     open: &mut OpenCuts<'_>,
@@ -376,16 +387,7 @@ fn answer(
         Request::Changes { cut, cursor } => Answer::Changes(service.changes(cut, cursor)?),
         Request::Attributes { cut, nodes } => Answer::Attributes(service.attributes(cut, &nodes)?),
         Request::Read { cut, node, ranges } => {
-            service.read(cut, node, &ranges, &mut |piece| {
-                // A client waits for its answer, unless it wants no more of it.
-                if asks_to_stop() {
-                    return Err(frame::protocol("stopped by the client"));
-                }
-                match piece {
-                    Piece::Data { offset, bytes } => frame::write_data(output, offset, bytes),
-                    Piece::Hole(range) => frame::write_hole(output, range.start(), range.end()),
-                }
-            })?;
+            service.read(cut, node, &ranges, &mut |piece| send(piece, output, asks_to_stop))?;
             Answer::Done
         }
         Request::Path { cut, node } => Answer::Path(service.path(cut, node)?),
@@ -415,5 +417,9 @@ fn answer(
             Answer::Done
         }
         Request::ListCuts => Answer::NamedCuts(service.list_cuts()?),
+        Request::History { path } => Answer::History(Box::new(service.history(&path)?)),
+        Request::ReadPast { path, at_ns } => {
+            Answer::Past(service.read_past(&path, at_ns, &mut |piece| send(piece, output, asks_to_stop))?)
+        }
     })
 }

@@ -277,6 +277,73 @@ pub struct NamedCut {
     pub lost: Option<String>,
 }
 
+/// The past of a file, as far as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileHistory {
+    /// For how long old bytes are kept, nanoseconds.
+    pub window_ns: i64,
+    /// How many at most.
+    pub budget_bytes: u64,
+    /// How much of that is used, by the whole tree.
+    pub kept_bytes: u64,
+    /// Changes that begin within this time of each other share a moment, nanoseconds.
+    pub quantum_ns: i64,
+    /// Before this time (nanoseconds since 1970) nothing is known, and why.
+    pub known_since: Option<(i64, String)>,
+    /// What happened, eldest first; the youngest thousand.
+    pub moments: Vec<PastMoment>,
+}
+
+/// Something that happened to a file. Its time brings back what was before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastMoment {
+    /// When, nanoseconds since 1970.
+    pub at_ns: i64,
+    /// What.
+    pub what: PastEvent,
+    /// How long the file was before, where it is known.
+    pub size_before_bytes: Option<u64>,
+    /// How much of the old content was overwritten or cut off, and is kept.
+    pub kept_bytes: u64,
+    /// In how many ranges.
+    pub kept_ranges: u64,
+    /// Why what was before cannot be brought back, if so.
+    pub not_kept: Option<String>,
+}
+
+/// What happened to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PastEvent {
+    /// It was written.
+    Written,
+    /// It was cut off or lengthened.
+    Truncated,
+    /// A range of it was zeroed or allocated.
+    Zeroed,
+    /// It was removed.
+    Removed,
+    /// It came into being.
+    Created,
+    /// Another file was moved into its place.
+    Replaced,
+    /// It got this name.
+    MovedHere,
+    /// It lost this name to another place.
+    MovedAway,
+}
+
+/// What was read of the past.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastFile {
+    /// How long it was.
+    pub size_bytes: u64,
+    /// The moment whose content it is (nanoseconds since 1970); `None`: it has not changed since.
+    pub moment_ns: Option<i64>,
+    /// It had another name then.
+    pub had_other_name: bool,
+}
+
 /// What kind of failure, hence what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -462,6 +529,31 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
+    /// What is known of the past of the file at a path below the root, of what bore that name before, and of its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] where nothing is kept.
+    fn history(&self, path: &ByteString) -> Result<FileHistory> {
+        let _ = path;
+        Err(no_undo())
+    }
+
+    /// Reads the file that was at a path just before a time (nanoseconds since 1970), or, if nothing was, the file that is there now
+    /// as it was then, and hands it to `sink` in order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] where nothing is kept, or not of this file at that time: the message says why. An error of `sink` is
+    /// handed back.
+    fn read_past(
+        &self,
+        path: &ByteString,
+        at_ns: i64,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<PastFile> {
+        let _ = (path, at_ns, sink);
+        Err(no_undo())
+    }
+
     /// All named cuts.
     ///
     /// # Errors
@@ -469,6 +561,11 @@ pub trait TreeService: Send + Sync {
     fn list_cuts(&self) -> Result<Vec<NamedCut>> {
         Err(no_named_cuts())
     }
+}
+
+fn no_undo() -> ServiceError {
+    let message = "nothing is kept of this folder; mount it with byteback mount --undo-window 30m";
+    ServiceError::new(ErrorKind::Refused, message)
 }
 
 fn no_named_cuts() -> ServiceError {

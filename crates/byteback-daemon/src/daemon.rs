@@ -82,10 +82,16 @@ impl Daemon {
     /// If it cannot be mounted or the control socket cannot be made; nothing is mounted then.
     pub fn start(mut tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
         let log = Arc::clone(tree.log());
+        let undo_dir = tree.folder().undo_dir();
+        if tree.undo().is_none() && undo_dir.exists() {
+            // What is changed from now on will not be in there: what is would become wrong.
+            std::fs::remove_dir_all(&undo_dir).map_err(|source| DaemonError::State { path: undo_dir, source })?;
+        }
         log.begin_tracking()?;
         let account = Account {
             log,
             pictures: Arc::clone(tree.pictures()),
+            undo: tree.undo().cloned(),
         };
         let tracked = Arc::new(Tracked::with_account(account));
         let cuts = CutSetup {
@@ -95,10 +101,20 @@ impl Daemon {
             clock: Arc::clone(tree.clock()),
             report: options.mount.report.clone(),
         };
-        let compare_again = || tree.compare_again().map_err(io::Error::other);
+        let mut has_begun = false;
+        let compare_again = || {
+            tree.compare_again().map_err(io::Error::other)?;
+            tree.begin_undo().map_err(io::Error::other)?;
+            has_begun = true;
+            Ok(())
+        };
         let mount = match Mount::start_with_cuts(&options.mount, tracked, Some(cuts), compare_again) {
             Ok(mount) => Arc::new(mount),
             Err(error) => {
+                if !has_begun {
+                    tree.begin_undo()?;
+                }
+                tree.end_undo()?;
                 tree.log().end_tracking()?;
                 return Err(error.into());
             }
@@ -161,6 +177,7 @@ impl Daemon {
             .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
         let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
         self.tree.log().checkpoint(&settler, Close::All)?;
+        self.tree.end_undo()?;
         self.tree.log().end_tracking()?;
         drop(self.server.take());
         Ok(ended?)
@@ -183,6 +200,9 @@ fn keep_checkpoints(tree: &TrackedTree, rhythm: Rhythm, stopped: &mpsc::Receiver
         let log = tree.log();
         let _ = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
         // Nothing depends on these either; both go on where they stopped.
+        if let Some(undo) = tree.undo() {
+            undo.maintain();
+        }
         let _ = log.expire_consumers(log.options().expiry.drop_after);
         for _ in 0..COMPACT_STEPS {
             match log.compact(rhythm.compact_layers) {

@@ -6,6 +6,7 @@
 mod attributes;
 mod named_cuts;
 mod open_cut;
+mod past;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport,
-    NamedCut, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
+    FinishReport, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
@@ -406,6 +407,21 @@ impl TreeService for Service {
         // Another cut of the same consumer may have taken its place in between; then the mark has stayed.
         let mark = log.consumer(consumer).map_err(log_failed)?.mark;
         Ok(mark == Some(cut))
+    }
+
+    fn history(&self, path: &ByteString) -> Result<FileHistory> {
+        past::history(&self.tree, path)
+    }
+
+    fn read_past(
+        &self,
+        path: &ByteString,
+        at_ns: i64,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<PastFile> {
+        let read = past::read(&self.tree, path, at_ns, sink)?;
+        self.check_attached()?;
+        Ok(read)
     }
 
     fn note_batch(&self, cut: CutId, batch: u64) -> Result<()> {

@@ -8,6 +8,7 @@
 //! | `lock` | held by the process that owns the tree |
 //! | `path` | the tracked directory |
 //! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
+//! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
 //! | `control.sock` | where the daemon listens |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |
 
@@ -23,6 +24,8 @@ use byteback_host::durable::{DirLock, RealDir};
 use crate::error::DaemonError;
 
 const NAME_BYTES_MAX: usize = 40;
+/// The folder with the undo journal.
+pub(crate) const UNDO_NAME: &str = "undo";
 /// The file that says whose folder it is.
 const PATH_NAME: &str = "path";
 
@@ -90,6 +93,12 @@ impl StateFolder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
+    }
+
+    /// Where the old bytes are that undo keeps.
+    #[must_use]
+    pub fn undo_dir(&self) -> PathBuf {
+        self.folder.join(UNDO_NAME)
     }
 
     /// Whether there is a log already.

@@ -8,11 +8,12 @@ use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::RealRandomness;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
-use byteback_oplog::{Log, LogOptions, ScanReport};
+use byteback_oplog::{Content, LedgerEvent, Log, LogOptions, ScanReport};
+use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
-use crate::state_folder::StateFolder;
+use crate::state_folder::{StateFolder, UNDO_NAME};
 
 /// A tree that this process owns. Everybody else is refused until it is dropped.
 pub struct TrackedTree {
@@ -21,6 +22,8 @@ pub struct TrackedTree {
     pictures: Arc<Pictures>,
     clock: Arc<dyn Clock>,
     scan: ScanReport,
+    undo: Option<Arc<Undo>>,
+    was_interrupted: bool,
     _lock: DirLock,
 }
 
@@ -61,6 +64,33 @@ impl TrackedTree {
         options: LogOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
+        let opened = Self::open_journal_too(folder, options, None, progress)?;
+        if let Some(undo) = &opened.undo {
+            // Somebody else's journal: it learns what this start found, and is left alone.
+            opened.settle_undo(undo)?;
+        }
+        Ok(Self { undo: None, ..opened })
+    }
+
+    /// The same, to be mounted, with old bytes kept as `undo` says.
+    ///
+    /// # Errors
+    /// As [`TrackedTree::open`]; also if the undo journal cannot be read or written.
+    pub fn open_with_undo(
+        folder: StateFolder,
+        options: LogOptions,
+        undo: UndoOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
+        Self::open_journal_too(folder, options, Some(undo), progress)
+    }
+
+    fn open_journal_too(
+        folder: StateFolder,
+        options: LogOptions,
+        undo: Option<UndoOptions>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
         let (dir, lock) = folder.take()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root =
@@ -70,6 +100,9 @@ impl TrackedTree {
             })?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let dir: Arc<dyn DurableDir> = Arc::new(dir);
+        // Before the log: a start that gets no further must be noticed by the next.
+        let undo = open_undo(&folder, &dir, &clock, undo)?;
+        let opened_at_ns = clock.now_ns();
         let root = Arc::new(root);
         let (live, scan) = match compare(&dir, &root, &clock, options, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
@@ -77,12 +110,20 @@ impl TrackedTree {
             compared => compared,
         }
         .map_err(|(error, _)| error)?;
+        let was_interrupted = live
+            .log()
+            .ledger()?
+            .iter()
+            .rev()
+            .any(|entry| entry.at_ns >= opened_at_ns && matches!(entry.event, LedgerEvent::Interrupted { .. }));
         Ok(Self {
             folder,
             live,
             pictures: Arc::default(),
             clock,
             scan,
+            undo: undo.map(Arc::new),
+            was_interrupted,
             _lock: lock,
         })
     }
@@ -98,6 +139,61 @@ impl TrackedTree {
         self.scan.changed_names += again.changed_names;
         self.scan.unreadable = again.unreadable;
         Ok(())
+    }
+
+    /// Tells the undo what may have changed while nobody watched, as the log found it. From then on it may be told of changes.
+    ///
+    /// # Errors
+    /// If the log or the undo journal cannot be read or written.
+    pub fn begin_undo(&self) -> Result<(), DaemonError> {
+        let Some(undo) = &self.undo else { return Ok(()) };
+        let log = self.log();
+        let changes = log.look()?.changes(Some(log.epoch()))?;
+        let gap = Gap {
+            nodes: changes
+                .nodes
+                .iter()
+                .filter(|change| change.is_new || change.content != Content::Unchanged)
+                .map(|change| change.node)
+                .collect(),
+            names: changes
+                .names
+                .into_iter()
+                .map(|change| (change.parent, change.name))
+                .collect(),
+            everything: changes.is_everything,
+            was_interrupted: self.was_interrupted,
+        };
+        undo.ready(log.tree(), &gap)
+            .map_err(|error| undo_failed(&self.folder, error))?;
+        let beside = Arc::clone(undo);
+        log.set_before_commit(move || beside.sync());
+        Ok(())
+    }
+
+    /// Notes that the undo was told of every change, in good order.
+    ///
+    /// # Errors
+    /// If the undo journal cannot be written: the next start drops it.
+    pub fn end_undo(&self) -> Result<(), DaemonError> {
+        match &self.undo {
+            Some(undo) => undo
+                .end(self.log().tree())
+                .map_err(|error| undo_failed(&self.folder, error)),
+            None => Ok(()),
+        }
+    }
+
+    fn settle_undo(&self, undo: &Undo) -> Result<(), DaemonError> {
+        self.begin_undo()?;
+        undo.end(self.log().tree())
+            .map_err(|error| undo_failed(&self.folder, error))
+    }
+
+    /// What keeps old bytes, if that is wanted.
+    #[must_use]
+    pub fn undo(&self) -> Option<&Arc<Undo>> {
+        self.undo.as_ref()
     }
 
     /// Where its state is.
@@ -134,5 +230,34 @@ impl TrackedTree {
     #[must_use]
     pub fn scan_report(&self) -> &ScanReport {
         &self.scan
+    }
+}
+
+/// Opens the undo journal: as `options` say, or, if there are none, only if there is one.
+fn open_undo(
+    folder: &StateFolder,
+    dir: &Arc<dyn DurableDir>,
+    clock: &Arc<dyn Clock>,
+    options: Option<UndoOptions>,
+) -> Result<Option<Undo>, DaemonError> {
+    if options.is_none() && !folder.undo_dir().exists() {
+        return Ok(None);
+    }
+    let all = UndoOptions::new(i64::MAX, u64::MAX);
+    let journal = dir.subdir(UNDO_NAME).and_then(|journal| dir.sync().map(|()| journal));
+    let journal = journal.map_err(|source| DaemonError::State {
+        path: folder.undo_dir(),
+        source,
+    })?;
+    let opened = Undo::open(journal, Arc::clone(clock), options.unwrap_or(all));
+    opened.map(Some).map_err(|error| undo_failed(folder, error))
+}
+
+fn undo_failed(folder: &StateFolder, error: UndoError) -> DaemonError {
+    DaemonError::State {
+        path: folder.undo_dir(),
+        source: std::io::Error::other(format!(
+            "{error}; the folder can be removed, with it goes only what undo kept"
+        )),
     }
 }

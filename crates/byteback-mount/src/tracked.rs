@@ -8,7 +8,7 @@
 //! Order within a method, and why:
 //!
 //! 1. begin with the log: for content, the intent is durable before anything else happens; from here on there is no cut;
-//! 2. let the open pictures save what they need of the old state;
+//! 2. let the undo keep the old bytes, and the open pictures save what they need of the old state;
 //! 3. perform the change on the backing directory;
 //! 4. log it; ranges of content already before step 3, so that a failure that changed part of them is covered, too.
 //!
@@ -16,6 +16,7 @@
 //! log takes what lies beyond the old end and in no range as zeros.
 
 mod account;
+mod kept;
 mod trim;
 
 use std::ffi::OsStr;
@@ -26,6 +27,7 @@ use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
 use byteback_oplog::{Fence, LogError, NodeId as LoggedNode, Operation};
+use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
 
@@ -176,6 +178,7 @@ impl Tracked {
         &self,
         identity: &Identity,
         fd: BorrowedFd<'_>,
+        how: ContentHow,
         ranges_of: impl FnOnce(Option<(&Operation<'_>, LoggedNode)>) -> TrackedResult<R>,
     ) -> TrackedResult<Change<'_>> {
         let Some(account) = &self.account else {
@@ -189,8 +192,13 @@ impl Tracked {
         };
         let operation = account.log.begin_write(node, || looks_like(fd))?;
         // Whatever becomes of it, any of these bytes may be new, or at least the times.
-        let mut ranges = ranges_of(Some((&operation, node)))?.into_iter().peekable();
-        if ranges.peek().is_none() {
+        let ranges: Vec<ByteRange> = ranges_of(Some((&operation, node)))?.into_iter().collect();
+        if let Some(undo) = &account.undo
+            && !ranges.is_empty()
+        {
+            kept::before_content(undo, node, fd, how, &ranges);
+        }
+        if ranges.is_empty() {
             account.pictures.before_attributes(node, fd);
             operation.attributes_changed(node);
         }
@@ -255,7 +263,7 @@ impl Tracked {
                 _ => vec![range],
             })
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), ranges_of)?;
+        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Written, ranges_of)?;
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -280,7 +288,7 @@ impl Tracked {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)))
         };
-        let _change = self.begin_content(&object.identity, fd, ranges_of)?;
+        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, ranges_of)?;
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -300,7 +308,7 @@ impl Tracked {
                 ByteRange::new(offset, end)
             })
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), ranges_of)?;
+        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Allocated, ranges_of)?;
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 
@@ -321,7 +329,7 @@ impl Tracked {
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
-        let _change = self.begin_content(&to.identity(), to.as_fd(), |_| Ok(range))?;
+        let _change = self.begin_content(&to.identity(), to.as_fd(), ContentHow::Written, |_| Ok(range))?;
         uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
@@ -401,7 +409,7 @@ impl Tracked {
         }
         let stat = link()?;
         match (parent, node) {
-            (Some(parent), Some(node)) => names.operation.linked(parent, place.name, node),
+            (Some(parent), Some(node)) => names.linked(parent, place.name, node),
             // It had no name in the tree: for the log it is new.
             (parent, None) => names.created(parent, place.name, &stat),
             (None, _) => {}
@@ -435,8 +443,7 @@ impl Tracked {
         let node = names.victim(place, victim)?;
         remove()?;
         if let (Some(parent), Some(node)) = (parent, node) {
-            let remains = names.remains(victim, node, (parent, place.name));
-            names.operation.unlinked(parent, place.name, node, remains);
+            names.unlinked(parent, place.name, node, victim);
         }
         Ok(())
     }

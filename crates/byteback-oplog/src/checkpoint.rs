@@ -211,6 +211,9 @@ impl Log {
             let state = self.state.lock();
             (state.epoch.0, state.last_node.0)
         };
+        if let Some(before_commit) = self.before_commit.get() {
+            before_commit();
+        }
         let committed = self.database.write(|txn| {
             database::apply(txn, &pending)?;
             database::set_number(txn, meta::EPOCH, epoch)?;

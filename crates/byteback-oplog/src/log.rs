@@ -30,8 +30,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
@@ -68,6 +68,7 @@ pub struct Log {
     tree: TreeId,
     root_device: AtomicU64,
     births_stay: AtomicBool,
+    pub(crate) before_commit: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// How many nodes a log knows.
@@ -325,6 +326,7 @@ impl Log {
             tree,
             root_device: AtomicU64::new(0),
             births_stay: AtomicBool::new(true),
+            before_commit: OnceLock::new(),
         })
     }
 
@@ -338,6 +340,12 @@ impl Log {
     #[must_use]
     pub fn options(&self) -> &LogOptions {
         &self.options
+    }
+
+    /// Runs `before_commit` before each commit, when everything that it will make durable was logged: what is kept beside the log and
+    /// must not be behind it is made durable there. It may wait for a disk, and must not call the log. Only the first one counts.
+    pub fn set_before_commit(&self, before_commit: impl Fn() + Send + Sync + 'static) {
+        let _ = self.before_commit.set(Box::new(before_commit));
     }
 
     /// The current epoch.

@@ -13,7 +13,7 @@ pub enum NotKept {
     OverBudget,
     /// So much was changed at once that it was not copied.
     TooLarge,
-    /// The file lived only for some seconds.
+    /// The file lived for less than a quantum.
     ShortLived,
     /// The old bytes could not be read.
     Unreadable,
@@ -48,7 +48,7 @@ impl NotKept {
             Self::TooOld => "that is longer ago than the undo window",
             Self::OverBudget => "it was given up for younger changes when the undo budget was used up",
             Self::TooLarge => "more was changed at once than is kept of one change",
-            Self::ShortLived => "files that live only for some seconds are not kept",
+            Self::ShortLived => "files that live for a few seconds only are not kept",
             Self::Unreadable => "the old bytes could not be read",
             Self::NotWritten => "the state folder could not be written",
             Self::Gap => "the folder was not watched all the time since, and this may have changed meanwhile",

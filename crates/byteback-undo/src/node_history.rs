@@ -102,6 +102,21 @@ impl NodeHistory {
         self.next_number += 1;
     }
 
+    /// Lets the next change begin a new moment; what the last one covers was before `now_ns`. So when the file gets a name: what it held
+    /// before that was never to be seen under it.
+    pub(crate) fn close_at(&mut self, now_ns: i64) {
+        if let Some(last) = self.moments.back_mut() {
+            last.is_closed = true;
+            last.end_ns = last.end_ns.min(now_ns);
+        }
+    }
+
+    /// Whether the file came into being less than a quantum ago: a temporary file, a journal of a database.
+    pub(crate) fn lived_shortly(&self, now_ns: i64, quantum_ns: i64) -> bool {
+        self.born_ns
+            .is_some_and(|born_ns| now_ns.saturating_sub(born_ns) <= quantum_ns)
+    }
+
     /// Lets the next change begin a new moment.
     pub(crate) fn close(&mut self) {
         if let Some(last) = self.moments.back_mut() {
@@ -132,9 +147,9 @@ impl NodeHistory {
         }
     }
 
-    /// The number of the eldest moment of which something is younger than `at_ns`.
+    /// The number of the eldest moment of which something is not older than `at_ns`.
     pub(crate) fn border(&self, at_ns: i64) -> u64 {
-        let younger = |moment: &&Kept| moment.end_ns.saturating_sub(1) > at_ns;
+        let younger = |moment: &&Kept| moment.end_ns > at_ns;
         self.moments
             .iter()
             .find(younger)

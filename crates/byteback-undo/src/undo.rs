@@ -32,8 +32,6 @@ use crate::record::{ContentHow, DATA_LEN_BYTES_MAX, Record};
 const CHANGE_LEN_BYTES_MAX: u64 = 64 << 20;
 /// And at most this share of the budget.
 const CHANGES_PER_BUDGET: u64 = 8;
-/// A removed file that lived no longer than this is not kept: temporary files, journals of databases.
-const SHORT_LIFE_NS: i64 = 10_000_000_000;
 /// A quantum is this share of the window, within these bounds.
 const QUANTA_PER_WINDOW: i64 = 600;
 const QUANTUM_NS_MIN: i64 = 1_000_000_000;
@@ -138,7 +136,7 @@ impl Undo {
                 history.barrier = history.barrier.filter(|(at_ns, _)| *at_ns > horizon_ns);
                 history.born_ns = history
                     .born_ns
-                    .filter(|born_ns| now_ns.saturating_sub(*born_ns) <= SHORT_LIFE_NS);
+                    .filter(|born_ns| now_ns.saturating_sub(*born_ns) <= self.options.quantum_ns);
                 history.moments.is_empty() && history.barrier.is_none() && history.born_ns.is_none()
             };
             if is_empty {
@@ -181,6 +179,27 @@ impl Undo {
         }
     }
 
+    /// Content of `node` is about to change, or it is about to be removed, and its old bytes cannot be had.
+    pub fn not_kept(&self, node: NodeId) {
+        let shared = self.history_of(node);
+        let now_ns = self.now_ns();
+        self.lose(node, &mut shared.lock(), now_ns, NotKept::Unreadable);
+    }
+
+    /// Whether it is worth the while to open a file that is about to be removed: false for one that has just come into being, of which it is
+    /// only noted that it was not kept.
+    #[must_use]
+    pub fn wants_removed(&self, node: NodeId) -> bool {
+        let shared = self.history_of(node);
+        let mut history = shared.lock();
+        let now_ns = self.now_ns();
+        let is_short_lived = history.lived_shortly(now_ns, self.options.quantum_ns);
+        if is_short_lived {
+            self.lose(node, &mut history, now_ns, NotKept::ShortLived);
+        }
+        !is_short_lived
+    }
+
     /// The file `node`, `size_bytes` long, is about to lose its last name.
     pub fn before_removal(
         &self,
@@ -191,10 +210,7 @@ impl Undo {
         let shared = self.history_of(node);
         let mut history = shared.lock();
         let now_ns = self.now_ns();
-        if history
-            .born_ns
-            .is_some_and(|born_ns| now_ns.saturating_sub(born_ns) <= SHORT_LIFE_NS)
-        {
+        if history.lived_shortly(now_ns, self.options.quantum_ns) {
             self.lose(node, &mut history, now_ns, NotKept::ShortLived);
             return;
         }
@@ -236,6 +252,8 @@ impl Undo {
                 why: NotKept::Born.code(),
             };
             self.append(now_ns, &record, &[]);
+        } else if let Some(node) = after {
+            self.history_of(node).lock().close_at(now_ns);
         }
         let number = |node: Option<NodeId>| node.map_or(0, |node| node.0);
         let record = Record::Name {

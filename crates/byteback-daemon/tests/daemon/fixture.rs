@@ -9,6 +9,7 @@ use byteback_control::{Client, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Rhythm, Service, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, Mount, MountOptions};
 use byteback_oplog::{Granularity, LogOptions};
+use byteback_undo::UndoOptions;
 
 /// The mount, and the thread that serves it until it is gone.
 type Running = (Arc<Mount>, JoinHandle<Result<(), DaemonError>>);
@@ -19,6 +20,8 @@ pub(crate) struct Fixture {
     rhythm: Rhythm,
     log: LogOptions,
     running: Option<Running>,
+    /// Whether old bytes are kept when it is mounted next.
+    pub(crate) undo: Option<UndoOptions>,
 }
 
 impl Fixture {
@@ -45,6 +48,7 @@ impl Fixture {
             rhythm: Rhythm::default(),
             log: LogOptions::default(),
             running: None,
+            undo: None,
         }
     }
 
@@ -68,10 +72,14 @@ impl Fixture {
         StateFolder::of(&self.tree(), &self.dir.path().join("state")).unwrap()
     }
 
-    pub(crate) fn open(&self) -> TrackedTree {
+    fn open(&self, to_mount: bool) -> TrackedTree {
         // A connection that has just ended may hold on to the last daemon for a moment; in a process of its own it could not.
         for _ in 0..200 {
-            match TrackedTree::open_with(self.folder(), self.log, &mut |_| {}) {
+            let opened = match self.undo {
+                Some(undo) if to_mount => TrackedTree::open_with_undo(self.folder(), self.log, undo, &mut |_| {}),
+                _ => TrackedTree::open_with(self.folder(), self.log, &mut |_| {}),
+            };
+            match opened {
                 Err(DaemonError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
                 opened => return opened.unwrap(),
             }
@@ -81,7 +89,7 @@ impl Fixture {
 
     /// The tree without a mount, as a backup of an unmounted folder has it.
     pub(crate) fn unmounted(&self) -> Service {
-        Service::unmounted(Arc::new(self.open()))
+        Service::unmounted(Arc::new(self.open(false)))
     }
 
     pub(crate) fn mount(&mut self) {
@@ -90,7 +98,7 @@ impl Fixture {
 
     /// Mounts; `meanwhile` runs when the tree was compared with its record and is not mounted yet.
     pub(crate) fn mount_after(&mut self, meanwhile: impl FnOnce()) {
-        let tree = self.open();
+        let tree = self.open(true);
         meanwhile();
         let mut mount = MountOptions::new(self.tree());
         mount.mode = self.mode;

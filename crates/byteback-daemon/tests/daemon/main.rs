@@ -3,6 +3,7 @@
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
 //! `life`: start, stop, untracked changes, everything that a start finds.
 //! `trimming`: what a write leaves as it was is not reported.
+//! `undo`: files as they were some time ago.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,3 +25,4 @@ mod life;
 mod other_mount;
 mod saved;
 mod trimming;
+mod undo;

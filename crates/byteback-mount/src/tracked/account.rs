@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use byteback_host::tree::{self as host, Identity, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
+use byteback_undo::{NameHow, Undo};
 
 use super::{Place, TrackedResult, Victim, backing};
 use crate::picture::Pictures;
+use crate::tracked::kept;
 
 /// What keeps account of the changes.
 #[derive(Clone)]
@@ -16,6 +18,8 @@ pub struct Account {
     pub log: Arc<Log>,
     /// The pictures that are being read.
     pub pictures: Arc<Pictures>,
+    /// What keeps old bytes for a while, if somebody wants that.
+    pub undo: Option<Arc<Undo>>,
 }
 
 /// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
@@ -74,13 +78,42 @@ impl NameChange<'_> {
             self.account
                 .pictures
                 .before_unlink(node, identity, place.dir, place.name);
+            if let Some(undo) = &self.account.undo {
+                kept::before_removal(undo, node, place, victim);
+            }
         }
         Ok(node)
     }
 
     pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) {
         if let Some(parent) = parent {
-            self.operation.created(parent, name, &stat.identity(), node_kind(stat));
+            let node = self.operation.created(parent, name, &stat.identity(), node_kind(stat));
+            self.keep_name((parent, name), NameHow::Created, None, Some(node));
+        }
+    }
+
+    /// Logs one more name of a node.
+    pub(super) fn linked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode) {
+        self.operation.linked(parent, name, node);
+        self.keep_name((parent, name), NameHow::MovedHere, None, Some(node));
+    }
+
+    /// Logs that a name is gone.
+    pub(super) fn unlinked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, victim: Victim) {
+        let remains = self.remains(victim, node, (parent, name));
+        self.operation.unlinked(parent, name, node, remains);
+        self.keep_name((parent, name), NameHow::Removed, Some(node), None);
+    }
+
+    fn keep_name(
+        &self,
+        place: (LoggedNode, &OsStr),
+        how: NameHow,
+        before: Option<LoggedNode>,
+        after: Option<LoggedNode>,
+    ) {
+        if let Some(undo) = &self.account.undo {
+            undo.name_changed(place.0, place.1, how, before, after);
         }
     }
 
@@ -114,6 +147,10 @@ impl NameChange<'_> {
             (Some(over), _) if exchange => {
                 self.operation
                     .exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
+                let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
+                self.keep_name(from, NameHow::Exchanged, Some(moved), Some(over));
+                self.keep_name(to, NameHow::Exchanged, Some(over), Some(moved));
+                return;
             }
             (Some(over), Some(stat)) => {
                 let remains = self.remains(stat, over, (to_dir, to_place.name));
@@ -124,6 +161,8 @@ impl NameChange<'_> {
                 .operation
                 .renamed((from_dir, from_place.name), (to_dir, to_place.name), moved, None),
         }
+        self.keep_name((from_dir, from_place.name), NameHow::MovedAway, Some(moved), None);
+        self.keep_name((to_dir, to_place.name), NameHow::MovedHere, over, Some(moved));
     }
 
     fn moved_across_the_border(
@@ -135,8 +174,7 @@ impl NameChange<'_> {
         to_dir: Option<LoggedNode>,
     ) {
         if let (Some(from_dir), Some((node, victim))) = (from_dir, moved) {
-            let remains = self.remains(victim, node, (from_dir, from.name));
-            self.operation.unlinked(from_dir, from.name, node, remains);
+            self.unlinked(from_dir, from.name, node, victim);
         }
         if let (Some(_), Ok(stat)) = (to_dir, host::stat_at(to.dir, to.name)) {
             self.created(to_dir, to.name, &stat);

@@ -38,7 +38,7 @@ impl Undo {
         self.names.lock().events(parent, name).to_vec()
     }
 
-    /// What `name` in `parent` stood for at `at_ns`; `now` answers what it stands for now.
+    /// What `name` in `parent` stood for just before `at_ns`; `now` answers what it stands for now.
     ///
     /// # Errors
     /// [`UndoError::NotKept`] if that is not known.
@@ -57,7 +57,7 @@ impl Undo {
         let found = names
             .events(parent, name)
             .iter()
-            .find(|event| event.at_ns > at_ns)
+            .find(|event| event.at_ns >= at_ns)
             .map(|event| event.before);
         drop(names);
         self.check(at_ns, barrier)?;
@@ -98,7 +98,7 @@ impl Undo {
         own.into_iter().chain(self.horizon()).max_by_key(|(at_ns, _)| *at_ns)
     }
 
-    /// The file `node` as of `at_ns`: as it was at some instant in the quantum before that.
+    /// The file `node` as of `at_ns`: as it was at some instant in the quantum before that. The start of a moment answers what was before it.
     ///
     /// # Errors
     /// [`UndoError::NotKept`] with the reason.

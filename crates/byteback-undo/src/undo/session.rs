@@ -200,6 +200,9 @@ impl Undo {
                     name,
                 } => {
                     if let Some(how) = NameHow::from_code(how) {
+                        if how != NameHow::Created && after != 0 {
+                            history(after).lock().close_at(framed.time_ns);
+                        }
                         let event = NameEvent {
                             at_ns: framed.time_ns,
                             how,
