@@ -5,14 +5,24 @@
 //! repo = "http://backup.example.org:7117/mail"
 //! token_file = "/etc/byteback/token"
 //! progress_fps = 2
+//!
+//! [log]
+//! granularity = "byte"
+//! extents_per_file = 5000
+//! warn_after_days = 90
+//! drop_after_days = 180
 //! ```
 //!
 //! A key that is not known is an error that names it: a misspelt one would otherwise do nothing, silently.
 
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use byteback_oplog::{Granularity, LogOptions};
+use clap::ValueEnum;
 use serde::Deserialize;
 
 use crate::error::{CommandError, Result};
@@ -20,11 +30,76 @@ use crate::error::{CommandError, Result};
 /// The system's configuration folder.
 const SYSTEM_DIR: &str = "/etc/byteback";
 
-#[derive(Debug, Default, PartialEq, Deserialize)]
+/// What both files say.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub(crate) struct Configuration {
+    /// The section `[defaults]`.
     #[serde(default)]
-    defaults: Defaults,
+    pub(crate) defaults: Defaults,
+    /// The section `[log]`.
+    #[serde(default)]
+    pub(crate) log: LogSection,
+}
+
+/// How operation logs are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LogSection {
+    /// In which units ranges are kept.
+    pub(crate) granularity: Option<GranularityName>,
+    /// The most ranges of one file.
+    pub(crate) extents_per_file: Option<NonZeroU32>,
+    /// From so many days of silence on, it is said when a consumer will be dropped.
+    pub(crate) warn_after_days: Option<u32>,
+    /// After so many days of silence a consumer is dropped.
+    pub(crate) drop_after_days: Option<u32>,
+}
+
+/// A granularity, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GranularityName {
+    /// Exact bytes; past the limit of ranges the closest are joined
+    Byte,
+    /// Pages of 4 KiB
+    Page,
+    /// Bytes up to the limit of ranges, then pages
+    Adaptive,
+}
+
+impl LogSection {
+    fn over(self, below: Self) -> Self {
+        Self {
+            granularity: self.granularity.or(below.granularity),
+            extents_per_file: self.extents_per_file.or(below.extents_per_file),
+            warn_after_days: self.warn_after_days.or(below.warn_after_days),
+            drop_after_days: self.drop_after_days.or(below.drop_after_days),
+        }
+    }
+
+    /// As the log wants it.
+    pub(crate) fn options(self) -> LogOptions {
+        let mut options = LogOptions::default();
+        let days = |days: u32| Duration::from_secs(u64::from(days) * 24 * 60 * 60);
+        if let Some(granularity) = self.granularity {
+            options.granularity = match granularity {
+                GranularityName::Byte => Granularity::Byte,
+                GranularityName::Page => Granularity::Page,
+                GranularityName::Adaptive => Granularity::Adaptive,
+            };
+        }
+        if let Some(extents) = self.extents_per_file {
+            options.extents_per_file_max = extents.get();
+        }
+        if let Some(after) = self.warn_after_days {
+            options.expiry.warn_after = days(after);
+        }
+        if let Some(after) = self.drop_after_days {
+            options.expiry.drop_after = days(after);
+        }
+        options
+    }
 }
 
 /// What holds unless a flag or a variable says otherwise.
@@ -39,15 +114,20 @@ pub(crate) struct Defaults {
     pub(crate) progress_fps: Option<f64>,
 }
 
-impl Defaults {
+impl Configuration {
     /// Reads both files; one that is missing is empty.
     pub(crate) fn read(user_dir: Option<&Path>) -> Result<Self> {
         let system = read_file(&Path::new(SYSTEM_DIR).join("config.toml"))?;
         let Some(user_dir) = user_dir else { return Ok(system) };
         let user = read_file(&user_dir.join("config.toml"))?;
-        Ok(user.over(system))
+        Ok(Self {
+            defaults: user.defaults.over(system.defaults),
+            log: user.log.over(system.log),
+        })
     }
+}
 
+impl Defaults {
     fn over(self, below: Self) -> Self {
         Self {
             repo: self.repo.or(below.repo),
@@ -57,27 +137,29 @@ impl Defaults {
     }
 }
 
-fn read_file(path: &Path) -> Result<Defaults> {
+fn read_file(path: &Path) -> Result<Configuration> {
     match fs::read_to_string(path) {
         Ok(text) => parse(&text, path),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(Defaults::default())
+            Ok(Configuration::default())
         }
         Err(error) => Err(CommandError::file("read the configuration", path, &error)),
     }
 }
 
-fn parse(text: &str, path: &Path) -> Result<Defaults> {
-    let file: File = toml::from_str(text).map_err(|error| {
+fn parse(text: &str, path: &Path) -> Result<Configuration> {
+    toml::from_str(text).map_err(|error| {
         let error = error.to_string();
         CommandError::new(format!(
             "cannot understand the configuration {}:\n{}",
             path.display(),
             error.trim_end()
         ))
-        .next("Known keys are repo, token_file and progress_fps, in the section [defaults].")
-    })?;
-    Ok(file.defaults)
+        .next(
+            "Known keys are repo, token_file and progress_fps in the section [defaults], and granularity, extents_per_file, \
+             warn_after_days and drop_after_days in the section [log].",
+        )
+    })
 }
 
 #[cfg(test)]

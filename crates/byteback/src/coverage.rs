@@ -20,6 +20,8 @@ pub(crate) enum Cause {
         /// Files that were open for change then.
         open_files: u64,
     },
+    /// The log was damaged or taken away, and with it what it knew.
+    LogLost,
 }
 
 /// A time in which nobody saw the changes.
@@ -61,7 +63,10 @@ impl Coverage {
             match entry.event {
                 LedgerEvent::Created | LedgerEvent::ConsumerDropped { .. } => {}
                 // The log that tells of the time before is gone; what this one knows begins here.
-                LedgerEvent::LogLost { .. } => coverage.tracked_since_ns = None,
+                LedgerEvent::LogLost { .. } => {
+                    coverage.tracked_since_ns = None;
+                    gap = Some(begun(Cause::LogLost));
+                }
                 LedgerEvent::TrackingBegan => {
                     if let Some(mut gap) = gap.take() {
                         gap.to_ns = Some(entry.at_ns);
@@ -99,10 +104,11 @@ impl Gap {
         let time = match (self.cause, to) {
             (Cause::NotMounted, Some(to)) => format!("{from} to {to}"),
             (Cause::NotMounted, None) => format!("since {from}"),
-            (Cause::Interrupted { .. }, _) => format!("noticed {from}"),
+            (Cause::Interrupted { .. } | Cause::LogLost, _) => format!("noticed {from}"),
         };
         let cause = match self.cause {
             Cause::NotMounted => "not mounted".to_owned(),
+            Cause::LogLost => "the log was damaged or gone and began anew; every file counts as changed".to_owned(),
             Cause::Interrupted { open_files: 0 } => {
                 "the daemon or the machine stopped; no file was being changed then".to_owned()
             }

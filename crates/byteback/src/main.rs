@@ -6,6 +6,7 @@
 //! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
 //! | `repository`, `credentials`, `binding`, `tracked_folder` | which server, which token, which folder |
 //! | `output`, `progress`, `wording`, `timestamp` | what is printed, for people and for programs |
+//! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
 //! | `error`, `exit_code` | what is said when something fails, and how the command ends |
 //! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
 
@@ -14,6 +15,7 @@ mod background;
 mod binding;
 mod commands;
 mod configuration;
+mod consumer_notes;
 mod coverage;
 mod credentials;
 mod environment;

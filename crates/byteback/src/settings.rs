@@ -11,7 +11,7 @@ use byteback_sync::{ClientOptions, ServerClient};
 
 use crate::arguments::GlobalArguments;
 use crate::binding::Binding;
-use crate::configuration::Defaults;
+use crate::configuration::{Configuration, LogSection};
 use crate::credentials::{self, Credentials};
 use crate::environment::Environment;
 use crate::error::{CommandError, Result};
@@ -36,13 +36,15 @@ pub(crate) struct Settings {
     state_root: Option<PathBuf>,
     config_dir: Option<PathBuf>,
     host: Option<OsString>,
+    /// How operation logs are kept.
+    pub(crate) log: LogSection,
 }
 
 impl Settings {
     /// Puts them together.
     pub(crate) fn new(global: &GlobalArguments, environment: Environment) -> Result<Self> {
         let config_dir = environment.config_dir();
-        let defaults = Defaults::read(config_dir.as_deref())?;
+        let Configuration { defaults, log } = Configuration::read(config_dir.as_deref())?;
         let is_root = rustix::process::geteuid().is_root();
         let state_root = global.state_dir.clone().or_else(|| environment.state_root(is_root));
         let output = global.output();
@@ -73,6 +75,7 @@ impl Settings {
             state_root: state_root.map(|path| std::path::absolute(&path).unwrap_or(path)),
             config_dir,
             host: environment.host,
+            log,
         })
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
-use byteback_oplog::LogError;
+use byteback_oplog::{LogError, LogOptions};
 use rustix::io::Errno;
 
 use crate::binding::{self, Binding};
@@ -252,12 +252,12 @@ pub(crate) enum Owner {
 
 impl Owner {
     /// Connects to the daemon, or opens the folder.
-    pub(crate) fn of(folder: &StateFolder, progress: &Progress) -> Result<Self> {
+    pub(crate) fn of(folder: &StateFolder, settings: &Settings, progress: &Progress) -> Result<Self> {
         if let Some(daemon) = daemon(folder)? {
             return Ok(Self::Daemon(daemon));
         }
         remove_leftover(folder)?;
-        let tree = open(folder, &mut |nodes| progress.compared(nodes))?;
+        let tree = open(folder, settings.log.options(), &mut |nodes| progress.compared(nodes))?;
         Ok(Self::Here(Service::unmounted(Arc::new(tree))))
     }
 
@@ -274,8 +274,8 @@ impl Owner {
 }
 
 /// Opens a folder in this process and compares it with its record; `compared` hears how far that is.
-pub(crate) fn open(folder: &StateFolder, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
-    TrackedTree::open(folder.clone(), compared).map_err(|error| {
+pub(crate) fn open(folder: &StateFolder, options: LogOptions, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
+    TrackedTree::open_with(folder.clone(), options, compared).map_err(|error| {
         let way_out = match &error {
             DaemonError::Log(error) => way_out_of_damage(folder, error),
             _ => None,

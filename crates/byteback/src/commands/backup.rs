@@ -10,6 +10,7 @@ use byteback_sync::{BackupOptions, BackupReport, backup};
 use clap::Args;
 use serde::Serialize;
 
+use crate::consumer_notes;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::output::Output;
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
     let (server, credentials) = settings.connect(&binding.repository.server, Some(&binding))?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "backup", Some(interrupt));
-    let owner = Owner::of(&folder, &progress)?;
+    let owner = Owner::of(&folder, settings, &progress)?;
     let options = BackupOptions {
         tags: arguments.tag,
         host: settings.host(arguments.host.as_ref()),
@@ -67,6 +68,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         ..BackupOptions::new(tracked_folder::consumer(&binding), credentials.device)
     };
     tracked_folder::warn_of_other_file_systems(&folder, settings.output);
+    consumer_notes::warn(&owner.service().status()?.consumers, &folder, settings.output);
     let report = backup(
         owner.service(),
         &server,

@@ -152,7 +152,7 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
     });
     let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "changes", None);
-    let owner = Owner::of(&known.folder, &progress)?;
+    let owner = Owner::of(&known.folder, settings, &progress)?;
     let tree = owner.service();
     let since = match arguments.since {
         Since::Mark => None,

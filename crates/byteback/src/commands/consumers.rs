@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use byteback_control::{ConsumerStatus, CutRequest, Outcome, TreeService};
-use byteback_oplog::Epoch;
+use byteback_oplog::{DropReason, Epoch};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use crate::consumer_notes;
 use crate::error::{CommandError, Result};
 use crate::output::table;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder::{self, KnownFolder, Owner};
-use crate::wording::age;
+use crate::wording::{age, counted, size};
 
 /// Consumers of this kind are our own backups.
 const OWN_PREFIX: &str = "backup:";
@@ -51,6 +52,15 @@ enum Verb {
     Begin {
         /// The consumer; a new one saves everything
         #[arg(value_name = "NAME", value_parser = name)]
+        name: String,
+        /// The folder; without it, the one you are in
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Give a consumer up: nothing is kept for it any more, and it gets everything if it returns
+    Drop {
+        /// The consumer
+        #[arg(value_name = "NAME")]
         name: String,
         /// The folder; without it, the one you are in
         #[arg(value_name = "DIR")]
@@ -107,6 +117,24 @@ struct Line<'a> {
     mark: Option<u64>,
     pending: Option<u64>,
     saved: Option<String>,
+    heard: Option<String>,
+    file_marks: u64,
+    unsaved_files: Option<u64>,
+    unsaved_bytes: Option<u64>,
+    expires: Option<String>,
+    dropped: Option<DroppedLine>,
+}
+
+#[derive(Serialize)]
+struct DroppedLine {
+    at: String,
+    reason: DropReason,
+}
+
+#[derive(Serialize)]
+struct Gone<'a> {
+    name: &'a str,
+    directory: String,
 }
 
 #[derive(Serialize)]
@@ -121,6 +149,7 @@ pub(crate) fn run(arguments: &ConsumersArguments, settings: &Settings) -> Result
     match &arguments.verb {
         None => list(arguments.dir.as_deref(), settings),
         Some(Verb::Begin { name, dir }) => begin(name, dir.as_deref(), settings),
+        Some(Verb::Drop { name, dir }) => give_up(name, dir.as_deref(), settings),
         Some(Verb::Done { name, epoch, dir }) => done(name, epoch.0, dir.as_deref(), settings),
     }
 }
@@ -128,7 +157,7 @@ pub(crate) fn run(arguments: &ConsumersArguments, settings: &Settings) -> Result
 fn open(dir: Option<&Path>, settings: &Settings) -> Result<(KnownFolder, Owner)> {
     let known = tracked_folder::known_folder(dir, settings)?;
     let progress = Progress::new(settings, "consumers", None);
-    let owner = Owner::of(&known.folder, &progress)?;
+    let owner = Owner::of(&known.folder, settings, &progress)?;
     progress.finish();
     Ok((known, owner))
 }
@@ -213,39 +242,108 @@ fn refused(name: &str, epoch: Epoch, state: Option<&ConsumerStatus>) -> CommandE
     }
 }
 
+fn give_up(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
+    let (known, owner) = open(dir, settings)?;
+    if !owner.service().drop_consumer(name)? {
+        return Err(CommandError::new(format!("there is no consumer '{name}'"))
+            .next("'byteback consumers' lists those that there are."));
+    }
+    let (output, directory) = (settings.output, known.folder.directory().display().to_string());
+    if output.json {
+        return output.object("summary", &Gone { name, directory });
+    }
+    output.say(format!(
+        "{name} is no consumer of {directory} any more: it gets everything if it returns."
+    ))
+}
+
+/// What a consumer has not saved: changed files and other nodes, and bytes of those whose ranges are known; none: everything.
+fn unsaved(tree: &dyn TreeService, consumer: &ConsumerStatus) -> Result<Option<(u64, u64)>> {
+    if consumer.mark.is_none() {
+        return Ok(None);
+    }
+    let look = tree.cut(&CutRequest {
+        consumer: consumer.name.clone(),
+        everything: false,
+        look_only: true,
+        since: None,
+        anonymous: false,
+    })?;
+    tree.finish(look.cut, &Outcome::Abandoned)?;
+    Ok(look.since.map(|_| (look.nodes, look.content_bytes)))
+}
+
 fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
     let (known, owner) = open(dir, settings)?;
-    let status = owner.service().status()?;
-    let output = settings.output;
-    if output.json {
-        return status.consumers.iter().try_for_each(|consumer| {
+    let tree = owner.service();
+    let consumers = tree.status()?.consumers;
+    let (output, now_ns) = (settings.output, timestamp::now_ns());
+    let time = |ns: i64| (ns != 0).then(|| timestamp::rfc3339(ns));
+    let mut rows: Vec<[String; 4]> = Vec::new();
+    for consumer in &consumers {
+        let unsaved = unsaved(tree, consumer)?;
+        if output.json {
             output.object(
                 "consumer",
                 &Line {
                     name: &consumer.name,
                     mark: consumer.mark.map(|mark| mark.0),
                     pending: consumer.pending_cut().map(|pending| pending.epoch.0),
-                    saved: consumer.mark.map(|_| timestamp::rfc3339(consumer.saved_at_ns)),
+                    saved: time(consumer.saved_at_ns),
+                    heard: time(consumer.heard_at_ns),
+                    file_marks: consumer.file_marks,
+                    unsaved_files: unsaved.map(|(files, _)| files),
+                    unsaved_bytes: unsaved.map(|(_, bytes)| bytes),
+                    expires: consumer.expires_at_ns.map(timestamp::rfc3339),
+                    dropped: consumer.dropped.map(|dropped| DroppedLine {
+                        at: timestamp::rfc3339(dropped.at_ns),
+                        reason: dropped.reason,
+                    }),
                 },
-            )
-        });
+            )?;
+            continue;
+        }
+        rows.push([
+            consumer.name.clone(),
+            consumer.mark.map_or_else(|| "-".to_owned(), |mark| format!("@{mark}")),
+            saved_in_words(consumer, now_ns),
+            match unsaved {
+                _ if consumer.mark.is_none() && consumer.file_marks > 0 => {
+                    format!(
+                        "marks of {}",
+                        counted(consumer.file_marks, "single file", "single files")
+                    )
+                }
+                None => "everything".to_owned(),
+                Some((0, _)) => "nothing".to_owned(),
+                Some((files, bytes)) => {
+                    let files = counted(files, "file or directory", "files and directories");
+                    format!("{files}, {} in known ranges", size(bytes))
+                }
+            },
+        ]);
     }
-    if status.consumers.is_empty() {
+    if output.json {
+        return Ok(());
+    }
+    if rows.is_empty() {
         let directory = known.folder.directory().display();
         return output.say(format!("Nothing has been saved from {directory} yet, by any program."));
     }
-    let now_ns = timestamp::now_ns();
-    let rows: Vec<[String; 3]> = status
-        .consumers
-        .iter()
-        .map(|consumer| {
-            let mark = consumer.mark.map_or_else(|| "-".to_owned(), |mark| format!("@{mark}"));
-            let saved = match consumer.mark {
-                Some(_) => format!("{} ago", age(consumer.saved_at_ns, now_ns)),
-                None => "never".to_owned(),
-            };
-            [consumer.name.clone(), mark, saved]
-        })
-        .collect();
-    table(output, ["Name", "Mark", "Saved"], &rows)
+    table(output, ["Name", "Mark", "Saved", "Kept for it since"], &rows)?;
+    consumer_notes::warn(&consumers, &known.folder, output);
+    Ok(())
+}
+
+/// When a consumer last saved, and what it is doing.
+pub(crate) fn saved_in_words(consumer: &ConsumerStatus, now_ns: i64) -> String {
+    let saved = match (consumer.saved_at_ns, consumer.dropped) {
+        (_, Some(dropped)) => format!("dropped {} ago", age(dropped.at_ns, now_ns)),
+        (0, None) => "never".to_owned(),
+        (saved_at_ns, None) => format!("{} ago", age(saved_at_ns, now_ns)),
+    };
+    match consumer.pending {
+        Some(_) => format!("{saved}; a run has begun"),
+        None => saved,
+    }
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
     }
     let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "export-delta", Some(Interrupt::watch()?));
-    let owner = Owner::of(&known.folder, &progress)?;
+    let owner = Owner::of(&known.folder, settings, &progress)?;
     let is_mounted = owner.is_mounted();
     let holes = || match is_mounted {
         true => holes(&arguments.file),

@@ -5,18 +5,22 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use byteback_control::TreeService;
 use byteback_daemon::{Daemon, DaemonOptions, StateFolder};
 use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
-use byteback_oplog::ScanReport;
+use byteback_oplog::{LogOptions, ScanReport};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::background::{self, Started, Starter, Tell};
 use crate::binding::Binding;
+use crate::configuration::GranularityName;
+use crate::consumer_notes;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
 use crate::notify;
@@ -46,6 +50,12 @@ pub(crate) struct MountArguments {
     /// How writes travel
     #[arg(long, value_name = "MODE", default_value = "exact")]
     mode: Mode,
+    /// In which units the log keeps changed ranges (default: the configuration's, or byte)
+    #[arg(long, value_name = "UNIT")]
+    granularity: Option<GranularityName>,
+    /// Ranges of one file that the log keeps apart (default: the configuration's, or 5000)
+    #[arg(long, value_name = "COUNT")]
+    extents_per_file: Option<NonZeroU32>,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -58,6 +68,16 @@ pub(crate) struct MountArguments {
 enum Mode {
     Exact,
     Fast,
+}
+
+impl MountArguments {
+    /// How the log is kept: the flags, then the configuration.
+    fn log_options(&self, settings: &Settings) -> LogOptions {
+        let mut log = settings.log;
+        log.granularity = self.granularity.or(log.granularity);
+        log.extents_per_file = self.extents_per_file.or(log.extents_per_file);
+        log.options()
+    }
 }
 
 impl Mode {
@@ -130,6 +150,12 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     if let Some(at) = &at {
         child.extend(["--at".into(), at.into()]);
     }
+    if let Some(granularity) = arguments.granularity.and_then(|name| name.to_possible_value()) {
+        child.extend(["--granularity".into(), granularity.get_name().into()]);
+    }
+    if let Some(extents) = arguments.extents_per_file {
+        child.extend(["--extents-per-file".into(), extents.to_string().into()]);
+    }
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "mount", None);
     let log = background::log_path(folder.path());
@@ -199,6 +225,7 @@ fn start(
     folder: StateFolder,
     at: Option<PathBuf>,
     mode: Mode,
+    log_options: LogOptions,
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
@@ -211,7 +238,7 @@ fn start(
         },
         ..MountOptions::new(folder.directory())
     });
-    let tree = tracked_folder::open(&folder, compared)?;
+    let tree = tracked_folder::open(&folder, log_options, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
     let scan: &ScanReport = daemon.tree().scan_report();
@@ -251,7 +278,10 @@ fn run_foreground(
     let slot = watch_signals()?;
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
-    let (daemon, ready) = start(folder, at, arguments.mode, &slot, &mut |nodes| progress.compared(nodes))?;
+    let options = arguments.log_options(settings);
+    let (daemon, ready) = start(folder, at, arguments.mode, options, &slot, &mut |nodes| {
+        progress.compared(nodes)
+    })?;
     progress.finish();
     // A reader that went away does not end the mount.
     let _ = print_ready(&ready, &known, settings);
@@ -272,7 +302,15 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
         };
-        start(folder, arguments.at.clone(), arguments.mode, &slot, &mut compared)
+        let options = arguments.log_options(settings);
+        start(
+            folder,
+            arguments.at.clone(),
+            arguments.mode,
+            options,
+            &slot,
+            &mut compared,
+        )
     })();
     match began {
         Ok((daemon, ready)) => {
@@ -317,6 +355,11 @@ fn log(text: &str) {
 fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
     tracked_folder::warn_of_other_file_systems(folder, output);
+    if let Ok(Some(daemon)) = tracked_folder::daemon(folder)
+        && let Ok(status) = daemon.status()
+    {
+        consumer_notes::warn(&status.consumers, folder, output);
+    }
     if output.json {
         return output.object("summary", ready);
     }

@@ -1,30 +1,30 @@
-//! `byteback status`: whether folders are tracked, since when, with every gap, and when they were last backed up.
+//! `byteback status`: whether folders are tracked, since when, with every gap; when they were last backed up; what is not known of
+//! them, and what knowing the rest costs.
+//!
+//! This file finds out; `text` tells people, `lines` programs.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+mod lines;
+mod text;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use byteback_control::{ConsumerStatus, TreeService, TreeStatus};
+use byteback_control::{
+    ChangesCursor, ConsumerStatus, ContentChange, CutRequest, NamedCut, Outcome, TreeService, TreeStatus,
+};
 use byteback_daemon::{DaemonError, StateFolder};
 use byteback_host::clock::RealClock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::RealRandomness;
-use byteback_oplog::Log;
+use byteback_oplog::{Content, Epoch, Log, WholeReason};
 use clap::Args;
 use serde::Serialize;
 
 use crate::binding::Binding;
-use crate::coverage::{Cause, Coverage, Gap};
 use crate::error::{CommandError, Result};
 use crate::last_backup::LastBackup;
-use crate::mount_table;
 use crate::settings::Settings;
-use crate::timestamp;
 use crate::tracked_folder;
-use crate::wording::{age, counted};
-
-/// Gaps that are shown without `-v`.
-const GAPS_SHOWN: usize = 5;
 
 /// Flags of `status`.
 #[derive(Args, Debug)]
@@ -32,6 +32,48 @@ pub(crate) struct StatusArguments {
     /// The folder; without it, all that are known
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
+}
+
+/// What a log and its daemon say.
+struct Logged {
+    status: TreeStatus,
+    unknown: UnknownFiles,
+    /// The open cuts.
+    cuts: Vec<NamedCut>,
+    /// Memory of the daemon.
+    resident_bytes: Option<u64>,
+}
+
+/// Files that will be read whole because nobody saw what changed in them, by reason, since the eldest mark.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct UnknownFiles {
+    /// Changed while the folder was not mounted.
+    untracked: u64,
+    /// Being changed when tracking ended.
+    interrupted: u64,
+    /// Could not be saved.
+    unsaved: u64,
+    /// The log was lost.
+    log_lost: u64,
+}
+
+impl UnknownFiles {
+    fn count(&mut self, reason: WholeReason) {
+        match reason {
+            WholeReason::Untracked => self.untracked += 1,
+            WholeReason::Interrupted => self.interrupted += 1,
+            WholeReason::Unsaved => self.unsaved += 1,
+            WholeReason::LogLost => self.log_lost += 1,
+            // Of these it is known that they are new to somebody.
+            WholeReason::Created | WholeReason::NoMark | WholeReason::Dropped => {}
+        }
+    }
+
+    fn total(self) -> u64 {
+        [self.untracked, self.interrupted, self.unsaved, self.log_lost]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
 }
 
 /// What is known of one folder.
@@ -45,47 +87,11 @@ enum State {
     /// It is bound, but nothing was tracked or saved yet.
     New,
     /// What its log says.
-    Logged(Box<TreeStatus>),
+    Logged(Box<Logged>),
     /// Its log is in the hands of another process that cannot be asked.
     Busy,
     /// Its log cannot be read.
     Unreadable(String),
-}
-
-#[derive(Serialize)]
-struct Line {
-    directory: String,
-    repository: Option<String>,
-    mounted: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-    #[serde(flatten)]
-    log: Option<LogLine>,
-}
-
-#[derive(Serialize)]
-struct LogLine {
-    mounted_at: Option<byteback_api::ByteString>,
-    mode: Option<String>,
-    pid: Option<u32>,
-    tracked_since: Option<String>,
-    gaps: Vec<GapLine>,
-    epoch: u64,
-    nodes: u64,
-    open_nodes: u64,
-    last_backup: Option<String>,
-    last_snapshot: Option<u64>,
-    backup_pending: bool,
-}
-
-#[derive(Serialize)]
-struct GapLine {
-    from: String,
-    to: Option<String>,
-    #[serde(flatten)]
-    cause: Cause,
-    changed_files: u64,
-    changed_names: u64,
 }
 
 pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()> {
@@ -100,12 +106,12 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
     for (index, folder) in folders.into_iter().enumerate() {
         let known = look(folder, settings)?;
         if output.json {
-            output.object("folder", &line(&known))?;
+            output.object("folder", &lines::line(&known))?;
         } else {
             if index > 0 {
                 output.line("")?;
             }
-            print(&known, settings)?;
+            text::print(&known, settings)?;
         }
     }
     Ok(())
@@ -115,8 +121,8 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     let binding = if folder.exists() { Binding::read(&folder)? } else { None };
     // One folder that cannot be asked does not hide the others.
     let asked = tracked_folder::daemon(&folder).and_then(|daemon| match daemon {
-        Some(daemon) => Ok(State::Logged(Box::new(daemon.status()?))),
-        None => Ok(read_log(&folder)),
+        Some(daemon) => Ok(State::Logged(Box::new(ask(&daemon)?))),
+        None => Ok(read_log(&folder, settings)),
     });
     let state = match asked {
         Err(CommandError::Failed(failure)) => State::Unreadable(match failure.next {
@@ -138,8 +144,52 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     Ok(Known { folder, binding, state })
 }
 
+/// Asks the daemon of a folder.
+fn ask(daemon: &dyn TreeService) -> Result<Logged> {
+    let status = daemon.status()?;
+    let mut unknown = UnknownFiles::default();
+    if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
+        let look = daemon.cut(&CutRequest {
+            consumer: String::new(),
+            everything: false,
+            look_only: true,
+            since: Some(since),
+            anonymous: false,
+        })?;
+        let mut cursor = Some(ChangesCursor::default());
+        while let Some(at) = cursor {
+            let page = daemon.changes(look.cut, at)?;
+            for change in page.nodes {
+                if let ContentChange::Whole(reason) = change.content {
+                    unknown.count(reason);
+                }
+            }
+            cursor = page.next.filter(|next| *next != at);
+        }
+        daemon.finish(look.cut, &Outcome::Abandoned)?;
+    }
+    Ok(Logged {
+        unknown,
+        cuts: daemon.list_cuts().unwrap_or_default(),
+        resident_bytes: resident_bytes(status.pid),
+        status,
+    })
+}
+
+fn eldest_mark(status: &TreeStatus) -> Option<Epoch> {
+    status.consumers.iter().filter_map(|consumer| consumer.mark).min()
+}
+
+/// The memory of a process, as the kernel counts it.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 /// Reads the log of a folder that is not mounted. The folder itself is not looked at.
-fn read_log(folder: &StateFolder) -> State {
+fn read_log(folder: &StateFolder, settings: &Settings) -> State {
     if !folder.path().join("log.redb").exists() {
         return State::New;
     }
@@ -149,13 +199,14 @@ fn read_log(folder: &StateFolder) -> State {
         Err(error) => return State::Unreadable(crate::error::chain(&error)),
     };
     let dir: Arc<dyn DurableDir> = Arc::new(dir);
-    let read = Log::open(&dir, Arc::new(RealClock), &RealRandomness).and_then(|log| {
+    let options = settings.log.options();
+    let read = Log::open_with(&dir, Arc::new(RealClock), &RealRandomness, options).and_then(|log| {
         let counts = log.counts()?;
         let consumers = log.consumers()?.into_iter().map(|(name, state)| {
             let expires_at_ns = log.expires_at_ns(&state);
             ConsumerStatus::of(name, state, expires_at_ns)
         });
-        Ok(TreeStatus {
+        let status = TreeStatus {
             path: byteback_api::ByteString::from(folder.directory().as_os_str().as_encoded_bytes()),
             mounted_at: None,
             mode: None,
@@ -167,10 +218,24 @@ fn read_log(folder: &StateFolder) -> State {
             consumers: consumers.collect(),
             ledger: log.ledger()?,
             usage: log.usage()?,
+        };
+        let mut unknown = UnknownFiles::default();
+        if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
+            for change in log.look()?.changes(Some(since))?.nodes {
+                if let Content::Whole(reason) = change.content {
+                    unknown.count(reason);
+                }
+            }
+        }
+        Ok(Logged {
+            status,
+            unknown,
+            cuts: Vec::new(),
+            resident_bytes: None,
         })
     });
     match read {
-        Ok(status) => State::Logged(Box::new(status)),
+        Ok(logged) => State::Logged(Box::new(logged)),
         Err(error) => State::Unreadable(match tracked_folder::way_out_of_damage(folder, &error) {
             Some(way_out) => format!("it is damaged. {way_out}"),
             None => crate::error::chain(&error),
@@ -178,153 +243,7 @@ fn read_log(folder: &StateFolder) -> State {
     }
 }
 
-fn is_gone(directory: &Path) -> bool {
-    std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
 /// The consumer that counts: the bound repository's.
 fn last_backup<'a>(known: &Known, status: &'a TreeStatus) -> Option<LastBackup<'a>> {
     LastBackup::find(status, &tracked_folder::consumer(known.binding.as_ref()?))
-}
-
-fn line(known: &Known) -> Line {
-    let log = match &known.state {
-        State::Logged(status) => Some(log_line(known, status)),
-        _ => None,
-    };
-    Line {
-        directory: known.folder.directory().display().to_string(),
-        repository: known.binding.as_ref().map(|binding| binding.repository.to_string()),
-        mounted: log.as_ref().is_some_and(|log| log.mounted_at.is_some()),
-        problem: match &known.state {
-            State::Busy => Some("another process is using the folder".to_owned()),
-            State::Unreadable(why) => Some(why.clone()),
-            State::New | State::Logged(_) => None,
-        },
-        log,
-    }
-}
-
-fn log_line(known: &Known, status: &TreeStatus) -> LogLine {
-    let coverage = Coverage::of(&status.ledger);
-    let last = last_backup(known, status);
-    let gaps = coverage.gaps.iter().map(|gap| GapLine {
-        from: timestamp::rfc3339(gap.from_ns),
-        to: gap.to_ns.map(timestamp::rfc3339),
-        cause: gap.cause,
-        changed_files: gap.changed_files,
-        changed_names: gap.changed_names,
-    });
-    LogLine {
-        mounted_at: status.mounted_at.clone(),
-        mode: status.mode.clone(),
-        pid: status.mounted_at.is_some().then_some(status.pid),
-        tracked_since: coverage.tracked_since_ns.map(timestamp::rfc3339),
-        gaps: gaps.collect(),
-        epoch: status.epoch.0,
-        nodes: status.nodes,
-        open_nodes: status.open_nodes,
-        last_backup: last.and_then(LastBackup::saved_at_ns).map(timestamp::rfc3339),
-        last_snapshot: last.and_then(LastBackup::snapshot_id),
-        backup_pending: last.is_some_and(LastBackup::has_pending),
-    }
-}
-
-fn print(known: &Known, settings: &Settings) -> Result<()> {
-    let output = settings.output;
-    let directory = known.folder.directory();
-    output.line(directory.display())?;
-    match &known.state {
-        _ if is_gone(directory) => {
-            output.line("  the folder is gone; what was saved of it is not")?;
-            output.line(format!(
-                "  to bring it back: byteback restore; to forget its log: rm -r {}",
-                known.folder.path().display()
-            ))?;
-        }
-        State::New => output.line("  not mounted, nothing tracked yet")?,
-        State::Busy => output.line("  in use by another command (a backup, or a mount that is starting)")?,
-        State::Unreadable(why) => output.line(format!("  its log cannot be read: {why}"))?,
-        State::Logged(status) => print_tracking(status, known, settings)?,
-    }
-    let Some(binding) = &known.binding else {
-        return output.line(format!(
-            "  not backed up; bind it with: byteback init {} -r URL",
-            directory.display()
-        ));
-    };
-    output.line(format!("  backed up to {}", binding.repository))?;
-    let last = match &known.state {
-        State::Logged(status) => last_backup(known, status),
-        _ => None,
-    };
-    match last.and_then(|last| Some((last.saved_at_ns()?, last.snapshot_id()))) {
-        Some((saved_at_ns, snapshot)) => {
-            let (ago, at) = (age(saved_at_ns, timestamp::now_ns()), timestamp::local(saved_at_ns));
-            let snapshot = snapshot.map_or_else(String::new, |id| format!(", snapshot {id}"));
-            output.line(format!("  last backup {ago} ago ({at}){snapshot}"))?;
-        }
-        None if matches!(known.state, State::Logged(_) | State::New) => output.line("  never backed up yet")?,
-        None => {}
-    }
-    if last.is_some_and(LastBackup::has_pending) {
-        output.line("  a later backup did not end; the next one asks the server what became of it")?;
-    }
-    Ok(())
-}
-
-fn print_tracking(status: &TreeStatus, known: &Known, settings: &Settings) -> Result<()> {
-    let output = settings.output;
-    let coverage = Coverage::of(&status.ledger);
-    match (&status.mounted_at, coverage.tracked_since_ns) {
-        (Some(at), Some(since)) => {
-            let elsewhere = at.as_bytes() != known.folder.directory().as_os_str().as_encoded_bytes();
-            let place = if elsewhere { format!(" at {at}") } else { String::new() };
-            let mode = status.mode.as_deref().unwrap_or("exact");
-            let point = Path::new(std::ffi::OsStr::from_bytes(at.as_bytes()));
-            if mount_table::at(point).is_none() {
-                output.line(format!(
-                    "  unmounted{place}, but programs still have files of it open; process {} tracks these",
-                    status.pid
-                ))?;
-            } else {
-                output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?;
-            }
-            let (ago, at) = (age(since, timestamp::now_ns()), timestamp::local(since));
-            output.line(format!("  tracked since {at} ({ago}) without a gap"))?;
-        }
-        _ => {
-            let dead = mount_table::at(known.folder.directory()).is_some();
-            output.line(if dead {
-                "  NOT TRACKED: its daemon has died"
-            } else {
-                "  not mounted: changes are not tracked"
-            })?;
-        }
-    }
-    let nodes = counted(status.nodes, "file or directory", "files and directories");
-    if output.verbosity > 0 {
-        let open = counted(status.open_nodes, "open write intent", "open write intents");
-        output.line(format!("  {nodes}, {open}, epoch {}", status.epoch))?;
-    } else {
-        output.line(format!("  {nodes}"))?;
-    }
-    let hidden = if output.verbosity > 0 {
-        0
-    } else {
-        coverage.gaps.len().saturating_sub(GAPS_SHOWN)
-    };
-    if !coverage.gaps.is_empty() {
-        output.line("  gaps:")?;
-    }
-    if hidden > 0 {
-        output.line(format!(
-            "    {}; -v shows all",
-            counted(hidden as u64, "older gap", "older gaps")
-        ))?;
-    }
-    for gap in coverage.gaps.iter().skip(hidden) {
-        output.line(format!("    {}", Gap::words(gap)))?;
-    }
-    Ok(())
 }

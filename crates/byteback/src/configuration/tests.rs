@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn parsed(text: &str) -> Result<Defaults> {
+fn parsed(text: &str) -> Result<Configuration> {
     parse(text, Path::new("config.toml"))
 }
 
@@ -10,10 +10,32 @@ fn parsed(text: &str) -> Result<Defaults> {
 fn the_users_file_lies_over_the_systems() {
     let system = parsed("[defaults]\nrepo = \"http://host/a\"\nprogress_fps = 2").unwrap();
     let user = parsed("[defaults]\nrepo = \"http://host/b\"").unwrap();
-    let both = user.over(system);
+    let both = user.defaults.over(system.defaults);
     assert_eq!(both.repo.as_deref(), Some("http://host/b"));
     assert_eq!(both.progress_fps, Some(2.0));
-    assert_eq!(parsed("").unwrap(), Defaults::default());
+    assert_eq!(parsed("").unwrap(), Configuration::default());
+}
+
+#[test]
+fn the_log_is_kept_as_the_files_say() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let system = parsed("[log]\ngranularity = \"page\"\nwarn_after_days = 7").unwrap();
+    let user = parsed("[log]\ngranularity = \"adaptive\"\nextents_per_file = 12\ndrop_after_days = 30").unwrap();
+    let both = user.log.over(system.log).options();
+    assert_eq!(
+        (both.granularity, both.extents_per_file_max),
+        (Granularity::Adaptive, 12)
+    );
+    assert_eq!((both.expiry.warn_after, both.expiry.drop_after), (day * 7, day * 30));
+    assert_eq!(LogSection::default().options(), LogOptions::default());
+    for wrong in [
+        "granularity = \"bit\"",
+        "extents_per_file = 0",
+        "drop_after_days = -1",
+        "extents = 5",
+    ] {
+        assert!(parsed(&format!("[log]\n{wrong}")).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -165,6 +165,9 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         .fine();
     check.of("consumers begin`, `consumers done", &begun);
     let epoch = begun.line("summary")["epoch"].to_string();
+    let drop = ["consumers", "drop", "d", tree.to_str().unwrap(), "--json"];
+    world.run(&["consumers", "begin", "d", tree.to_str().unwrap()]).fine();
+    check.of("consumers drop", &world.run(&drop).fine());
     let (file, delta) = (tree.join("file"), world.path("delta"));
     let exported = [
         "export-delta",

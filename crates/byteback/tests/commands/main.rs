@@ -6,6 +6,7 @@
 //! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount |
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
+//! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
@@ -28,6 +29,7 @@ mod random;
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod tree;
 
+mod consumers;
 mod exports;
 mod failing;
 mod json;

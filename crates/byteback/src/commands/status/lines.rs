@@ -1,0 +1,135 @@
+//! A folder's state as a JSON line.
+
+use byteback_api::ByteString;
+use serde::Serialize;
+
+use super::{Known, Logged, State, UnknownFiles, last_backup};
+use crate::coverage::{Cause, Coverage};
+use crate::last_backup::LastBackup;
+use crate::timestamp;
+
+#[derive(Serialize)]
+pub(super) struct Line {
+    directory: String,
+    repository: Option<String>,
+    mounted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(flatten)]
+    log: Option<LogLine>,
+}
+
+#[derive(Serialize)]
+struct LogLine {
+    mounted_at: Option<ByteString>,
+    mode: Option<String>,
+    pid: Option<u32>,
+    tracked_since: Option<String>,
+    gaps: Vec<GapLine>,
+    epoch: u64,
+    nodes: u64,
+    open_nodes: u64,
+    last_backup: Option<String>,
+    last_snapshot: Option<u64>,
+    backup_pending: bool,
+    unknown_files: UnknownFiles,
+    log_bytes: u64,
+    pending_ranges: u64,
+    pending_files: u64,
+    range_bytes: u64,
+    resident_bytes: Option<u64>,
+    cuts: Vec<CutLine>,
+    consumers: Vec<ConsumerLine>,
+}
+
+#[derive(Serialize)]
+struct CutLine {
+    name: ByteString,
+    opened: String,
+    kept_bytes: u64,
+    lost: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ConsumerLine {
+    name: String,
+    mark: Option<u64>,
+    saved: Option<String>,
+    expires: Option<String>,
+    dropped: Option<String>,
+}
+
+#[derive(Serialize)]
+struct GapLine {
+    from: String,
+    to: Option<String>,
+    #[serde(flatten)]
+    cause: Cause,
+    changed_files: u64,
+    changed_names: u64,
+}
+
+pub(super) fn line(known: &Known) -> Line {
+    let log = match &known.state {
+        State::Logged(logged) => Some(log_line(known, logged)),
+        _ => None,
+    };
+    Line {
+        directory: known.folder.directory().display().to_string(),
+        repository: known.binding.as_ref().map(|binding| binding.repository.to_string()),
+        mounted: log.as_ref().is_some_and(|log| log.mounted_at.is_some()),
+        problem: match &known.state {
+            State::Busy => Some("another process is using the folder".to_owned()),
+            State::Unreadable(why) => Some(why.clone()),
+            State::New | State::Logged(_) => None,
+        },
+        log,
+    }
+}
+
+fn log_line(known: &Known, logged: &Logged) -> LogLine {
+    let status = &logged.status;
+    let coverage = Coverage::of(&status.ledger);
+    let last = last_backup(known, status);
+    let gaps = coverage.gaps.iter().map(|gap| GapLine {
+        from: timestamp::rfc3339(gap.from_ns),
+        to: gap.to_ns.map(timestamp::rfc3339),
+        cause: gap.cause,
+        changed_files: gap.changed_files,
+        changed_names: gap.changed_names,
+    });
+    let cuts = logged.cuts.iter().map(|cut| CutLine {
+        name: cut.name.clone(),
+        opened: timestamp::rfc3339(cut.opened_at_ns),
+        kept_bytes: cut.kept_bytes,
+        lost: cut.lost.clone(),
+    });
+    let consumers = status.consumers.iter().map(|consumer| ConsumerLine {
+        name: consumer.name.clone(),
+        mark: consumer.mark.map(|mark| mark.0),
+        saved: (consumer.saved_at_ns != 0).then(|| timestamp::rfc3339(consumer.saved_at_ns)),
+        expires: consumer.expires_at_ns.map(timestamp::rfc3339),
+        dropped: consumer.dropped.map(|dropped| timestamp::rfc3339(dropped.at_ns)),
+    });
+    LogLine {
+        mounted_at: status.mounted_at.clone(),
+        mode: status.mode.clone(),
+        pid: status.mounted_at.is_some().then_some(status.pid),
+        tracked_since: coverage.tracked_since_ns.map(timestamp::rfc3339),
+        gaps: gaps.collect(),
+        epoch: status.epoch.0,
+        nodes: status.nodes,
+        open_nodes: status.open_nodes,
+        last_backup: last.and_then(LastBackup::saved_at_ns).map(timestamp::rfc3339),
+        last_snapshot: last.and_then(LastBackup::snapshot_id),
+        backup_pending: last.is_some_and(LastBackup::has_pending),
+        unknown_files: logged.unknown,
+        log_bytes: status.usage.database_bytes.saturating_add(status.usage.intents_bytes),
+        pending_ranges: status.usage.pending_extents,
+        pending_files: status.usage.pending_nodes,
+        range_bytes: status.usage.extent_bytes,
+        resident_bytes: logged.resident_bytes,
+        cuts: cuts.collect(),
+        consumers: consumers.collect(),
+    }
+}

@@ -1,0 +1,196 @@
+//! A folder's state in sentences.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::{Known, Logged, State, UnknownFiles, last_backup};
+use crate::commands::consumers::saved_in_words;
+use crate::consumer_notes;
+use crate::coverage::{Coverage, Gap};
+use crate::error::Result;
+use crate::last_backup::LastBackup;
+use crate::mount_table;
+use crate::settings::Settings;
+use crate::timestamp;
+use crate::tracked_folder;
+use crate::wording::{age, counted, grouped, listed, size};
+
+/// Gaps that are shown without `-v`.
+const GAPS_SHOWN: usize = 5;
+
+fn is_gone(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let directory = known.folder.directory();
+    output.line(directory.display())?;
+    match &known.state {
+        _ if is_gone(directory) => {
+            output.line("  the folder is gone; what was saved of it is not")?;
+            output.line(format!(
+                "  to bring it back: byteback restore; to forget its log: rm -r {}",
+                known.folder.path().display()
+            ))?;
+        }
+        State::New => output.line("  not mounted, nothing tracked yet")?,
+        State::Busy => output.line("  in use by another command (a backup, or a mount that is starting)")?,
+        State::Unreadable(why) => output.line(format!("  its log cannot be read: {why}"))?,
+        State::Logged(logged) => print_tracking(logged, known, settings)?,
+    }
+    print_backup(known, settings)?;
+    match &known.state {
+        State::Logged(logged) => print_cost(logged, known, settings),
+        _ => Ok(()),
+    }
+}
+
+fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let Some(binding) = &known.binding else {
+        return output.line(format!(
+            "  not backed up to a server; bind it with: byteback init {} -r URL",
+            known.folder.directory().display()
+        ));
+    };
+    output.line(format!("  backed up to {}", binding.repository))?;
+    let last = match &known.state {
+        State::Logged(logged) => last_backup(known, &logged.status),
+        _ => None,
+    };
+    match last.and_then(|last| Some((last.saved_at_ns()?, last.snapshot_id()))) {
+        Some((saved_at_ns, snapshot)) => {
+            let (ago, at) = (age(saved_at_ns, timestamp::now_ns()), timestamp::local(saved_at_ns));
+            let snapshot = snapshot.map_or_else(String::new, |id| format!(", snapshot {id}"));
+            output.line(format!("  last backup {ago} ago ({at}){snapshot}"))?;
+        }
+        None if matches!(known.state, State::Logged(_) | State::New) => output.line("  never backed up yet")?,
+        None => {}
+    }
+    if last.is_some_and(LastBackup::has_pending) {
+        output.line("  a later backup did not end; the next one asks the server what became of it")?;
+    }
+    Ok(())
+}
+
+fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result<()> {
+    let status = &logged.status;
+    let output = settings.output;
+    let coverage = Coverage::of(&status.ledger);
+    match (&status.mounted_at, coverage.tracked_since_ns) {
+        (Some(at), Some(since)) => {
+            let elsewhere = at.as_bytes() != known.folder.directory().as_os_str().as_encoded_bytes();
+            let place = if elsewhere { format!(" at {at}") } else { String::new() };
+            let mode = status.mode.as_deref().unwrap_or("exact");
+            let point = Path::new(std::ffi::OsStr::from_bytes(at.as_bytes()));
+            if mount_table::at(point).is_none() {
+                output.line(format!(
+                    "  unmounted{place}, but programs still have files of it open; process {} tracks these",
+                    status.pid
+                ))?;
+            } else {
+                output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?;
+            }
+            let (ago, at) = (age(since, timestamp::now_ns()), timestamp::local(since));
+            output.line(format!("  tracked since {at} ({ago}) without a gap"))?;
+        }
+        _ => {
+            let dead = mount_table::at(known.folder.directory()).is_some();
+            output.line(if dead {
+                "  NOT TRACKED: its daemon has died"
+            } else {
+                "  not mounted: changes are not tracked"
+            })?;
+        }
+    }
+    let nodes = counted(status.nodes, "file or directory", "files and directories");
+    if output.verbosity > 0 {
+        let open = counted(status.open_nodes, "open write intent", "open write intents");
+        output.line(format!("  {nodes}, {open}, epoch {}", status.epoch))?;
+    } else {
+        output.line(format!("  {nodes}"))?;
+    }
+    print_unknown(logged.unknown, settings)?;
+    let hidden = if output.verbosity > 0 {
+        0
+    } else {
+        coverage.gaps.len().saturating_sub(GAPS_SHOWN)
+    };
+    if !coverage.gaps.is_empty() {
+        output.line("  gaps:")?;
+    }
+    if hidden > 0 {
+        output.line(format!(
+            "    {}; -v shows all",
+            counted(hidden as u64, "older gap", "older gaps")
+        ))?;
+    }
+    for gap in coverage.gaps.iter().skip(hidden) {
+        output.line(format!("    {}", Gap::words(gap)))?;
+    }
+    Ok(())
+}
+
+/// What will be read whole, as nobody saw what changed in it.
+fn print_unknown(unknown: UnknownFiles, settings: &Settings) -> Result<()> {
+    if unknown.total() == 0 {
+        return Ok(());
+    }
+    let reasons: Vec<String> = [
+        (unknown.untracked, "changed while the folder was not mounted"),
+        (unknown.interrupted, "being changed when tracking last ended"),
+        (unknown.unsaved, "not saved last time"),
+        (unknown.log_lost, "as the log was lost"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, why)| format!("{} {why}", grouped(count)))
+    .collect();
+    settings.output.line(format!(
+        "  {} to be read whole: {}",
+        counted(unknown.total(), "file is", "files are"),
+        listed(&reasons)
+    ))
+}
+
+/// What the tracking costs, and for whom something is held.
+fn print_cost(logged: &Logged, known: &Known, settings: &Settings) -> Result<()> {
+    let (output, now_ns) = (settings.output, timestamp::now_ns());
+    let usage = &logged.status.usage;
+    let log_bytes = usage.database_bytes.saturating_add(usage.intents_bytes);
+    let pending = match usage.pending_extents {
+        0 => String::new(),
+        ranges => format!(
+            ", and {} of {} in memory",
+            counted(ranges, "range", "ranges"),
+            counted(usage.pending_nodes, "file", "files")
+        ),
+    };
+    let memory = match logged.resident_bytes {
+        Some(bytes) => format!("; memory of the daemon {}", size(bytes)),
+        None => String::new(),
+    };
+    output.line(format!("  log {} on disk{pending}{memory}", size(log_bytes)))?;
+    for cut in &logged.cuts {
+        let state = match &cut.lost {
+            Some(why) => format!("lost: {why}"),
+            None => format!("{} kept for it", size(cut.kept_bytes)),
+        };
+        let since = age(cut.opened_at_ns, now_ns);
+        output.line(format!("  cut {}, open for {since}, {state}", cut.name))?;
+    }
+    let own = known.binding.as_ref().map(tracked_folder::consumer);
+    for consumer in &logged.status.consumers {
+        if own.as_ref() != Some(&consumer.name) {
+            let state = match (consumer.dropped, consumer.saved_at_ns) {
+                (None, 0) => "nothing saved yet".to_owned(),
+                (None, _) => format!("saved {}", saved_in_words(consumer, now_ns)),
+                (Some(_), _) => saved_in_words(consumer, now_ns),
+            };
+            output.line(format!("  consumer {}: {state}", consumer.name))?;
+        }
+    }
+    consumer_notes::warn(&logged.status.consumers, &known.folder, output);
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! What is said of consumers that nobody hears of any more: before they are dropped, and after. Never silently.
+
+use byteback_control::ConsumerStatus;
+use byteback_daemon::StateFolder;
+use byteback_oplog::DropReason;
+
+use crate::output::Output;
+use crate::timestamp;
+use crate::wording::age;
+
+/// What a user should know of a consumer, in one sentence, and what can be done; none if all is well.
+pub(crate) fn note(consumer: &ConsumerStatus, now_ns: i64) -> Option<String> {
+    let name = &consumer.name;
+    if let Some(expires_at_ns) = consumer.expires_at_ns {
+        let silent = age(consumer.heard_at_ns, now_ns);
+        let date = timestamp::local(expires_at_ns.max(now_ns));
+        return Some(format!(
+            "nothing was heard of the consumer '{name}' for {silent}; after {date} it is dropped, and everything counts as \
+             changed if it returns"
+        ));
+    }
+    let dropped = consumer
+        .dropped
+        .filter(|dropped| dropped.reason == DropReason::Expired)?;
+    Some(format!(
+        "the consumer '{name}' was dropped on {}, as nothing had been heard of it; everything counts as changed if it \
+         returns",
+        timestamp::local(dropped.at_ns)
+    ))
+}
+
+/// Says so of each consumer of a folder.
+pub(crate) fn warn(consumers: &[ConsumerStatus], folder: &StateFolder, output: Output) {
+    let now_ns = timestamp::now_ns();
+    for consumer in consumers {
+        if let Some(note) = note(consumer, now_ns) {
+            let (name, directory) = (&consumer.name, folder.directory().display());
+            output.warn(&format!(
+                "{note}. To be rid of this: byteback consumers drop '{name}' {directory}"
+            ));
+        }
+    }
+}
