@@ -12,7 +12,7 @@ use byteback_mount::CacheMode;
 use byteback_oplog::Granularity;
 use rustix::fs::Mode;
 
-use crate::fixture::{Fixture, set_mode};
+use crate::fixture::{Fixture, little_undo, set_mode};
 use crate::operations::{Random, Seen, Side, compare, generate, look, seed};
 use crate::saved::{Begun, Saved};
 
@@ -82,14 +82,25 @@ struct Consumer {
     begun: Option<(Begun, BTreeMap<PathBuf, Seen>, Client)>,
 }
 
-fn run(mode: CacheMode, restless: bool, seed: u64, duration: Duration) {
+/// What is special about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Usual,
+    /// What happens once in a while happens all the time.
+    Restless,
+    /// The same, and the daemon is a process that is killed now and then.
+    Mortal,
+}
+
+fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration) {
     // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
     // SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let mut random = Random::new(seed);
     let mut fixture = Fixture::new(mode);
-    if restless {
+    let restless = life != Life::Usual;
+    if life == Life::Restless {
         let granularities = [
             Granularity::Byte,
             Granularity::Byte,
@@ -109,7 +120,14 @@ fn run(mode: CacheMode, restless: bool, seed: u64, duration: Duration) {
         begun: None,
     });
     let mut sides = [Side::new(fixture.tree()), Side::new(plain.path().to_owned())];
-    fixture.mount();
+    if restless && random.below(2) == 0 {
+        fixture.undo = Some(little_undo());
+    }
+    let mount = |fixture: &mut Fixture| match life {
+        Life::Mortal => fixture.mount_mortal(),
+        _ => fixture.mount(),
+    };
+    mount(&mut fixture);
     let started = Instant::now();
     let mut history: Vec<String> = Vec::new();
     let (mut operations, mut backups, mut restarts) = (0_u64, 0_u64, 0_u64);
@@ -135,10 +153,18 @@ fn run(mode: CacheMode, restless: bool, seed: u64, duration: Duration) {
                 for consumer in &mut consumers {
                     consumer.begun = None;
                 }
-                history.push("restart".to_owned());
-                fixture.umount();
+                if life == Life::Mortal && random.below(4) > 0 {
+                    history.push("killed".to_owned());
+                    fixture.kill();
+                } else if life == Life::Mortal {
+                    history.push("restart".to_owned());
+                    fixture.umount_mortal();
+                } else {
+                    history.push("restart".to_owned());
+                    fixture.umount();
+                }
                 compare(&fixture.tree(), mode, plain.path(), "below, while not mounted");
-                fixture.mount();
+                mount(&mut fixture);
                 restarts += 1;
             }
             _ => {
@@ -183,31 +209,37 @@ fn run(mode: CacheMode, restless: bool, seed: u64, duration: Duration) {
     }
 }
 
-fn in_a_thread(mode: CacheMode, restless: bool) {
+fn in_a_thread(mode: CacheMode, life: Life) {
     let seed = seed();
-    std::thread::spawn(move || run(mode, restless, seed, Duration::from_secs(8)))
+    std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8)))
         .join()
         .unwrap();
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_exact() {
-    in_a_thread(CacheMode::Exact, false);
+    in_a_thread(CacheMode::Exact, Life::Usual);
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_fast() {
-    in_a_thread(CacheMode::Fast, false);
+    in_a_thread(CacheMode::Fast, Life::Usual);
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_exact() {
-    in_a_thread(CacheMode::Exact, true);
+    in_a_thread(CacheMode::Exact, Life::Restless);
 }
 
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_fast() {
-    in_a_thread(CacheMode::Fast, true);
+    in_a_thread(CacheMode::Fast, Life::Restless);
+}
+
+/// In this mode everything that returned is in the directory below, so that nothing is lost with the daemon.
+#[test]
+fn what_is_saved_equals_the_tree_at_the_cut_with_a_daemon_that_is_killed() {
+    in_a_thread(CacheMode::Exact, Life::Mortal);
 }
 
 /// The canary: if a range is kept from the log, the harness must notice.

@@ -1,9 +1,10 @@
 //! A daemon over a temporary directory, in this process.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use byteback_control::{Client, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Rhythm, Service, StateFolder, TrackedTree};
@@ -22,7 +23,45 @@ pub(crate) struct Fixture {
     running: Option<Running>,
     /// Whether old bytes are kept when it is mounted next.
     pub(crate) undo: Option<UndoOptions>,
+    /// A daemon in a process of its own, which may be killed.
+    process: Option<Child>,
 }
+
+/// Set for a process that shall be a daemon: the directory of the fixture.
+const SERVE: &str = "BYTEBACK_TEST_SERVE";
+/// Set beside it where old bytes are to be kept.
+const SERVE_WITH_UNDO: &str = "BYTEBACK_TEST_SERVE_WITH_UNDO";
+
+/// Old bytes are kept for so short a time, and so few of them, that they are dropped all the time.
+pub(crate) fn little_undo() -> UndoOptions {
+    UndoOptions::new(1_500_000_000, 300_000)
+}
+
+/// The body of the test named `serve`, in a process that was started to be a restless daemon.
+pub(crate) fn serve_as_daemon() {
+    let Some(directory) = std::env::var_os(SERVE).map(PathBuf::from) else {
+        return;
+    };
+    let folder = StateFolder::of(&directory.join("tree"), &directory.join("state")).unwrap();
+    let mut log = LogOptions::default();
+    log.extents_per_file_max = 5;
+    let tree = match std::env::var_os(SERVE_WITH_UNDO) {
+        Some(_) => TrackedTree::open_with_undo(folder, log, little_undo(), &mut |_| {}).unwrap(),
+        None => TrackedTree::open_with(folder, log, &mut |_| {}).unwrap(),
+    };
+    let mount = MountOptions::new(directory.join("tree"));
+    let rhythm = RESTLESS;
+    let daemon = Daemon::start(tree, &DaemonOptions { mount, rhythm }).unwrap();
+    std::fs::write(directory.join("ready"), b"").unwrap();
+    daemon.run().unwrap();
+}
+
+/// Everything that is done once in a while, all the time.
+const RESTLESS: Rhythm = Rhythm {
+    checkpoint_every: Duration::from_millis(2),
+    close_after: Duration::from_millis(25),
+    compact_layers: 3,
+};
 
 impl Fixture {
     pub(crate) fn new(mode: CacheMode) -> Self {
@@ -49,17 +88,14 @@ impl Fixture {
             log: LogOptions::default(),
             running: None,
             undo: None,
+            process: None,
         }
     }
 
     /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are closed while programs are at work,
     /// layers are merged, files have more ranges than are kept.
     pub(crate) fn restless(&mut self, granularity: Granularity) {
-        self.rhythm = Rhythm {
-            checkpoint_every: Duration::from_millis(2),
-            close_after: Duration::from_millis(25),
-            compact_layers: 3,
-        };
+        self.rhythm = RESTLESS;
         self.log.extents_per_file_max = 5;
         self.log.granularity = granularity;
     }
@@ -108,6 +144,46 @@ impl Fixture {
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
     }
 
+    /// Mounts by a restless daemon in a process of its own.
+    pub(crate) fn mount_mortal(&mut self) {
+        let ready = self.dir.path().join("ready");
+        let _ = std::fs::remove_file(&ready);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "serve", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(SERVE, self.dir.path())
+            .envs(self.undo.map(|_| (SERVE_WITH_UNDO, "1")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let began = Instant::now();
+        while !ready.exists() {
+            assert_eq!(child.try_wait().unwrap(), None, "the daemon ended at once");
+            assert!(began.elapsed() < Duration::from_secs(30), "the daemon does not start");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.process = Some(child);
+    }
+
+    /// Kills that daemon, and waits until the folder is plain again.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.process.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let began = Instant::now();
+        while is_mounted(&self.tree()) {
+            assert!(began.elapsed() < Duration::from_secs(10), "still mounted");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends that daemon in good order.
+    pub(crate) fn umount_mortal(&mut self) {
+        self.client().unmount().unwrap();
+        let mut child = self.process.take().unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.folder().socket()).unwrap()
     }
@@ -131,8 +207,24 @@ impl Fixture {
     }
 }
 
+fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path))
+}
+
 impl Drop for Fixture {
     fn drop(&mut self) {
+        if let Some(mut child) = self.process.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+            // The watcher takes the mount away.
+            let began = Instant::now();
+            while is_mounted(&self.tree()) && began.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         if let Some((mount, run)) = self.running.take() {
             if mount.unmount(byteback_mount::Unmount::IfIdle).is_err() {
                 let _ = mount.unmount(byteback_mount::Unmount::Detach);

@@ -26,3 +26,10 @@ mod other_mount;
 mod saved;
 mod trimming;
 mod undo;
+
+/// The body of the processes that the tests start as daemons.
+#[test]
+#[ignore = "it is run by the other tests, in processes of their own"]
+fn serve() {
+    fixture::serve_as_daemon();
+}
