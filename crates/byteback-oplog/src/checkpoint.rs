@@ -44,6 +44,9 @@ pub trait Settler {
 /// (some file systems keep coarser times still: [`Fence::proves_at`] knows).
 pub const TIME_TICK_NS: i64 = 20_000_000;
 
+/// Nodes that are closed in one go: what is needed to do so is bounded, and cuts come in between.
+const CLOSE_AT_ONCE: usize = 1 << 14;
+
 /// Which nodes a checkpoint closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
@@ -75,17 +78,56 @@ impl Log {
     }
 
     fn try_checkpoint(&self, settler: &dyn Settler, close: Close) -> Result<CheckpointReport> {
+        let now_ns = self.clock.monotonic_ns();
+        let is_quiet = |open: &OpenNode| match close {
+            Close::All => true,
+            Close::QuietFor { ns } => now_ns.saturating_sub(open.changed_at_ns) >= ns,
+        };
+        let mut quiet: Vec<NodeId> = {
+            let state = self.state.lock();
+            let quiet = state.open.iter().filter(|(_, open)| is_quiet(open));
+            quiet.map(|(node, _)| *node).collect()
+        };
+        quiet.sort_unstable();
+        let mut report = CheckpointReport::default();
+        let mut portions = quiet.chunks(CLOSE_AT_ONCE);
+        // At least once, for what is in memory.
+        let mut portion = portions.next().unwrap_or_default();
+        loop {
+            let step = self.checkpoint_and_close(settler, portion, &is_quiet)?;
+            report.closed += step.closed;
+            report.open = step.open;
+            match portions.next() {
+                Some(next) => portion = next,
+                None => return Ok(report),
+            }
+        }
+    }
+
+    /// Closes those of `candidates` that are still quiet.
+    fn checkpoint_and_close(
+        &self,
+        settler: &dyn Settler,
+        candidates: &[NodeId],
+        is_quiet: &dyn Fn(&OpenNode) -> bool,
+    ) -> Result<CheckpointReport> {
         let mut checkpointing = self.checkpointing.lock();
         let now_ns = self.clock.monotonic_ns();
         let mut passed_by = Vec::new();
         let (pending, mut quiet) = {
             let _no_operation = self.gate.write();
             let mut state = self.state.lock();
-            let is_quiet = |_: &NodeId, open: &mut OpenNode| match close {
-                Close::All => true,
-                Close::QuietFor { ns } => now_ns.saturating_sub(open.changed_at_ns) >= ns,
-            };
-            let quiet: Vec<(NodeId, OpenNode)> = state.open.extract_if(is_quiet).collect();
+            let mut quiet: Vec<(NodeId, OpenNode)> = Vec::with_capacity(candidates.len());
+            for node in candidates {
+                if state.open.get(node).is_some_and(is_quiet) {
+                    quiet.extend(state.open.remove_entry(node));
+                }
+            }
+            // After first contact with a large tree every file was open, and the map was a hundred bytes for each.
+            if state.open.len() < state.open.capacity() / 4 {
+                let room = state.open.len() * 2;
+                state.open.shrink_to(room);
+            }
             (state.take_pending(), quiet)
         };
         if pending.is_empty() && quiet.is_empty() {

@@ -63,3 +63,90 @@ proptest! {
         let _ = decode(&bytes, Unit::Page);
     }
 }
+
+/// Writes of one kind, each with its offset and length.
+fn synthetic() -> Vec<(&'static str, Vec<(u64, u64)>)> {
+    use byteback_host::random::SplitMix64;
+    let mut random = SplitMix64::new(7);
+    let mut of = |count: u64, write: &mut dyn FnMut(&mut SplitMix64) -> (u64, u64)| -> Vec<(u64, u64)> {
+        (0..count).map(|_| write(&mut random)).collect()
+    };
+    vec![
+        (
+            "2 MiB in sequential writes of 1 KiB",
+            (0..2048).map(|index| (index * 1024, 1024)).collect(),
+        ),
+        (
+            "2 MiB in random writes of 1 KiB, 10 MiB",
+            of(2048, &mut |random| (random.below((10 << 20) - 1024), 1024)),
+        ),
+        (
+            "2 MiB in random blocks of 1 KiB, 10 MiB",
+            of(2048, &mut |random| (random.below(10 << 10) << 10, 1024)),
+        ),
+        (
+            "2048 random pages of 4 KiB, 100 MiB",
+            of(2048, &mut |random| (random.below(25_600) << 12, 4096)),
+        ),
+        (
+            "5000 random records of 16 to 200 bytes, 1 GiB",
+            of(5000, &mut |random| (random.below(1 << 30), 16 + random.below(185))),
+        ),
+        (
+            "500 records of 16 to 200 bytes in the first 64 KiB",
+            of(500, &mut |random| (random.below(65_000), 16 + random.below(185))),
+        ),
+    ]
+}
+
+fn row(name: &str, files: &[ExtentSet]) -> String {
+    let all: Vec<Density> = files.iter().map(density).collect();
+    let sum = |of: &dyn Fn(&Density) -> u64| all.iter().map(of).sum::<u64>() as f64;
+    let mlogs = sum(&|density| density.mlogs);
+    let paper = if all.iter().all(|density| density.paper_bytes.is_some()) {
+        format!("{:.2}", sum(&|density| density.paper_bytes.unwrap_or(0)) / mlogs)
+    } else {
+        "none".to_owned()
+    };
+    format!(
+        "| {name} | {mlogs} | {paper} | {:.2} |",
+        sum(&|density| density.layer_bytes) / mlogs
+    )
+}
+
+/// The table in docs/format-oplog.md says what is so.
+#[test]
+fn the_table_of_the_documents() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format-oplog.md")).unwrap();
+    let rows: Vec<String> = synthetic()
+        .iter()
+        .map(|(name, writes)| row(name, &[set(writes)]))
+        .collect();
+    println!("{}", rows.join("\n"));
+    for row in rows {
+        assert!(document.contains(&row), "not in docs/format-oplog.md:\n{row}");
+    }
+}
+
+/// The same for recorded writes: lines of a name, a file's number, an offset and a length, in the file that `BYTEBACK_WRITES` names.
+#[test]
+#[ignore = "needs recorded writes"]
+fn the_table_of_recorded_writes() {
+    use std::collections::BTreeMap;
+    let text = std::fs::read_to_string(std::env::var("BYTEBACK_WRITES").unwrap()).unwrap();
+    let mut traces: BTreeMap<&str, BTreeMap<u64, ExtentSet>> = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(' ');
+        let trace = traces.entry(fields.next().unwrap()).or_default();
+        let mut number = || fields.next().unwrap().parse::<u64>().unwrap();
+        let (file, offset, len) = (number(), number(), number());
+        trace
+            .entry(file)
+            .or_default()
+            .extend(ByteRange::from_offset_len(offset, len));
+    }
+    for (name, files) in traces {
+        let files: Vec<ExtentSet> = files.into_values().filter(|ranges| !ranges.is_empty()).collect();
+        println!("{}", row(name, &files));
+    }
+}

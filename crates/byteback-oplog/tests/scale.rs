@@ -1,0 +1,217 @@
+//! A million nodes on a real disk: what asking about few of them costs. Takes a minute and half a gigabyte, hence only on request:
+//! `cargo test --release -p byteback-oplog --test scale -- --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use byteback_extents::ByteRange;
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::{RealRandomness, SplitMix64};
+use byteback_host::tree::{FileKind, Identity, Stat};
+use byteback_oplog::{Close, Content, Fence, Log, NodeId, NodeKind, Settler, TreeView};
+
+const PER_DIRECTORY: u64 = 1000;
+
+/// Directories of a thousand files each, none of which exists.
+struct Imagined {
+    files: u64,
+}
+
+fn stat(inode: u64, kind: FileKind) -> Stat {
+    Stat {
+        kind,
+        mode: 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 1000,
+        rdev: 0,
+        size: inode * 4096,
+        blocks: inode * 8,
+        block_size: 4096,
+        mount_id: None,
+        atime_ns: 1_600_000_000_000_000_000,
+        mtime_ns: 1_600_000_000_000_000_000 + i64::try_from(inode).unwrap(),
+        ctime_ns: 1_600_000_000_000_000_000 + i64::try_from(inode).unwrap(),
+        btime_ns: Some(1_600_000_000_000_000_000),
+        dev: 7,
+        ino: inode,
+    }
+}
+
+impl TreeView for Imagined {
+    type Dir = Option<u64>;
+
+    fn root(&self) -> io::Result<(Self::Dir, Stat)> {
+        Ok((None, stat(2, FileKind::Dir)))
+    }
+
+    fn enter(&self, _: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir> {
+        Ok(Some(name.to_str().unwrap()[1..].parse().unwrap()))
+    }
+
+    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>> {
+        Ok(match dir {
+            None => (0..self.files / PER_DIRECTORY)
+                .map(|number| (OsString::from(format!("d{number}")), stat(10 + number, FileKind::Dir)))
+                .collect(),
+            Some(dir) => (0..PER_DIRECTORY)
+                .map(|number| {
+                    let name = OsString::from(format!("a file with a name {number}.dat"));
+                    (name, stat(1_000_000 + dir * PER_DIRECTORY + number, FileKind::File))
+                })
+                .collect(),
+        })
+    }
+}
+
+/// Knows in which order the scan gives numbers: the root, the directories, then the files of the last directory first.
+struct Settled {
+    directories: u64,
+}
+
+impl Settler for Settled {
+    fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
+        let fence = |node: &NodeId| {
+            let file = node.0.checked_sub(self.directories + 2)?;
+            let directory = self.directories - 1 - file / PER_DIRECTORY;
+            let inode = 1_000_000 + directory * PER_DIRECTORY + file % PER_DIRECTORY;
+            Some(Fence::of(&stat(inode, FileKind::File)))
+        };
+        nodes.iter().map(fence).collect()
+    }
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn timed<T>(what: &str, act: impl FnOnce() -> T) -> (T, Duration) {
+    let before = Instant::now();
+    let value = act();
+    let took = before.elapsed();
+    println!("{what:<60} {took:>12.3?}   resident {:>4} MB", resident_bytes() >> 20);
+    (value, took)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(default)
+}
+
+#[test]
+#[ignore = "takes a minute and half a gigabyte"]
+fn a_hundred_of_a_million_files() {
+    let files = number("BYTEBACK_NODES", 1_000_000);
+    let view = Imagined { files };
+    let folder = tempfile::tempdir().unwrap();
+    let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(folder.path()).unwrap());
+    let clock = || Arc::new(RealClock) as Arc<dyn Clock>;
+    let (log, _) = timed("a new log", || Log::open(&dir, clock(), &RealRandomness).unwrap());
+    timed("first scan", || log.scan(&view, &mut |_| {}).unwrap());
+    let file = |number: u64| {
+        let stat = stat(1_000_000 + number, FileKind::File);
+        log.node_of(&stat.identity()).unwrap().unwrap()
+    };
+    let save = |name: &str| {
+        let cut = log.cut(name, || ()).unwrap();
+        log.advance(name, Some(cut.epoch()), b"").unwrap();
+        cut.epoch()
+    };
+    let settled = Settled {
+        directories: files / PER_DIRECTORY,
+    };
+    let (report, _) = timed("everything is closed", || log.checkpoint(&settled, Close::All).unwrap());
+    assert!(report.closed >= files);
+    timed("first cut and mark", || save("app"));
+    timed("what nobody needs is compacted", || log.compact_all().unwrap());
+    println!("database: {} MB", log.usage().unwrap().database_bytes >> 20);
+
+    let mut random = SplitMix64::new(1);
+    let mut times = Vec::new();
+    let mut since = save("app");
+    for round in 0..20 {
+        for _ in 0..100 {
+            let node = file(random.below(files));
+            let operation = log.begin_write(node, || None).unwrap();
+            operation.wrote(node, ByteRange::new(round * 100, round * 100 + 50).unwrap());
+        }
+        let before = Instant::now();
+        let cut = log.cut("app", || ()).unwrap();
+        let changes = cut.changes(Some(since)).unwrap();
+        let took = before.elapsed();
+        assert!((90..=100).contains(&changes.nodes.len()));
+        assert!(changes.nodes.iter().all(|change| change.kind == NodeKind::File));
+        times.push(took);
+        log.advance("app", Some(cut.epoch()), b"").unwrap();
+        since = cut.epoch();
+        log.compact_all().unwrap();
+    }
+    log.checkpoint(&settled, Close::All).unwrap();
+    println!("cut and changes after 100 writes, median of 20: {:?}", median(times));
+    timed("usage", || log.usage().unwrap());
+    drop(log);
+    let (log, _) = timed("opened again, every page compared", || {
+        Log::open(&dir, clock(), &RealRandomness).unwrap()
+    });
+    let (report, _) = timed("scan of a tree that did not change", || {
+        log.scan(&view, &mut |_| {}).unwrap()
+    });
+    assert_eq!((report.changed_files, report.changed_names), (0, 0));
+    assert!(number("BYTEBACK_NODES", 0) > 0 || resident_bytes() < 150 << 20);
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn one_file_of_ten_layers() {
+    for layers in [1_u64, 2, 5, 10, 1000] {
+        let folder = tempfile::tempdir().unwrap();
+        let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(folder.path()).unwrap());
+        let log = Log::open(&dir, Arc::new(RealClock), &RealRandomness).unwrap();
+        let identity = Identity {
+            dev: 7,
+            ino: 9,
+            birth_ns: Some(1),
+        };
+        let operation = log.begin();
+        let node = operation.created(NodeId::ROOT, OsStr::new("a"), &identity, NodeKind::File);
+        drop(operation);
+        let mut random = SplitMix64::new(3);
+        let mut marks = vec![log.cut_held(|| ()).unwrap()];
+        // Figure 15a: 2 MB of random 1 KB writes to a file of 10 MB, spread over the layers.
+        for _ in 0..layers {
+            for _ in 0..(2048 / layers).max(2) {
+                let at = random.below((10 << 20) - 1024);
+                let operation = log.begin_write(node, || None).unwrap();
+                operation.wrote(node, ByteRange::new(at, at + 1024).unwrap());
+            }
+            marks.push(log.cut_held(|| ()).unwrap());
+        }
+        let since = marks[0].epoch();
+        let cut = log.cut_held(|| ()).unwrap();
+        let mut times = Vec::new();
+        for _ in 0..50 {
+            // A cut of its own each time, as each `delta_open` makes.
+            let cut = log.look().unwrap();
+            let before = Instant::now();
+            let change = cut.change_of(node, Some(since)).unwrap().unwrap();
+            times.push(before.elapsed());
+            assert!(matches!(change.content, Content::Ranges(_)));
+        }
+        let Content::Ranges(ranges) = cut.change_of(node, Some(since)).unwrap().unwrap().content else {
+            panic!("ranges");
+        };
+        println!("{layers:>5} layers, {:>5} extents: {:?}", ranges.len(), median(times));
+    }
+}
