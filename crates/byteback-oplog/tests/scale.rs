@@ -1,6 +1,13 @@
 //! A million nodes on a real disk: what asking about few of them costs. Takes a minute and half a gigabyte, hence only on request:
 //! `cargo test --release -p byteback-oplog --test scale -- --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a measurement, for people"
+)]
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
