@@ -120,3 +120,87 @@ fn once_whole_stays_whole_with_the_first_reason() {
     let back = Layer::decode(&layer.encode()).unwrap();
     assert_eq!((back.whole, back.ranges.len()), (Some(WholeReason::Interrupted), 0));
 }
+
+/// Writes by three kinds of programs, each (offset, length), to a file of 64 MiB.
+fn patterns() -> [(&'static str, Vec<(u64, u64)>); 3] {
+    use byteback_host::random::SplitMix64;
+    const FILE_BYTES: u64 = 64 << 20;
+    let mut random = SplitMix64::new(11);
+    let mut of = |write: &mut dyn FnMut(&mut SplitMix64, u64) -> (u64, u64)| -> Vec<(u64, u64)> {
+        (0..8000).map(|index| write(&mut random, index)).collect()
+    };
+    let hot: Vec<u64> = (0..40).map(|index| index * (FILE_BYTES / 40) + index * 777).collect();
+    [
+        (
+            "random",
+            of(&mut |random, _| (random.below(FILE_BYTES - 1024), 1 + random.below(1024))),
+        ),
+        (
+            "clustered",
+            of(&mut |random, _| {
+                (
+                    hot[random.below(40) as usize] + random.below(200_000),
+                    16 + random.below(300),
+                )
+            }),
+        ),
+        // Pages of a database, and now and then the change counter in its head.
+        (
+            "SQLite-like",
+            of(&mut |random, index| match index % 8 {
+                0 => (24, 16),
+                _ => (random.below(FILE_BYTES / 4096) * 4096, 4096),
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn joining_reports_no_more_than_pages_for_as_many_extents() {
+    for (name, writes) in patterns() {
+        let exact = layer_of(&writes);
+        for extents_max in [100, 500, 2000, 5000] {
+            let written = |granularity, extents_max| {
+                let mut layer = Layer::default();
+                for (start, len) in &writes {
+                    let range = ByteRange::new(*start, start + len).unwrap();
+                    layer.touched(
+                        range,
+                        Bounds {
+                            extents_max,
+                            granularity,
+                        },
+                    );
+                    assert!(layer.ranges.len() <= extents_max);
+                }
+                assert!(exact.ranges.iter().all(|range| layer.ranges.covers(range)));
+                layer.ranges
+            };
+            let extra = |ranges: &ExtentSet| ranges.total_len_bytes() - exact.ranges.total_len_bytes();
+            for granularity in [Granularity::Page, Granularity::Adaptive] {
+                let pages = written(granularity, extents_max);
+                // As many as these have in the end, and no more at any time before.
+                let joined = written(Granularity::Byte, pages.len().max(1));
+                // Joining as they come knows nothing of what will come: what it joined in vain stays joined. If all were known before,
+                // it would be no byte more (`joining_adds_no_more_than_aligning_to_as_many_extents`).
+                let known = {
+                    let mut known = exact.ranges.clone();
+                    known.join_closest(pages.len());
+                    known
+                };
+                println!(
+                    "{name:<12} at most {extents_max:>5} {granularity:?}: {:>5} extents, {:>9} bytes too many; joined {:>9}, \
+                     joined knowing all {:>9}",
+                    pages.len(),
+                    extra(&pages),
+                    extra(&joined),
+                    extra(&known)
+                );
+                assert!(extra(&known) <= extra(&pages), "{name}");
+                // At equal memory, that is at the same bound.
+                let joined = written(Granularity::Byte, extents_max);
+                assert!(extra(&joined) <= extra(&pages), "{name} {extents_max} {granularity:?}");
+            }
+        }
+    }
+}
