@@ -279,7 +279,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
     let consumers = tree.status()?.consumers;
     let (output, now_ns) = (settings.output, timestamp::now_ns());
     let time = |ns: i64| (ns != 0).then(|| timestamp::rfc3339(ns));
-    let mut rows: Vec<[String; 4]> = Vec::new();
+    let mut rows: Vec<[String; 3]> = Vec::new();
     for consumer in &consumers {
         let unsaved = unsaved(tree, consumer)?;
         if output.json {
@@ -305,7 +305,6 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
         }
         rows.push([
             consumer.name.clone(),
-            consumer.mark.map_or_else(|| "-".to_owned(), |mark| format!("@{mark}")),
             saved_in_words(consumer, now_ns),
             match unsaved {
                 _ if consumer.mark.is_none() && consumer.file_marks > 0 => {
@@ -330,7 +329,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
         let directory = known.folder.directory().display();
         return output.say(format!("Nothing has been saved from {directory} yet, by any program."));
     }
-    table(output, ["Name", "Mark", "Saved", "Kept for it since"], &rows)?;
+    table(output, ["Name", "Saved", "Not saved yet"], &rows)?;
     consumer_notes::warn(&consumers, &known.folder, output);
     Ok(())
 }

@@ -900,3 +900,42 @@ fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
         previous = Some(name);
     }
 }
+
+#[test]
+fn the_script_of_the_readme_keeps_a_mirror() {
+    const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+    let scripts = README
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap());
+    let script = scripts
+        .into_iter()
+        .find(|script| script.contains("consumers begin"))
+        .expect("the script is gone from the README");
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let world = tracked();
+    let backup = world.path("backup");
+    fs::create_dir_all(backup.join("copy")).unwrap();
+    let script = script
+        .replace("/data/mail", world.tree().to_str().unwrap())
+        .replace("/backup", backup.to_str().unwrap());
+    let program = Path::new(env!("CARGO_BIN_EXE_byteback"));
+    let path = std::env::var_os("PATH").unwrap();
+    let folders = std::iter::once(program.parent().unwrap().to_owned()).chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(folders).unwrap();
+    for round in 0..rounds(4) {
+        for _ in 0..1 + random.below(25) {
+            change(&world.tree(), &mut random);
+        }
+        let like = world.command::<&str>(&[]);
+        let mut bash = Command::new("bash");
+        bash.args(["-e", "-c", &script]).env_clear();
+        bash.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = bash.env("PATH", &path).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "seed {seed}, round {round}: {stderr}");
+        // -aH: no extended attributes.
+        assert_same(&world, &backup.join("copy"), &format!("seed {seed}, round {round}"));
+    }
+}
