@@ -349,6 +349,7 @@ struct State {
     /// When the names last changed, nanoseconds since 1970.
     changed_at_ns: i64,
     is_over: bool,
+    is_detached: bool,
 }
 
 impl Cuts {
@@ -485,6 +486,25 @@ impl Cuts {
             std::mem::take(&mut state.by_serial)
         };
         drop(open);
+    }
+
+    /// The mount was taken away while it is in use: changes pass it by, so nothing protects a picture any more.
+    pub(crate) fn detach(&self) {
+        let trees: Vec<_> = {
+            let mut state = self.state.lock();
+            state.is_over = true;
+            state.is_detached = true;
+            let ended = state.ended.iter().filter_map(Weak::upgrade);
+            state.by_serial.values().cloned().chain(ended).collect()
+        };
+        for tree in trees {
+            tree.picture.give_up("the folder was unmounted while programs used it");
+        }
+    }
+
+    /// See [`Cuts::detach`].
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state.lock().is_detached
     }
 
     pub(crate) fn named(&self, name: &OsStr) -> Option<Arc<FrozenTree>> {

@@ -115,12 +115,21 @@ impl Deltas {
         {
             return Err(errno(libc::EINVAL));
         }
+        self.check_attached()?;
         let file = self.live.handles.get(handle).ok_or_else(|| errno(libc::EBADF))?;
         if !file.for_reading() {
             return Err(errno(libc::EBADF));
         }
         self.check_room(&self.contexts.lock(), handle, uid)?;
         Ok(file)
+    }
+
+    /// After a lazy unmount changes pass the mount by.
+    fn check_attached(&self) -> io::Result<()> {
+        if self.cuts.is_detached() {
+            return Err(errno(libc::EIO));
+        }
+        Ok(())
     }
 
     fn check_room(&self, contexts: &HashMap<u64, Arc<Context>>, handle: u64, uid: u32) -> io::Result<()> {
@@ -279,6 +288,7 @@ impl Deltas {
             .file
             .read_at(request.offset, buffer)
             .map_err(|error| context.tree.failed(&error))?;
+        self.check_attached()?;
         answer.len_bytes = u32::try_from(got).unwrap_or(0);
         Ok(answer)
     }
@@ -308,7 +318,8 @@ impl Deltas {
                 .say(&format!("the mark of {consumer} could not be moved: {error}"));
             errno(libc::EIO)
         };
-        // What was read after the picture was lost may be of any time.
+        // What was read after the picture was lost, or after its protection, may be of any time.
+        self.check_attached()?;
         if let Some(why) = context.tree.picture.lost() {
             return Err(failed(&why));
         }

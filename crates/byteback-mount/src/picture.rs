@@ -418,6 +418,11 @@ impl Picture {
         self.kept.free();
     }
 
+    /// Gives the picture up for another reason than its own.
+    pub(crate) fn give_up(&self, why: &str) {
+        self.lose(&io::Error::other(why.to_owned()));
+    }
+
     fn check(&self) -> Result<(), PictureError> {
         self.lost
             .lock()

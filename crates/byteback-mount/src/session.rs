@@ -379,6 +379,8 @@ impl Mount {
             Ok(()) => {
                 if how == Unmount::IfIdle {
                     let _ = self.wait();
+                } else if let Some(cuts) = &self.cuts {
+                    cuts.detach();
                 }
                 Ok(())
             }

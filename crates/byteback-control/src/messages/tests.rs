@@ -16,6 +16,19 @@ fn golden_requests_of_version_3() {
     for (request, text) in [
         (Request::Status, r#""status""#),
         (Request::Unmount, r#""unmount""#),
+        (Request::ListCuts, r#""list_cuts""#),
+        (
+            Request::OpenCut {
+                name: ByteString::from("n"),
+            },
+            r#"{"open_cut":{"name":"n"}}"#,
+        ),
+        (
+            Request::CloseCut {
+                name: ByteString::from(&b"\xff"[..]),
+            },
+            r#"{"close_cut":{"name":{"base64":"/w=="}}}"#,
+        ),
         (
             Request::ResolvePending {
                 consumer: "c".to_owned(),

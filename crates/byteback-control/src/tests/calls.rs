@@ -408,3 +408,23 @@ fn a_request_that_fits_no_frame_is_refused_here() {
     assert!(error.message.contains("too long"), "{error}");
     assert!(client.status().is_ok());
 }
+
+#[test]
+fn named_cuts_outlive_the_connection_that_opened_them() {
+    let served = Served::new();
+    let direct = MemoryTree::default();
+    let (one, other) = (served.client(), served.client());
+    for name in [&b"plain"[..], b"\xff odd"] {
+        let name = byteback_api::ByteString::from(name);
+        assert_eq!(one.open_cut(&name), direct.open_cut(&name));
+        assert_eq!(one.open_cut(&name), direct.open_cut(&name), "refused likewise");
+    }
+    drop(one);
+    assert_eq!(other.list_cuts(), direct.list_cuts());
+    assert_eq!(other.list_cuts().unwrap().len(), 2);
+    let name = byteback_api::ByteString::from("plain");
+    for _ in 0..2 {
+        assert_eq!(other.close_cut(&name), direct.close_cut(&name));
+    }
+    assert_eq!(other.list_cuts(), direct.list_cuts());
+}

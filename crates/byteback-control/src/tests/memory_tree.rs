@@ -9,7 +9,8 @@ use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, 
 
 use crate::service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    FinishReport, NameChange, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService,
+    TreeStatus,
 };
 
 /// Items in one page of changes, small, so that there are several.
@@ -46,6 +47,7 @@ pub(super) struct State {
     /// How each cut ended, in order.
     pub(super) finished: Vec<(CutId, Outcome)>,
     pub(super) unmounted: bool,
+    named_cuts: Vec<NamedCut>,
     /// Calls of `read` that wait, and whether they may go on.
     pub(super) waiting: usize,
     gate_is_open: bool,
@@ -404,5 +406,37 @@ impl TreeService for MemoryTree {
         }
         state.unmounted = true;
         Ok(())
+    }
+
+    fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
+        let mut state = self.state();
+        if state.named_cuts.iter().any(|cut| cut.name == *name) {
+            return Err(ServiceError::new(ErrorKind::Refused, "there is one of this name"));
+        }
+        let cut = NamedCut {
+            name: name.clone(),
+            path: ByteString::from(&b"/data/\xfe"[..]),
+            epoch: Epoch(state.epoch),
+            opened_at_ns: -1,
+            kept_bytes: u64::MAX,
+            is_ended: false,
+            lost: Some("full".to_owned()),
+        };
+        state.named_cuts.push(cut.clone());
+        Ok(cut)
+    }
+
+    fn close_cut(&self, name: &ByteString) -> Result<()> {
+        let mut state = self.state();
+        let before = state.named_cuts.len();
+        state.named_cuts.retain(|cut| cut.name != *name);
+        if state.named_cuts.len() == before {
+            return Err(ServiceError::new(ErrorKind::Refused, "there is none of this name"));
+        }
+        Ok(())
+    }
+
+    fn list_cuts(&self) -> Result<Vec<NamedCut>> {
+        Ok(self.state().named_cuts.clone())
     }
 }

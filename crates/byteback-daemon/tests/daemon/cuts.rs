@@ -410,6 +410,27 @@ fn a_cut_that_cannot_keep_what_it_needs_is_lost_and_no_writer_is_refused() {
     fixture.umount();
 }
 
+#[test]
+fn a_cut_is_not_read_when_nothing_protects_it_any_more() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
+    fs::create_dir(cut_path(&fixture, "one")).unwrap();
+    let held = fs::File::open(cut_path(&fixture, "one/file")).unwrap();
+    let live = fs::File::open(fixture.tree().join("file")).unwrap();
+    let delta = byteback_ioctl::DeltaFile::open(&live, "one", None).unwrap();
+    let mut byte = [0];
+    assert_eq!(held.read_at(&mut byte, 299_999).unwrap(), 1);
+    fixture.detach();
+    fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
+    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert_errno(held.read_at(&mut byte, 0), libc::EIO);
+    assert!(delta.read_at(0, &mut byte).is_err());
+    assert!(delta.commit().is_err());
+    assert!(byteback_ioctl::DeltaFile::open(&live, "one", None).is_err());
+    drop((held, live));
+}
+
 /// Taken away however the test ends, before the directory that it lies in.
 struct Mounted(PathBuf);
 
