@@ -28,6 +28,7 @@ mod note;
 mod part_stream;
 mod report;
 mod transfer;
+mod trim;
 
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
@@ -35,11 +36,14 @@ use crate::server_client::ServerClient;
 use byteback_api::messages::SnapshotLabel;
 use byteback_api::problem::Code;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
+use byteback_checksums::ChecksumStore;
 use byteback_control::{ConsumerStatus, CutInfo, CutRequest, Outcome, TreeService};
+use byteback_host::durable::DurableDir;
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_oplog::{NodeId, TreeId};
 use note::Note;
 use std::cell::Cell;
+use std::sync::Arc;
 use transfer::{Sent, transfer};
 
 pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
@@ -71,6 +75,9 @@ pub struct BackupOptions {
     pub force_full: bool,
     /// Make a snapshot also when nothing has changed.
     pub snapshot_if_unchanged: bool,
+    /// Where checksums of what the server has are kept between backups; nobody else uses this directory meanwhile. Without it,
+    /// all that may have changed is sent, or looked for at the server.
+    pub block_checksums: Option<Arc<dyn DurableDir>>,
 }
 
 impl BackupOptions {
@@ -87,6 +94,7 @@ impl BackupOptions {
             dry_run: false,
             force_full: false,
             snapshot_if_unchanged: true,
+            block_checksums: None,
         }
     }
 }
@@ -118,6 +126,12 @@ impl Basis {
         }
     }
 
+    /// The batch that brought the contents which the server has at `base_seq`, if it is one of ours and known.
+    fn batch(&self) -> Option<u64> {
+        let note = self.note.as_ref()?;
+        (self.base_seq == Some(note.seq)).then_some(note.counter)
+    }
+
     fn alarming(why: impl Into<String>) -> Self {
         Self {
             is_alarming: true,
@@ -135,6 +149,8 @@ struct Job<'a> {
     monitor: &'a dyn Monitor,
     /// Whether whole files are looked for in what the server has of them; not any more when a proof was refused.
     examines: Cell<bool>,
+    /// Checksums of what the server has.
+    store: Option<ChecksumStore>,
 }
 
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
@@ -157,6 +173,10 @@ pub fn backup(
         options,
         monitor,
         examines: Cell::new(true),
+        store: match options.dry_run {
+            true => None,
+            false => trim::open_store(options, monitor),
+        },
     };
     let began_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
@@ -463,6 +483,10 @@ impl Job<'_> {
                 },
             )
             .map_err(SyncError::SavedNotNoted)?;
+        if let (Some(store), Some(_)) = (&self.store, &applied) {
+            // If it fails, the next backup does it.
+            let _ = store.settle(Some(counter));
+        }
         report.read_bytes = finished.read_bytes;
         report.kept_bytes = finished.kept_bytes;
         report.daemon_cpu_ns = finished.cpu_ns;

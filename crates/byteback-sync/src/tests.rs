@@ -11,6 +11,7 @@
 //! | `hostile` | answers that no honest server gives |
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `restoring` | what a restore does to a target |
+//! | `trimming` | the client's own block checksums |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
 mod client;
@@ -22,4 +23,5 @@ mod path_list;
 mod restoring;
 mod rig;
 mod scripted_tree;
+mod trimming;
 mod unmounted;

@@ -14,6 +14,7 @@
 //! past a base's end, and the log guarantees that all bytes past the old length were reported as changed.
 
 use super::part_stream::PartStream;
+use super::trim::{BlockSums, Trimmer};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::batch::{ContentBase, ContentChange, NodeRecord};
@@ -99,12 +100,15 @@ pub(crate) fn send_file(
     cut: CutId,
     file: FileChange,
     stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<FileOutcome> {
     // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
     stream.note_once()?;
-    let outcome = read_and_send(tree, cut, file, stream, monitor)?;
+    let node = file.node;
+    let outcome = read_and_send(tree, cut, file, stream, sums, monitor)?;
     if let FileOutcome::Unreadable(_) = outcome {
+        sums.give_up(node);
         stream.take_back()?;
     }
     Ok(outcome)
@@ -115,17 +119,30 @@ fn read_and_send(
     cut: CutId,
     file: FileChange,
     stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<FileOutcome> {
-    let ranges = file.ranges.clone();
+    let (node, len) = (file.node, file.attributes.size);
+    let is_kept = sums.keeps(len);
+    if file.base == ContentBase::Empty || !is_kept {
+        sums.forget(node);
+    }
+    let mut trimmer = is_kept.then(|| Trimmer::new(sums, node, &file.ranges, len));
+    let ranges = match &trimmer {
+        Some(trimmer) => trimmer.widened().to_vec(),
+        None => file.ranges.clone(),
+    };
     let mut sink = DeltaSink::new(file, stream, monitor);
     for some in ranges.chunks(RANGES_PER_READ_MAX) {
         let asked: Vec<(u64, u64)> = some.iter().map(|range| (range.start(), range.len_bytes())).collect();
         // An error of our own has to pass through the service; it waits here meanwhile.
         let mut own_error = None;
-        let node = sink.file.node;
         let read = tree.read(cut, node, &asked, &mut |piece| {
-            sink.piece(piece).map_err(|error| {
+            let taken = match &mut trimmer {
+                Some(trimmer) => trimmer.piece(piece, &mut sink),
+                None => sink.piece(piece),
+            };
+            taken.map_err(|error| {
                 let told = ServiceError::new(ErrorKind::Protocol, error.to_string());
                 own_error = Some(error);
                 told
@@ -142,14 +159,21 @@ fn read_and_send(
             Err(error) if error.kind == ErrorKind::Node => return Ok(FileOutcome::Unreadable(error)),
             Err(error) => return Err(error.into()),
         }
-        if let Some(last) = some.last()
-            && let Err(error) = sink.expect_covered(last.end())
-        {
-            return Ok(FileOutcome::Unreadable(error));
+        if let Some(last) = some.last() {
+            let position = trimmer.as_ref().map_or(sink.position, Trimmer::position);
+            if position != last.end() {
+                return Ok(FileOutcome::Unreadable(ended_early(position, last.end())));
+            }
         }
     }
+    let has_last = trimmer.is_some_and(|trimmer| trimmer.has_last());
     match sink.finish() {
-        Ok(stats) => Ok(FileOutcome::Sent(stats)),
+        Ok(stats) => {
+            if is_kept {
+                sums.end(node, len, has_last);
+            }
+            Ok(FileOutcome::Sent(stats))
+        }
         Err(Failure::File(error)) => Ok(FileOutcome::Unreadable(error)),
         Err(Failure::All(error)) => Err(error),
     }
@@ -171,7 +195,7 @@ impl From<SyncError> for Failure {
 }
 
 /// Takes the pieces of a file and makes deltas of them.
-struct DeltaSink<'a, 'scope, 'env> {
+pub(super) struct DeltaSink<'a, 'scope, 'env> {
     file: FileChange,
     stream: &'a mut PartStream<'scope, 'env>,
     monitor: &'a dyn Monitor,
@@ -214,8 +238,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         }
     }
 
-    fn piece(&mut self, piece: Piece<'_>) -> Result<(), Failure> {
-        check_cancelled(self.monitor)?;
+    pub(super) fn piece(&mut self, piece: Piece<'_>) -> Result<(), Failure> {
         match piece {
             Piece::Hole(range) => {
                 self.advance(range.start(), range.len_bytes())?;
@@ -226,23 +249,40 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 }
             }
             Piece::Data { offset, bytes } => {
-                self.advance(offset, len_u64(bytes.len()))?;
-                self.monitor.event(Event::BytesRead(len_u64(bytes.len())));
-                let (mut offset, mut bytes) = (offset, bytes);
-                while !bytes.is_empty() {
-                    let room = usize::try_from(self.literal_bytes_max - self.literal_bytes).unwrap_or(usize::MAX);
-                    let (now, later) = bytes.split_at(room.min(bytes.len()));
-                    let subject = self.file.id;
-                    self.writer()?
-                        .literal_bytes(offset, now)
-                        .map_err(|error| unusable(subject, error))?;
-                    self.literal_bytes += len_u64(now.len());
-                    offset += len_u64(now.len());
-                    bytes = later;
-                    if self.literal_bytes == self.literal_bytes_max {
-                        self.end_delta()?;
-                    }
-                }
+                self.tell_read(len_u64(bytes.len()))?;
+                self.data(offset, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// So much was read, whatever becomes of it.
+    pub(super) fn tell_read(&self, len_bytes: u64) -> Result<(), Failure> {
+        check_cancelled(self.monitor)?;
+        self.monitor.event(Event::BytesRead(len_bytes));
+        Ok(())
+    }
+
+    /// The server has this part of a range already.
+    pub(super) fn skip(&mut self, part: ByteRange) -> Result<(), Failure> {
+        self.advance(part.start(), part.len_bytes())
+    }
+
+    /// Takes the next bytes.
+    pub(super) fn data(&mut self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Failure> {
+        self.advance(offset, len_u64(bytes.len()))?;
+        while !bytes.is_empty() {
+            let room = usize::try_from(self.literal_bytes_max - self.literal_bytes).unwrap_or(usize::MAX);
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            let subject = self.file.id;
+            self.writer()?
+                .literal_bytes(offset, now)
+                .map_err(|error| unusable(subject, error))?;
+            self.literal_bytes += len_u64(now.len());
+            offset += len_u64(now.len());
+            bytes = later;
+            if self.literal_bytes == self.literal_bytes_max {
+                self.end_delta()?;
             }
         }
         Ok(())
@@ -270,16 +310,6 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 ),
             ))),
         }
-    }
-
-    fn expect_covered(&self, end: u64) -> Result<(), ServiceError> {
-        if self.position == end {
-            return Ok(());
-        }
-        Err(ServiceError::new(
-            ErrorKind::Node,
-            format!("its bytes ended at {}, expected up to {end}", self.position),
-        ))
     }
 
     /// The writer of the delta that is at work.
@@ -389,6 +419,13 @@ impl FileDeltas {
         }
         Ok(self.stats)
     }
+}
+
+fn ended_early(position: u64, end: u64) -> ServiceError {
+    ServiceError::new(
+        ErrorKind::Node,
+        format!("its bytes ended at {position}, expected up to {end}"),
+    )
 }
 
 pub(super) fn unusable(subject: FileId, error: WriteError) -> Failure {

@@ -19,6 +19,7 @@
 
 use super::content::{Failure, FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::part_stream::PartStream;
+use super::trim::{BlockSums, Gathering};
 use crate::error::Result;
 use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::batch::{ContentBase, ProofRecord};
@@ -81,16 +82,18 @@ pub(super) fn send_examined(
     cut: CutId,
     file: &Examined<'_>,
     stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<Examination> {
     // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
     stream.note_once()?;
-    let ended = match read_and_send(tree, cut, file, stream, monitor) {
+    let ended = match read_and_send(tree, cut, file, stream, sums, monitor) {
         Ok((stats, found)) => return Ok(Examination::Sent(stats, found)),
         Err(Stop::Failure(Failure::All(error))) => return Err(error),
         Err(Stop::Failure(Failure::File(error))) => Examination::Unreadable(error),
         Err(Stop::TooScattered) => Examination::TooScattered,
     };
+    sums.give_up(file.node);
     stream.take_back()?;
     Ok(ended)
 }
@@ -100,10 +103,12 @@ fn read_and_send(
     cut: CutId,
     file: &Examined<'_>,
     stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<(FileStats, FindStats), Stop> {
     let len = file.attributes.size;
     let mut digest = ContentDigest::new(len);
+    let mut gathering = Gathering::of_file(sums, file.node, len);
     let mut finder = RollingFinder::new(file.base, FoundFile::new(file, stream));
     // An error of our own has to pass through the service; it waits here meanwhile.
     let mut own_error = None;
@@ -118,6 +123,7 @@ fn read_and_send(
             if offset != expected || piece_len == 0 || piece_len > len - expected {
                 return Err(disorder(format!("{piece_len} at {offset}, expected at {expected}")));
             }
+            gathering.piece(piece, sums)?;
             match piece {
                 Piece::Hole(_) => {
                     digest.push_zeros(piece_len);
@@ -150,6 +156,7 @@ fn read_and_send(
     };
     let (found_file, found) = finder.finish()?;
     let stats = found_file.finish(Digest(digest), found.copied_bytes > 0)?;
+    gathering.end(sums);
     Ok((stats, found))
 }
 

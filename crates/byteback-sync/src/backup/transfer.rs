@@ -9,6 +9,7 @@ use super::examine::{self, Examination, Examined, send_examined};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::report::{BackupReport, UnsavedFile};
+use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
@@ -80,6 +81,7 @@ pub(super) fn transfer(
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
+            sums: BlockSums::begin(job.store.as_ref(), basis, job.monitor),
         };
         if let Some(note) = &basis.note {
             transfer.missing.extend(&note.missing);
@@ -174,6 +176,7 @@ struct Transfer<'a, 'scope, 'env> {
     unseen: BTreeSet<NodeId>,
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
+    sums: BlockSums<'a>,
 }
 
 impl Transfer<'_, '_, '_> {
@@ -205,7 +208,9 @@ impl Transfer<'_, '_, '_> {
             None
         } else {
             let is_complete = self.unsaved.is_empty() && missing.is_empty() && left_out.is_empty();
-            let (job, report) = (self.job, self.report);
+            let (job, report, mut sums) = (self.job, self.report, self.sums);
+            report.hashed_bytes += sums.hashed_bytes;
+            report.found_bytes += sums.known_bytes;
             report.parts = self.stream.staged_parts();
             job.monitor.event(Event::Phase(Phase::Committing));
             let clock = job.server.clock();
@@ -215,6 +220,7 @@ impl Transfer<'_, '_, '_> {
                 if !is_complete {
                     job.tree.note_batch(cut.cut, counter | 1)?;
                 }
+                sums.prepare(counter);
                 Ok(())
             });
             report.durations.commit_ns = clock.monotonic_ns().saturating_sub(began_ns);
@@ -256,11 +262,19 @@ impl Transfer<'_, '_, '_> {
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = file_id(self.cut.tree, change.node);
         let server_has = self.server_has(change);
+        let narrows = server_has
+            && matches!(change.content, ContentChange::Whole(_))
+            && self.sums.knows_most(change.node, attributes.size);
         let file = match (&change.content, attributes.kind) {
             (_, NodeKind::File) if !server_has => Some(FileChange::whole(change.node, id, attributes.clone())),
             (ContentChange::Unchanged, _) => None,
             (ContentChange::Ranges(ranges), NodeKind::File) => {
                 Some(FileChange::of_ranges(change.node, id, attributes.clone(), ranges))
+            }
+            (ContentChange::Whole(_), NodeKind::File) if narrows => {
+                self.report.examined_files += 1;
+                let all = [(0, attributes.size)];
+                Some(FileChange::of_ranges(change.node, id, attributes.clone(), &all))
             }
             (ContentChange::Whole(_), NodeKind::File) => Some(FileChange::whole(change.node, id, attributes.clone())),
             _ => None,
@@ -269,13 +283,23 @@ impl Transfer<'_, '_, '_> {
         match file {
             Some(file) => {
                 let changed_bytes = file.changed_bytes();
-                let examined = match self.base_of(change, &file) {
+                let examined = match Some(&file)
+                    .filter(|_| !narrows)
+                    .and_then(|file| self.base_of(change, file))
+                {
                     Some(base) => self.examined(&file, &base)?,
                     None => None,
                 };
                 let outcome = match examined {
                     Some(outcome) => outcome,
-                    None => send_file(self.job.tree, self.cut.cut, file, &mut self.stream, self.job.monitor)?,
+                    None => send_file(
+                        self.job.tree,
+                        self.cut.cut,
+                        file,
+                        &mut self.stream,
+                        &mut self.sums,
+                        self.job.monitor,
+                    )?,
                 };
                 match outcome {
                     FileOutcome::Sent(stats) => {
@@ -336,7 +360,7 @@ impl Transfer<'_, '_, '_> {
             attributes: &file.attributes,
             base,
         };
-        match send_examined(tree, cut, &file, &mut self.stream, monitor)? {
+        match send_examined(tree, cut, &file, &mut self.stream, &mut self.sums, monitor)? {
             Examination::Sent(stats, found) => {
                 self.report.examined_files += 1;
                 self.report.hashed_bytes += found.examined_bytes;

@@ -276,6 +276,12 @@ impl Rig {
         }
     }
 
+    /// Keeps block checksums from now on.
+    pub(super) fn keep_checksums(&mut self) {
+        let dir = RealDir::create(self.temp.path().join("checksums")).unwrap();
+        self.options.block_checksums = Some(Arc::new(dir));
+    }
+
     /// Stops the server and starts it on the same data, elsewhere but behind the same proxy.
     pub(super) fn restart_server(&self, limits: StoreLimits) {
         let mut serving = self.serving.lock().unwrap();
