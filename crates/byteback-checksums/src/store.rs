@@ -178,10 +178,8 @@ impl ChecksumStore {
             txn.delete_table(SETTLED).map_err(db)?;
             txn.open_table(SETTLED).map_err(db)?;
         }
-        for table in [PENDING] {
-            txn.delete_table(table).map_err(db)?;
-            txn.open_table(table).map_err(db)?;
-        }
+        txn.delete_table(PENDING).map_err(db)?;
+        txn.open_table(PENDING).map_err(db)?;
         txn.delete_table(PENDING_CUT).map_err(db)?;
         txn.open_table(PENDING_CUT).map_err(db)?;
         {

@@ -87,15 +87,17 @@ impl Store {
             let Some(claim) = claims.get_mut(&file) else {
                 return Ok(ControlFlow::Continue(()));
             };
-            match record {
-                StagedRecord::Node(node) => claim.content = self.assembly(folder, base_seq, &node)?,
-                StagedRecord::Delta(delta) => {
-                    if !claim.add(delta)? {
-                        wrong.push(file);
-                        return Ok(ControlFlow::Break(()));
-                    }
+            let fits = match record {
+                StagedRecord::Node(node) => {
+                    claim.content = self.assembly(folder, base_seq, &node)?;
+                    true
                 }
-                _ => {}
+                StagedRecord::Delta(delta) => claim.add(delta)?,
+                _ => true,
+            };
+            if !fits {
+                wrong.push(file);
+                return Ok(ControlFlow::Break(()));
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;

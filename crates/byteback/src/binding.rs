@@ -24,6 +24,9 @@ struct File {
     /// Only where the token is not in its usual place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_file: Option<ByteString>,
+    /// Only where they are kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    block_checksums: bool,
 }
 
 /// See the module.
@@ -32,6 +35,8 @@ pub(crate) struct Binding {
     pub(crate) repository: Repository,
     /// The token file that was named when the directory was bound.
     pub(crate) token_file: Option<PathBuf>,
+    /// Whether checksums of what the server has are kept between backups.
+    pub(crate) block_checksums: bool,
 }
 
 impl Binding {
@@ -60,7 +65,11 @@ impl Binding {
         let token_file = file
             .token_file
             .map(|path| PathBuf::from(OsString::from_vec(path.into_bytes())));
-        Ok(Some(Self { repository, token_file }))
+        Ok(Some(Self {
+            repository,
+            token_file,
+            block_checksums: file.block_checksums,
+        }))
     }
 
     /// Binds a directory whose state folder exists.
@@ -73,6 +82,7 @@ impl Binding {
                 .token_file
                 .as_deref()
                 .map(|path| ByteString::from(path.as_os_str().as_bytes())),
+            block_checksums: self.block_checksums,
         };
         let path = path(folder);
         let mut json = serde_json::to_vec_pretty(&file).map_err(|error| CommandError::file("write", &path, &error))?;

@@ -3,13 +3,17 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use byteback_api::ByteString;
+use byteback_daemon::StateFolder;
+use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_sync::{BackupOptions, BackupReport, backup};
 use clap::Args;
 use serde::Serialize;
 
+use crate::binding::Binding;
 use crate::consumer_notes;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
@@ -53,13 +57,39 @@ struct Summary<'a> {
     report: &'a BackupReport,
 }
 
+/// Where block checksums are kept, if they are, and the lock on it.
+fn block_checksums(
+    folder: &StateFolder,
+    binding: &Binding,
+    settings: &Settings,
+) -> Option<(Arc<dyn DurableDir>, DirLock)> {
+    if !binding.block_checksums {
+        return None;
+    }
+    let path = Path::new(folder.path()).join("checksums");
+    let locked = RealDir::create(&path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
+    match locked {
+        Ok((dir, lock)) => Some((Arc::new(dir) as Arc<dyn DurableDir>, lock)),
+        Err(error) => {
+            settings.output.warn(&format!(
+                "the block checksums in {} cannot be used ({error}); this backup goes on without them",
+                path.display()
+            ));
+            None
+        }
+    }
+}
+
 pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()> {
     let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
     let (server, credentials) = settings.connect(&binding.repository.server, Some(&binding))?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "backup", Some(interrupt));
     let owner = Owner::of(&folder, settings, &progress)?;
+    let checksums = block_checksums(&folder, &binding, settings);
+    let (block_checksums, _lock) = checksums.unzip();
     let options = BackupOptions {
+        block_checksums,
         tags: arguments.tag,
         host: settings.host(arguments.host.as_ref()),
         path: ByteString::from(folder.directory().as_os_str().as_bytes()),

@@ -32,6 +32,10 @@ pub(crate) struct InitArguments {
     /// The join token itself, or - to read it from standard input
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     join_token: Option<String>,
+    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this machine): what is written again
+    /// as it was is then not sent, and after a crash only what differs is. '=false' ends it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    block_checksums: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -63,7 +67,7 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
     };
     let server = ServerClient::new(&repository.server, &credentials.token, settings.client_options()?)?;
     server.create_folder(&repository.folder)?;
-    bind(&folder, &repository, settings, old)?;
+    bind(&folder, &repository, settings, arguments.block_checksums, old)?;
     if let Ok(last) = resolve_snapshot(&server, &repository.folder, SnapshotSpec::Latest(0))
         && last.label.path.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()
     {
@@ -169,7 +173,14 @@ fn join_token(arguments: &InitArguments) -> Result<Option<String>> {
     Ok(Some(token.to_owned()))
 }
 
-fn bind(folder: &StateFolder, repository: &Repository, settings: &Settings, old: Option<Binding>) -> Result<()> {
+fn bind(
+    folder: &StateFolder,
+    repository: &Repository,
+    settings: &Settings,
+    block_checksums: Option<bool>,
+    old: Option<Binding>,
+) -> Result<()> {
+    let kept_before = old.as_ref().is_some_and(|old| old.block_checksums);
     folder.create()?;
     let token_file = match settings.token_file() {
         Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.to_owned())),
@@ -178,6 +189,7 @@ fn bind(folder: &StateFolder, repository: &Repository, settings: &Settings, old:
     let binding = Binding {
         repository: repository.clone(),
         token_file,
+        block_checksums: block_checksums.unwrap_or(kept_before),
     };
     binding.write(folder)
 }

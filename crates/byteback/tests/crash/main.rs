@@ -29,6 +29,7 @@ mod blows;
 mod commit;
 mod flush;
 mod meddling;
+mod narrowing;
 
 /// The body of the processes that the tests start as writers.
 #[test]
