@@ -87,8 +87,9 @@ impl NodeHistory {
     }
 
     pub(crate) fn begin(&mut self, times: (i64, i64), size: u64, how: ContentHow, segment: u64) {
-        self.close();
         let (start_ns, end_ns) = times;
+        // What belongs to the last one was before this.
+        self.close_at(start_ns);
         self.moments.push_back(Kept {
             number: self.next_number,
             start_ns,

@@ -121,8 +121,10 @@ pub(crate) enum Command {
     Ls(commands::ls::LsArguments),
     /// Show what differs between two snapshots
     Diff(commands::diff::DiffArguments),
-    /// Bring a snapshot, or a part of one, back into a directory
+    /// Bring a snapshot, or a part of one, back into a directory; or a file as it was some minutes ago
     Restore(commands::restore::RestoreArguments),
+    /// Show what happened to a file of a mounted folder, and how much of it can be brought back
+    History(commands::history::HistoryArguments),
     /// Show what changed since the last backup: ranges for people, lists and maps for other programs
     Changes(commands::changes::ChangesArguments),
     /// Write what changed in one file as a delta for 'rdiff patch'

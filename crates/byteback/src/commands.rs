@@ -7,6 +7,7 @@ pub(crate) mod consumers;
 pub(crate) mod cut;
 pub(crate) mod diff;
 pub(crate) mod export_delta;
+pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod invite;
 pub(crate) mod ls;
@@ -36,6 +37,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Ls(arguments) => ls::run(&arguments, settings),
         Command::Diff(arguments) => diff::run(&arguments, settings),
         Command::Restore(arguments) => restore::run(&arguments, settings),
+        Command::History(arguments) => history::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
         Command::ExportDelta(arguments) => export_delta::run(&arguments, settings),
         Command::Consumers(arguments) => consumers::run(&arguments, settings),

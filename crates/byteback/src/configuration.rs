@@ -5,6 +5,8 @@
 //! repo = "http://backup.example.org:7117/mail"
 //! token_file = "/etc/byteback/token"
 //! progress_fps = 2
+//! undo_window = "30m"
+//! undo_budget = "1G"
 //!
 //! [log]
 //! granularity = "byte"
@@ -112,6 +114,10 @@ pub(crate) struct Defaults {
     pub(crate) token_file: Option<PathBuf>,
     /// How often progress is shown per second.
     pub(crate) progress_fps: Option<f64>,
+    /// For how long `mount` keeps what is overwritten.
+    pub(crate) undo_window: Option<String>,
+    /// How much of it.
+    pub(crate) undo_budget: Option<String>,
 }
 
 impl Configuration {
@@ -133,6 +139,8 @@ impl Defaults {
             repo: self.repo.or(below.repo),
             token_file: self.token_file.or(below.token_file),
             progress_fps: self.progress_fps.or(below.progress_fps),
+            undo_window: self.undo_window.or(below.undo_window),
+            undo_budget: self.undo_budget.or(below.undo_budget),
         }
     }
 }
@@ -156,8 +164,8 @@ fn parse(text: &str, path: &Path) -> Result<Configuration> {
             error.trim_end()
         ))
         .next(
-            "Known keys are repo, token_file and progress_fps in the section [defaults], and granularity, extents_per_file, \
-             warn_after_days and drop_after_days in the section [log].",
+            "Known keys are repo, token_file, progress_fps, undo_window and undo_budget in the section [defaults], and \
+             granularity, extents_per_file, warn_after_days and drop_after_days in the section [log].",
         )
     })
 }

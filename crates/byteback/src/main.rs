@@ -5,7 +5,7 @@
 //! | `arguments`, `commands` | the command line; one file per command |
 //! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
 //! | `repository`, `credentials`, `binding`, `tracked_folder` | which server, which token, which folder |
-//! | `output`, `progress`, `wording`, `timestamp` | what is printed, for people and for programs |
+//! | `output`, `progress`, `wording`, `timestamp`, `when` | what is printed, for people and for programs |
 //! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
 //! | `error`, `exit_code` | what is said when something fails, and how the command ends |
 //! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
@@ -33,6 +33,7 @@ mod signals;
 mod snapshot_path;
 mod timestamp;
 mod tracked_folder;
+mod when;
 mod wording;
 
 use std::process::ExitCode;

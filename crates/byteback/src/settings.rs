@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use byteback_api::ByteString;
 use byteback_sync::{ClientOptions, ServerClient};
+use byteback_undo::UndoOptions;
 
 use crate::arguments::GlobalArguments;
 use crate::binding::Binding;
@@ -19,7 +20,12 @@ use crate::exit_code::Exit;
 use crate::output::Output;
 use crate::repository::Repository;
 use crate::signals;
+use crate::when;
 
+/// What undo keeps at most if nothing is said.
+const UNDO_BUDGET: &str = "1G";
+/// Less would hold nothing for any time.
+const UNDO_BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// More would only cost time.
 const PROGRESS_FPS_MAX: f64 = 60.0;
 
@@ -38,6 +44,8 @@ pub(crate) struct Settings {
     host: Option<OsString>,
     /// How operation logs are kept.
     pub(crate) log: LogSection,
+    undo_window: Option<String>,
+    undo_budget: Option<String>,
 }
 
 impl Settings {
@@ -76,7 +84,24 @@ impl Settings {
             config_dir,
             host: environment.host,
             log,
+            undo_window: defaults.undo_window,
+            undo_budget: defaults.undo_budget,
         })
+    }
+
+    /// For how long and how much a mount keeps of what is overwritten, as given or else as configured; `None`: nothing.
+    pub(crate) fn undo(&self, window: Option<&str>, budget: Option<&str>) -> Result<Option<UndoOptions>> {
+        let Some(window) = window.or(self.undo_window.as_deref()).filter(|window| *window != "off") else {
+            return Ok(None);
+        };
+        let budget = budget.or(self.undo_budget.as_deref()).unwrap_or(UNDO_BUDGET);
+        let window_ns = when::duration(window).map_err(CommandError::new)?;
+        let budget_bytes = when::amount(budget).map_err(CommandError::new)?;
+        if budget_bytes < UNDO_BUDGET_BYTES_MIN {
+            return Err(CommandError::new(format!("an undo budget of {budget} is too little"))
+                .next("Give it at least 16M; 1G is what it is by itself."));
+        }
+        Ok(Some(UndoOptions::new(window_ns, budget_bytes)))
     }
 
     /// The repository that a flag, the environment or the configuration names.

@@ -15,7 +15,7 @@ pub(crate) struct SnapshotPath {
 }
 
 impl SnapshotPath {
-    fn parse(text: &OsStr) -> Result<Self, String> {
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
         let (snapshot, path) = match bytes.iter().position(|byte| *byte == b':') {
             Some(at) => (

@@ -23,6 +23,13 @@ pub(crate) fn rfc3339(ns: i64) -> String {
     timestamp(ns).to_string()
 }
 
+/// Date and time of day to the microsecond in the local time zone, never after what it stands for: for people who give it back.
+pub(crate) fn local_exact(ns: i64) -> String {
+    let ns = ns.div_euclid(1000) * 1000;
+    let time = timestamp(ns).to_zoned(TimeZone::system());
+    time.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string()
+}
+
 /// Date and time of day to the second in the local time zone: for people.
 pub(crate) fn local(ns: i64) -> String {
     let time = timestamp(ns).to_zoned(TimeZone::system());

@@ -12,6 +12,7 @@ use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
 use byteback_oplog::{LogError, LogOptions};
+use byteback_undo::UndoOptions;
 use rustix::io::Errno;
 
 use crate::binding::{self, Binding};
@@ -275,7 +276,27 @@ impl Owner {
 
 /// Opens a folder in this process and compares it with its record; `compared` hears how far that is.
 pub(crate) fn open(folder: &StateFolder, options: LogOptions, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
-    TrackedTree::open_with(folder.clone(), options, compared).map_err(|error| {
+    opened(folder, TrackedTree::open_with(folder.clone(), options, compared))
+}
+
+/// The same, to be mounted, with old bytes kept if `undo` says so.
+pub(crate) fn open_to_mount(
+    folder: &StateFolder,
+    options: LogOptions,
+    undo: Option<UndoOptions>,
+    compared: &mut dyn FnMut(u64),
+) -> Result<TrackedTree> {
+    match undo {
+        None => open(folder, options, compared),
+        Some(undo) => {
+            let tree = TrackedTree::open_with_undo(folder.clone(), options, undo, compared);
+            opened(folder, tree)
+        }
+    }
+}
+
+fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Result<TrackedTree> {
+    tree.map_err(|error| {
         let way_out = match &error {
             DaemonError::Log(error) => way_out_of_damage(folder, error),
             _ => None,

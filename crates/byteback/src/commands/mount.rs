@@ -14,6 +14,7 @@ use byteback_daemon::{Daemon, DaemonOptions, StateFolder};
 use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{LogOptions, ScanReport};
+use byteback_undo::UndoOptions;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,12 @@ pub(crate) struct MountArguments {
     /// Ranges of one file that the log keeps apart (default: the configuration's, or 5000)
     #[arg(long, value_name = "COUNT")]
     extents_per_file: Option<NonZeroU32>,
+    /// Keep what programs overwrite for so long (30m, 2h), so that 'byteback restore --at' can bring it back; 'off': do not
+    #[arg(long, value_name = "DURATION")]
+    undo_window: Option<String>,
+    /// Keep at most so much of it (default 1G), in the state folder
+    #[arg(long, value_name = "SIZE")]
+    undo_budget: Option<String>,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -120,6 +127,8 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     if arguments.detached {
         return run_detached(arguments, settings);
     }
+    // What is wrong with it is better said now.
+    settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
     let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
     let at = arguments.at.as_deref().map(tracked_folder::canonical).transpose()?;
     if let Some(at) = at.as_ref().filter(|at| !at.is_dir()) {
@@ -155,6 +164,14 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
     if let Some(extents) = arguments.extents_per_file {
         child.extend(["--extents-per-file".into(), extents.to_string().into()]);
+    }
+    for (flag, value) in [
+        ("--undo-window", &arguments.undo_window),
+        ("--undo-budget", &arguments.undo_budget),
+    ] {
+        if let Some(value) = value {
+            child.extend([flag.into(), value.into()]);
+        }
     }
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "mount", None);
@@ -225,7 +242,7 @@ fn start(
     folder: StateFolder,
     at: Option<PathBuf>,
     mode: Mode,
-    log_options: LogOptions,
+    (log_options, undo): (LogOptions, Option<UndoOptions>),
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
@@ -238,7 +255,7 @@ fn start(
         },
         ..MountOptions::new(folder.directory())
     });
-    let tree = tracked_folder::open(&folder, log_options, compared)?;
+    let tree = tracked_folder::open_to_mount(&folder, log_options, undo, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
     let scan: &ScanReport = daemon.tree().scan_report();
@@ -275,10 +292,11 @@ fn run_foreground(
     folder: StateFolder,
     at: Option<PathBuf>,
 ) -> Result<()> {
+    let undo = settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
     let slot = watch_signals()?;
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
-    let options = arguments.log_options(settings);
+    let options = (arguments.log_options(settings), undo);
     let (daemon, ready) = start(folder, at, arguments.mode, options, &slot, &mut |nodes| {
         progress.compared(nodes)
     })?;
@@ -302,7 +320,8 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
         };
-        let options = arguments.log_options(settings);
+        let undo = settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
+        let options = (arguments.log_options(settings), undo);
         start(
             folder,
             arguments.at.clone(),

@@ -1,13 +1,16 @@
-//! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again.
+//! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again; with `--at` a file as it was some time ago.
 
-use std::path::PathBuf;
+mod past;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use byteback_sync::{NotRestoredKind, RestoreOptions, RestoreReport, restore};
 use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::SourceArguments;
+use crate::arguments::{Arguments, SourceArguments};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::progress::Progress;
@@ -22,14 +25,24 @@ use crate::wording::{counted, duration, listed, size_exact};
   byteback restore latest --target /tmp/all
   byteback restore latest~1:mail/inbox --target /tmp/inbox
 An interrupted restore goes on where it stopped: run it again with --overwrite. If a file, or an owner, a permission or
-the like, could not be restored, the rest is, and the exit code is 1.")]
+the like, could not be restored, the rest is, and the exit code is 1.
+
+With --at no backup is needed, but a folder that is mounted with --undo-window:
+  byteback restore --at '20 minutes ago' FILE           puts it back in its place
+  byteback restore --at 14:30 FILE -o OTHER_FILE        beside it")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N or a number, and a path in it
+    /// What to restore: latest, latest~N or a number, and a path in it; with --at a file
     #[arg(value_name = "SNAPSHOT[:PATH]")]
-    what: SnapshotPath,
+    what: What,
     /// Directory to restore into; made if it is missing
-    #[arg(long, value_name = "DIR")]
-    target: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "at")]
+    target: Option<PathBuf>,
+    /// Bring back a file as it was then, from what the mount has kept: '20 minutes ago', 2h, 14:30, RFC 3339
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "dir", "target"])]
+    at: Option<String>,
+    /// With --at: write it here instead of in its place
+    #[arg(short = 'o', long, value_name = "FILE", requires = "at")]
+    to: Option<PathBuf>,
     /// Restore also into a directory that is not empty, replacing files of the same name
     #[arg(long)]
     overwrite: bool,
@@ -48,7 +61,32 @@ struct Summary<'a> {
     report: &'a RestoreReport,
 }
 
+/// A snapshot with a path in it, or a file.
+#[derive(Clone, Debug)]
+struct What {
+    text: OsString,
+    snapshot: std::result::Result<SnapshotPath, String>,
+}
+
+impl From<OsString> for What {
+    fn from(text: OsString) -> Self {
+        let snapshot = SnapshotPath::parse(&text);
+        Self { text, snapshot }
+    }
+}
+
 pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<()> {
+    if let Some(at) = &arguments.at {
+        return past::run(arguments, at, settings);
+    }
+    let what = match &arguments.what.snapshot {
+        Ok(what) => what,
+        Err(message) => Arguments::described()
+            .error(clap::error::ErrorKind::ValueValidation, message)
+            .exit(),
+    };
+    // The parser has seen to it that there is one.
+    let target = arguments.target.as_deref().unwrap_or(Path::new("."));
     let source = Source::open(&arguments.source, settings)?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "restore", Some(interrupt));
@@ -57,7 +95,6 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
         delete: arguments.delete,
         ..RestoreOptions::default()
     };
-    let (what, target) = (&arguments.what, &arguments.target);
     let restored = restore(
         &source.server,
         source.folder(),
@@ -85,7 +122,7 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
         };
         output.object("summary", &summary)
     } else {
-        print(&report, arguments, &source, settings)
+        print(&report, (what, target), &source, settings)
     };
     if report.is_complete() {
         printed
@@ -94,10 +131,15 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
     }
 }
 
-fn print(report: &RestoreReport, arguments: &RestoreArguments, source: &Source, settings: &Settings) -> Result<()> {
+fn print(
+    report: &RestoreReport,
+    (what, target): (&SnapshotPath, &Path),
+    source: &Source,
+    settings: &Settings,
+) -> Result<()> {
     let output = settings.output;
     let sizes = |bytes: u64| size_exact(bytes, output.verbosity > 0);
-    let path = match arguments.what.path_text() {
+    let path = match what.path_text() {
         path if path.is_empty() => String::new(),
         path => format!(":{path}"),
     };
@@ -105,7 +147,7 @@ fn print(report: &RestoreReport, arguments: &RestoreArguments, source: &Source, 
         "Snapshot {}{path} of {} restored into {} in {}.",
         report.snapshot_id,
         source.repository,
-        arguments.target.display(),
+        target.display(),
         duration(report.total_ns)
     ))?;
     let mut parts = vec![counted(report.files, "file", "files")];

@@ -149,7 +149,10 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     fs::write(tree.join("file"), "content").unwrap();
     fs::create_dir(tree.join("directory")).unwrap();
     std::os::unix::fs::symlink("file", tree.join("link")).unwrap();
-    check.of("mount", &world.on_tree("mount", &["--json"]).fine());
+    check.of(
+        "mount",
+        &world.on_tree("mount", &["--json", "--undo-window", "1h"]).fine(),
+    );
     let mut backup = world.command(&["backup", "-v", "--json", tree.to_str().unwrap()]);
     backup.env("BYTEBACK_PROGRESS_FPS", "50");
     backup
@@ -207,6 +210,13 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         let arguments = [&["--json", "cut"], verb, &[folder]].concat();
         check.of("cut", &world.run(&arguments).fine());
     }
+    let path = tree.join("file");
+    fs::write(&path, "once more").unwrap();
+    let path = path.to_str().unwrap();
+    check.of("history", &world.run(&["history", "--json", path]).fine());
+    let beside = world.path("beside");
+    let past = ["restore", "--json", "--at", "now", path, "-o", beside.to_str().unwrap()];
+    check.of("restore --at", &world.run(&past).fine());
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);

@@ -9,6 +9,7 @@
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `undo` | files brought back without a backup, also after a kill |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
 //! | `shell` | completions, help, usage errors, readers that go away |
 //!
@@ -36,5 +37,6 @@ mod json;
 mod mounting;
 mod shell;
 mod tour;
+mod undo;
 mod unmounted;
 mod world;
