@@ -40,7 +40,7 @@ use byteback_checksums::ChecksumStore;
 use byteback_control::{ConsumerStatus, CutInfo, CutRequest, Outcome, TreeService};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{Randomness, RealRandomness};
-use byteback_oplog::{NodeId, TreeId};
+use byteback_oplog::{LedgerEntry, LedgerEvent, NodeId, TreeId};
 use note::Note;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -229,6 +229,14 @@ pub fn backup(
     Ok(report)
 }
 
+/// Why the log before this one was lost, if it was.
+fn lost(ledger: &[LedgerEntry]) -> Option<&str> {
+    ledger.iter().rev().find_map(|entry| match &entry.event {
+        LedgerEvent::LogLost { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    })
+}
+
 /// Whether another batch may succeed where this one, of which nothing was applied, did not.
 fn may_be_tried_anew(error: &crate::ServerError) -> bool {
     contradicts_basis(error)
@@ -283,9 +291,15 @@ impl Job<'_> {
             return Ok(Basis::everything("it was asked for"));
         }
         let (Some(note), Some(_)) = (note, mark) else {
-            return Ok(Basis::everything(
-                "this is the first backup of the folder to this server",
-            ));
+            let other = info.root.is_some_and(|other| other != root);
+            return Ok(match lost(&status.ledger) {
+                // With the log went what it remembered of this server, which still has the backups.
+                Some(why) if other => Basis::alarming(format!("the folder's log was lost ({why})")),
+                None if other => {
+                    Basis::alarming("the folder's log was made anew since the last backup, or another tree made that")
+                }
+                _ => Basis::everything("this is the first backup of the folder to this server"),
+            });
         };
         if note.everything_next {
             return Ok(Basis::everything("too many files could not be saved last time"));

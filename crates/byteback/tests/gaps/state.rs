@@ -156,12 +156,17 @@ impl Damage {
 }
 
 /// The folder can be mounted and saved again; if it is refused, then with advice, which is followed.
-fn recover(rig: &mut Rig, when: &str) {
+fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
     let tree = rig.tree();
     let mut ran = rig.run(&["--json", "mount", tree.to_str().unwrap()]);
     let mut advised = 0;
     while !ran.status.success() {
         advised += 1;
+        assert!(
+            may_refuse,
+            "{when}: a damaged log is no reason to refuse: {}",
+            ran.stderr
+        );
         assert!(advised < 3, "{when}: the advice does not help: {}", ran.stderr);
         let said = format!("{}{}", ran.stderr, ran.stdout);
         assert!(!said.contains("panicked"), "{when}: {said}");
@@ -172,6 +177,7 @@ fn recover(rig: &mut Rig, when: &str) {
     // The binding is read by the backup.
     let ran = rig.backup(None);
     if !ran.status.success() {
+        assert!(may_refuse, "{when}: {}", ran.stderr);
         let said = format!("{}{}", ran.stderr, ran.stdout);
         assert!(!said.contains("panicked"), "{when}: {said}");
         follow(rig, &said, when);
@@ -260,12 +266,41 @@ fn damaged_files_of_the_state_hide_nothing_and_stop_nobody_for_good() {
                     damage.inflict(&folder.join(name), &mut random);
                 }
                 let when = format!("round {round}: {damage:?} of {names:?}, killed before: {killed}");
-                recover(&mut rig, &when);
+                // Where the folder is bound to, and whose the state is, is nothing to guess.
+                let may_refuse = names.iter().any(|name| ["binding.json", "path"].contains(name));
+                recover(&mut rig, &when, may_refuse);
                 rig.mount();
                 save(&rig, &when);
                 rig.umount();
             }
         }
+    }
+}
+
+#[test]
+fn a_lost_log_is_told_with_its_reason() {
+    for damage in [Damage::Cut, Damage::Empty, Damage::Remove] {
+        let mut rig = scene();
+        rig.mount();
+        save(&rig, "the first backup");
+        rig.umount();
+        change(&rig, 1);
+        damage.inflict(&rig.state_folder().join("log.redb"), &mut Random::new(1));
+        rig.mount();
+        let ran = rig.backup(None);
+        let summary = ran.summary.clone().unwrap_or_default();
+        assert!(ran.status.success(), "{damage:?}: {}", ran.stderr);
+        assert!(summary["everything_because"].is_string(), "{damage:?}: {summary}");
+        assert!(ran.stderr.contains("sending everything"), "{damage:?}: {}", ran.stderr);
+        let tree = rig.tree();
+        let status = rig.run(&["--json", "status", tree.to_str().unwrap()]);
+        let said = format!("{}{}", status.stdout, status.stderr);
+        assert!(
+            said.contains("log_lost"),
+            "{damage:?}: the status does not tell: {said}"
+        );
+        save_for_good(&rig, "with a new log");
+        rig.umount();
     }
 }
 
@@ -285,7 +320,7 @@ fn a_state_folder_of_empty_files_hides_nothing() {
     for file in files {
         fs::File::options().write(true).open(file).unwrap().set_len(0).unwrap();
     }
-    recover(&mut rig, "all files empty");
+    recover(&mut rig, "all files empty", true);
     rig.mount();
     save_for_good(&rig, "all files empty");
     rig.umount();
