@@ -41,7 +41,7 @@ fn frames_that_are_none_end_the_connection_with_an_error() {
         b"\x03\0\0\0\x02ab",
         b"\x11\0\0\0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0",
         // A second hello.
-        b"\x12\0\0\0\0byteback-control\x02",
+        b"\x12\0\0\0\0byteback-control\x03",
     ] {
         let mut peer = served.peer();
         peer.send_json(CUT);

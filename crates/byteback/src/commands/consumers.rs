@@ -57,15 +57,6 @@ enum Verb {
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Give a consumer up: nothing is kept for it any more, and it gets everything if it returns
-    Drop {
-        /// The consumer
-        #[arg(value_name = "NAME")]
-        name: String,
-        /// The folder; without it, the one you are in
-        #[arg(value_name = "DIR")]
-        dir: Option<PathBuf>,
-    },
     /// Everything up to a begun moment is saved: from now on only later changes are told
     Done {
         /// The consumer
@@ -74,6 +65,15 @@ enum Verb {
         /// What 'begin' printed
         #[arg(value_name = "EPOCH")]
         epoch: EpochArgument,
+        /// The folder; without it, the one you are in
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Give a consumer up: nothing is kept for it any more, and it gets everything if it returns
+    Drop {
+        /// The consumer
+        #[arg(value_name = "NAME")]
+        name: String,
         /// The folder; without it, the one you are in
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,

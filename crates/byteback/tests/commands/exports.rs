@@ -617,6 +617,47 @@ fn a_delta_of_a_hollow_file_beyond_4_gib_costs_its_changes() {
 }
 
 #[test]
+fn a_hollow_file_that_is_written_at_its_end_needs_the_old_length_and_an_unmounted_one_the_whole() {
+    let world = tracked();
+    let (path, old, delta) = (world.tree().join("image"), world.path("old"), world.path("delta"));
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(16 << 20).unwrap();
+    fs::write(&old, vec![0; 16 << 20]).unwrap();
+    let epoch = begin(&world, "d");
+    done(&world, "d", &epoch);
+    file.write_all_at(b"end", (16 << 20) - 3).unwrap();
+    let expected = fs::read(&path).unwrap();
+    // Without any byte that proves it, nothing is taken from the old copy.
+    let report = export(&world, "image", "d", &delta);
+    assert_eq!(report["zero_bytes"], (16 << 20) - 3, "{report}");
+    assert!(patched(&world, &old, &delta) == expected);
+    let with_old = [
+        "export-delta",
+        path.to_str().unwrap(),
+        "--consumer",
+        "d",
+        "--json",
+        "--old",
+    ];
+    let mut with_old = with_old.to_vec();
+    with_old.extend([old.to_str().unwrap(), "-o", delta.to_str().unwrap()]);
+    let report = world.run(&with_old).fine().line("summary");
+    assert_eq!(
+        (&report["zero_bytes"], &report["literal_bytes"]),
+        (&0.into(), &3.into()),
+        "{report}"
+    );
+    assert!(patched(&world, &old, &delta) == expected);
+    drop(file);
+    world.on_tree("umount", &[]).fine();
+    crate::world::settle();
+    fs::write(&path, "changed while nobody looked").unwrap();
+    let report = export(&world, "image", "d", &delta);
+    assert!(report["whole_because"].is_string(), "{report}");
+    assert_eq!(patched(&world, &old, &delta), b"changed while nobody looked");
+}
+
+#[test]
 fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
     let world = tracked();
     let (path, old, delta) = (world.tree().join("file"), world.path("old"), world.path("delta"));
