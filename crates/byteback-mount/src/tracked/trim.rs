@@ -171,7 +171,8 @@ fn differences(old: &[u8], new: &[u8], offset: u64, changed: &mut Vec<ByteRange>
     };
     let common = old.len().min(new.len());
     let (old, rest) = (&old[..common], new.get(common..).unwrap_or_default());
-    let mut at = 0;
+    // Mostly all is equal, or all is not.
+    let mut at = if new.starts_with(old) { common } else { 0 };
     // Equal stretches by the longest steps that there are, differing ones a word at a time.
     while at < common {
         let end = common.min(at + 256);
