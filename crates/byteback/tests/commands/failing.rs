@@ -411,7 +411,8 @@ fn a_damaged_log_is_set_aside_and_stops_nobody() {
     world.on_tree("mount", &[]).fine();
     assert!(state.join("log.redb.damaged").exists());
     world.run(&["status"]).fine();
-    let report = world.backup();
+    let backup = world.on_tree("backup", &["--json"]).ends_with(0).says("log was lost");
+    let report = backup.line("summary");
     assert!(report["everything_because"].is_string(), "{report}");
     world.assert_restores("latest");
 }
