@@ -2,9 +2,12 @@
  *
  * changed-ranges FILE COPY: prints the ranges of FILE that changed since COPY was last brought up to date, and copies only them.
  *
- * The version that COPY has is remembered in an extended attribute of COPY, as "TREE VERSION", so that a copy that is missing,
- * replaced or of another tree is made anew. Order, and what a crash leaves: COPY's content is durable before the mark moves, and the
- * mark before the attribute; whatever comes in between, the next run is told as much again or more.
+ * The version that COPY has is remembered in an extended attribute of COPY, as "TREE NODE VERSION", so that a copy that is missing,
+ * replaced or of another tree is made anew; so is the copy of a file that was replaced. A version says what one file, the node, was
+ * like, and what bears its name now may be another one, of which nothing has changed since.
+ *
+ * Order, and what a crash leaves: COPY's content is durable before the mark moves, and the mark before the attribute; whatever comes
+ * in between, the next run is told as much again or more.
  */
 #include "byteback.h"
 
@@ -26,16 +29,16 @@ static int failed(const char *what, const char *path)
     return 1;
 }
 
-/* The version that the copy has, and the tree that it belongs to. */
-static uint64_t remembered(int copy, uint64_t *tree)
+/* The version that the copy has, and the tree and the file that it belongs to. */
+static uint64_t remembered(int copy, uint64_t *tree, uint64_t *node)
 {
-    char text[64];
+    char text[96];
     uint64_t version;
     ssize_t len = fgetxattr(copy, ATTRIBUTE, text, sizeof text - 1);
     if (len < 0)
         return BYTEBACK_SINCE_NEVER;
     text[len] = '\0';
-    if (sscanf(text, "%" SCNu64 " %" SCNu64, tree, &version) != 2 || version == 0)
+    if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64, tree, node, &version) != 3 || version == 0)
         return BYTEBACK_SINCE_NEVER;
     return version;
 }
@@ -67,8 +70,8 @@ int main(int count, char **arguments)
     struct byteback_delta *delta;
     struct byteback_info info;
     struct byteback_range range;
-    char text[64];
-    uint64_t since, tree = 0;
+    char text[96];
+    uint64_t since, tree = 0, node = 0;
     int file, copy, next, len;
 
     if (count != 3) {
@@ -81,10 +84,10 @@ int main(int count, char **arguments)
     copy = open(arguments[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (copy < 0)
         return failed("cannot open", arguments[2]);
-    since = remembered(copy, &tree);
+    since = remembered(copy, &tree, &node);
     if (byteback_delta_open(file, CONSUMER, since, &delta) == 0 && since != BYTEBACK_SINCE_NEVER &&
-        byteback_delta_info(delta)->tree != tree) {
-        /* A version of another tree says nothing, even if this one has one of the same number. */
+        (byteback_delta_info(delta)->tree != tree || byteback_delta_info(delta)->node != node)) {
+        /* A version of another tree says nothing, even if this one has one of the same number; and none what another file was like. */
         byteback_delta_close(delta);
         if (byteback_delta_open(file, CONSUMER, BYTEBACK_SINCE_NEVER, &delta) != 0)
             delta = NULL;
@@ -110,7 +113,7 @@ int main(int count, char **arguments)
         return failed("cannot sync", arguments[2]);
     if (byteback_delta_commit(delta) != 0)
         return failed("cannot move the mark of", arguments[1]);
-    len = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, info.tree, info.version);
+    len = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %" PRIu64, info.tree, info.node, info.version);
     if (fsetxattr(copy, ATTRIBUTE, text, (size_t)len, 0) != 0 || fsync(copy) != 0)
         return failed("cannot remember the version in", arguments[2]);
     return 0;

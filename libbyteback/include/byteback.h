@@ -78,7 +78,8 @@ struct byteback_range {
 
 /* Freezes the file that fd has open for reading. consumer: who asks, 1 to 63 bytes of UTF-8 without control characters; each user has
  * names of their own. since: a version, BYTEBACK_SINCE_MARK or BYTEBACK_SINCE_NEVER; exact for marks, any other version may be answered
- * with more than what changed since then, never with less.
+ * with more than what changed since then, never with less. A version counts for the node it was told of: whoever opens a file by its name
+ * compares info.node with that of its copy, as another file may have been moved there.
  * Returns 0, or -1 with errno; *delta is then NULL. */
 int byteback_delta_open(int fd, const char *consumer, uint64_t since, struct byteback_delta **delta);
 

@@ -190,6 +190,8 @@ impl Pictures {
                 Ok(()) => {}
                 Err(NotSaved::Node(error)) => state.fail(&error),
                 Err(NotSaved::Kept(error)) => {
+                    // While the node is locked: what is in `kept` may be no copy, and the next who locks it must be told.
+                    picture.mark_lost(&error);
                     drop(state);
                     picture.lose(&error);
                 }
@@ -406,9 +408,13 @@ impl Picture {
         }
     }
 
+    fn mark_lost(&self, why: &io::Error) {
+        self.lost.lock().get_or_insert_with(|| why.to_string());
+    }
+
     /// Gives the picture up, with everything that it holds. Called without the lock of any node.
     fn lose(&self, why: &io::Error) {
-        self.lost.lock().get_or_insert(why.to_string());
+        self.mark_lost(why);
         let nodes = {
             let mut scope = self.nodes.lock();
             scope.everything = false;

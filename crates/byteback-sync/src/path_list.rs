@@ -9,10 +9,14 @@
 //!   old one would otherwise stay. Where a directory may have lain that was not empty, so is a name that now stands for a file. All
 //!   that is gone is removed first, whole directories at a time; then what is present is copied over what is there.
 //!
+//! **Removing is dangerous**: what was a directory's name may have been a symlink at the mark, and still is one in the copy. Whoever removed
+//! what is told below it would follow it to wherever it leads. So what is gone comes in order of its bytes, each path after all
+//! that lead to it: the symlink is removed before anything below its name is.
+//!
 //! A copy of the tree as it was at the mark that is treated so holds the tree as it is at the cut. Where the log knows no mark,
 //! everything is present and nothing gone: what is too much in a copy, nobody can tell.
 //!
-//! Memory follows the change: the numbers of the nodes that were told.
+//! Memory follows the change: the numbers of the nodes that were told, and the paths that are gone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -46,7 +50,8 @@ pub enum PathChange {
     },
 }
 
-/// Hands what changed up to an open cut to `each`, in no particular order, each path once.
+/// Hands what changed up to an open cut to `each`, each path once: what is present in no particular order, and after it what
+/// is gone, each path before all that lie below it.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
@@ -63,6 +68,7 @@ pub fn changed_paths(
         each,
         told: HashSet::new(),
         new: HashSet::new(),
+        gone: Vec::new(),
         replacing: Vec::new(),
         has_lost_directories: false,
         walked: HashSet::new(),
@@ -88,7 +94,7 @@ pub fn changed_paths(
             None if cut.since.is_none() => {
                 return lister.present(ByteString::from(""), NodeKind::Directory);
             }
-            None => return lister.tell_replaced(),
+            None => return lister.tell_gone(),
             Some(next) if next == cursor => {
                 let message = "the changes of the folder do not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
@@ -107,6 +113,8 @@ struct Lister<'a, F> {
     told: HashSet<NodeId>,
     /// Nodes that there were none of at the mark.
     new: HashSet<NodeId>,
+    /// What is gone, until all is known.
+    gone: Vec<ByteString>,
     /// Names that now stand for something else than a directory.
     replacing: Vec<ByteString>,
     /// A directory with something in it has left its place. Which that was, nobody noted.
@@ -174,21 +182,26 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
             match (change.child, kind) {
                 (Some(child), Some(NodeKind::Directory)) => {
                     self.has_lost_directories |= !self.new.contains(&child);
-                    (self.each)(PathChange::Gone { path })?;
+                    self.gone.push(path);
                     self.tell_below(child)?;
                 }
                 (Some(_), Some(_)) => self.replacing.push(path),
-                _ => (self.each)(PathChange::Gone { path })?,
+                _ => self.gone.push(path),
             }
         }
         Ok(())
     }
 
-    fn tell_replaced(&mut self) -> Result<()> {
+    fn tell_gone(&mut self) -> Result<()> {
+        let mut gone = std::mem::take(&mut self.gone);
         if self.has_lost_directories {
-            for path in std::mem::take(&mut self.replacing) {
-                (self.each)(PathChange::Gone { path })?;
-            }
+            gone.append(&mut self.replacing);
+        }
+        // A path comes before all that begin with it.
+        gone.sort_unstable();
+        for path in gone {
+            check_cancelled(self.monitor)?;
+            (self.each)(PathChange::Gone { path })?;
         }
         Ok(())
     }

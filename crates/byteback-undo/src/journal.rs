@@ -208,6 +208,13 @@ impl Journal {
         let file = self.dir.open(&name_of(number), OpenMode::CreateNew)?;
         self.next += 1;
         let header = segment_header(number);
+        // Before anybody can append to it: records without a header before them would be taken for nothing at the next start. If this
+        // fails, the number stays unused, and the gap tells the next start not to believe what is elder.
+        let begun = file.write_all_at(0, &header).and_then(|()| file.sync_data());
+        if let Err(error) = begun {
+            let _ = self.dir.remove(&name_of(number));
+            return Err(error);
+        }
         let segment = Segment {
             file,
             len: header.len() as u64,
@@ -215,10 +222,6 @@ impl Journal {
             last_ns: i64::MIN,
         };
         self.segments.insert(number, segment);
-        if let Some(segment) = self.segments.get(&number) {
-            segment.file.write_all_at(0, &header)?;
-            segment.file.sync_data()?;
-        }
         self.dir.sync()?;
         Ok(number)
     }

@@ -80,6 +80,11 @@ pub(crate) struct NodeHistory {
 }
 
 impl NodeHistory {
+    /// Whether nothing is known that is not known of every file.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.moments.is_empty() && self.barrier.is_none() && self.born_ns.is_none()
+    }
+
     /// The moment that a change at `now_ns` joins; `None` if it begins a new one.
     pub(crate) fn current(&mut self, now_ns: i64) -> Option<&mut Kept> {
         let last = self.moments.back_mut()?;

@@ -130,24 +130,30 @@ impl Undo {
             .map(|(node, history)| (*node, Arc::clone(history)))
             .collect();
         for (node, history) in all {
-            let is_empty = {
+            {
                 let mut history = history.lock();
                 history.drop_below(first, why);
                 history.barrier = history.barrier.filter(|(at_ns, _)| *at_ns > horizon_ns);
                 history.born_ns = history
                     .born_ns
                     .filter(|born_ns| now_ns.saturating_sub(*born_ns) <= self.options.quantum_ns);
-                history.moments.is_empty() && history.barrier.is_none() && history.born_ns.is_none()
-            };
-            if is_empty {
-                // Whoever holds it besides the map and this is about to add to it.
-                let mut nodes = self.nodes.lock();
-                if nodes.get(&node).is_some_and(|other| Arc::strong_count(other) <= 2) {
-                    nodes.remove(&node);
-                }
             }
+            self.forget_if_empty(node, &history);
         }
         self.names.lock().drop_up_to(horizon_ns);
+    }
+
+    /// Takes a node of which nothing is known out of the map. It is looked at here, while nobody can get it from the map: what was seen before
+    /// may have been added to since, by somebody who has let go of it again.
+    fn forget_if_empty(&self, node: NodeId, history: &Arc<Mutex<NodeHistory>>) {
+        let mut nodes = self.nodes.lock();
+        // Whoever holds it besides the map and the caller is about to add to it.
+        if nodes.get(&node).is_some_and(|other| Arc::ptr_eq(other, history))
+            && Arc::strong_count(history) <= 2
+            && history.lock().is_empty()
+        {
+            nodes.remove(&node);
+        }
     }
 
     /// The bytes that count against the budget now.

@@ -112,7 +112,7 @@ pub(super) fn read(
     let file = open(tree, node).map_err(|source| refused(format!("{path}: {source}")))?;
     let gone = || io::Error::new(io::ErrorKind::NotFound, "it was removed, and its content was not kept");
     let size_bytes = undo
-        .size(as_of, || {
+        .size(&as_of, || {
             host::stat_fd(file.as_ref().ok_or_else(gone)?).map(|stat| stat.size)
         })
         .map_err(|error| failed(path, &error))?;
@@ -122,7 +122,7 @@ pub(super) fn read(
             let file = file.as_ref().ok_or_else(gone)?;
             Ok(rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?)
         };
-        let done = undo.read(as_of, all, read_present, &mut |piece| {
+        let done = undo.read(&as_of, all, read_present, &mut |piece| {
             let piece = match piece {
                 undo::Piece::Data(offset, bytes) => Piece::Data { offset, bytes },
                 undo::Piece::Zeros(range) => Piece::Hole(range),

@@ -68,6 +68,16 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
         once.dedup();
         assert_eq!(once.len(), list.len(), "a path was told twice");
     }
+    for (at, path) in gone.iter().enumerate() {
+        // Or whoever removes it goes through what the directory above it was before: perhaps a symlink that leads elsewhere.
+        let below = [&path[..], b"/"].concat();
+        let is_early = gone[..at].iter().any(|other| other.starts_with(&below));
+        assert!(
+            !is_early,
+            "what lies below {:?} is removed before it",
+            String::from_utf8_lossy(path)
+        );
+    }
     let told = gone.len() + present.len();
     let picture = tree.picture();
     let paths = paths(&picture);

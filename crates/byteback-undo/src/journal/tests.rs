@@ -89,3 +89,37 @@ fn damage_in_the_middle_costs_what_is_elder_and_a_torn_end_only_itself() {
     assert!(replayed.is_torn && !replayed.is_damaged);
     assert_eq!(nodes(&replayed), (1..=10).collect::<Vec<_>>());
 }
+
+#[test]
+fn what_was_appended_is_found_again_or_known_to_be_damaged_wherever_the_disk_was_full() {
+    for nth in 1..12 {
+        let disk = SimDisk::new(1);
+        let mut journal = filled(&disk, 8);
+        let mut appended: Vec<u64> = (1..=8).collect();
+        disk.fail_op(disk.counters().ops + nth, 28);
+        // The ninth begins a segment.
+        for node in 9..=11_u64 {
+            match journal.append(1000 + node.cast_signed(), &old(node, 60_000), &vec![1; 60_000]) {
+                Ok(_) => appended.push(node),
+                Err(_) => {
+                    let _ = journal.drop_all();
+                    appended.clear();
+                }
+            }
+        }
+        if journal.sync().is_err() {
+            let _ = journal.drop_all();
+            appended.clear();
+        }
+        let first = journal.first();
+        // It may be this that fails; then another start comes.
+        let opened = Journal::open(dir(&disk), 1 << 20).or_else(|_| Journal::open(dir(&disk), 1 << 20));
+        let replayed = opened.unwrap().1;
+        let kept = nodes(&replayed);
+        let youngest = &appended[appended.len() - kept.len().min(appended.len())..];
+        assert!(
+            replayed.is_damaged || (kept == youngest && !replayed.is_torn),
+            "operation {nth}: {kept:?} of {appended:?}, from segment {first}"
+        );
+    }
+}

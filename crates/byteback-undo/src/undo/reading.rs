@@ -2,9 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 
 use byteback_extents::ByteRange;
 use byteback_oplog::NodeId;
+use parking_lot::Mutex;
 
 use super::{Undo, read_exactly};
 use crate::error::{NotKept, UndoError, failed};
@@ -22,13 +24,15 @@ pub enum Piece<'a> {
 }
 
 /// A file as of a time, see [`Undo::as_of`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct AsOf {
     /// The file.
     pub node: NodeId,
     /// The moment whose content it is, in nanoseconds since 1970; `None`: as it is now.
     pub moment_ns: Option<i64>,
     number: u64,
+    /// Held, so that the history is not forgotten meanwhile: one begun anew would count its moments from 0 again.
+    history: Arc<Mutex<NodeHistory>>,
 }
 
 impl Undo {
@@ -111,10 +115,12 @@ impl Undo {
         history.close();
         let number = history.border(at_ns);
         let moment_ns = history.from(number).next().map(|kept| kept.start_ns);
+        drop(history);
         Ok(AsOf {
             node,
             moment_ns,
             number,
+            history: shared,
         })
     }
 
@@ -122,9 +128,8 @@ impl Undo {
     ///
     /// # Errors
     /// What `present` answers.
-    pub fn size(&self, as_of: AsOf, present: impl FnOnce() -> io::Result<u64>) -> Result<u64, UndoError> {
-        let shared = self.history_of(as_of.node);
-        let history = shared.lock();
+    pub fn size(&self, as_of: &AsOf, present: impl FnOnce() -> io::Result<u64>) -> Result<u64, UndoError> {
+        let history = as_of.history.lock();
         let size = history.from(as_of.number).next().map(|kept| kept.size);
         match size {
             Some(size) => Ok(size),
@@ -138,7 +143,7 @@ impl Undo {
     /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::Damaged`]; what `present` or `sink` answers.
     pub fn read(
         &self,
-        as_of: AsOf,
+        as_of: &AsOf,
         range: ByteRange,
         mut present: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
         sink: &mut dyn FnMut(Piece<'_>) -> io::Result<()>,
@@ -146,10 +151,9 @@ impl Undo {
         let mut at = range.start();
         while let Some(piece) = ByteRange::new(at, range.end().min(at.saturating_add(DATA_LEN_BYTES_MAX))) {
             at = piece.end();
-            let shared = self.history_of(as_of.node);
             let mut parts: Vec<(ByteRange, Option<Vec<u8>>)> = Vec::new();
             {
-                let mut history = shared.lock();
+                let mut history = as_of.history.lock();
                 self.drop_given_up(&mut history);
                 let eldest = history
                     .moments

@@ -38,12 +38,12 @@ fn reader(content: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<usize> {
 fn read_at(undo: &Undo, node: NodeId, at_ns: i64, present: Option<&[u8]>) -> Result<Vec<u8>, UndoError> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
     let as_of = undo.as_of(node, at_ns)?;
-    let size = undo.size(as_of, || present.map(|present| present.len() as u64).ok_or_else(gone))?;
+    let size = undo.size(&as_of, || present.map(|present| present.len() as u64).ok_or_else(gone))?;
     let mut content = vec![0xAA; usize::try_from(size).unwrap()];
     if let Some(range) = ByteRange::new(0, size) {
         let mut present = present.map(reader);
         let read = |at, buffer: &mut [u8]| present.as_mut().map_or_else(|| Err(gone()), |read| read(at, buffer));
-        undo.read(as_of, range, read, &mut |piece| {
+        undo.read(&as_of, range, read, &mut |piece| {
             match piece {
                 Piece::Data(at, bytes) => content[usize::try_from(at).unwrap()..][..bytes.len()].copy_from_slice(bytes),
                 Piece::Zeros(range) => content[usize::try_from(range.start()).unwrap()..]
@@ -395,7 +395,7 @@ fn a_reader_sees_one_state_while_the_file_changes() {
     let all = ByteRange::new(0, old.len() as u64).unwrap();
     let present = |at: u64, buffer: &mut [u8]| reader(&now.borrow())(at, buffer);
     life.undo()
-        .read(as_of, all, present, &mut |piece| {
+        .read(&as_of, all, present, &mut |piece| {
             if let Piece::Data(at, bytes) = piece {
                 assert_eq!(at, read.len() as u64);
                 read.extend_from_slice(bytes);
@@ -407,6 +407,75 @@ fn a_reader_sees_one_state_while_the_file_changes() {
         })
         .unwrap();
     assert!(read == old);
+}
+
+fn write_to(undo: &Undo, node: NodeId, content: &mut [u8], range: ByteRange) {
+    let before = content.to_vec();
+    let change = BeforeChange {
+        ranges: &[range],
+        how: ContentHow::Written,
+        size_bytes: before.len() as u64,
+        read: &mut reader(&before),
+    };
+    undo.before_content(node, change);
+    content[usize::try_from(range.start()).unwrap()..usize::try_from(range.end()).unwrap()].fill(0xEE);
+}
+
+#[test]
+fn a_history_that_was_empty_when_it_was_looked_at_is_not_forgotten_with_what_came_since() {
+    let life = Life::new(7, options(100_000, 64 << 20));
+    let (undo, node) = (life.undo(), NodeId(2));
+    let seen_empty = undo.history_of(node);
+    assert!(seen_empty.lock().is_empty());
+    write_to(undo, node, &mut [0; 100], ByteRange::new(0, 10).unwrap());
+    undo.forget_if_empty(node, &seen_empty);
+    assert_eq!(undo.moments(node).len(), 1);
+}
+
+#[test]
+fn who_reads_a_file_that_was_long_unchanged_is_not_told_what_is_written_meanwhile() {
+    let mut life = Life::new(7, options(100, 64 << 20));
+    let node = NodeId(2);
+    let old: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
+    let now = std::cell::RefCell::new(old.clone());
+    for at in 0..3 {
+        write_to(
+            life.undo(),
+            node,
+            &mut now.borrow_mut(),
+            ByteRange::new(at, at + 1).unwrap(),
+        );
+        life.pass(1);
+        life.clock.advance(Duration::from_secs(10));
+    }
+    let old = now.borrow().clone();
+    // The segment with these moments ends, and becomes too old.
+    life.undo().end(TREE).unwrap();
+    life.undo = None;
+    life.start(&Gap::default());
+    life.clock.advance(Duration::from_secs(500));
+    life.undo().maintain();
+    let as_of = life.undo().as_of(node, life.now_ns()).unwrap();
+    assert!(life.undo().moments(node).is_empty());
+    let mut read = Vec::new();
+    let all = ByteRange::new(0, old.len() as u64).unwrap();
+    let present = |at: u64, buffer: &mut [u8]| reader(&now.borrow())(at, buffer);
+    life.undo()
+        .read(&as_of, all, present, &mut |piece| {
+            if let Piece::Data(_, bytes) = piece {
+                read.extend_from_slice(bytes);
+            }
+            life.undo().maintain();
+            write_to(
+                life.undo(),
+                node,
+                &mut now.borrow_mut(),
+                ByteRange::new(2_500_000, 2_500_100).unwrap(),
+            );
+            Ok(())
+        })
+        .unwrap();
+    assert!(read == old, "it was told what was written while it was read");
 }
 
 #[test]

@@ -134,6 +134,21 @@ fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
     fs::remove_file(&copy).unwrap();
     assert!(example().contains("the whole file"));
     assert_eq!(example(), "");
+    // Nor does a version of one file say anything of another that is moved to its name.
+    let other = rig.tree().join("other");
+    fs::write(&other, state_after(1, &[3])).unwrap();
+    run(Command::new(&program)
+        .arg(&other)
+        .arg(beside.path().join("copy of other"))
+        .env("LD_LIBRARY_PATH", &library));
+    file.write_all_at(&record(7), 0).unwrap();
+    example();
+    fs::rename(&other, &path).unwrap();
+    example();
+    assert!(
+        fs::read(&copy).unwrap() == state_after(1, &[3]),
+        "the copy is of the file that was replaced"
+    );
     drop(file);
     rig.umount();
 }
