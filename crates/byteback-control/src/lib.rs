@@ -24,8 +24,8 @@ pub use client::Client;
 pub use server::{Server, socket_address};
 pub use service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FileHistory, FinishReport, NameChange, NamedCut, NodeChange, NodeNames, Outcome, PastEvent, PastFile, PastMoment,
-    Piece, Result, ServiceError, TreeService, TreeStatus,
+    FileHistory, FinishReport, HELD_BLOCK_BYTES, NameChange, NamedCut, NodeChange, NodeNames, Outcome, PastEvent,
+    PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! [`note_batch`](TreeService::note_batch) before something is sent that cannot be taken back; then
 //! [`finish`](TreeService::finish). A user that dies in between leaves its pending cut to its successor.
 
+use std::num::NonZeroU64;
+
 use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
 use byteback_oplog::{
@@ -389,6 +391,10 @@ impl ServiceError {
 /// The result of a request.
 pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
+/// What is read of a cut is held still in whole blocks of this length, counted from a file's start: of a block in which a byte is reported as
+/// changed, all bytes can be read as they were at the cut, so that who compares blocks sums what was there.
+pub const HELD_BLOCK_BYTES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
+
 /// A tracked tree. Calls may come from any thread and take as long as the disk does.
 pub trait TreeService: Send + Sync {
     /// The state of the tree.
@@ -430,7 +436,8 @@ pub trait TreeService: Send + Sync {
     fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>>;
 
     /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in order, in pieces that together
-    /// cover the ranges up to the file's end at the cut. What was read is not kept for the cut any longer.
+    /// cover the ranges up to the file's end at the cut. What was read is not kept for the cut any longer. Where a daemon holds the tree
+    /// still, only what is reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`]; with an anonymous cut, everything.
     ///
     /// # Errors
     /// [`ErrorKind::Node`] if this file cannot be read, otherwise for the whole cut. An error of `sink` is handed back.

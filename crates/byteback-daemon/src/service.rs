@@ -18,7 +18,8 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
-    FinishReport, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
+    FinishReport, HELD_BLOCK_BYTES, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService,
+    TreeStatus,
 };
 use byteback_mount::picture::{Needed, Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
@@ -279,7 +280,8 @@ impl TreeService for Service {
         if let Some(picture) = picture.as_ref().filter(|_| !request.anonymous) {
             let needed = |content: &Content| match content {
                 Content::Unchanged => Needed::Ranges(byteback_extents::ExtentSet::new()),
-                Content::Ranges(ranges) => Needed::Ranges(ranges.clone()),
+                // Who compares blocks reads the rest of each as well.
+                Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
                 Content::Whole(_) => Needed::All,
             };
             picture.restrict(

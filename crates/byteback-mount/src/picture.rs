@@ -265,6 +265,14 @@ impl NodeState {
         }
     }
 
+    /// Whether `range` is held still: what is not needed may have changed since the cut.
+    fn holds(&self, range: ByteRange) -> bool {
+        match &self.needed {
+            Needed::All => true,
+            Needed::Ranges(needed) => needed.covers(range),
+        }
+    }
+
     /// What of `range` is needed, not yet read, and not kept.
     fn missing(&self, range: ByteRange) -> ExtentSet {
         let mut missing = ExtentSet::new();
@@ -559,6 +567,9 @@ impl Picture {
                 state.check()?;
                 let size = size_of(&state, source)?;
                 let Some(piece) = piece.split_at(size).0 else { break };
+                if !state.holds(piece) {
+                    return Err(not_held());
+                }
                 read.clear();
                 self.read_piece(&state, source, piece, &mut read)
                     .map_err(|source| PictureError::Node { source })?;
@@ -623,6 +634,15 @@ fn size_of(state: &NodeState, source: &Source) -> Result<u64, PictureError> {
             .map(|stat| stat.size)
             .map_err(|source| PictureError::Node { source }),
         (None, Source::Kept) => Err(not_in_picture()),
+    }
+}
+
+fn not_held() -> PictureError {
+    PictureError::Node {
+        source: io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a part of it was asked for that this picture does not hold still",
+        ),
     }
 }
 

@@ -508,3 +508,50 @@ fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
         assert_eq!(saved.asked_bytes, asked);
     }
 }
+
+/// Who keeps checksums of blocks reads, and sums, all of a block of which a part is reported.
+#[test]
+fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_read() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    fixture.mount();
+    let client = fixture.client();
+    Begun::cut(&client, "backup").save(&client, &mut Saved::default());
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[2; 100], 9000).unwrap();
+    let request = CutRequest {
+        consumer: "backup".to_owned(),
+        everything: false,
+        look_only: false,
+        since: None,
+        anonymous: false,
+    };
+    let cut = client.cut(&request).unwrap();
+    let page = client
+        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .unwrap();
+    let change = page
+        .nodes
+        .iter()
+        .find(|change| change.kind == byteback_oplog::NodeKind::File);
+    let node = change.unwrap().node;
+    // Beside what is reported, before it is read.
+    file.write_all_at(&[3; 100], 9500).unwrap();
+    let mut read = Vec::new();
+    let mut take = |piece: byteback_control::Piece<'_>| {
+        if let byteback_control::Piece::Data { bytes, .. } = piece {
+            read.extend_from_slice(bytes);
+        }
+        Ok(())
+    };
+    client.read(cut.cut, node, &[(8192, 4096)], &mut take).unwrap();
+    let mut expected = vec![1; 4096];
+    expected[9000 - 8192..9100 - 8192].fill(2);
+    assert!(read == expected, "what was written after the cut was read");
+    let refused = client.read(cut.cut, node, &[(20_000, 100)], &mut |_| Ok(()));
+    assert!(refused.is_err(), "what is not held still was read");
+    client.finish(cut.cut, &Outcome::Abandoned).unwrap();
+    drop(file);
+    fixture.umount();
+}

@@ -5,6 +5,10 @@
 //! server. While content is read, each of its blocks is summed; where the sum is the one that is kept from last time, the block is
 //! not handed on. For that, the ranges that are read are widened to whole blocks; what is sent never is.
 //!
+//! *Held still.* Bytes beside the reported ones are summed as well. They must be those of the cut: a byte that was written since would make a
+//! sum that the server does not have, and the next backup would take that write for known. Hence trees hold whole blocks still
+//! ([`HELD_BLOCK_BYTES`]).
+//!
 //! Holes are not summed: a hole costs no bytes, and counting it block by block would.
 //!
 //! *Trust.* `byteback-checksums` says when its sums count: only if the server's contents stand on the very batch that brought them. A
@@ -14,7 +18,7 @@ use super::content::{DeltaSink, Failure, len_u64};
 use super::{BackupOptions, Basis};
 use crate::monitor::{Event, Monitor};
 use byteback_checksums::{BLOCK_LEN, ChecksumError, ChecksumStore, Session};
-use byteback_control::{ErrorKind, Piece, ServiceError};
+use byteback_control::{ErrorKind, HELD_BLOCK_BYTES, Piece, ServiceError};
 use byteback_delta::ContentDigest;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::RealRandomness;
@@ -22,6 +26,8 @@ use byteback_oplog::NodeId;
 
 /// Of smaller files no checksums are kept: there may be very many, and they are soon sent.
 const KEPT_LEN_MIN: u64 = if cfg!(test) { 1 } else { 64 * 1024 };
+
+const _: () = assert!(HELD_BLOCK_BYTES.get().is_multiple_of(BLOCK_LEN));
 
 /// The checksums of a backup's files; empty when none are kept, or after the store failed.
 pub(super) struct BlockSums<'m> {
