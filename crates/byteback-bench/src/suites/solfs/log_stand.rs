@@ -10,7 +10,7 @@ use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree as host;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{Content, Cut, Granularity, Log, LogOptions, NodeId};
+use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, NodeId};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::SuiteError;
@@ -20,6 +20,7 @@ pub(crate) struct LogStand {
     state: PathBuf,
     folder: PathBuf,
     pub(crate) log: Arc<Log>,
+    live: LiveTree,
     pub(crate) node: NodeId,
     options: LogOptions,
 }
@@ -40,13 +41,15 @@ impl LogStand {
         let log = Arc::new(Log::open_with(&dir, Arc::clone(&clock), &RealRandomness, options)?);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, &folder, flags, Mode::empty())?;
-        log.scan(&LiveTree::new(Arc::new(root), Arc::clone(&log), clock), &mut |_| {})?;
+        let live = LiveTree::new(Arc::new(root), Arc::clone(&log), clock);
+        log.scan(&live, &mut |_| {})?;
         let identity = host::stat_fd(File::open(folder.join("file"))?)?.identity();
         let node = log.node_of(&identity)?.ok_or("the log does not know the file")?;
         Ok(Self {
             state,
             folder,
             log,
+            live,
             node,
             options,
         })
@@ -58,10 +61,13 @@ impl LogStand {
             state,
             folder,
             log,
+            live,
             options,
             ..
         } = self;
-        drop(log);
+        // In good order: otherwise the file is reported whole, as one that may have changed unseen.
+        log.checkpoint(&live, Close::All)?;
+        drop((log, live));
         for entry in fs::read_dir(&state)? {
             let file = File::open(entry?.path())?;
             rustix::fs::fsync(&file)?;
