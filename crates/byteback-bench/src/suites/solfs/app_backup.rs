@@ -115,7 +115,8 @@ fn one(trace: &Trace, round: usize) -> Result<[(&'static str, Transfer); 2], Sui
     );
     trace.unpack_initial(&folder)?;
     let rsync = |bits_per_s| Rsync::new(&copy, scratch.path()).over_link(bits_per_s);
-    let options = ["-aH", "--delete", "--no-whole-file"];
+    // Of changes within one second rsync sees none, unless it is told to look at fractions.
+    let options = ["-aH", "--delete", "--no-whole-file", "--modify-window=-1"];
     rsync(u64::MAX).transfer(&folder, &options)?;
     let server = byteback.serve(&scratch.folder("store")?)?;
     byteback.init(&server, &folder, "trace")?;

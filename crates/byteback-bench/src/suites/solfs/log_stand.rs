@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::clock::{Clock, RealClock};
@@ -10,7 +11,7 @@ use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree as host;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, NodeId};
+use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, NodeId, TIME_TICK_NS};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::SuiteError;
@@ -32,6 +33,8 @@ impl LogStand {
         fs::create_dir_all(&folder)?;
         File::create(folder.join("file"))?.set_len(file_bytes)?;
         RealDir::create(&state)?;
+        // A file that was changed in the present tick of the clock cannot be known as clean.
+        RealClock.sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
         Self::open(state, folder, options)
     }
 

@@ -233,23 +233,27 @@ fn shuffle(ranges: &mut [ByteRange], random: &mut Random) {
     }
 }
 
-/// Writes as three kinds of programs make them, to a file of 1 GiB.
+/// Of the file that [`patterns`] write to.
+const PATTERN_FILE_BYTES: u64 = 64 << 20;
+
+/// Writes as three kinds of programs make them.
 fn patterns() -> Result<[(&'static str, Vec<ByteRange>); 3], SuiteError> {
-    const FILE: u64 = 1 << 30;
-    const WRITES: u64 = 40_000;
+    const FILE: u64 = PATTERN_FILE_BYTES;
+    const WRITES: u64 = 8000;
+    const CLUSTERS: u64 = 12;
     let mut random = Random::new(53);
     let anywhere = (0..WRITES).map(|_| {
         let len = 64 + random.below(1985);
         range(random.below(FILE - len), len)
     });
     let anywhere = anywhere.collect::<Result<_, _>>()?;
-    let hot: Vec<u64> = (0..150).map(|_| random.below(FILE - (1 << 20))).collect();
+    let hot: Vec<u64> = (0..CLUSTERS).map(|_| random.below(FILE - (1 << 20))).collect();
     let clustered = (0..WRITES).map(|_| {
         let len = 64 + random.below(1985);
         // Sums of uniform numbers: dense in the middle of a cluster of 1 MiB.
         let spread =
             (random.below(1 << 18) + random.below(1 << 18) + random.below(1 << 18) + random.below(1 << 18)) & !7;
-        range(hot[random.below(150) as usize] + spread, len)
+        range(hot[random.below(CLUSTERS) as usize] + spread, len)
     });
     let clustered = clustered.collect::<Result<_, _>>()?;
     // Pages of 4 KiB: some that every transaction changes, an end that grows, the rest leaves anywhere with their neighbours.
@@ -322,13 +326,14 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
     )
     .drawn_as(Chart::Bars { logarithmic: true });
     for (name, writes) in patterns()? {
-        let exact = writes.iter().copied().collect::<ExtentSet>().total_len_bytes();
-        for limit in [500, 5000] {
+        let exact: ExtentSet = writes.iter().copied().collect();
+        let (extents, exact) = (exact.len(), exact.total_len_bytes());
+        for limit in [2500, 5000] {
             let mut cells = Vec::new();
             for granularity in [Granularity::Byte, Granularity::Page, Granularity::Adaptive] {
                 let folder = place.join(format!("extra {name} {limit} {granularity:?}"));
                 let options = log_options(granularity, limit);
-                let stand = LogStand::create(&folder, 1 << 30, options)?;
+                let stand = LogStand::create(&folder, PATTERN_FILE_BYTES, options)?;
                 let since = stand.mark("reader")?;
                 stand.write(&writes)?;
                 let cut = stand.log.cut_held(|| ())?;
@@ -341,14 +346,14 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
                 drop((cut, stand));
                 scratch::remove(&folder)?;
             }
-            extra.push(format!("{name}, {limit}"), cells);
+            extra.push(format!("{name}, {limit} of {extents}"), cells);
         }
     }
     Ok(Findings {
         figures: vec![Figure {
             id: "granularity",
             title: "Granularity, memory and precision (section 5.3)".to_owned(),
-            about: "Memory is the heap of the extents, as counted. For precision 40,000 writes to a file of 1 GiB: anywhere, in 150 clusters \
+            about: "Memory is the heap of the extents, as counted. For precision 8,000 writes to a file of 64 MiB: anywhere, in 12 clusters \
                     of 1 MiB, and as SQLite makes them; none of the three may keep more extents than the limit."
                 .to_owned(),
             panels: vec![memory, extra],

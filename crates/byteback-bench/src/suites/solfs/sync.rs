@@ -62,6 +62,8 @@ struct Stand {
     folder: PathBuf,
     rsync_copy: PathBuf,
     rdiff_copy: PathBuf,
+    /// How often the file was changed: no change writes the bytes of an earlier one.
+    changes: std::cell::Cell<u64>,
     scratch: Scratch,
 }
 
@@ -86,6 +88,7 @@ impl Stand {
             folder,
             rsync_copy,
             rdiff_copy,
+            changes: std::cell::Cell::new(0),
             scratch,
         })
     }
@@ -104,7 +107,9 @@ impl Stand {
     fn transfer_rsync(&self, bits_per_s: u64) -> Result<Measures, SuiteError> {
         let rsync = Rsync::new(&self.rsync_copy, self.scratch.path()).over_link(bits_per_s);
         let block = format!("--block-size={BLOCK_BYTES}");
-        let transfer = rsync.transfer(&self.folder, &["-a", "--no-whole-file", &block])?;
+        // Of changes within one second rsync sees none, unless it is told to look at fractions.
+        let options = ["-a", "--no-whole-file", "--modify-window=-1", &block];
+        let transfer = rsync.transfer(&self.folder, &options)?;
         Ok(measures(
             transfer.wall_s,
             transfer.wire.total(),
@@ -354,7 +359,7 @@ fn measure(
         Contender::new(PEERS[0], || stand.transfer_rsync(bits_per_s)),
         Contender::new(PEERS[1], || stand.transfer_rdiff(bits_per_s)),
     ];
-    let before = |round: usize| {
+    let before = |_| {
         if kind == Kind::Insert {
             // Otherwise the file would grow from round to round.
             stand.server.limit_link(None);
@@ -364,12 +369,8 @@ fn measure(
             stand.transfer_rdiff(u64::MAX)?;
         }
         stand.server.limit_link(Some(bits_per_s));
-        change(
-            &stand.mount.point().join(FILE),
-            kind,
-            size_kib,
-            (size_kib * 100 + round) as u64,
-        )
+        stand.changes.set(stand.changes.get() + 1);
+        change(&stand.mount.point().join(FILE), kind, size_kib, stand.changes.get())
     };
     let results = alternate_after(runs, before, &mut contenders)?;
     drop(contenders);
