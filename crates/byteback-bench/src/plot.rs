@@ -19,7 +19,10 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 20.0;
+/// Below the marks: a line of labels and the name of what varies.
 const BOTTOM: f64 = 62.0;
+/// Of a letter of a slanted label, downwards.
+const SLANTED_LETTER_HEIGHT: f64 = 1.9;
 const COLOURS: [&str; 7] = [
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A5C00",
 ];
@@ -46,6 +49,9 @@ struct Plot<'a> {
     panel: &'a Panel,
     axis: Axis,
     top: f64,
+    bottom: f64,
+    /// Labels are longer than their places are wide.
+    is_slanted: bool,
     out: String,
 }
 
@@ -60,8 +66,22 @@ impl<'a> Plot<'a> {
             }
             Chart::None => (false, Vec::new()),
         };
+        let longest = panel
+            .rows
+            .iter()
+            .map(|row| row.label.chars().count())
+            .max()
+            .unwrap_or(0) as f64;
+        let is_slanted = longest * LETTER_WIDTH > (WIDTH - RIGHT - LEFT) / panel.rows.len().max(1) as f64;
+        let slant = if is_slanted {
+            longest * SLANTED_LETTER_HEIGHT
+        } else {
+            0.0
+        };
         Self {
             panel,
+            bottom: HEIGHT - BOTTOM - slant,
+            is_slanted,
             axis: Axis::over(&values, logarithmic),
             top: 48.0 + 22.0 * legend_lines(&panel.columns) as f64,
             out: String::new(),
@@ -124,8 +144,7 @@ impl<'a> Plot<'a> {
     }
 
     fn y(&self, value: f64) -> f64 {
-        let bottom = HEIGHT - BOTTOM;
-        bottom - self.axis.place(value) * (bottom - self.top)
+        self.bottom - self.axis.place(value) * (self.bottom - self.top)
     }
 
     fn value_axis(&mut self) -> fmt::Result {
@@ -141,7 +160,7 @@ impl<'a> Plot<'a> {
                 axis::label(tick)
             )?;
         }
-        let middle = (self.top + HEIGHT - BOTTOM) / 2.0;
+        let middle = (self.top + self.bottom) / 2.0;
         writeln!(
             self.out,
             "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
@@ -168,19 +187,11 @@ impl<'a> Plot<'a> {
         )
     }
 
-    fn row_labels(&mut self, places: &[f64], width: f64) -> fmt::Result {
-        let longest = self
-            .panel
-            .rows
-            .iter()
-            .map(|row| row.label.chars().count())
-            .max()
-            .unwrap_or(0);
-        let is_tight = longest as f64 * LETTER_WIDTH > width;
-        let y = HEIGHT - BOTTOM + 17.0;
+    fn row_labels(&mut self, places: &[f64]) -> fmt::Result {
+        let y = self.bottom + 17.0;
         for (row, x) in self.panel.rows.iter().zip(places) {
             let label = escaped(&row.label);
-            if is_tight {
+            if self.is_slanted {
                 writeln!(
                     self.out,
                     "<text transform=\"translate({x:.1} {y:.1}) rotate(-18)\" text-anchor=\"end\" font-size=\"10.5\">{label}</text>"
@@ -219,7 +230,7 @@ impl<'a> Plot<'a> {
     fn bars(&mut self) -> fmt::Result {
         let panel = self.panel;
         let (places, width) = self.places();
-        self.row_labels(&places, width)?;
+        self.row_labels(&places)?;
         let bar_width = (width * 0.8 / panel.columns.len() as f64).min(46.0);
         for (row, middle) in panel.rows.iter().zip(&places) {
             let left = middle - bar_width * panel.columns.len() as f64 / 2.0;
@@ -250,7 +261,7 @@ impl<'a> Plot<'a> {
     fn stacks(&mut self) -> fmt::Result {
         let panel = self.panel;
         let (places, width) = self.places();
-        self.row_labels(&places, width)?;
+        self.row_labels(&places)?;
         let bar_width = (width * 0.6).min(64.0);
         for (row, middle) in panel.rows.iter().zip(&places) {
             let mut height = 0.0;
@@ -279,8 +290,8 @@ impl<'a> Plot<'a> {
 
     fn lines(&mut self) -> fmt::Result {
         let panel = self.panel;
-        let (places, width) = self.places();
-        self.row_labels(&places, width)?;
+        let (places, _) = self.places();
+        self.row_labels(&places)?;
         for column in 0..panel.columns.len() {
             let colour = self.colour(column);
             let points: Vec<(f64, Cell)> = panel

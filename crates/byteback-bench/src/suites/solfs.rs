@@ -15,6 +15,7 @@
 mod app_backup;
 mod applications;
 mod jobs;
+mod log_memory;
 mod log_stand;
 mod micro;
 mod million;

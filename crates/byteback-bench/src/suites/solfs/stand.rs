@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use byteback_daemon::StateFolder;
 use byteback_mount::CacheMode;
 
 use crate::SuiteError;
@@ -72,6 +73,12 @@ impl Ready {
     /// The daemon's memory now.
     pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
         self.mount.as_ref().map_or(Ok(0), HeldMount::resident_bytes)
+    }
+
+    /// Where the daemon of a tracked variant listens.
+    pub(crate) fn socket(&self) -> Result<PathBuf, SuiteError> {
+        let state = self.state.as_deref().ok_or("nothing is tracked here")?;
+        Ok(StateFolder::of(&self.folder, state)?.socket())
     }
 
     /// Bytes of the log's files.
