@@ -150,9 +150,8 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         &[names[1], names[2], "paper"],
     );
     let two = |of: &BTreeMap<Variant, Samples>| {
-        [Variant::Untracked, Variant::Tracked]
-            .map(|variant| of.get(&variant).map(Cell::from))
-            .to_vec()
+        let cell = |variant| of.get(&variant).map(Cell::from);
+        vec![cell(Variant::Untracked), cell(Variant::Tracked), None]
     };
     costs.push("CPU time (ms)", two(&daemon_cpu));
     costs.push("growth of resident memory (KiB)", two(&resident));
