@@ -168,6 +168,8 @@ impl TrackedTree {
             .map_err(|error| undo_failed(&self.folder, error))?;
         let beside = Arc::clone(undo);
         log.set_before_commit(move || beside.sync());
+        let beside = Arc::clone(undo);
+        log.set_on_untracked(move |node| beside.changed_unseen(node));
         Ok(())
     }
 

@@ -475,7 +475,12 @@ impl Hidden {
     /// Fills `buffer`; fewer bytes only at the end of the file.
     pub(crate) fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let HiddenFile { tree, file } = &*self.file(handle)?;
-        file.read_at(offset, buffer).map_err(|error| tree.failed(&error))
+        let filled = file.read_at(offset, buffer).map_err(|error| tree.failed(&error))?;
+        // After the reading. Cuts are lost with a lazy unmount; of frozen files only this tells.
+        if self.cuts.is_detached() {
+            return Err(errno(libc::EIO));
+        }
+        Ok(filled)
     }
 
     pub(crate) fn seek(&self, handle: u64, from: u64, to_data: bool) -> io::Result<u64> {

@@ -164,6 +164,7 @@ impl Log {
                 state.epoch_used = true;
             }
         }
+        passed_by.iter().for_each(|node| self.tell_untracked(*node));
         let committed = match self.rotate(&checkpointing) {
             Err(error) => {
                 self.take_back(pending);

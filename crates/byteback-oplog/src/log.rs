@@ -69,6 +69,7 @@ pub struct Log {
     root_device: AtomicU64,
     births_stay: AtomicBool,
     pub(crate) before_commit: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_untracked: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
 }
 
 /// How many nodes a log knows.
@@ -327,6 +328,7 @@ impl Log {
             root_device: AtomicU64::new(0),
             births_stay: AtomicBool::new(true),
             before_commit: OnceLock::new(),
+            on_untracked: OnceLock::new(),
         })
     }
 
@@ -346,6 +348,18 @@ impl Log {
     /// must not be behind it is made durable there. It may wait for a disk, and must not call the log. Only the first one counts.
     pub fn set_before_commit(&self, before_commit: impl Fn() + Send + Sync + 'static) {
         let _ = self.before_commit.set(Box::new(before_commit));
+    }
+
+    /// Runs `on_untracked` for each file that is found to have been changed without passing the gate while this log is open. It may be called
+    /// from within an operation, and must not call the log. Only the first one counts.
+    pub fn set_on_untracked(&self, on_untracked: impl Fn(NodeId) + Send + Sync + 'static) {
+        let _ = self.on_untracked.set(Box::new(on_untracked));
+    }
+
+    pub(crate) fn tell_untracked(&self, node: NodeId) {
+        if let Some(on_untracked) = self.on_untracked.get() {
+            on_untracked(node);
+        }
     }
 
     /// The current epoch.
@@ -476,6 +490,8 @@ impl Log {
         if !state.is_touched(node) {
             state.current.mark_whole(node, WholeReason::Untracked);
             state.epoch_used = true;
+            drop(state);
+            self.tell_untracked(node);
         }
         Ok(())
     }

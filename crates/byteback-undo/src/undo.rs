@@ -192,6 +192,14 @@ impl Undo {
         self.lose(node, &mut shared.lock(), now_ns, NotKept::Unreadable);
     }
 
+    /// Content of `node` was changed while nobody looked: what it was before is not known.
+    pub fn changed_unseen(&self, node: NodeId) {
+        let shared = self.history_of(node);
+        let mut history = shared.lock();
+        let now_ns = self.now_ns();
+        self.lose(node, &mut history, now_ns, NotKept::Gap);
+    }
+
     /// Whether it is worth the while to open a file that is about to be removed: false for one that has just come into being, of which it is
     /// only noted that it was not kept.
     #[must_use]

@@ -419,16 +419,20 @@ fn a_cut_is_not_read_when_nothing_protects_it_any_more() {
     let held = fs::File::open(cut_path(&fixture, "one/file")).unwrap();
     let live = fs::File::open(fixture.tree().join("file")).unwrap();
     let delta = byteback_ioctl::DeltaFile::open(&live, "one", None).unwrap();
+    let frozen = fs::File::open(fixture.tree().join(format!(".byteback/delta/{}", delta.number()))).unwrap();
     let mut byte = [0];
     assert_eq!(held.read_at(&mut byte, 299_999).unwrap(), 1);
+    assert_eq!(frozen.read_at(&mut byte, 299_999).unwrap(), 1);
     fixture.detach();
     fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
-    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    assert_errno(held.read_at(&mut byte, 0), libc::EIO);
+    for file in [&held, &frozen] {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert_errno(file.read_at(&mut byte, 0), libc::EIO);
+    }
     assert!(delta.read_at(0, &mut byte).is_err());
     assert!(delta.commit().is_err());
     assert!(byteback_ioctl::DeltaFile::open(&live, "one", None).is_err());
-    drop((held, live));
+    drop((held, frozen, live));
 }
 
 /// Taken away however the test ends, before the directory that it lies in.

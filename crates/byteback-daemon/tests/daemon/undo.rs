@@ -309,3 +309,29 @@ fn what_a_backup_without_a_mount_found_is_not_taken_for_known() {
     drop(client);
     fixture.umount();
 }
+
+#[test]
+fn what_was_before_a_change_that_passed_the_mount_by_is_said_to_be_not_known() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.undo = Some(options());
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 100_000]).unwrap();
+    // As a program has it that had it open before the mount.
+    let old = File::options().write(true).open(&path).unwrap();
+    fixture.mount();
+    fixture.umount();
+    fixture.mount();
+    pause(50);
+    let before_ns = now_ns();
+    let client = fixture.client();
+    assert_eq!(past(&client, "file", before_ns).unwrap().1, vec![1; 100_000]);
+    pause(50);
+    old.write_all_at(&[2; 10], 50_000).unwrap();
+    pause(50);
+    let through = File::options().write(true).open(&path).unwrap();
+    through.write_all_at(&[3; 10], 0).unwrap();
+    drop(through);
+    let refused = past(&client, "file", before_ns).map(|(_, content)| content[50_000]);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Refused);
+    fixture.umount();
+}
