@@ -330,6 +330,7 @@ fn unreadable(_: LogError) -> io::Error {
 pub struct Cuts {
     setup: CutSetup,
     stores: Arc<Stores>,
+    is_attached: Box<dyn Fn() -> bool + Send + Sync>,
     state: Mutex<State>,
 }
 
@@ -353,10 +354,16 @@ struct State {
 }
 
 impl Cuts {
-    pub(crate) fn new(setup: CutSetup, stores: Arc<Stores>) -> Self {
+    /// `is_attached` looks whether the mount is still in its place.
+    pub(crate) fn new(
+        setup: CutSetup,
+        stores: Arc<Stores>,
+        is_attached: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
         Self {
             setup,
             stores,
+            is_attached: Box::new(is_attached),
             state: Mutex::default(),
         }
     }
@@ -500,6 +507,15 @@ impl Cuts {
         for tree in trees {
             tree.picture.give_up("the folder was unmounted while programs used it");
         }
+    }
+
+    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts are lost. Asks the system: not for threads
+    /// that serve requests.
+    pub(crate) fn look_attached(&self) -> bool {
+        if !self.is_detached() && !(self.is_attached)() {
+            self.detach();
+        }
+        !self.is_detached()
     }
 
     /// See [`Cuts::detach`].

@@ -319,7 +319,9 @@ impl Deltas {
             errno(libc::EIO)
         };
         // What was read after the picture was lost, or after its protection, may be of any time.
-        self.check_attached()?;
+        if !self.cuts.look_attached() {
+            return Err(errno(libc::EIO));
+        }
         if let Some(why) = context.tree.picture.lost() {
             return Err(failed(&why));
         }

@@ -262,7 +262,8 @@ impl Mount {
         let started = session.and_then(|session| {
             let flusher = Flusher::start(mounted.clone())?;
             let stores = Arc::new(Stores::new(Arc::clone(&tree), session.notifier(), flusher));
-            let cuts = cuts.map(|setup| Arc::new(Cuts::new(setup, Arc::clone(&stores))));
+            let place = mounted.clone();
+            let cuts = cuts.map(|setup| Arc::new(Cuts::new(setup, Arc::clone(&stores), move || place.is_attached())));
             if let Some(cuts) = &cuts {
                 // The thread ends when the session drops the other end.
                 let (jobs, to_do) = mpsc::channel::<Job>();

@@ -435,6 +435,19 @@ fn a_cut_is_not_read_when_nothing_protects_it_any_more() {
     drop((held, frozen, live));
 }
 
+#[test]
+fn a_mark_does_not_move_over_a_file_that_was_read_after_somebody_took_the_mount_away() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
+    let live = fs::File::open(fixture.tree().join("file")).unwrap();
+    let delta = byteback_ioctl::DeltaFile::open(&live, "one", None).unwrap();
+    rustix::mount::unmount(fixture.tree(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
+    assert!(delta.commit().is_err(), "the mark moved");
+    drop(live);
+}
+
 /// Taken away however the test ends, before the directory that it lies in.
 struct Mounted(PathBuf);
 
