@@ -34,6 +34,9 @@ use byteback_oplog::NodeId;
 /// Files shorter than this are sent as they are: an answer of the server takes longer than their bytes.
 const EXAMINED_LEN_MIN: u64 = 64 * 1024;
 
+/// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the store).
+const EXAMINED_LEN_MAX: u64 = 1 << 40;
+
 /// A signature is taken with at most one block for so many bytes of the new content: it then costs at most a quarter of it.
 const BYTES_PER_BLOCK_MIN: u64 = 64;
 
@@ -42,7 +45,8 @@ const EXTENTS_MAX: usize = 1 << 18;
 
 /// How many blocks a signature may have for a content of so many bytes; `None` if the content is not worth asking.
 pub(super) fn worth(len_bytes: u64) -> Option<u64> {
-    (len_bytes >= EXAMINED_LEN_MIN).then_some((len_bytes / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX))
+    let is_worth = (EXAMINED_LEN_MIN..=EXAMINED_LEN_MAX).contains(&len_bytes);
+    is_worth.then_some((len_bytes / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX))
 }
 
 /// A file that is to be sent as what the server lacks of it.
