@@ -15,9 +15,10 @@ help: ## Lists these commands.
 demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes at most after the build).
 	@scripts/demo
 
+# Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
 test: dependencies ## Runs all tests (10 minutes on 2 cores at most).
 	@started=$$SECONDS; \
-	if cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
+	if env --default-signal=INT,QUIT cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
 	  echo "make test: all tests passed in $$(( SECONDS - started )) s"; \
 	else \
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
