@@ -33,6 +33,9 @@ pub(crate) struct HoldArguments {
     /// Mode `fast` instead of `exact`.
     #[arg(long)]
     fast: bool,
+    /// How many threads serve; without it as many as in the product.
+    #[arg(long)]
+    threads: Option<usize>,
     /// Run on this processor only, with this real-time priority.
     #[arg(long, num_args = 2, value_names = ["CPU", "PRIORITY"])]
     pin: Option<Vec<u32>>,
@@ -53,6 +56,7 @@ pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
         } else {
             CacheMode::Exact
         },
+        threads: arguments.threads,
         ..MountOptions::new(&arguments.directory)
     };
     match &arguments.state {

@@ -316,7 +316,7 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
 
     let mut extra = Panel::new(
         "Bytes reported beyond those written, at equal memory",
-        "writes, extents at most",
+        "writes, extents at most so many of those that exactness needs",
         "% of the bytes written",
         &[
             "closest gaps joined (ours)",
@@ -328,7 +328,8 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
     for (name, writes) in patterns()? {
         let exact: ExtentSet = writes.iter().copied().collect();
         let (extents, exact) = (exact.len(), exact.total_len_bytes());
-        for limit in [2500, 5000] {
+        for (told, limit) in [("3/4", extents * 3 / 4), ("1/2", extents / 2)] {
+            let limit = u32::try_from(limit)?;
             let mut cells = Vec::new();
             for granularity in [Granularity::Byte, Granularity::Page, Granularity::Adaptive] {
                 let folder = place.join(format!("extra {name} {limit} {granularity:?}"));
@@ -346,7 +347,7 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
                 drop((cut, stand));
                 scratch::remove(&folder)?;
             }
-            extra.push(format!("{name}, {limit} of {extents}"), cells);
+            extra.push(format!("{name}, {told} of {extents}"), cells);
         }
     }
     Ok(Findings {
