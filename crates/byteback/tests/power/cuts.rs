@@ -49,9 +49,10 @@ const OLD_FILES: u64 = 12;
 const OLD_FILE_BYTES: u64 = 90_000;
 
 struct World {
+    /// Goes before the rig, whose folder it lies in.
+    device: Device,
     rig: Rig,
     proxy: Proxy,
-    device: Device,
     kind: &'static Kind,
     random: Random,
     /// Snapshots that were acknowledged, with what they restore to.
