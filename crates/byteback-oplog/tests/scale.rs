@@ -17,8 +17,8 @@ use byteback_extents::ByteRange;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
-use byteback_host::tree::{FileKind, Identity, Stat};
-use byteback_oplog::{Close, Content, Fence, Log, NodeId, NodeKind, Settler, TreeView};
+use byteback_host::tree::{FileKind, Stat};
+use byteback_oplog::{Close, Fence, Log, NodeId, NodeKind, Settler, TreeView};
 
 const PER_DIRECTORY: u64 = 1000;
 
@@ -177,48 +177,4 @@ fn a_hundred_of_a_million_files() {
     });
     assert_eq!((report.changed_files, report.changed_names), (0, 0));
     assert!(number("BYTEBACK_NODES", 0) > 0 || resident_bytes() < 150 << 20);
-}
-
-#[test]
-#[ignore = "a measurement"]
-fn one_file_of_ten_layers() {
-    for layers in [1_u64, 2, 5, 10, 1000] {
-        let folder = tempfile::tempdir().unwrap();
-        let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(folder.path()).unwrap());
-        let log = Log::open(&dir, Arc::new(RealClock), &RealRandomness).unwrap();
-        let identity = Identity {
-            dev: 7,
-            ino: 9,
-            birth_ns: Some(1),
-        };
-        let operation = log.begin();
-        let node = operation.created(NodeId::ROOT, OsStr::new("a"), &identity, NodeKind::File);
-        drop(operation);
-        let mut random = SplitMix64::new(3);
-        let mut marks = vec![log.cut_held(|| ()).unwrap()];
-        // Figure 15a: 2 MB of random 1 KB writes to a file of 10 MB, spread over the layers.
-        for _ in 0..layers {
-            for _ in 0..(2048 / layers).max(2) {
-                let at = random.below((10 << 20) - 1024);
-                let operation = log.begin_write(node, || None).unwrap();
-                operation.wrote(node, ByteRange::new(at, at + 1024).unwrap());
-            }
-            marks.push(log.cut_held(|| ()).unwrap());
-        }
-        let since = marks[0].epoch();
-        let cut = log.cut_held(|| ()).unwrap();
-        let mut times = Vec::new();
-        for _ in 0..50 {
-            // A cut of its own each time, as each `delta_open` makes.
-            let cut = log.look().unwrap();
-            let before = Instant::now();
-            let change = cut.change_of(node, Some(since)).unwrap().unwrap();
-            times.push(before.elapsed());
-            assert!(matches!(change.content, Content::Ranges(_)));
-        }
-        let Content::Ranges(ranges) = cut.change_of(node, Some(since)).unwrap().unwrap().content else {
-            panic!("ranges");
-        };
-        println!("{layers:>5} layers, {:>5} extents: {:?}", ranges.len(), median(times));
-    }
 }
