@@ -330,7 +330,7 @@ fn unreadable(_: LogError) -> io::Error {
 pub struct Cuts {
     setup: CutSetup,
     stores: Arc<Stores>,
-    is_attached: Box<dyn Fn() -> bool + Send + Sync>,
+    is_attached: Box<dyn Fn() -> io::Result<bool> + Send + Sync>,
     state: Mutex<State>,
 }
 
@@ -354,11 +354,11 @@ struct State {
 }
 
 impl Cuts {
-    /// `is_attached` looks whether the mount is still in its place.
+    /// `is_attached` looks whether the mount is still in its place, without asking any file system.
     pub(crate) fn new(
         setup: CutSetup,
         stores: Arc<Stores>,
-        is_attached: impl Fn() -> bool + Send + Sync + 'static,
+        is_attached: impl Fn() -> io::Result<bool> + Send + Sync + 'static,
     ) -> Self {
         Self {
             setup,
@@ -495,32 +495,51 @@ impl Cuts {
         drop(open);
     }
 
-    /// The mount was taken away while it is in use: changes pass it by, so nothing protects a picture any more.
-    pub(crate) fn detach(&self) {
+    /// The mount was taken away while it is in use: changes pass it by, so nothing protects a picture any more. Answers how many
+    /// cuts are lost.
+    pub(crate) fn detach(&self) -> usize {
         let trees: Vec<_> = {
             let mut state = self.state.lock();
+            if state.is_detached {
+                return 0;
+            }
             state.is_over = true;
             state.is_detached = true;
             let ended = state.ended.iter().filter_map(Weak::upgrade);
             state.by_serial.values().cloned().chain(ended).collect()
         };
-        for tree in trees {
+        for tree in &trees {
             tree.picture.give_up("the folder was unmounted while programs used it");
         }
+        trees.len()
     }
 
-    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts are lost. Asks the system: not for threads
-    /// that serve requests.
-    pub(crate) fn look_attached(&self) -> bool {
-        if !self.is_detached() && !(self.is_attached)() {
-            self.detach();
+    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts are lost.
+    ///
+    /// # Errors
+    /// If the system cannot tell.
+    pub(crate) fn look_attached(&self) -> io::Result<bool> {
+        if self.state.lock().is_detached {
+            return Ok(false);
         }
-        !self.is_detached()
+        let is_attached = (self.is_attached)()?;
+        if !is_attached && self.detach() > 0 {
+            self.setup
+                .report
+                .say("somebody unmounted the folder: its cuts are lost; mount it again and open new ones");
+        }
+        Ok(is_attached)
     }
 
-    /// See [`Cuts::detach`].
-    pub(crate) fn is_detached(&self) -> bool {
-        self.state.lock().is_detached
+    /// Called *after* something was read of a picture: it was held still then. See [`crate::session::place`].
+    ///
+    /// # Errors
+    /// `EIO` if it may be of any time.
+    pub(crate) fn check_attached(&self) -> io::Result<()> {
+        match self.look_attached() {
+            Ok(true) => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
     }
 
     pub(crate) fn named(&self, name: &OsStr) -> Option<Arc<FrozenTree>> {

@@ -115,21 +115,13 @@ impl Deltas {
         {
             return Err(errno(libc::EINVAL));
         }
-        self.check_attached()?;
+        self.cuts.check_attached()?;
         let file = self.live.handles.get(handle).ok_or_else(|| errno(libc::EBADF))?;
         if !file.for_reading() {
             return Err(errno(libc::EBADF));
         }
         self.check_room(&self.contexts.lock(), handle, uid)?;
         Ok(file)
-    }
-
-    /// After a lazy unmount changes pass the mount by.
-    fn check_attached(&self) -> io::Result<()> {
-        if self.cuts.is_detached() {
-            return Err(errno(libc::EIO));
-        }
-        Ok(())
     }
 
     fn check_room(&self, contexts: &HashMap<u64, Arc<Context>>, handle: u64, uid: u32) -> io::Result<()> {
@@ -185,6 +177,7 @@ impl Deltas {
             .ok_or_else(unknown)?;
         let frozen = tree.open(node)?;
         let size_bytes = frozen.size_bytes().map_err(|error| tree.failed(&error))?;
+        self.cuts.check_attached()?;
         let whole = ByteRange::new(0, size_bytes);
         let (state, reason, ranges) = match change.content {
             Content::Unchanged => (STATE_RANGES, REASON_NONE, ExtentSet::new()),
@@ -288,7 +281,7 @@ impl Deltas {
             .file
             .read_at(request.offset, buffer)
             .map_err(|error| context.tree.failed(&error))?;
-        self.check_attached()?;
+        self.cuts.check_attached()?;
         answer.len_bytes = u32::try_from(got).unwrap_or(0);
         Ok(answer)
     }
@@ -319,9 +312,7 @@ impl Deltas {
             errno(libc::EIO)
         };
         // What was read after the picture was lost, or after its protection, may be of any time.
-        if !self.cuts.look_attached() {
-            return Err(errno(libc::EIO));
-        }
+        self.cuts.check_attached()?;
         if let Some(why) = context.tree.picture.lost() {
             return Err(failed(&why));
         }

@@ -231,7 +231,7 @@ impl Hidden {
 
     /// A frozen file is its opener's, whoever owns the file.
     fn delta(&self, number: u64, context: &Context) -> io::Result<HiddenFound> {
-        let stat = context.tree.attributes(context.node)?.stat;
+        let stat = self.attributes(&context.tree, context.node)?.stat;
         Ok(HiddenFound {
             node: HiddenNode::Delta(number).number()?,
             stat: Stat {
@@ -257,13 +257,20 @@ impl Hidden {
         let _ = self.jobs.send(job);
     }
 
+    fn attributes(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<Arc<NodeAttributes>> {
+        let read = tree.attributes(node)?;
+        // After the reading. What was remembered before is right, but nobody needs it any more.
+        self.cuts.check_attached()?;
+        Ok(read)
+    }
+
     fn frozen(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<HiddenFound> {
         let number = HiddenNode::Frozen {
             serial: tree.serial(),
             node,
         }
         .number()?;
-        let attributes = match tree.attributes(node) {
+        let attributes = match self.attributes(tree, node) {
             Err(_) if node == LoggedNode::ROOT && tree.picture.lost().is_some() => return self.lost_root(number),
             attributes => attributes?,
         };
@@ -337,7 +344,7 @@ impl Hidden {
     /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing more.
     fn more(&self, node: NodeId) -> io::Result<Option<Arc<NodeAttributes>>> {
         match Self::node(node)? {
-            HiddenNode::Frozen { serial, node } => self.tree(serial)?.attributes(node).map(Some),
+            HiddenNode::Frozen { serial, node } => self.attributes(&*self.tree(serial)?, node).map(Some),
             _ => Ok(None),
         }
     }
@@ -476,16 +483,15 @@ impl Hidden {
     pub(crate) fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let HiddenFile { tree, file } = &*self.file(handle)?;
         let filled = file.read_at(offset, buffer).map_err(|error| tree.failed(&error))?;
-        // After the reading. Cuts are lost with a lazy unmount; of frozen files only this tells.
-        if self.cuts.is_detached() {
-            return Err(errno(libc::EIO));
-        }
+        // After the reading.
+        self.cuts.check_attached()?;
         Ok(filled)
     }
 
     pub(crate) fn seek(&self, handle: u64, from: u64, to_data: bool) -> io::Result<u64> {
         let HiddenFile { tree, file } = &*self.file(handle)?;
         let found = file.seek(from, to_data).map_err(|error| tree.failed(&error))?;
+        self.cuts.check_attached()?;
         found.ok_or_else(|| errno(libc::ENXIO))
     }
 

@@ -16,6 +16,7 @@
 
 mod below;
 pub(crate) mod mounting;
+pub(crate) mod place;
 mod watcher;
 
 use std::ffi::OsStr;
@@ -32,6 +33,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use self::below::ProgramBelow;
 use self::mounting::{Mounted, NotUnmounted};
+use self::place::{Place, Watch};
 use self::watcher::Watcher;
 use crate::adapter::{Adapter, CachePolicy};
 use crate::cuts::{CutSetup, Cuts, Report};
@@ -179,6 +181,7 @@ pub fn remove_leftover(path: &Path) -> Result<(), MountError> {
 #[derive(Debug)]
 pub struct Mount {
     mounted: Mounted,
+    place: Arc<Place>,
     tree: Arc<Tree>,
     stores: Arc<Stores>,
     cuts: Option<Arc<Cuts>>,
@@ -234,6 +237,7 @@ impl Mount {
             path: point.clone(),
             source,
         })?;
+        let covered = open_directory(&point)?;
         let (device, mounted) = mounting::mount(&directory, &point)?;
         watcher.arm(mounted.id);
         let watcher = Arc::new(watcher);
@@ -262,8 +266,18 @@ impl Mount {
         let started = session.and_then(|session| {
             let flusher = Flusher::start(mounted.clone())?;
             let stores = Arc::new(Stores::new(Arc::clone(&tree), session.notifier(), flusher));
-            let place = mounted.clone();
-            let cuts = cuts.map(|setup| Arc::new(Cuts::new(setup, Arc::clone(&stores), move || place.is_attached())));
+            let place = Arc::new(Place::new(mounted.clone(), covered)?);
+            let cuts = cuts.map(|setup| {
+                let place = Arc::clone(&place);
+                Arc::new(Cuts::new(setup, Arc::clone(&stores), move || place.is_attached()))
+            });
+            let watch = match &cuts {
+                Some(cuts) => {
+                    let cuts = Arc::clone(cuts);
+                    Some(Watch::start(move || cuts.look_attached().unwrap_or(true))?)
+                }
+                None => None,
+            };
             if let Some(cuts) = &cuts {
                 // The thread ends when the session drops the other end.
                 let (jobs, to_do) = mpsc::channel::<Job>();
@@ -281,15 +295,16 @@ impl Mount {
                 .spawn(move || {
                     let result = session.run().map_err(|error| error.to_string());
                     quit.disarm();
+                    drop(watch);
                     if let Some(cuts) = ending {
                         cuts.end();
                     }
                     *at_end.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                     at_end.ended.notify_all();
                 })?;
-            Ok((stores, cuts, end))
+            Ok((place, stores, cuts, end))
         });
-        let (stores, cuts, end) = match started {
+        let (place, stores, cuts, end) = match started {
             Ok(started) => started,
             Err(source) => {
                 // The device is closed, so the mount is dead; take it away.
@@ -300,6 +315,7 @@ impl Mount {
         };
         let mount = Self {
             mounted,
+            place,
             tree,
             stores,
             cuts,
@@ -353,10 +369,11 @@ impl Mount {
     }
 
     /// Whether whoever comes by the path still meets the mount. After a lazy unmount that is no longer so while what was
-    /// open before goes on to be served: then changes pass the mount by.
+    /// open before goes on to be served: then changes pass the mount by. If yes, it was so at some moment of this call; if
+    /// the system cannot tell, no.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        !self.has_ended() && self.mounted.is_attached()
+        !self.has_ended() && self.place.is_attached().unwrap_or(false)
     }
 
     /// The programs that were in the directory before it was mounted over: what they change passes the mount by. Other users'

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use byteback_api::ByteString;
@@ -445,6 +446,88 @@ fn a_mark_does_not_move_over_a_file_that_was_read_after_somebody_took_the_mount_
     rustix::mount::unmount(fixture.tree(), rustix::mount::UnmountFlags::DETACH).unwrap();
     fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
     assert!(delta.commit().is_err(), "the mark moved");
+    drop(live);
+}
+
+/// Readers never pause: some read while the mount goes, and while the plain file is written.
+#[test]
+fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
+    const LEN_BYTES: usize = 8 << 20;
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; LEN_BYTES]).unwrap();
+    fs::create_dir(cut_path(&fixture, "one")).unwrap();
+    let held = fs::File::open(cut_path(&fixture, "one/file")).unwrap();
+    let live = fs::File::open(&path).unwrap();
+    let delta = byteback_ioctl::DeltaFile::open(&live, "one", None).unwrap();
+    let frozen = fs::File::open(fixture.tree().join(format!(".byteback/delta/{}", delta.number()))).unwrap();
+    let is_written = AtomicBool::new(false);
+    // Each reads until it is refused, which must be after the mount went.
+    let read = |name: &'static str, read: &dyn Fn(&mut [u8], u64) -> io::Result<usize>| {
+        let mut buffer = vec![0; 4096];
+        let (mut at, mut after) = (0, 0);
+        loop {
+            after += u32::from(is_written.load(Ordering::SeqCst));
+            assert!(after < 5, "{name} is read on after the mount went");
+            at = (at + 40_961) % (LEN_BYTES as u64 - 4096);
+            match read(&mut buffer, at) {
+                Ok(_) => assert!(buffer.iter().all(|byte| *byte == 1), "{name}: newer bytes at {at}"),
+                Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}"),
+            }
+        }
+    };
+    // Not from what the kernel remembers.
+    let uncached = |file: &fs::File, buffer: &mut [u8], at| {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random).unwrap();
+        file.read_at(buffer, at)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| read("the cut's file", &|buffer, at| uncached(&held, buffer, at)));
+        scope.spawn(|| read("the frozen file", &|buffer, at| uncached(&frozen, buffer, at)));
+        scope.spawn(|| {
+            read("the ioctl", &|buffer, at| match delta.read_at(at, buffer) {
+                Err(byteback_ioctl::DeltaError::System { source, .. }) => Err(source),
+                read => read.map_err(io::Error::other),
+            })
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let took = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(fixture.tree())
+            .status();
+        assert!(took.unwrap().success());
+        let plain = fs::File::options().write(true).open(&path).unwrap();
+        plain.write_all_at(&vec![2; LEN_BYTES], 0).unwrap();
+        is_written.store(true, Ordering::SeqCst);
+    });
+    assert_errno(held.metadata().map(drop).and_then(|()| frozen.metadata()), libc::EIO);
+    drop(delta);
+    drop((held, frozen, live));
+}
+
+#[test]
+fn what_a_cut_keeps_is_given_back_when_somebody_takes_the_mount_away_and_nobody_reads() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.mount();
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 300_000]).unwrap();
+    let client = fixture.client();
+    client.open_cut(&ByteString::from("one")).unwrap();
+    let live = fs::File::options().write(true).open(&path).unwrap();
+    live.write_all_at(&[2; 300_000], 0).unwrap();
+    assert_eq!(client.list_cuts().unwrap()[0].kept_bytes, 300_000);
+    rustix::mount::unmount(fixture.tree(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let began = Instant::now();
+    loop {
+        let cuts = client.list_cuts().unwrap();
+        if cuts[0].lost.is_some() && cuts[0].kept_bytes == 0 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "nobody noticed: {cuts:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     drop(live);
 }
 

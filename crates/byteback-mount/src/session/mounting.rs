@@ -225,7 +225,7 @@ fn type_at(path: &Path) -> Option<String> {
 }
 
 /// `/proc/self/mountinfo` writes space, tab, newline and backslash in octal.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, others)) = rest.split_first() {
@@ -300,11 +300,6 @@ impl Mounted {
             return Err(io::Error::other("something else is mounted over the mount point"));
         }
         Ok(root)
-    }
-
-    /// Whether it is in the table of mounts, be it below another one.
-    pub(super) fn is_attached(&self) -> bool {
-        mount_id(&self.point).is_ok_and(|id| id == self.id) || self.is_in_table()
     }
 
     pub(super) fn unmount(&self, how: Unmount) -> Result<(), NotUnmounted> {
