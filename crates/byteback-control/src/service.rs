@@ -40,6 +40,20 @@ pub struct CutRequest {
     pub anonymous: bool,
 }
 
+impl CutRequest {
+    /// A cut for `consumer`, since its mark.
+    #[must_use]
+    pub fn of(consumer: &str) -> Self {
+        Self {
+            consumer: consumer.to_owned(),
+            everything: false,
+            look_only: false,
+            since: None,
+            anonymous: false,
+        }
+    }
+}
+
 /// A cut that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutInfo {

@@ -28,6 +28,7 @@ mod map;
 #[cfg(test)]
 mod model;
 mod read;
+mod sequence;
 pub mod signature;
 mod source;
 pub mod strong;

@@ -27,8 +27,7 @@ use std::io::{self, Read, Write};
 use byteback_extents::{ByteRange, ExtentValue};
 
 use crate::map::DeltaMap;
-use crate::source::Source;
-use crate::wire::FILE_LEN_MAX;
+use crate::sequence::{ExtentSink, Sequence};
 use crate::write::WriteError;
 
 #[cfg(test)]
@@ -69,18 +68,15 @@ pub struct LibrsyncStats {
 /// Writes a delta for `rdiff patch`; see the module's header.
 pub struct LibrsyncWriter<W> {
     out: W,
-    base_len_bytes: u64,
-    new_len_bytes: u64,
+    /// What it has told is written, or in `copy` or `zero_bytes`.
+    sequence: Sequence,
     zeros: Option<ByteRange>,
-    /// Up to where the new content is told, written or in `copy`.
-    end: u64,
     /// A copy that may become longer: position in the base, and length.
     copy: Option<(u64, u64)>,
     /// Zeros that may become more; never together with `copy`.
     zero_bytes: u64,
     buffer: Vec<u8>,
     stats: LibrsyncStats,
-    has_failed: bool,
 }
 
 impl<W: Write> LibrsyncWriter<W> {
@@ -89,18 +85,12 @@ impl<W: Write> LibrsyncWriter<W> {
     /// # Errors
     /// If a length is no file's or `out` refuses the bytes.
     pub fn new(mut out: W, base_len_bytes: u64, new_len_bytes: u64) -> Result<Self, WriteError> {
-        for len_bytes in [base_len_bytes, new_len_bytes] {
-            if len_bytes > FILE_LEN_MAX {
-                return Err(WriteError::FileTooLong { len_bytes });
-            }
-        }
+        let sequence = Sequence::new(base_len_bytes, new_len_bytes)?;
         out.write_all(&LIBRSYNC_MAGIC).map_err(WriteError::Write)?;
         Ok(Self {
             out,
-            base_len_bytes,
-            new_len_bytes,
+            sequence,
             zeros: None,
-            end: 0,
             copy: None,
             zero_bytes: 0,
             buffer: vec![0; BUFFER_LEN],
@@ -108,13 +98,12 @@ impl<W: Write> LibrsyncWriter<W> {
                 wire_bytes: LIBRSYNC_MAGIC.len() as u64,
                 ..LibrsyncStats::default()
             },
-            has_failed: false,
         })
     }
 
     /// Names bytes of the base that are known to be zero. The longest such place is the best; it makes holes cheap.
     pub fn zeros_in_base(&mut self, zeros: ByteRange) {
-        let (zeros, _) = zeros.split_at(self.base_len_bytes);
+        let (zeros, _) = zeros.split_at(self.sequence.base_len_bytes());
         self.zeros = zeros.filter(|zeros| zeros.len_bytes() >= ZEROS_LEN_MIN);
     }
 
@@ -123,7 +112,7 @@ impl<W: Write> LibrsyncWriter<W> {
     /// # Errors
     /// If `range` is out of order or outside, `bytes` yields too few, or they cannot be written.
     pub fn literal(&mut self, range: ByteRange, mut bytes: impl Read) -> Result<(), WriteError> {
-        self.literal_with(range, |_, buffer| bytes.read_exact(buffer))
+        self.guarded(|writer| writer.add_literal(range, &mut |_, buffer| bytes.read_exact(buffer)))
     }
 
     /// Takes the bytes of `range` from the base at `base_offset`. Before it, the base is kept.
@@ -131,21 +120,7 @@ impl<W: Write> LibrsyncWriter<W> {
     /// # Errors
     /// If `range` is out of order or outside, the copy lies outside the base, or it cannot be written.
     pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            let base_len_bytes = writer.base_len_bytes;
-            if base_offset
-                .checked_add(range.len_bytes())
-                .is_none_or(|end| end > base_len_bytes)
-            {
-                return Err(WriteError::PastBaseLen {
-                    range,
-                    base_offset,
-                    base_len_bytes,
-                });
-            }
-            writer.begin(range)?;
-            writer.put_copy(base_offset, range.len_bytes())
-        })
+        self.guarded(|writer| writer.add_copy(range, base_offset))
     }
 
     /// Makes `range` zeros. Before it, the base is kept.
@@ -153,10 +128,7 @@ impl<W: Write> LibrsyncWriter<W> {
     /// # Errors
     /// If `range` is out of order or outside, or what is before it cannot be written.
     pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            writer.begin(range)?;
-            writer.put_zeros(range.len_bytes())
-        })
+        self.guarded(|writer| writer.add_zeros(range))
     }
 
     /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal.
@@ -166,20 +138,9 @@ impl<W: Write> LibrsyncWriter<W> {
     pub fn map<L: ExtentValue>(
         &mut self,
         map: &DeltaMap<L>,
-        mut read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
+        read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
     ) -> Result<(), WriteError> {
-        for (range, source) in map.iter() {
-            match source {
-                Source::Literal(literal) => {
-                    self.literal_with(range, |skip_bytes, buffer| {
-                        read_literal(&literal.advance(skip_bytes), buffer)
-                    })?;
-                }
-                Source::Copy { base_offset } => self.copy(range, *base_offset)?,
-                Source::Zero => self.zero(range)?,
-            }
-        }
-        Ok(())
+        self.add_map(map, read_literal)
     }
 
     /// Keeps the base up to the end of the new content, writes the end, and flushes `out`.
@@ -188,7 +149,8 @@ impl<W: Write> LibrsyncWriter<W> {
     /// If an earlier call failed or `out` refuses the bytes.
     pub fn finish(mut self) -> Result<(W, LibrsyncStats), WriteError> {
         self.guarded(|writer| {
-            writer.keep_up_to(writer.new_len_bytes)?;
+            let rest = writer.sequence.finish();
+            writer.keep(rest)?;
             writer.write_pending()?;
             writer.write(&[OP_END])?;
             writer.out.flush().map_err(WriteError::Write)
@@ -196,59 +158,14 @@ impl<W: Write> LibrsyncWriter<W> {
         Ok((self.out, self.stats))
     }
 
-    fn guarded(&mut self, call: impl FnOnce(&mut Self) -> Result<(), WriteError>) -> Result<(), WriteError> {
-        if self.has_failed {
-            return Err(WriteError::Incomplete);
-        }
-        let result = call(self);
-        self.has_failed = result.is_err();
-        result
-    }
-
-    /// Checks the place of an extent, and keeps the base before it.
-    fn begin(&mut self, range: ByteRange) -> Result<(), WriteError> {
-        if range.start() < self.end {
-            return Err(WriteError::OutOfOrder {
-                range,
-                previous_end: self.end,
-            });
-        }
-        let new_len_bytes = self.new_len_bytes;
-        if range.end() > new_len_bytes {
-            return Err(WriteError::PastNewLen { range, new_len_bytes });
-        }
-        self.keep_up_to(range.start())?;
-        self.end = range.end();
-        Ok(())
-    }
-
-    fn keep_up_to(&mut self, end: u64) -> Result<(), WriteError> {
-        let Some(kept) = ByteRange::new(self.end, end) else {
-            return Ok(());
-        };
-        self.end = end;
-        let (in_base, past_base) = kept.split_at(self.base_len_bytes);
+    /// Takes bytes from where they are in the base; past its end they are zeros.
+    fn keep(&mut self, kept: Option<ByteRange>) -> Result<(), WriteError> {
+        let Some(kept) = kept else { return Ok(()) };
+        let (in_base, past_base) = kept.split_at(self.sequence.base_len_bytes());
         if let Some(in_base) = in_base {
             self.put_copy(in_base.start(), in_base.len_bytes())?;
         }
         past_base.map_or(Ok(()), |past_base| self.put_zeros(past_base.len_bytes()))
-    }
-
-    fn literal_with(
-        &mut self,
-        range: ByteRange,
-        mut fill: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
-    ) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            writer.begin(range)?;
-            writer.write_pending()?;
-            let mut done_bytes = 0;
-            writer.write_literals(range.len_bytes(), &mut |buffer| {
-                let filled = fill(done_bytes, buffer);
-                done_bytes += buffer.len() as u64;
-                filled.map_err(|source| WriteError::ReadLiteral { range, source })
-            })
-        })
     }
 
     fn put_zeros(&mut self, len_bytes: u64) -> Result<(), WriteError> {
@@ -359,4 +276,39 @@ fn argument(number: u64) -> (u8, [u8; 8]) {
 /// The last bytes of a number, as many as its width says.
 fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
     &bytes[8 - (1 << width)..]
+}
+
+impl<W: Write> ExtentSink for LibrsyncWriter<W> {
+    fn sequence(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
+    fn add_literal(
+        &mut self,
+        range: ByteRange,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        let between = self.sequence.begin(range)?;
+        self.keep(between)?;
+        self.write_pending()?;
+        let mut done_bytes = 0;
+        self.write_literals(range.len_bytes(), &mut |buffer| {
+            let filled = fill(done_bytes, buffer);
+            done_bytes += buffer.len() as u64;
+            filled.map_err(|source| WriteError::ReadLiteral { range, source })
+        })
+    }
+
+    fn add_copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        self.sequence.check_copy(range, base_offset)?;
+        let between = self.sequence.begin(range)?;
+        self.keep(between)?;
+        self.put_copy(base_offset, range.len_bytes())
+    }
+
+    fn add_zeros(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        let between = self.sequence.begin(range)?;
+        self.keep(between)?;
+        self.put_zeros(range.len_bytes())
+    }
 }

@@ -11,6 +11,7 @@ use byteback_extents::{ByteRange, ExtentValue};
 
 use crate::frame::{Codec, FRAME_RAW_LEN_MAX, FrameEncoder};
 use crate::map::DeltaMap;
+use crate::sequence::{ExtentSink, Sequence};
 use crate::source::Source;
 use crate::wire::{
     BLOCK_EXTENTS_MAX, BLOCK_HEAD_LEN, CRC_LEN, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, ExtentContext,
@@ -103,11 +104,11 @@ pub enum WriteError {
 pub struct DeltaWriter<W> {
     out: W,
     header: DeltaHeader,
+    /// What it has told is written, or in `extents`.
+    sequence: Sequence,
     /// `None` if nothing is to be compressed.
     encoder: Option<FrameEncoder>,
     context: ExtentContext,
-    /// The end of the last extent that was given, written or not.
-    end: u64,
     extents: Vec<Extent>,
     raw: Vec<u8>,
     /// Scratch: the head and the stored frame of the block being written.
@@ -115,7 +116,6 @@ pub struct DeltaWriter<W> {
     stored: Vec<u8>,
     digest: StreamDigest,
     stats: DeltaStats,
-    failed: bool,
 }
 
 impl<W: Write> DeltaWriter<W> {
@@ -129,11 +129,7 @@ impl<W: Write> DeltaWriter<W> {
         new_len_bytes: u64,
         options: WriterOptions,
     ) -> Result<Self, WriteError> {
-        for len_bytes in [base_len_bytes, new_len_bytes] {
-            if len_bytes > FILE_LEN_MAX {
-                return Err(WriteError::FileTooLong { len_bytes });
-            }
-        }
+        let sequence = Sequence::new(base_len_bytes, new_len_bytes)?;
         let encoder = if options.compress {
             Some(FrameEncoder::new().map_err(WriteError::Compressor)?)
         } else {
@@ -151,9 +147,9 @@ impl<W: Write> DeltaWriter<W> {
         Ok(Self {
             out,
             header,
+            sequence,
             encoder,
             context: ExtentContext::default(),
-            end: 0,
             extents: Vec::new(),
             raw: Vec::new(),
             head: Vec::new(),
@@ -163,7 +159,6 @@ impl<W: Write> DeltaWriter<W> {
                 wire_bytes: HEADER_LEN as u64,
                 ..DeltaStats::default()
             },
-            failed: false,
         })
     }
 
@@ -172,7 +167,7 @@ impl<W: Write> DeltaWriter<W> {
     /// # Errors
     /// If `range` is out of order or outside, `bytes` yields too few, or the block cannot be written.
     pub fn literal(&mut self, range: ByteRange, mut bytes: impl Read) -> Result<(), WriteError> {
-        self.literal_with(range, |_, buffer| bytes.read_exact(buffer))
+        self.guarded(|writer| writer.add_literal(range, &mut |_, buffer| bytes.read_exact(buffer)))
     }
 
     /// Gives the bytes from `offset` on the values `bytes`; no bytes are no extent.
@@ -193,24 +188,7 @@ impl<W: Write> DeltaWriter<W> {
     /// # Errors
     /// If the stream was begun without copies, `range` is out of order or outside, or the copy lies outside the base.
     pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            writer.begin_extent(range)?;
-            if !writer.header.has_copies {
-                return Err(WriteError::CopiesNotDeclared { range });
-            }
-            let base_len_bytes = writer.header.base_len_bytes;
-            if base_offset
-                .checked_add(range.len_bytes())
-                .is_none_or(|end| end > base_len_bytes)
-            {
-                return Err(WriteError::PastBaseLen {
-                    range,
-                    base_offset,
-                    base_len_bytes,
-                });
-            }
-            writer.push_without_bytes(range, Source::Copy { base_offset })
-        })
+        self.guarded(|writer| writer.add_copy(range, base_offset))
     }
 
     /// Makes `range` a hole.
@@ -218,10 +196,7 @@ impl<W: Write> DeltaWriter<W> {
     /// # Errors
     /// If `range` is out of order or outside, or the block cannot be written.
     pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            writer.begin_extent(range)?;
-            writer.push_without_bytes(range, Source::Zero)
-        })
+        self.guarded(|writer| writer.add_zeros(range))
     }
 
     /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal. Copies need
@@ -232,20 +207,9 @@ impl<W: Write> DeltaWriter<W> {
     pub fn map<L: ExtentValue>(
         &mut self,
         map: &DeltaMap<L>,
-        mut read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
+        read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
     ) -> Result<(), WriteError> {
-        for (range, source) in map.iter() {
-            match source {
-                Source::Literal(literal) => {
-                    self.literal_with(range, |skip_bytes, buffer| {
-                        read_literal(&literal.advance(skip_bytes), buffer)
-                    })?;
-                }
-                Source::Copy { base_offset } => self.copy(range, *base_offset)?,
-                Source::Zero => self.zero(range)?,
-            }
-        }
-        Ok(())
+        self.add_map(map, read_literal)
     }
 
     /// Writes what is pending and the trailer, and flushes `out`. A writer that is dropped without this leaves an incomplete stream.
@@ -263,61 +227,6 @@ impl<W: Write> DeltaWriter<W> {
             writer.out.flush().map_err(WriteError::Write)
         })?;
         Ok((self.out, self.stats))
-    }
-
-    /// Runs one call; if it fails, so will all later ones.
-    fn guarded(&mut self, call: impl FnOnce(&mut Self) -> Result<(), WriteError>) -> Result<(), WriteError> {
-        if self.failed {
-            return Err(WriteError::Incomplete);
-        }
-        let result = call(self);
-        self.failed = result.is_err();
-        result
-    }
-
-    fn begin_extent(&mut self, range: ByteRange) -> Result<(), WriteError> {
-        if range.start() < self.end {
-            return Err(WriteError::OutOfOrder {
-                range,
-                previous_end: self.end,
-            });
-        }
-        let new_len_bytes = self.header.new_len_bytes;
-        if range.end() > new_len_bytes {
-            return Err(WriteError::PastNewLen { range, new_len_bytes });
-        }
-        self.end = range.end();
-        Ok(())
-    }
-
-    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a buffer.
-    fn literal_with(
-        &mut self,
-        range: ByteRange,
-        mut fill: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
-    ) -> Result<(), WriteError> {
-        self.guarded(|writer| {
-            writer.begin_extent(range)?;
-            let mut start = range.start();
-            while start < range.end() {
-                if writer.raw.len() == FRAME_RAW_LEN_MAX as usize {
-                    writer.write_block()?;
-                }
-                let filled = writer.raw.len();
-                let room = FRAME_RAW_LEN_MAX as usize - filled;
-                let take = usize::try_from(range.end() - start).unwrap_or(usize::MAX).min(room);
-                writer.raw.resize(filled + take, 0);
-                fill(start - range.start(), &mut writer.raw[filled..])
-                    .map_err(|source| WriteError::ReadLiteral { range, source })?;
-                // A frame's length fits into 32 bits.
-                let source = Source::Literal(FrameSlice {
-                    skip_bytes: filled as u32,
-                });
-                writer.push(start, start + take as u64, source)?;
-                start += take as u64;
-            }
-            Ok(())
-        })
     }
 
     /// Adds an extent that carries no bytes, in parts if it is very long.
@@ -393,5 +302,52 @@ impl<W: Write> DeltaWriter<W> {
         self.extents.clear();
         self.raw.clear();
         Ok(())
+    }
+}
+
+impl<W: Write> ExtentSink for DeltaWriter<W> {
+    fn sequence(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
+    fn add_literal(
+        &mut self,
+        range: ByteRange,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        self.sequence.begin(range)?;
+        let mut start = range.start();
+        while start < range.end() {
+            if self.raw.len() == FRAME_RAW_LEN_MAX as usize {
+                self.write_block()?;
+            }
+            let filled = self.raw.len();
+            let room = FRAME_RAW_LEN_MAX as usize - filled;
+            let take = usize::try_from(range.end() - start).unwrap_or(usize::MAX).min(room);
+            self.raw.resize(filled + take, 0);
+            fill(start - range.start(), &mut self.raw[filled..])
+                .map_err(|source| WriteError::ReadLiteral { range, source })?;
+            // A frame's length fits into 32 bits.
+            let source = Source::Literal(FrameSlice {
+                skip_bytes: filled as u32,
+            });
+            self.push(start, start + take as u64, source)?;
+            start += take as u64;
+        }
+        Ok(())
+    }
+
+    fn add_copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        self.sequence.begin(range)?;
+        if !self.header.has_copies {
+            return Err(WriteError::CopiesNotDeclared { range });
+        }
+        self.sequence.check_copy(range, base_offset)?;
+        self.push_without_bytes(range, Source::Copy { base_offset })
+    }
+
+    fn add_zeros(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        self.sequence.begin(range)?;
+        self.push_without_bytes(range, Source::Zero)
     }
 }

@@ -76,6 +76,18 @@ impl SplitMix64 {
     pub fn coin(&mut self) -> bool {
         self.next_u64() >> 63 == 1
     }
+
+    /// Draws bytes, which do not compress.
+    pub fn bytes(&mut self, len_bytes: usize) -> Vec<u8> {
+        let words = std::iter::repeat_with(|| self.next_u64().to_le_bytes());
+        words.flatten().take(len_bytes).collect()
+    }
+}
+
+/// Bytes that do not compress, others for each `seed`.
+#[must_use]
+pub fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
+    SplitMix64::new(seed).bytes(len_bytes)
 }
 
 /// Reproducible randomness for tests and simulations. Never for tokens.

@@ -374,11 +374,9 @@ impl Job<'_> {
         let clock = self.server.clock();
         let cut_began_ns = clock.monotonic_ns();
         let cut = self.tree.cut(&CutRequest {
-            consumer: self.options.consumer.clone(),
             everything: basis.everything.is_some(),
             look_only: self.options.dry_run,
-            since: None,
-            anonymous: false,
+            ..CutRequest::of(&self.options.consumer)
         })?;
         report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);
         report.tree_nodes = cut.tree_nodes;

@@ -79,11 +79,9 @@ pub fn export_delta(
     monitor: &dyn Monitor,
 ) -> Result<Option<ExportReport>> {
     let cut = tree.cut(&CutRequest {
-        consumer: request.consumer.to_owned(),
-        everything: false,
-        look_only: false,
         since: request.since,
         anonymous: true,
+        ..CutRequest::of(request.consumer)
     })?;
     let exported = export(tree, &cut, request, holes, out, monitor);
     // The export's own error is the one to tell.
@@ -192,11 +190,9 @@ fn zeros_in_base(
         return Ok(None);
     }
     let look = tree.cut(&CutRequest {
-        consumer: String::new(),
-        everything: false,
         look_only: true,
         since: Some(cut.epoch),
-        anonymous: false,
+        ..CutRequest::of("")
     })?;
     let later = file_change(tree, &look, path);
     tree.finish(look.cut, &Outcome::Abandoned)?;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet, ExtentValue};
 
 use crate::error::NotKept;
+use crate::journal::Placed;
 use crate::record::ContentHow;
 
 /// Where old bytes are.
@@ -14,6 +15,21 @@ pub(crate) enum Old {
     Zeros,
     /// In a segment: the record's place, where the piece begins in its data, and how long all its data is.
     At { segment: u64, record_at: u64, within: u64 },
+}
+
+impl Old {
+    /// The bytes of a record of old bytes.
+    pub(crate) fn of_record(is_zeros: bool, placed: Placed) -> Self {
+        if is_zeros {
+            Self::Zeros
+        } else {
+            Self::At {
+                segment: placed.segment,
+                record_at: placed.at,
+                within: 0,
+            }
+        }
+    }
 }
 
 impl ExtentValue for Old {

@@ -371,16 +371,7 @@ impl Undo {
                 };
                 let data = if is_zeros { &[][..] } else { &bytes };
                 let placed = self.append(now_ns, &record, data).ok_or(NotKept::NotWritten)?;
-                let old = if is_zeros {
-                    Old::Zeros
-                } else {
-                    Old::At {
-                        segment: placed.segment,
-                        record_at: placed.at,
-                        within: 0,
-                    }
-                };
-                moment.old.insert(piece, old);
+                moment.old.insert(piece, Old::of_record(is_zeros, placed));
             }
         }
         Ok(())

@@ -13,13 +13,7 @@ use crate::service::{
 };
 
 fn request(consumer: &str) -> CutRequest {
-    CutRequest {
-        consumer: consumer.to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    }
+    CutRequest::of(consumer)
 }
 
 fn fill(tree: &MemoryTree) {

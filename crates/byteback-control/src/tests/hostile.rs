@@ -192,13 +192,7 @@ fn a_peer_that_reads_nothing_stops_only_itself() {
 fn a_service_that_panics_costs_one_connection_and_keeps_no_cut() {
     let served = Served::new();
     let client = served.client();
-    let request = CutRequest {
-        consumer: "c".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("c");
     let cut = client.cut(&request).unwrap().cut;
     let error = client.read(cut, PANICKING, &[(0, 1)], &mut |_| Ok(())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Gone);
@@ -388,13 +382,7 @@ fn a_sink_that_panics_leaves_the_client_refusing() {
     let served = Served::new();
     served.tree.write(2, b"x", vec![Ok(vec![1; 10])]);
     let client = Arc::new(served.client());
-    let request = CutRequest {
-        consumer: "c".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("c");
     let cut = client.cut(&request).unwrap().cut;
     let same = Arc::clone(&client);
     let panicked = std::thread::spawn(move || {

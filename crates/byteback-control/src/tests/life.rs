@@ -15,13 +15,7 @@ use crate::service::{CutRequest, ErrorKind, Outcome, TreeService};
 use crate::{Client, Server};
 
 fn request() -> CutRequest {
-    CutRequest {
-        consumer: "c".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    }
+    CutRequest::of("c")
 }
 
 #[test]

@@ -16,6 +16,18 @@ fn content(saved: &Saved, path: &str) -> Vec<u8> {
     saved.tree()[std::path::Path::new(path)].1.clone()
 }
 
+/// The changed files, on the first page of a cut.
+fn files_of(tree: &dyn TreeService, cut: &byteback_control::CutInfo) -> Vec<byteback_oplog::NodeId> {
+    let page = tree
+        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .unwrap();
+    let files = page
+        .nodes
+        .iter()
+        .filter(|change| change.kind == byteback_oplog::NodeKind::File);
+    files.map(|change| change.node).collect()
+}
+
 #[test]
 fn a_file_that_is_removed_and_then_written_is_saved_as_of_the_cut() {
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -63,23 +75,8 @@ fn a_file_that_was_changed_just_before_it_was_looked_at_is_not_trusted() {
     let path = fixture.tree().join("file");
     fs::write(&path, vec![1; 1000]).unwrap();
     let service = fixture.unmounted();
-    let request = CutRequest {
-        consumer: "backup".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
-    let file = |cut: &byteback_control::CutInfo| {
-        let page = service
-            .changes(cut.cut, byteback_control::ChangesCursor::default())
-            .unwrap();
-        let files = page
-            .nodes
-            .iter()
-            .filter(|change| change.kind == byteback_oplog::NodeKind::File);
-        files.map(|change| change.node).next()
-    };
+    let request = CutRequest::of("backup");
+    let file = |cut: &byteback_control::CutInfo| files_of(&service, cut).first().copied();
     let cut = service.cut(&request).unwrap();
     let node = file(&cut).unwrap();
     fs::write(&path, vec![2; 1000]).unwrap();
@@ -172,23 +169,9 @@ fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
     fixture.mount();
     fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
     let client = fixture.client();
-    let request = CutRequest {
-        consumer: "backup".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("backup");
     let cut = client.cut(&request).unwrap();
-    let page = client
-        .changes(cut.cut, byteback_control::ChangesCursor::default())
-        .unwrap();
-    let node = page
-        .nodes
-        .iter()
-        .find(|change| change.kind == byteback_oplog::NodeKind::File)
-        .unwrap()
-        .node;
+    let node = files_of(&client, &cut)[0];
     let held = fs::File::open(fixture.tree().join("file")).unwrap();
     fixture.detach();
     fs::write(fixture.tree().join("file"), vec![2; 300_000]).unwrap();
@@ -265,23 +248,10 @@ fn removing_what_was_read_already_costs_no_descriptors() {
         fs::write(path(number), vec![1; 100_000]).unwrap();
     }
     let client = fixture.client();
-    let request = CutRequest {
-        consumer: "backup".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("backup");
     let cut = client.cut(&request).unwrap();
-    let page = client
-        .changes(cut.cut, byteback_control::ChangesCursor::default())
-        .unwrap();
-    for change in &page.nodes {
-        if change.kind == byteback_oplog::NodeKind::File {
-            client
-                .read(cut.cut, change.node, &[(0, 100_000)], &mut |_| Ok(()))
-                .unwrap();
-        }
+    for file in files_of(&client, &cut) {
+        client.read(cut.cut, file, &[(0, 100_000)], &mut |_| Ok(())).unwrap();
     }
     for number in 0..100 {
         fs::remove_file(path(number)).unwrap();
@@ -398,13 +368,7 @@ fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
     for number in 0..6000 {
         std::os::unix::fs::symlink("nowhere", tree.join(format!("link {number}"))).unwrap_or_default();
     }
-    let request = CutRequest {
-        consumer: "backup".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("backup");
     let refused = fixture.client().cut(&request).map(|cut| cut.cut);
     println!("a cut on the full disk: {refused:?}");
     for number in 0..200 {
@@ -434,11 +398,9 @@ fn a_time_that_the_log_no_longer_knows_is_answered_with_everything_and_says_so()
         Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     }
     let request = CutRequest {
-        consumer: "other".to_owned(),
-        everything: false,
         look_only: true,
         since: Some(byteback_oplog::Epoch(1)),
-        anonymous: false,
+        ..CutRequest::of("other")
     };
     assert_eq!(fixture.client().cut(&request).unwrap().since, None);
 }
@@ -520,22 +482,9 @@ fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_rea
     Begun::cut(&client, "backup").save(&client, &mut Saved::default());
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[2; 100], 9000).unwrap();
-    let request = CutRequest {
-        consumer: "backup".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("backup");
     let cut = client.cut(&request).unwrap();
-    let page = client
-        .changes(cut.cut, byteback_control::ChangesCursor::default())
-        .unwrap();
-    let change = page
-        .nodes
-        .iter()
-        .find(|change| change.kind == byteback_oplog::NodeKind::File);
-    let node = change.unwrap().node;
+    let node = files_of(&client, &cut)[0];
     // Beside what is reported, before it is read.
     file.write_all_at(&[3; 100], 9500).unwrap();
     let mut read = Vec::new();

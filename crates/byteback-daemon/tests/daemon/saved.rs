@@ -30,13 +30,7 @@ pub(crate) struct Begun {
 
 impl Begun {
     pub(crate) fn cut(tree: &dyn TreeService, consumer: &str) -> Self {
-        let request = CutRequest {
-            consumer: consumer.to_owned(),
-            everything: false,
-            look_only: false,
-            since: None,
-            anonymous: false,
-        };
+        let request = CutRequest::of(consumer);
         let info = tree.cut(&request).unwrap();
         let (mut nodes, mut names) = (Vec::new(), Vec::new());
         let mut cursor = Some(ChangesCursor::default());

@@ -20,13 +20,7 @@ const GAP_BYTES: usize = 16;
 /// What is reported of the only file since the last call, as flags per byte of `len`; `None` if no content is.
 fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     let client = fixture.client();
-    let request = CutRequest {
-        consumer: "trimming".to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    };
+    let request = CutRequest::of("trimming");
     let cut = client.cut(&request).unwrap();
     let page = client.changes(cut.cut, ChangesCursor::default()).unwrap();
     let file = page.nodes.iter().find(|change| change.kind == NodeKind::File);
@@ -52,10 +46,6 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
-}
-
-fn noise(random: &mut SplitMix64, len: usize) -> Vec<u8> {
-    (0..len).map(|_| random.next_u64() as u8).collect()
 }
 
 /// Stores into a shared mapping.
@@ -110,7 +100,7 @@ impl Model {
 fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize, tight: bool) {
     let mut random = SplitMix64::new(seed);
     let mut fixture = Fixture::inside(parent, mode);
-    let start = noise(&mut random, 400 << 10);
+    let start = random.bytes(400 << 10);
     let path = fixture.tree().join("file");
     fs::write(&path, &start).unwrap();
     // Below the mount that is to come: what is read through it is in memory afterwards.
@@ -158,13 +148,13 @@ fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize,
                 written_bytes += count;
             }
             12..=13 => {
-                let bytes = noise(&mut random, count);
+                let bytes = random.bytes(count);
                 file.write_all_at(&bytes, at as u64).unwrap();
                 model.write(at, &bytes);
                 written_bytes += count;
             }
             14 => {
-                let bytes = noise(&mut random, 3000);
+                let bytes = random.bytes(3000);
                 file.write_all_at(&bytes, (len + 100) as u64).unwrap();
                 model.write(len + 100, &bytes);
             }
@@ -265,7 +255,7 @@ fn what_differs_is_reported_and_nothing_else_on_other_file_systems() {
 fn a_file_that_is_rewritten_as_it_was_reports_changed_times_only() {
     for mode in [CacheMode::Exact, CacheMode::Fast] {
         let mut fixture = Fixture::new(mode);
-        let mut content = noise(&mut SplitMix64::new(3), 5_000_003);
+        let mut content = byteback_host::random::noise(3, 5_000_003);
         let path = fixture.tree().join("file");
         fs::write(&path, &content).unwrap();
         fixture.mount();
@@ -298,7 +288,7 @@ fn a_file_that_is_rewritten_as_it_was_reports_changed_times_only() {
 #[test]
 fn what_is_not_in_memory_is_reported_and_not_read() {
     let mut fixture = Fixture::new(CacheMode::Exact);
-    let content = noise(&mut SplitMix64::new(4), 4 << 20);
+    let content = byteback_host::random::noise(4, 4 << 20);
     let path = fixture.tree().join("file");
     fs::write(&path, &content).unwrap();
     // Below the mount that is to come, where the pages are.

@@ -16,6 +16,7 @@ use byteback_api::routes::{Access, Route};
 use byteback_api::{Attributes, FileId, NodeKind, query};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
+use byteback_host::random::noise;
 use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::{Store, StoreLimits};
 use client::{Answer, connect, head, read_answer, request};
@@ -195,15 +196,10 @@ fn delta(base: usize, new: usize, at: u64, bytes: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-fn noise(len: usize) -> Vec<u8> {
-    let mut rng = byteback_host::random::SplitMix64::new(1);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
-}
-
 #[test]
 fn a_backup_comes_back_by_every_call() {
     let world = World::new();
-    let mut bytes = noise(300_000);
+    let mut bytes = noise(1, 300_000);
     let first = world.first(1, &bytes);
     let applied = world.commit(1, &first).expect(200).json();
     assert_eq!((&applied["seq"], &applied["repeated"]), (&1.into(), &false.into()));
@@ -469,7 +465,7 @@ fn malformed_requests_are_refused_and_change_nothing() {
 #[test]
 fn parts_are_staged_replaced_and_committed_together() {
     let world = World::new();
-    let bytes = noise(200_000);
+    let bytes = noise(1, 200_000);
     let piece = |at: usize, end: usize| {
         let mut writer = BatchWriter::resume(Vec::new(), Totals::default()).unwrap();
         writer.delta(FILE, &delta(at, end, at as u64, &bytes[at..end])).unwrap();
@@ -557,7 +553,7 @@ fn who_comes_second_gets_a_conflict_that_names_the_place() {
 #[test]
 fn a_connection_killed_in_mid_part_leaves_nothing_and_the_next_try_works() {
     let world = World::new();
-    let bytes = noise(2_000_000);
+    let bytes = noise(1, 2_000_000);
     let body = world.first(1, &bytes);
     for cut in [10, 100_000, body.len() - 1] {
         let mut stream = connect(world.server.address());
@@ -597,7 +593,7 @@ fn slow_clients_are_cut_off_and_others_are_served() {
 #[test]
 fn shutdown_lets_a_request_at_work_finish() {
     let world = World::new();
-    let bytes = noise(500_000);
+    let bytes = noise(1, 500_000);
     let body = world.first(1, &bytes);
     let mut stream = connect(world.server.address());
     stream
@@ -619,7 +615,7 @@ fn shutdown_lets_a_request_at_work_finish() {
 #[test]
 fn damage_breaks_a_stream_off_and_is_reported() {
     let world = World::new();
-    world.commit(1, &world.first(1, &noise(600_000))).expect(200);
+    world.commit(1, &world.first(1, &noise(1, 600_000))).expect(200);
     let segments = world.dir.path().join("segments");
     let segment = std::fs::read_dir(segments).unwrap().next().unwrap().unwrap().path();
     let mut raw = std::fs::read(&segment).unwrap();

@@ -1,9 +1,10 @@
 //! The signature of a stored content.
 
-use super::{FILE, World, noise};
+use super::{FILE, World};
 use crate::client::{connect, head};
 use byteback_delta::find::{BlockIndex, FoundExtents, RollingFinder};
 use byteback_delta::signature::{Signature, SignatureParams};
+use byteback_host::random::noise;
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
 #[test]
 fn it_is_that_of_the_content_at_each_moment() {
     let world = World::new();
-    let mut bytes = noise(300_000);
+    let mut bytes = noise(1, 300_000);
     world.commit(1, &world.first(1, &bytes)).expect(200);
     let old = bytes.clone();
     bytes[100_000..100_500].fill(7);
@@ -68,7 +69,7 @@ fn it_is_that_of_the_content_at_each_moment() {
 #[test]
 fn what_cannot_be_is_refused() {
     let world = World::new();
-    world.commit(1, &world.first(1, &noise(1000))).expect(200);
+    world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);
     for query in [
         "?block=0",
         "?block=255",
@@ -93,7 +94,7 @@ fn one_that_nobody_takes_ends() {
         config.signatures_max = 1;
         config.idle_timeout = Duration::from_secs(1);
     });
-    let bytes = noise(40 << 20);
+    let bytes = noise(1, 40 << 20);
     world.commit(1, &world.first(1, &bytes)).expect(200);
     let mut idle = connect(world.server.address());
     let request = head("GET", &target("?block=256"), Some(&world.token), 0, &[]);
@@ -114,7 +115,7 @@ fn a_server_can_refuse_to_make_them() {
         config.signatures_max = 0;
         config.idle_timeout = Duration::from_millis(200);
     });
-    world.commit(1, &world.first(1, &noise(1000))).expect(200);
+    world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);
     world.get(&target("")).problem(503, "unavailable");
     world.content(1, &[]).expect(200);
 }

@@ -1,9 +1,9 @@
 //! What every implementation of the two traits must do. Each suite takes the trait, and runs against each
 //! implementation that there is.
 
-use crate::lab::noise;
 use byteback_delta::Codec;
 use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::noise;
 use byteback_host::sim::SimDisk;
 use byteback_store::StoreError;
 use byteback_store::catalog::{BatchKey, Catalog, EntryRow, LayerRow, OPEN, SqliteCatalog};

@@ -1,6 +1,8 @@
 //! Cost follows the change: proved by counted bytes and rows, never by time.
 
-use crate::lab::{Batch, Lab, ROOT, noise, patch};
+use byteback_host::random::noise;
+
+use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;

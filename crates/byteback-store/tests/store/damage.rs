@@ -1,7 +1,8 @@
 //! Damage x place: what is lost is named, what is not lost is read, verification lists it, and backups go on.
 
-use crate::lab::{Batch, Lab, noise};
+use crate::lab::{Batch, Lab};
 use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::random::noise;
 use byteback_store::StoreError;
 use byteback_store::model::FileId;
 use byteback_store::verify::VerifyEvent;

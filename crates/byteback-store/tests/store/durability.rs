@@ -1,6 +1,7 @@
 //! Power cuts at every sync, failing operations, full disks, restarts, expiry.
 
-use crate::lab::{Batch, Lab, ROOT, noise};
+use crate::lab::{Batch, Lab, ROOT};
+use byteback_host::random::noise;
 use byteback_host::sim::{CrashPhase, SimDisk};
 use byteback_store::StoreError;
 use byteback_store::model::NodeKind;

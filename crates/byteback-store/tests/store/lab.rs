@@ -3,7 +3,7 @@
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::clock::SimClock;
-use byteback_host::random::{SimRandomness, SplitMix64};
+use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::model::{
@@ -152,21 +152,26 @@ pub(crate) struct Batch {
     pub(crate) totals: Option<Totals>,
 }
 
+/// Of a node that has nothing special.
+pub(crate) fn attributes(kind: NodeKind, size: u64) -> Attributes {
+    Attributes {
+        kind,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        size,
+        mtime_ns: 0,
+        rdev: 0,
+        target: None,
+        xattrs: vec![],
+        user: None,
+        group: None,
+    }
+}
+
 impl Batch {
     pub(crate) fn node(mut self, id: FileId, kind: NodeKind, size: u64, content: Option<ContentChange>) -> Self {
-        let attributes = Attributes {
-            kind,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            size,
-            mtime_ns: 0,
-            rdev: 0,
-            target: None,
-            xattrs: vec![],
-            user: None,
-            group: None,
-        };
+        let attributes = attributes(kind, size);
         self.nodes.push(NodeChange {
             id,
             attributes,
@@ -234,9 +239,4 @@ pub(crate) fn patch(base_len: u64, new_len: u64, places: &[(u64, &[u8])]) -> Vec
         }
     }
     writer.finish().unwrap().0
-}
-
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = SplitMix64::new(seed);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
 }

@@ -1,10 +1,12 @@
 //! Proofs that are none, and what becomes of a batch that has them.
 
-use super::lab::{Lab, noise, patch};
+use byteback_host::random::noise;
+
+use super::lab::{Lab, attributes, patch};
 use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_store::StoreError;
-use byteback_store::model::{Attributes, ContentBase, ContentChange, FileId, NodeChange, NodeKind, Totals};
+use byteback_store::model::{ContentBase, ContentChange, FileId, NodeChange, NodeKind, Totals};
 use byteback_store::stage::PartWriter;
 
 const FILE: FileId = FileId(2);
@@ -18,19 +20,7 @@ fn digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
 fn file(size: u64, deltas: u32, base: ContentBase) -> NodeChange {
     NodeChange {
         id: FILE,
-        attributes: Attributes {
-            kind: NodeKind::File,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            size,
-            mtime_ns: 0,
-            rdev: 0,
-            target: None,
-            xattrs: vec![],
-            user: None,
-            group: None,
-        },
+        attributes: attributes(NodeKind::File, size),
         content: Some(ContentChange { deltas, base }),
     }
 }

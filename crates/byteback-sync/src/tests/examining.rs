@@ -6,29 +6,16 @@ use crate::monitor::Silent;
 use byteback_api::{MEDIA_SIGNATURE, NodeKind};
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_extents::ByteRange;
-use byteback_host::random::SplitMix64;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::{NodeId, WholeReason};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = SplitMix64::new(seed);
-    (0..len).map(|_| random.next_u64() as u8).collect()
-}
-
-/// A tree with one file that the server has.
-fn with_file(rig: &Rig, bytes: &[u8]) -> NodeId {
-    let file = rig.tree.lock().create(NodeId::ROOT, b"image", NodeKind::File);
-    rig.tree.lock().write(file, 0, bytes);
-    rig.backup().unwrap();
-    file
-}
-
 #[test]
 fn a_file_that_was_open_in_a_crash_costs_what_differs() {
     let rig = Rig::new(1);
-    let file = with_file(&rig, &noise(1, 2 << 20));
+    let file = rig.with_file(&noise(1, 2 << 20));
     rig.tree.lock().write(file, 700_000, &noise(2, 3000));
     for reason in [WholeReason::Interrupted, WholeReason::Untracked, WholeReason::Unsaved] {
         rig.tree.lock().write(file, 1_500_000, b"after all");
@@ -52,7 +39,7 @@ fn a_file_that_was_written_anew_with_an_insertion_costs_the_insertion() {
         let mut rig = Rig::new(2);
         rig.options.part_len_bytes = part_len;
         let mut bytes = noise(1, 3 << 20);
-        let file = with_file(&rig, &bytes);
+        let file = rig.with_file(&bytes);
         bytes.splice(1_000_001..1_000_001, noise(2, 50_000));
         {
             let mut state = rig.tree.lock();
@@ -75,7 +62,7 @@ fn a_file_that_was_written_anew_with_an_insertion_costs_the_insertion() {
 #[test]
 fn small_new_and_unknown_files_are_sent_as_they_are() {
     let rig = Rig::new(3);
-    let small = with_file(&rig, &noise(1, 60_000));
+    let small = rig.with_file(&noise(1, 60_000));
     rig.tree.lock().mark_whole(small, WholeReason::Interrupted);
     let new = rig.tree.lock().create(NodeId::ROOT, b"new", NodeKind::File);
     rig.tree.lock().write(new, 0, &noise(2, 200_000));
@@ -85,7 +72,7 @@ fn small_new_and_unknown_files_are_sent_as_they_are() {
     // A short content whose signature would be that of a long one.
     let mut rig = Rig::new(4);
     rig.options.part_len_bytes = 1 << 24;
-    let long = with_file(&rig, &noise(1, 40 << 20));
+    let long = rig.with_file(&noise(1, 40 << 20));
     {
         let mut state = rig.tree.lock();
         state.truncate(long, 70_000);
@@ -240,7 +227,7 @@ fn signature_of(content: &[u8]) -> Vec<u8> {
 fn behind(answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
     let rig = Rig::through(5, patient(), lying(move || Some(answer.clone())));
     let base = noise(1, 1 << 20);
-    let file = with_file(&rig, &base);
+    let file = rig.with_file(&base);
     rig.tree.lock().write(file, 500_000, &noise(2, 100_000));
     rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
     let warnings = Mutex::new(Vec::new());
@@ -302,7 +289,7 @@ fn a_server_that_has_no_signatures_or_something_else_gets_the_file_whole() {
 #[test]
 fn a_connection_that_breaks_while_a_signature_comes_is_made_again() {
     let rig = Rig::new(9);
-    let file = with_file(&rig, &noise(1, 8 << 20));
+    let file = rig.with_file(&noise(1, 8 << 20));
     rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
     // In the middle of the signature, which has 40 KiB.
     rig.cutter.cut_after(20_000, false);
@@ -315,7 +302,7 @@ fn a_connection_that_breaks_while_a_signature_comes_is_made_again() {
 fn what_somebody_else_changed_meanwhile_is_a_conflict_and_not_a_wrong_content() {
     // The base is the one at the note's sequence number, also when the folder has gone on.
     let rig = Rig::new(10);
-    let file = with_file(&rig, &noise(1, 1 << 20));
+    let file = rig.with_file(&noise(1, 1 << 20));
     let other = super::scripted_tree::ScriptedTree::new(60);
     *other.lock() = rig.tree.lock().duplicate();
     other.lock().write(file, 100, &noise(5, 100_000));

@@ -45,11 +45,10 @@ fn remove(copy: &mut Copy, path: &[u8]) {
 fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch, usize) {
     let info = tree
         .cut(&CutRequest {
-            consumer: "copy".to_owned(),
             everything: since.is_none(),
             look_only: true,
             since,
-            anonymous: false,
+            ..CutRequest::of("copy")
         })
         .unwrap();
     let (mut gone, mut present) = (Vec::new(), Vec::new());
@@ -177,11 +176,10 @@ fn nothing_is_told_that_did_not_change() {
 fn look(tree: &ScriptedTree, since: Option<Epoch>) -> byteback_control::CutInfo {
     let consumer = "copy".to_owned();
     tree.cut(&CutRequest {
-        consumer,
         everything: since.is_none(),
         look_only: true,
         since,
-        anonymous: false,
+        ..CutRequest::of(&consumer)
     })
     .unwrap()
 }

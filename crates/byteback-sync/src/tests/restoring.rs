@@ -5,7 +5,7 @@ use super::scripted_tree::{Picture, assert_restored};
 use crate::{Event, NotRestoredKind, RestoreOptions, RestoreReport, Silent, SnapshotSpec, SyncError};
 use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
-use byteback_host::random::SplitMix64;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use byteback_oplog::NodeId;
 use std::ffi::OsStr;
@@ -21,11 +21,6 @@ const OVER: RestoreOptions = RestoreOptions {
     verify: false,
     jobs: 4,
 };
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = SplitMix64::new(seed);
-    (0..len).map(|_| random.next_u64() as u8).collect()
-}
 
 /// A tree with some of everything, saved.
 fn saved_rig(seed: u64) -> Rig {

@@ -5,11 +5,12 @@ use crate::{
     BackupOptions, BackupReport, ClientOptions, Event, Monitor, RestoreOptions, RestoreReport, ServerClient, Silent,
     SnapshotSpec, SyncError,
 };
-use byteback_api::FolderName;
+use byteback_api::{FolderName, NodeKind};
 use byteback_delta::Codec;
 use byteback_host::clock::RealClock;
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
+use byteback_oplog::NodeId;
 use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
@@ -317,6 +318,14 @@ impl Rig {
 
     pub(super) fn backup(&self) -> Result<BackupReport, SyncError> {
         crate::backup(&self.tree, &self.client, &self.folder, &self.options, &Silent)
+    }
+
+    /// A file that is saved.
+    pub(super) fn with_file(&self, bytes: &[u8]) -> NodeId {
+        let file = self.tree.lock().create(NodeId::ROOT, b"image", NodeKind::File);
+        self.tree.lock().write(file, 0, bytes);
+        self.backup().unwrap();
+        file
     }
 
     pub(super) fn seq(&self) -> u64 {

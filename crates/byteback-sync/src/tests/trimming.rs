@@ -3,28 +3,16 @@
 use super::rig::{Rig, Told, impatient, seed};
 use crate::SnapshotSpec;
 use byteback_api::NodeKind;
-use byteback_host::random::SplitMix64;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::{NodeId, WholeReason};
 use std::sync::Mutex;
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = SplitMix64::new(seed);
-    (0..len).map(|_| random.next_u64() as u8).collect()
-}
-
-fn with_file(rig: &Rig, bytes: &[u8]) -> NodeId {
-    let file = rig.tree.lock().create(NodeId::ROOT, b"image", NodeKind::File);
-    rig.tree.lock().write(file, 0, bytes);
-    rig.backup().unwrap();
-    file
-}
 
 #[test]
 fn what_is_written_again_as_it_was_costs_nothing() {
     let mut rig = Rig::new(1);
     rig.keep_checksums();
     let bytes = noise(1, 1_000_001);
-    let file = with_file(&rig, &bytes);
+    let file = rig.with_file(&bytes);
     // All of it, from the first byte to the last, with one byte in it that differs.
     let mut again = bytes.clone();
     again[700_000] ^= 1;
@@ -51,7 +39,7 @@ fn what_is_written_again_as_it_was_costs_nothing() {
 fn a_file_that_was_open_in_a_crash_is_narrowed_without_asking_the_server() {
     let mut rig = Rig::new(2);
     rig.keep_checksums();
-    let file = with_file(&rig, &noise(1, 3 << 20));
+    let file = rig.with_file(&noise(1, 3 << 20));
     for round in 0..3 {
         {
             let mut state = rig.tree.lock();
@@ -73,7 +61,7 @@ fn a_backup_that_knows_no_store_makes_it_forget() {
     let mut rig = Rig::new(3);
     rig.keep_checksums();
     let old = noise(1, 500_000);
-    let file = with_file(&rig, &old);
+    let file = rig.with_file(&old);
     let store = rig.options.block_checksums.take();
     rig.tree.lock().write(file, 100_000, &noise(2, 50_000));
     rig.backup().unwrap();
@@ -89,7 +77,7 @@ fn a_backup_that_knows_no_store_makes_it_forget() {
 fn a_store_that_cannot_be_opened_is_warned_of_and_done_without() {
     let mut rig = Rig::new(4);
     rig.keep_checksums();
-    let file = with_file(&rig, &noise(1, 500_000));
+    let file = rig.with_file(&noise(1, 500_000));
     let dir = rig.temp.path().join("checksums");
     for entry in std::fs::read_dir(&dir).unwrap() {
         let path = entry.unwrap().path();

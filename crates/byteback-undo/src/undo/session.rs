@@ -180,16 +180,7 @@ impl Undo {
                         history(node).lock().moments.back_mut(),
                         ByteRange::new(offset, offset.saturating_add(len)),
                     ) {
-                        let old = if is_zeros {
-                            Old::Zeros
-                        } else {
-                            Old::At {
-                                segment: placed.segment,
-                                record_at: placed.at,
-                                within: 0,
-                            }
-                        };
-                        moment.old.insert(range, old);
+                        moment.old.insert(range, Old::of_record(is_zeros, placed));
                     }
                 }
                 Record::Name {

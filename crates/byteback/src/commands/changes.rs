@@ -168,11 +168,9 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
         is_own: arguments.consumer.is_none(),
         cut,
         request: CutRequest {
-            consumer,
-            everything: false,
             look_only: true,
             since,
-            anonymous: false,
+            ..CutRequest::of(&consumer)
         },
     };
     match (arguments.format, file) {

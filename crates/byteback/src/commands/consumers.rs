@@ -165,13 +165,7 @@ fn open(dir: Option<&Path>, settings: &Settings) -> Result<(KnownFolder, Owner)>
 fn begin(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
     let (known, owner) = open(dir, settings)?;
     let tree = owner.service();
-    let info = tree.cut(&CutRequest {
-        consumer: name.to_owned(),
-        everything: false,
-        look_only: false,
-        since: None,
-        anonymous: false,
-    })?;
+    let info = tree.cut(&CutRequest::of(name))?;
     // Nothing is read of this cut: only its epoch stays, in the log.
     tree.finish(info.cut, &Outcome::Unknown)?;
     let output = settings.output;
@@ -263,11 +257,8 @@ fn unsaved(tree: &dyn TreeService, consumer: &ConsumerStatus) -> Result<Option<(
         return Ok(None);
     }
     let look = tree.cut(&CutRequest {
-        consumer: consumer.name.clone(),
-        everything: false,
         look_only: true,
-        since: None,
-        anonymous: false,
+        ..CutRequest::of(&consumer.name)
     })?;
     tree.finish(look.cut, &Outcome::Abandoned)?;
     Ok(look.since.map(|_| (look.nodes, look.content_bytes)))

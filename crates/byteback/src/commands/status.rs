@@ -150,11 +150,9 @@ fn ask(daemon: &dyn TreeService) -> Result<Logged> {
     let mut unknown = UnknownFiles::default();
     if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
         let look = daemon.cut(&CutRequest {
-            consumer: String::new(),
-            everything: false,
             look_only: true,
             since: Some(since),
-            anonymous: false,
+            ..CutRequest::of("")
         })?;
         let mut cursor = Some(ChangesCursor::default());
         while let Some(at) = cursor {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use crate::world::{World, eventually, noise};
+use byteback_host::random::noise;
+
+use crate::world::{World, eventually};
 
 fn configure(world: &World, text: &str) {
     let config = world.path("home/config/byteback");

@@ -9,9 +9,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use byteback_host::random::noise;
+
 use crate::random::{Random, rounds, seed};
 use crate::tree::{differences, look};
-use crate::world::{World, noise};
+use crate::world::World;
 
 /// A folder that is tracked and bound to no server.
 fn tracked() -> World {

@@ -5,10 +5,11 @@ use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Child, Stdio};
 
+use byteback_host::random::noise;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, noise, program, signal};
+use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, signal};
 
 /// So long that something can be done to it in the middle.
 const LONG_BYTES: usize = 96 << 20;

@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Stdio;
 
+use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{
-    DeviceForAll, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, noise, program, signal,
-};
+use crate::world::{DeviceForAll, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, program, signal};
 
 #[test]
 fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {

@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
+use byteback_host::random::noise;
 use serde_json::Value;
 
 use crate::tree::{differences, look};
-use crate::world::{World, is_mounted, noise, program};
+use crate::world::{World, is_mounted, program};
 
 /// Large beside what is changed in it.
 const IMAGE_BYTES: usize = 8 << 20;

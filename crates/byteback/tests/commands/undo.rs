@@ -5,9 +5,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::world::{Ran, World, eventually, is_alive, is_mounted, noise};
+use crate::world::{Ran, World, eventually, is_alive, is_mounted};
 
 /// Longer than the quantum of a window of ten minutes.
 const A_QUANTUM: Duration = Duration::from_millis(1200);

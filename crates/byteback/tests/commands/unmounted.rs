@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use byteback_host::random::noise;
 use serde_json::Value;
 
-use crate::world::{World, noise, settle};
+use crate::world::{World, settle};
 
 #[test]
 fn an_unmounted_folder_is_saved_by_looking_at_every_file() {

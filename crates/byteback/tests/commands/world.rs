@@ -422,18 +422,6 @@ pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// Bytes that do not compress, different for each `seed`.
-pub(crate) fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len_bytes).collect()
-}
-
 /// Everybody can open `/dev/fuse` while this lives. That is how distributions ship it; a bare machine may not.
 pub(crate) struct DeviceForAll;
 

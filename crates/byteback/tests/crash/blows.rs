@@ -279,16 +279,8 @@ impl World {
             snapshot,
             digest: digest(&copy, true),
         });
-        let again = self.rig.backup(None).fine("the backup after the quiet one");
-        for what in [
-            "files_new",
-            "files_changed",
-            "names_added",
-            "names_removed",
-            "changed_bytes",
-        ] {
-            assert_eq!(again[what], 0, "{context}: nothing has changed since: {again}");
-        }
+        self.rig
+            .assert_nothing_changed(&format!("{context}: the backup after the quiet one"));
     }
 
     /// Every acknowledged snapshot is listed, once, and a sample of them restores to what it was.

@@ -5,24 +5,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
+use byteback_host::random::noise;
+
 use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
 const FILE_BYTES: usize = 64 << 20;
 const CHANGED_BYTES: usize = 200_000;
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed * 2 + 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bytes.extend_from_slice(&x.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 /// Kills the daemon over a file of which a little was written, and answers the report of the next backup.
 fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {

@@ -3,24 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::rig::tool::run;
+
 /// Something that is mounted as long as this lives.
 pub(crate) struct Disk {
     point: PathBuf,
     image: Option<tempfile::NamedTempFile>,
-}
-
-/// Runs a program that must be there and succeed.
-#[track_caller]
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let ran = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/install-dependencies"));
-    assert!(
-        ran.status.success(),
-        "{program} {arguments:?}: {}\n{}",
-        ran.status,
-        String::from_utf8_lossy(&ran.stderr)
-    );
-    String::from_utf8_lossy(&ran.stdout).into_owned()
 }
 
 impl Disk {

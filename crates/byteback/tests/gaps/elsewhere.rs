@@ -4,9 +4,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::disk::{Disk, run};
+use byteback_host::random::noise;
+
+use crate::disk::Disk;
+use crate::rig::tool::run;
 use crate::rig::{Mode, Rig};
-use crate::scene::{bound, change_unseen, fill, noise, save, save_for_good, scene, set_time, settle, write_at};
+use crate::scene::{bound, change_unseen, fill, save, save_for_good, scene, set_time, settle, write_at};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

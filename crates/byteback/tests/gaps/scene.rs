@@ -5,10 +5,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
+use byteback_host::random::noise;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use serde_json::Value;
 
-use crate::rig::random::Random;
 use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
@@ -30,14 +30,6 @@ pub(crate) fn scene() -> Rig {
     fill(&rig.tree());
     settle();
     rig
-}
-
-pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    std::iter::repeat_with(|| random.next().to_le_bytes())
-        .flatten()
-        .take(bytes)
-        .collect()
 }
 
 /// Two directories alike in names, sizes and times, with other contents, and a few things more.
@@ -106,15 +98,6 @@ pub(crate) fn save_for_good(rig: &Rig, when: &str) -> Value {
         settle();
         save(rig, when);
     }
-    let again = rig.backup(None).fine("the backup after it");
-    for what in [
-        "files_new",
-        "files_changed",
-        "names_added",
-        "names_removed",
-        "changed_bytes",
-    ] {
-        assert_eq!(again[what], 0, "{when}: nothing has changed since: {again}");
-    }
+    rig.assert_nothing_changed(&format!("{when}: the backup after it"));
     summary
 }

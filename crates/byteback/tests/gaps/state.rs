@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::disk::run;
+use byteback_host::random::noise;
+
 use crate::rig::Rig;
 use crate::rig::random::{Random, rounds, seed};
-use crate::scene::{change_unseen, noise, save, save_for_good, scene, write_at};
+use crate::rig::tool::run;
+use crate::scene::{change_unseen, save, save_for_good, scene, write_at};
 
 fn copy(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);

@@ -230,16 +230,8 @@ impl World {
         let files = summary["files_changed"].as_u64().unwrap() + summary["files_new"].as_u64().unwrap();
         assert!(reasons <= files, "{context}: {summary}");
         if self.rig.has_daemon() {
-            let again = self.rig.backup(None).fine("the backup after it");
-            for what in [
-                "files_new",
-                "files_changed",
-                "names_added",
-                "names_removed",
-                "changed_bytes",
-            ] {
-                assert_eq!(again[what], 0, "{context}: nothing has changed since: {again}");
-            }
+            self.rig
+                .assert_nothing_changed(&format!("{context}: the backup after it"));
             self.rig.umount();
         }
     }

@@ -18,6 +18,7 @@ use fuser::{
 };
 
 use crate::rig::random::Random;
+use crate::rig::tool::run;
 
 const BLOCK_BYTES: usize = 4096;
 const FILE: INodeNo = INodeNo(2);
@@ -265,18 +266,6 @@ pub(crate) struct Device {
     /// Disks so far.
     number: u64,
     pub(crate) point: PathBuf,
-}
-
-#[track_caller]
-pub(crate) fn run(program: &str, arguments: &[&str]) {
-    let ran = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/install-dependencies"));
-    assert!(
-        ran.status.success(),
-        "{program} {arguments:?}: {}\n{}",
-        ran.status,
-        String::from_utf8_lossy(&ran.stderr)
-    );
 }
 
 impl Device {

@@ -18,6 +18,7 @@ pub(crate) mod lane;
 pub(crate) mod operation;
 pub(crate) mod proxy;
 pub(crate) mod random;
+pub(crate) mod tool;
 pub(crate) mod tree;
 
 use std::fs;
@@ -398,6 +399,21 @@ impl Rig {
     pub(crate) fn backup(&self, repository: Option<&str>) -> Ran {
         let arguments = self.backup_arguments(repository);
         self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// A backup now finds nothing to do.
+    #[track_caller]
+    pub(crate) fn assert_nothing_changed(&self, context: &str) {
+        let again = self.backup(None).fine(context);
+        for what in [
+            "files_new",
+            "files_changed",
+            "names_added",
+            "names_removed",
+            "changed_bytes",
+        ] {
+            assert_eq!(again[what], 0, "{context}: nothing has changed since: {again}");
+        }
     }
 
     /// Restores a snapshot of the bound repository, or of another one, into a fresh directory.

@@ -86,11 +86,8 @@ impl LogMemory {
 
 fn take_cut(client: &Client, look_only: bool) -> Result<CutInfo, SuiteError> {
     let request = CutRequest {
-        consumer: CONSUMER.to_owned(),
-        everything: false,
         look_only,
-        since: None,
-        anonymous: false,
+        ..CutRequest::of(CONSUMER)
     };
     Ok(client.cut(&request)?)
 }

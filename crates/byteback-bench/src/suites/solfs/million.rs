@@ -146,11 +146,8 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
 /// Asks as the command does; the number of nodes listed.
 fn list(client: &Client) -> Result<usize, SuiteError> {
     let request = CutRequest {
-        consumer: CONSUMER.to_owned(),
-        everything: false,
         look_only: true,
-        since: None,
-        anonymous: false,
+        ..CutRequest::of(CONSUMER)
     };
     let cut = client.cut(&request)?;
     let mut nodes = 0;

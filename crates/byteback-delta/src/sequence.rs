@@ -1,0 +1,122 @@
+//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within the base, and after an error
+//! nothing is written any more.
+
+use std::io;
+
+use byteback_extents::{ByteRange, ExtentValue};
+
+use crate::map::DeltaMap;
+use crate::source::Source;
+use crate::wire::FILE_LEN_MAX;
+use crate::write::WriteError;
+
+/// How far the new content is told.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    base_len_bytes: u64,
+    new_len_bytes: u64,
+    /// The end of the last extent.
+    end: u64,
+    has_failed: bool,
+}
+
+impl Sequence {
+    pub(crate) fn new(base_len_bytes: u64, new_len_bytes: u64) -> Result<Self, WriteError> {
+        for len_bytes in [base_len_bytes, new_len_bytes] {
+            if len_bytes > FILE_LEN_MAX {
+                return Err(WriteError::FileTooLong { len_bytes });
+            }
+        }
+        Ok(Self {
+            base_len_bytes,
+            new_len_bytes,
+            end: 0,
+            has_failed: false,
+        })
+    }
+
+    /// Takes the place of an extent. Answers what lies between it and the one before.
+    pub(crate) fn begin(&mut self, range: ByteRange) -> Result<Option<ByteRange>, WriteError> {
+        if range.start() < self.end {
+            return Err(WriteError::OutOfOrder {
+                range,
+                previous_end: self.end,
+            });
+        }
+        let new_len_bytes = self.new_len_bytes;
+        if range.end() > new_len_bytes {
+            return Err(WriteError::PastNewLen { range, new_len_bytes });
+        }
+        let between = ByteRange::new(self.end, range.start());
+        self.end = range.end();
+        Ok(between)
+    }
+
+    /// Takes what is left of the new content.
+    pub(crate) fn finish(&mut self) -> Option<ByteRange> {
+        let rest = ByteRange::new(self.end, self.new_len_bytes);
+        self.end = self.new_len_bytes;
+        rest
+    }
+
+    pub(crate) fn check_copy(&self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        let base_len_bytes = self.base_len_bytes;
+        let end = base_offset.checked_add(range.len_bytes());
+        if end.is_none_or(|end| end > base_len_bytes) {
+            return Err(WriteError::PastBaseLen {
+                range,
+                base_offset,
+                base_len_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn base_len_bytes(&self) -> u64 {
+        self.base_len_bytes
+    }
+}
+
+/// A writer of deltas in some format.
+pub(crate) trait ExtentSink {
+    fn sequence(&mut self) -> &mut Sequence;
+
+    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a buffer.
+    fn add_literal(
+        &mut self,
+        range: ByteRange,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError>;
+
+    fn add_copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError>;
+
+    fn add_zeros(&mut self, range: ByteRange) -> Result<(), WriteError>;
+
+    /// Runs one call; if it fails, so will all later ones.
+    fn guarded<T>(&mut self, call: impl FnOnce(&mut Self) -> Result<T, WriteError>) -> Result<T, WriteError> {
+        if self.sequence().has_failed {
+            return Err(WriteError::Incomplete);
+        }
+        let result = call(self);
+        self.sequence().has_failed = result.is_err();
+        result
+    }
+
+    /// Adds all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal.
+    fn add_map<L: ExtentValue>(
+        &mut self,
+        map: &DeltaMap<L>,
+        mut read_literal: impl FnMut(&L, &mut [u8]) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        for (range, source) in map.iter() {
+            self.guarded(|sink| match source {
+                Source::Literal(literal) => sink.add_literal(range, &mut |skip_bytes, buffer| {
+                    read_literal(&literal.advance(skip_bytes), buffer)
+                }),
+                Source::Copy { base_offset } => sink.add_copy(range, *base_offset),
+                Source::Zero => sink.add_zeros(range),
+            })?;
+        }
+        Ok(())
+    }
+}
