@@ -84,6 +84,12 @@ impl Kept {
         }
     }
 
+    /// Whether there is a file for what is kept.
+    #[cfg(test)]
+    pub(super) fn was_begun(&self) -> bool {
+        !matches!(*self.file.lock(), KeptFile::None)
+    }
+
     /// Gives back the space of everything that was kept; nothing can be kept any more.
     pub(super) fn free(&self) {
         *self.file.lock() = KeptFile::Freed;
