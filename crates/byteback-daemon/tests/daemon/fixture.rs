@@ -100,6 +100,11 @@ impl Fixture {
         self.log.granularity = granularity;
     }
 
+    /// Nothing is done once in a while.
+    pub(crate) fn still(&mut self) {
+        self.rhythm.checkpoint_every = Duration::from_secs(24 * 60 * 60);
+    }
+
     pub(crate) fn tree(&self) -> PathBuf {
         self.dir.path().join("tree")
     }
