@@ -1,4 +1,7 @@
 //! The binding: to which folder of which server a directory is backed up. `binding.json` in its state folder.
+//!
+//! A flipped bit in it could name another folder that the server has, and the backup would go there: it carries a checksum, and is
+//! refused if that is wrong. Version 1 had none; it is still read, and [`Binding::write`] makes it version 2.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,9 +17,18 @@ use crate::error::{CommandError, Result};
 use crate::private_file;
 use crate::repository::Repository;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+const DAMAGED: &str = "its checksum is wrong: it was damaged, or changed by hand";
+
+/// Only this is asked of any version.
+#[derive(Debug, Deserialize)]
+struct AnyVersion {
+    version: u32,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct File {
     version: u32,
     server: String,
@@ -27,6 +39,24 @@ struct File {
     /// Only where they are kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     block_checksums: bool,
+    /// Of all the others, since version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32c: Option<String>,
+}
+
+impl File {
+    /// The checksum of everything else, as it is written: of the JSON without any white space, the keys in their order.
+    fn checksum(&self) -> serde_json::Result<String> {
+        let others = Self {
+            version: self.version,
+            server: self.server.clone(),
+            folder: self.folder.clone(),
+            token_file: self.token_file.clone(),
+            block_checksums: self.block_checksums,
+            crc32c: None,
+        };
+        Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(&others)?)))
+    }
 }
 
 /// See the module.
@@ -48,16 +78,29 @@ impl Binding {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CommandError::file("read", &path, &error)),
         };
+        Self::parse(&bytes, &path).map(Some)
+    }
+
+    /// What the file `path` holds.
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let unusable = |why: &dyn std::fmt::Display| {
-            CommandError::file("understand", &path, why)
+            CommandError::file("understand", path, why)
                 .next("Remove this file and bind the directory anew with 'byteback init'.")
         };
-        let file: File = serde_json::from_slice(&bytes).map_err(|error| unusable(&error))?;
-        if file.version != VERSION {
+        let any: AnyVersion = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;
+        if !matches!(any.version, 1 | VERSION) {
+            let version = any.version;
             return Err(unusable(&format!(
-                "it has version {}, this program knows {VERSION}",
-                file.version
+                "it has version {version}, this program knows {VERSION}"
             )));
+        }
+        let file: File = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;
+        let expected = match file.version {
+            VERSION => Some(file.checksum().map_err(|error| unusable(&error))?),
+            _ => None,
+        };
+        if file.crc32c != expected {
+            return Err(unusable(&DAMAGED));
         }
         let repository = format!("{}/{}", file.server, file.folder)
             .parse()
@@ -65,16 +108,16 @@ impl Binding {
         let token_file = file
             .token_file
             .map(|path| PathBuf::from(OsString::from_vec(path.into_bytes())));
-        Ok(Some(Self {
+        Ok(Self {
             repository,
             token_file,
             block_checksums: file.block_checksums,
-        }))
+        })
     }
 
     /// Binds a directory whose state folder exists.
     pub(crate) fn write(&self, folder: &StateFolder) -> Result<()> {
-        let file = File {
+        let mut file = File {
             version: VERSION,
             server: self.repository.server.clone(),
             folder: self.repository.folder.clone(),
@@ -83,8 +126,11 @@ impl Binding {
                 .as_deref()
                 .map(|path| ByteString::from(path.as_os_str().as_bytes())),
             block_checksums: self.block_checksums,
+            crc32c: None,
         };
         let path = path(folder);
+        let checksum = file.checksum();
+        file.crc32c = Some(checksum.map_err(|error| CommandError::file("write", &path, &error))?);
         let mut json = serde_json::to_vec_pretty(&file).map_err(|error| CommandError::file("write", &path, &error))?;
         json.push(b'\n');
         private_file::write(&path, &json).map_err(|error| CommandError::file("write", &path, &error))
@@ -95,3 +141,6 @@ impl Binding {
 pub(crate) fn path(folder: &StateFolder) -> PathBuf {
     Path::new(folder.path()).join("binding.json")
 }
+
+#[cfg(test)]
+mod tests;
