@@ -18,8 +18,9 @@ use std::io::Write;
 
 use byteback_extents::ByteRange;
 
+use crate::sequence::WriteError;
 use crate::source::Source;
-use crate::write::{DeltaWriter, WriteError};
+use crate::write::DeltaWriter;
 
 pub use index::BlockIndex;
 pub use rolling::RollingFinder;

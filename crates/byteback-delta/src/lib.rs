@@ -43,8 +43,9 @@ pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, Fra
 pub use librsync::{COMMAND_LEN_MAX, LIBRSYNC_MAGIC, LibrsyncStats, LibrsyncWriter};
 pub use map::{ComposeError, DeltaMap, Resolve, compose};
 pub use read::{Block, DeltaReader, ReadError, validate, verify};
+pub use sequence::WriteError;
 pub use source::Source;
 pub use wire::{
     BLOCK_EXTENTS_MAX, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, FILE_LEN_MAX, FrameSlice, MAGIC, VERSION,
 };
-pub use write::{DeltaWriter, WriteError, WriterOptions};
+pub use write::{DeltaWriter, WriterOptions};

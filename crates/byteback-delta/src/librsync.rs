@@ -27,8 +27,7 @@ use std::io::{self, Read, Write};
 use byteback_extents::{ByteRange, ExtentValue};
 
 use crate::map::DeltaMap;
-use crate::sequence::{ExtentSink, Sequence};
-use crate::write::WriteError;
+use crate::sequence::{ExtentSink, Sequence, WriteError};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within the base, and after an error
-//! nothing is written any more.
+//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within the base, and after an error,
+//! whose kinds are the same for all, nothing is written any more.
 
 use std::io;
 
@@ -8,7 +8,66 @@ use byteback_extents::{ByteRange, ExtentValue};
 use crate::map::DeltaMap;
 use crate::source::Source;
 use crate::wire::FILE_LEN_MAX;
-use crate::write::WriteError;
+
+/// A delta cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The destination refused the bytes.
+    #[error("the delta cannot be written to its destination")]
+    Write(#[source] io::Error),
+    /// The bytes of a literal could not be read.
+    #[error("the literal bytes {range} cannot be read")]
+    ReadLiteral {
+        /// The range of the new content.
+        range: ByteRange,
+        /// What the source of the bytes said; `UnexpectedEof` if it had too few.
+        source: io::Error,
+    },
+    /// zstd could not set up.
+    #[error("the compressor cannot be set up")]
+    Compressor(#[source] io::Error),
+    /// A length is larger than any file's.
+    #[error("a content of {len_bytes} bytes is longer than a file can be ({FILE_LEN_MAX})")]
+    FileTooLong {
+        /// The length asked for.
+        len_bytes: u64,
+    },
+    /// Extents must ascend and must not overlap.
+    #[error("the extent {range} begins before {previous_end}, where the one before it ended")]
+    OutOfOrder {
+        /// The extent.
+        range: ByteRange,
+        /// The end of the extent before.
+        previous_end: u64,
+    },
+    /// An extent lies outside the new content.
+    #[error("the extent {range} reaches past the new content's {new_len_bytes} bytes")]
+    PastNewLen {
+        /// The extent.
+        range: ByteRange,
+        /// The announced new length.
+        new_len_bytes: u64,
+    },
+    /// A copy lies outside the base.
+    #[error("the extent {range} copies from {base_offset}, which reaches past the base's {base_len_bytes} bytes")]
+    PastBaseLen {
+        /// The extent.
+        range: ByteRange,
+        /// The offset in the base.
+        base_offset: u64,
+        /// The announced base length.
+        base_len_bytes: u64,
+    },
+    /// A copy, although the header says that there is none.
+    #[error("the extent {range} is a copy, but the stream was begun without them (`WriterOptions::copies`)")]
+    CopiesNotDeclared {
+        /// The extent.
+        range: ByteRange,
+    },
+    /// An earlier call failed.
+    #[error("an earlier error left the delta incomplete; write it anew")]
+    Incomplete,
+}
 
 /// How far the new content is told.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::FILE_LEN_MAX;
 use crate::apply::{EmptyBase, apply_in_place, apply_to_new};
 use crate::model::{LEN_MAX, Lit, Op, build, content, noise, op};
 use crate::read::{DeltaReader, validate, verify};
