@@ -18,7 +18,6 @@ use byteback_extents::{ByteRange, ExtentSet};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
-use crate::options::Granularity;
 
 const VERSION: u8 = 2;
 const VERSION_1: u8 = 1;
@@ -35,6 +34,20 @@ pub enum Unit {
     Byte,
     /// Pages of 4 KiB: what is added is aligned outwards.
     Page,
+}
+
+/// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Granularity {
+    /// Bytes. Past [`crate::LogOptions::extents_per_file_max`] the closest ranges of a file are joined first, so that the fewest bytes
+    /// are reported that were not written.
+    #[default]
+    Byte,
+    /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].
+    Page,
+    /// The paper's: bytes up to the limit, then all ranges of the file become pages. Past the limit in pages as
+    /// [`Granularity::Byte`].
+    Adaptive,
 }
 
 /// How far the ranges of a file may grow.

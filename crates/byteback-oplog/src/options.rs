@@ -3,21 +3,7 @@
 use std::time::Duration;
 
 use crate::intents::HALF_SECTORS;
-use crate::layer::Bounds;
-
-/// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Granularity {
-    /// Bytes. Past [`LogOptions::extents_per_file_max`] the closest ranges of a file are joined first, so that the fewest bytes
-    /// are reported that were not written.
-    #[default]
-    Byte,
-    /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].
-    Page,
-    /// The paper's: bytes up to the limit, then all ranges of the file become pages. Past the limit in pages as
-    /// [`Granularity::Byte`].
-    Adaptive,
-}
+use crate::layer::{Bounds, Granularity};
 
 /// When a consumer that nobody hears of any more is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
