@@ -18,24 +18,23 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use byteback_host::errno_of;
 use byteback_host::tree::{FallocateFlags, SetXattr, Stat};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{OFlags, SeekFrom, Timestamps};
 
 use self::values::{MISSING, attributes_of, decode_device, file_type, set_time};
 use crate::credentials::Caller;
-use crate::handles::OpenFile;
 use crate::hidden::Hidden;
 use crate::inodes::NodeId;
-use crate::session::CacheMode;
+use crate::kernel_cache::{CacheMode, CachePolicy};
 use crate::tracked::Origin;
 use crate::tree::attributes::SetAttributes;
 use crate::tree::inode_flags::InodeFlags;
@@ -54,16 +53,6 @@ const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
-
-/// What the kernel may remember.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CachePolicy {
-    /// For how long names, also missing ones, and attributes stay true without asking.
-    pub(crate) ttl: Duration,
-    /// Whether all changes come through this mount, so that data stays true as well.
-    pub(crate) exclusive: bool,
-    pub(crate) mode: CacheMode,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -137,18 +126,6 @@ impl Adapter {
             }
             Err(error) => reply.error(errno(&error)),
         }
-    }
-
-    fn opened(&self, file: &OpenFile) -> FopenFlags {
-        let mut flags = FopenFlags::empty();
-        if self.policy.exclusive {
-            flags |= FopenFlags::FOPEN_KEEP_CACHE;
-        }
-        // A write-back cache reads the rest of a page that is written in part; where that is forbidden, no cache.
-        if self.policy.mode == CacheMode::Fast && !file.readable() {
-            flags = FopenFlags::FOPEN_DIRECT_IO;
-        }
-        flags
     }
 }
 
@@ -379,7 +356,7 @@ impl Filesystem for Adapter {
             return hidden::open(hidden, node(ino), open_flags(flags.0), reply);
         }
         match self.tree.open(node(ino), caller(req), open_flags(flags.0)) {
-            Ok((handle, file)) => reply.opened(FileHandle(handle), self.opened(&file)),
+            Ok((handle, file)) => reply.opened(FileHandle(handle), self.policy.of_open(&file)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -408,7 +385,7 @@ impl Filesystem for Adapter {
                 &self.attributes(found.interned.node, &found.stat),
                 Generation(found.interned.generation),
                 FileHandle(handle),
-                self.opened(&file),
+                self.policy.of_open(&file),
             ),
             Err(error) => reply.error(errno(&error)),
         }

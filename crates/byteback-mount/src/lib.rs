@@ -4,7 +4,7 @@
 //!
 //! | room | knows | must not know |
 //! |---|---|---|
-//! | `adapter` | the FUSE library | what an answer means |
+//! | `adapter`, `kernel_cache` | the FUSE library | what an answer means |
 //! | `tree` | POSIX: names, attributes, data, listings | FUSE |
 //! | `hidden`, [`cuts`] | the folder `.byteback`: moments of the tree that are read like directories | FUSE |
 //! | `deltas` | one file frozen for whoever has it open, with what changed in it | FUSE |
@@ -21,6 +21,7 @@ mod deltas;
 mod handles;
 mod hidden;
 mod inodes;
+mod kernel_cache;
 pub mod live;
 pub mod picture;
 pub mod session;
@@ -31,5 +32,6 @@ mod tree;
 pub use credentials::Caller;
 pub use handles::OpenFile;
 pub use inodes::NodeId;
-pub use session::{CacheMode, Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
+pub use kernel_cache::CacheMode;
+pub use session::{Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
 pub use stores::{FlushError, Flushed};

@@ -24,7 +24,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
-use std::time::Duration;
 
 use byteback_host::tree as host;
 use fuser::{Config, Session, SessionACL};
@@ -35,33 +34,17 @@ pub use self::below::ProgramBelow;
 use self::mounting::{Mounted, NotUnmounted};
 use self::place::{Place, Watch};
 use self::watcher::Watcher;
-use crate::adapter::{Adapter, CachePolicy};
+use crate::adapter::Adapter;
 use crate::cuts::{CutSetup, Cuts, Report};
 use crate::deltas::Deltas;
 use crate::hidden::{HIDDEN_NAME, Hidden, Job};
+use crate::kernel_cache::{CacheMode, CachePolicy};
 use crate::stores::{FlushError, Flushed, Flusher, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
 
-/// While all changes come through the mount, nothing that the kernel remembers grows old.
-const TTL_EXCLUSIVE: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// With `--at` the directory can also be changed at its own place, which is noticed after this long.
-const TTL_SHARED: Duration = Duration::from_secs(1);
-
 /// Two answer what the two processors of a small machine can ask; more help while some wait for the disk.
 const THREAD_COUNT: usize = 4;
-
-/// How writes travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheMode {
-    /// Each write reaches the gate before it is acknowledged, with its exact range and in program order.
-    #[default]
-    Exact,
-    /// The kernel collects writes and hands them on as pages, later. Near-native small writes; the order across
-    /// files is the flusher's, and what was not synced is lost if the daemon dies.
-    Fast,
-}
 
 /// What to mount and how.
 #[derive(Clone, Debug)]
@@ -250,11 +233,7 @@ impl Mount {
         let adapter = Adapter {
             tree: Arc::clone(&tree),
             hidden: Arc::clone(&hidden),
-            policy: CachePolicy {
-                ttl: if over_itself { TTL_EXCLUSIVE } else { TTL_SHARED },
-                exclusive: over_itself,
-                mode: options.mode,
-            },
+            policy: CachePolicy::new(options.mode, over_itself),
         };
         let mut config = Config::default();
         config.n_threads = Some(options.threads.unwrap_or(THREAD_COUNT).max(1));

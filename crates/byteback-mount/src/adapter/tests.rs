@@ -1,6 +1,6 @@
 //! Translations that a wrong bit would spoil silently.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::makedev;
 
