@@ -195,7 +195,7 @@ const char *byteback_strerror(int error)
     case ENFILE:
         return "too many files are frozen; end some first";
     case EDQUOT:
-        return "this user has too many consumers; use fewer names, or drop some";
+        return "there are too many consumers, of this user or in all; use fewer names, or drop some (byteback consumers drop)";
     case EINVAL:
         return "a consumer's name has 1 to 63 bytes without control characters";
     case EPROTONOSUPPORT:

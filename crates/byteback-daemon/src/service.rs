@@ -29,6 +29,10 @@ use parking_lot::Mutex;
 use crate::tree::TrackedTree;
 use open_cut::OpenCut;
 
+/// Cuts that are open over the socket: each holds a moment of the log and the list of what changed, most of them a picture. A few more get
+/// in where several are made at once.
+const OPEN_CUTS_MAX: usize = 256;
+
 const UNMOUNT_ATTEMPTS: u32 = 20;
 const UNMOUNT_RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -72,6 +76,17 @@ impl Service {
                 "this cut is not open any more; begin a new backup",
             )
         })
+    }
+
+    /// Refuses one cut too many, before anything is done for it.
+    fn check_room(&self) -> Result<()> {
+        if self.cuts.lock().len() < OPEN_CUTS_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "{OPEN_CUTS_MAX} cuts of this folder are open; end the programs that hold them, or let them finish theirs"
+        );
+        Err(ServiceError::new(ErrorKind::Refused, message))
     }
 
     /// Since when changes are wanted.
@@ -202,7 +217,11 @@ impl Service {
 }
 
 pub(crate) fn log_failed(error: LogError) -> ServiceError {
-    ServiceError::new(ErrorKind::Log, error.to_string())
+    let kind = match error {
+        LogError::TooManyConsumers { .. } | LogError::ConsumerName { .. } => ErrorKind::Refused,
+        _ => ErrorKind::Log,
+    };
+    ServiceError::new(kind, error.to_string())
 }
 
 fn join(names: &[OsString]) -> Vec<u8> {
@@ -264,6 +283,7 @@ impl TreeService for Service {
     }
 
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
+        self.check_room()?;
         let wanted = self.wanted(request)?;
         let cpu_ns = open_cut::process_cpu_ns();
         let (cut, picture) = self.take_cut(request)?;
@@ -298,6 +318,7 @@ impl TreeService for Service {
     }
 
     fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {
+        self.check_room()?;
         let wanted = self.wanted(request)?;
         let cut = named_cuts::cut_of(self.mounted_tree()?, name)?;
         let changes = wanted.changes(&cut)?;

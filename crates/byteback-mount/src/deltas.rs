@@ -23,7 +23,7 @@ use byteback_ioctl::abi::{
     REASON_INTERRUPTED, REASON_NO_MARK, REASON_NONE, REASON_OTHER, REASON_UNSAVED, REASON_UNTRACKED, STATE_RANGES,
     STATE_WHOLE,
 };
-use byteback_oplog::{Content, Epoch, NodeId as LoggedNode, NodeKind, WholeReason};
+use byteback_oplog::{Content, Epoch, LogError, NodeId as LoggedNode, NodeKind, WholeReason};
 use parking_lot::Mutex;
 
 use crate::cuts::{Cuts, FrozenTree};
@@ -326,9 +326,11 @@ impl Deltas {
         if !is_known && count >= CONSUMERS_MAX {
             return Err(errno(libc::EDQUOT));
         }
-        log.set_file_mark(&context.consumer, context.node, context.tree.cut.epoch())
-            .map(drop)
-            .map_err(|error| failed(&error))
+        match log.set_file_mark(&context.consumer, context.node, context.tree.cut.epoch()) {
+            Ok(_) => Ok(()),
+            Err(LogError::TooManyConsumers { .. }) => Err(errno(libc::EDQUOT)),
+            Err(error) => Err(failed(&error)),
+        }
     }
 
     /// The handle is closed, and with it what belongs to it. Called after it has left the table of handles.

@@ -4,14 +4,14 @@
 //!
 //! A consumer is given up by order ([`Log::drop_consumer`]) or because nobody heard of it for longer than the policy says
 //! ([`Log::expire_consumers`]). The ledger says so in the same transaction, and a tombstone stays: if it returns it gets everything, and is
-//! told why. Its silence is measured by the wall clock: one that jumps ahead by months makes backups read everything once, no more.
+//! told why. Of so many that there would be no room for a new one, the eldest tombstones go. Its silence is measured by the wall clock: one that jumps ahead by months makes backups read everything once, no more.
 
 use std::time::Duration;
 
-use redb::ReadableTable;
+use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 use crate::database::{self, MARKS};
-use crate::error::Result;
+use crate::error::{CONSUMER_BYTES_MAX, LogError, Result};
 use crate::file_marks::{change_state, forget_consumer};
 use crate::ids::{Epoch, NodeId};
 use crate::layer::WholeReason;
@@ -19,7 +19,52 @@ use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::log::{Log, append_to_ledger};
 use crate::marks::{ConsumerState, DropReason, Dropped, PendingCut};
 
+/// Room for a new consumer: the tombstones that have to go for it.
+pub(crate) struct Room(Vec<String>);
+
+impl Room {
+    /// Takes it, in the transaction that adds the consumer.
+    pub(crate) fn take(&self, txn: &WriteTransaction) -> Result<()> {
+        let mut table = txn.open_table(MARKS)?;
+        for tombstone in &self.0 {
+            table.remove(tombstone.as_str())?;
+        }
+        Ok(())
+    }
+}
+
 impl Log {
+    /// Room for `consumer` among `limit` others, if it is not known. Whoever adds one holds `checkpointing` from here on to the
+    /// end of its transaction.
+    ///
+    /// # Errors
+    /// [`LogError::TooManyConsumers`], [`LogError::ConsumerName`]; if the database cannot be read.
+    pub(crate) fn make_room(&self, consumer: &str, limit: u64) -> Result<Room> {
+        if consumer.is_empty() || consumer.len() > CONSUMER_BYTES_MAX {
+            let len_bytes = consumer.len();
+            return Err(LogError::ConsumerName { len_bytes });
+        }
+        let snapshot = self.database.snapshot()?;
+        let table = snapshot.transaction().open_table(MARKS)?;
+        let count = table.len()?;
+        if count < limit || table.get(consumer)?.is_some() {
+            return Ok(Room(Vec::new()));
+        }
+        let mut tombstones: Vec<(i64, String)> = Vec::new();
+        for (name, state) in self.read_consumers()? {
+            if let Some(dropped) = state.dropped.filter(|_| state.is_tombstone()) {
+                tombstones.push((dropped.at_ns, name));
+            }
+        }
+        if count - tombstones.len() as u64 >= limit {
+            return Err(LogError::TooManyConsumers { limit });
+        }
+        tombstones.sort_unstable();
+        // As many as are too many, and one.
+        tombstones.truncate(usize::try_from(count - limit).map_or(usize::MAX, |many| many.saturating_add(1)));
+        Ok(Room(tombstones.into_iter().map(|(_, name)| name).collect()))
+    }
+
     /// All consumers with what is known of them, in order of their names.
     ///
     /// # Errors
@@ -231,10 +276,14 @@ impl Log {
         Ok(is_done)
     }
 
+    /// Changes what is known of a consumer; of one that is not known there is nothing to change.
     fn change_consumer(&self, consumer: &str, change: impl FnOnce(&mut ConsumerState)) -> Result<()> {
         let _one = self.checkpointing.lock();
         let heard_at_ns = self.clock.now_ns();
         self.database.write(|txn| {
+            if txn.open_table(MARKS)?.get(consumer)?.is_none() {
+                return Ok(());
+            }
             change_state(txn, consumer, |state| {
                 state.heard_at_ns = heard_at_ns;
                 change(state);

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::ExtentSet;
+use parking_lot::MutexGuard;
 use redb::ReadableTable;
 
 use crate::damage::DamageWatch;
@@ -21,7 +22,7 @@ use crate::file_marks::{borders_of_all, change_state, marks_of};
 use crate::held::Hold;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::layer::{Layer, WholeReason};
-use crate::log::{Log, locate};
+use crate::log::{Checkpointing, Log, locate};
 use crate::marks::PendingCut;
 use crate::pending::Place;
 use crate::record::NodeRecord;
@@ -95,10 +96,13 @@ impl Log {
     /// moment, while no operation is under way: it must not wait for anything, nor call the log.
     ///
     /// # Errors
-    /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run.
+    /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run. [`crate::LogError::TooManyConsumers`]; then it has not.
     pub fn cut(&self, consumer: &str, at_the_cut: impl FnOnce()) -> Result<Cut> {
         let heard_at_ns = self.clock.now_ns();
-        self.cut_with(at_the_cut, |txn, epoch| {
+        let one = self.checkpointing.lock();
+        let room = self.make_room(consumer, u64::from(self.options.consumers_max))?;
+        self.cut_with(one, at_the_cut, |txn, epoch| {
+            room.take(txn)?;
             change_state(txn, consumer, |state| {
                 state.pending = Some(PendingCut { epoch, batch: 0 });
                 state.heard_at_ns = heard_at_ns;
@@ -112,15 +116,15 @@ impl Log {
     /// # Errors
     /// As [`Log::cut`].
     pub fn cut_held(&self, at_the_cut: impl FnOnce()) -> Result<Cut> {
-        self.cut_with(at_the_cut, |_, _| Ok(()))
+        self.cut_with(self.checkpointing.lock(), at_the_cut, |_, _| Ok(()))
     }
 
     fn cut_with(
         &self,
+        _one: MutexGuard<'_, Checkpointing>,
         at_the_cut: impl FnOnce(),
         also: impl FnOnce(&redb::WriteTransaction, Epoch) -> Result<()>,
     ) -> Result<Cut> {
-        let _one = self.checkpointing.lock();
         let (pending, epoch) = {
             let _no_operation = self.gate.write();
             at_the_cut();

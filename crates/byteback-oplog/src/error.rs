@@ -4,6 +4,9 @@ use std::io;
 
 use thiserror::Error;
 
+/// The longest name of a consumer.
+pub const CONSUMER_BYTES_MAX: usize = 1024;
+
 /// An error of the operation log. The tracked files are never harmed by one: at worst, the next backup reads more.
 #[derive(Debug, Error)]
 pub enum LogError {
@@ -54,6 +57,21 @@ pub enum LogError {
     NotHeld {
         /// The epoch.
         epoch: crate::ids::Epoch,
+    },
+    /// One more consumer than the log takes.
+    #[error(
+        "{limit} programs have marks in this folder's log already; give one up with `byteback consumers drop NAME` (`byteback consumers` \
+         lists them), or raise `consumers` in the section [log] of the configuration and mount the folder again"
+    )]
+    TooManyConsumers {
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A name that no consumer can have.
+    #[error("the name of a consumer has 1 to {CONSUMER_BYTES_MAX} bytes, this one has {len_bytes}; choose another")]
+    ConsumerName {
+        /// Its length.
+        len_bytes: usize,
     },
     /// An earlier failure left the log unable to promise coverage.
     #[error("the log failed before ({0}) and cannot promise to have seen every change; remount the folder")]

@@ -23,10 +23,11 @@ impl Log {
     /// Returns whether the node exists; the mark of one that is gone is not kept.
     ///
     /// # Errors
-    /// [`LogError::NotHeld`] if nothing holds that epoch any more. A disk that cannot be written: the old mark then stays.
+    /// [`LogError::NotHeld`] if nothing holds that epoch any more; [`LogError::TooManyConsumers`]. A disk that cannot be written: the old mark then stays.
     pub fn set_file_mark(&self, consumer: &str, node: NodeId, mark: Epoch) -> Result<bool> {
         let mut checkpointing = self.checkpointing.lock();
         let current = self.epoch();
+        let room = self.make_room(consumer, u64::from(self.options.consumers_max / 2))?;
         let held = self.held.epochs();
         let now_ns = self.clock.now_ns();
         let mut exists = false;
@@ -45,6 +46,7 @@ impl Log {
                 .open_table(FILE_MARKS)?
                 .insert((node.0, consumer), FileMark(mark).encode().as_slice())?
                 .is_some();
+            room.take(txn)?;
             change_state(txn, consumer, |state| {
                 state.file_marks += u64::from(!before);
                 state.saved_at_ns = now_ns;
@@ -71,7 +73,7 @@ impl Log {
     }
 }
 
-/// Changes what is known of a consumer.
+/// Changes what is known of a consumer. A new one needs room, see [`Log::make_room`].
 pub(crate) fn change_state(
     txn: &WriteTransaction,
     consumer: &str,

@@ -45,7 +45,7 @@ mod usage;
 pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
 pub use compact::Compaction;
 pub use cut::{Changes, Content, Cut, NameChange, NodeChange};
-pub use error::{LogError, Result};
+pub use error::{CONSUMER_BYTES_MAX, LogError, Result};
 pub use ids::{Epoch, NodeId, NodeKind, TreeId};
 pub use layer::{Granularity, Layer, Unit, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};

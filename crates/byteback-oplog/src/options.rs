@@ -34,6 +34,10 @@ pub struct LogOptions {
     pub granularity: Granularity,
     /// What becomes of consumers that are silent.
     pub expiry: ExpiryPolicy,
+    /// The most consumers: each keeps layers apart. One more is refused, except that half of this is only for those that have a
+    /// mark of the whole tree: programs that save file by file, each user's, leave room for backups. Those that are known may go on
+    /// even if there are more.
+    pub consumers_max: u32,
     /// Sectors in a half of the intents' file; small in tests.
     pub(crate) intent_half_sectors: u64,
 }
@@ -53,6 +57,7 @@ impl Default for LogOptions {
             extents_per_file_max: 5000,
             granularity: Granularity::default(),
             expiry: ExpiryPolicy::default(),
+            consumers_max: 1000,
             intent_half_sectors: HALF_SECTORS,
         }
     }

@@ -11,6 +11,7 @@
 //! [log]
 //! granularity = "byte"
 //! extents_per_file = 5000
+//! consumers = 1000
 //! warn_after_days = 90
 //! drop_after_days = 180
 //! ```
@@ -52,6 +53,8 @@ pub(crate) struct LogSection {
     pub(crate) granularity: Option<GranularityName>,
     /// The most ranges of one file.
     pub(crate) extents_per_file: Option<NonZeroU32>,
+    /// The most consumers of one folder.
+    pub(crate) consumers: Option<NonZeroU32>,
     /// From so many days of silence on, it is said when a consumer will be dropped.
     pub(crate) warn_after_days: Option<u32>,
     /// After so many days of silence a consumer is dropped.
@@ -75,6 +78,7 @@ impl LogSection {
         Self {
             granularity: self.granularity.or(below.granularity),
             extents_per_file: self.extents_per_file.or(below.extents_per_file),
+            consumers: self.consumers.or(below.consumers),
             warn_after_days: self.warn_after_days.or(below.warn_after_days),
             drop_after_days: self.drop_after_days.or(below.drop_after_days),
         }
@@ -93,6 +97,9 @@ impl LogSection {
         }
         if let Some(extents) = self.extents_per_file {
             options.extents_per_file_max = extents.get();
+        }
+        if let Some(consumers) = self.consumers {
+            options.consumers_max = consumers.get();
         }
         if let Some(after) = self.warn_after_days {
             options.expiry.warn_after = days(after);
@@ -165,7 +172,7 @@ fn parse(text: &str, path: &Path) -> Result<Configuration> {
         ))
         .next(
             "Known keys are repo, token_file, progress_fps, undo_window and undo_budget in the section [defaults], and \
-             granularity, extents_per_file, warn_after_days and drop_after_days in the section [log].",
+             granularity, extents_per_file, consumers, warn_after_days and drop_after_days in the section [log].",
         )
     })
 }

@@ -100,6 +100,11 @@ impl Fixture {
         self.log.granularity = granularity;
     }
 
+    /// The log takes so many consumers.
+    pub(crate) fn consumers_max(&mut self, most: u32) {
+        self.log.consumers_max = most;
+    }
+
     /// Nothing is done once in a while.
     pub(crate) fn still(&mut self) {
         self.rhythm.checkpoint_every = Duration::from_secs(24 * 60 * 60);

@@ -18,6 +18,7 @@ mod operations;
 
 mod adversary;
 mod coverage;
+mod crowd;
 mod cuts;
 mod deltas;
 mod fixture;

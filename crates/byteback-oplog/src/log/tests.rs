@@ -1,6 +1,7 @@
 //! The whole log against a model: a fake tree that is changed through the gate, and consumers whose pictures are compared byte
 //! for byte with what the log reports.
 
+mod crowd;
 mod damage;
 mod every_sync;
 mod holders;
