@@ -8,12 +8,14 @@
 //! | [`sync`] | time, traffic and CPU of a sync (Fig. 10 to 12) |
 //! | [`app_backup`] | time, traffic and CPU of a backup after each application (Fig. 13) |
 //! | [`micro`] | the log by itself: search, conversion, memory, bytes on disk (Fig. 15, sections 3.2.1 and 5.3) |
+//! | [`getdiff`] | the calls of a backup program at the mount (section 4.3) |
 //! | [`million`] | a million tracked files |
 //!
 //! Each part prints tables in the form in which `docs/benchmarks.md` has them.
 
 mod app_backup;
 mod applications;
+mod getdiff;
 mod jobs;
 mod log_memory;
 mod log_stand;
@@ -65,7 +67,7 @@ enum Part {
     Sync,
     /// Time of a sync by part, over links of 50, 100 and 200 Mbit/s (Fig. 12).
     Parts,
-    /// The log by itself: versions, mlogs, granularity, bytes on disk (Fig. 15, sections 3.2.1 and 5.3).
+    /// The log by itself, and the calls that ask it: versions, mlogs, granularity, bytes on disk (Fig. 15, sections 3.2.1, 4.3, 5.3).
     Log,
     /// Time, traffic and CPU of a backup after each application (Fig. 13).
     Backup,
@@ -123,6 +125,7 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     }
     if wanted(Part::Log) {
         findings.add(micro::run(&setting)?);
+        findings.add(getdiff::run(&setting)?);
     }
     if wanted(Part::Million) {
         findings.add(million::run(&setting)?);
