@@ -152,7 +152,11 @@ impl Service {
         if request.look_only {
             return Ok((log.look().map_err(log_failed)?, None));
         }
-        let picture = Picture::new(self.tree.folder().path());
+        let state = self.tree.folder().path();
+        let picture = Picture::leaving_room_for_the_log(state).map_err(|error| {
+            let message = format!("cannot tell the free space of {}: {error}", state.display());
+            ServiceError::new(ErrorKind::Log, message)
+        })?;
         let pictures = self.tree.pictures();
         if let Some(mount) = &self.mount {
             // Before the cut, not in it: what the kernel still holds belongs to the time before.

@@ -47,6 +47,10 @@ const HELD_FILES_MAX: usize = 4096;
 /// Beyond that, removed files up to this size are copied; a larger one costs the picture.
 const COPY_BEYOND_HELD_BYTES: u64 = 4 << 20;
 
+/// See [`Picture::leaving_room_for_the_log`].
+const ROOM_BYTES_MAX: u64 = 16 << 20;
+const ROOM_PER_DISK: u64 = 16;
+
 /// Content is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -341,14 +345,25 @@ impl PieceRead {
 }
 
 impl Picture {
-    /// A picture that keeps its old bytes in an unnamed file in `dir`.
-    #[must_use]
-    pub fn new(dir: &Path) -> Arc<Self> {
+    /// A picture that keeps its old bytes in an unnamed file in `dir`, however little room that leaves.
+    #[cfg(test)]
+    pub(crate) fn new(dir: &Path) -> Arc<Self> {
         Self::leaving_free(dir, 0)
     }
 
-    /// A picture that is given up before it leaves less than `reserve_bytes` free on the file system of `dir`: one that may be
-    /// kept for long must not be what fills a disk.
+    /// A picture for a backup: it leaves room for the log, which refuses programs their writes when it has none: 16 MiB, or a sixteenth of a
+    /// small disk.
+    ///
+    /// # Errors
+    /// If the free space of `dir` cannot be told.
+    pub fn leaving_room_for_the_log(dir: &Path) -> io::Result<Arc<Self>> {
+        let space = rustix::fs::statvfs(dir)?;
+        let of_small = space.f_blocks.saturating_mul(space.f_frsize) / ROOM_PER_DISK;
+        Ok(Self::leaving_free(dir, of_small.min(ROOM_BYTES_MAX)))
+    }
+
+    /// A picture that keeps its old bytes in an unnamed file in `dir`. It is given up before it leaves less than `reserve_bytes` free
+    /// on the file system of `dir`: one that may be kept for long must not be what fills a disk.
     #[must_use]
     pub fn leaving_free(dir: &Path, reserve_bytes: u64) -> Arc<Self> {
         Arc::new(Self {

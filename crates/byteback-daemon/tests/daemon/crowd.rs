@@ -1,12 +1,14 @@
 //! Programs that ask for more than their share: the one too many is refused, and nobody else notices.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use byteback_control::{CutRequest, ErrorKind, Outcome, TreeService};
 use byteback_ioctl::{DeltaError, DeltaFile};
 use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
+use crate::other_mount::OtherMount;
 
 fn save(service: &dyn TreeService, consumer: &str) -> byteback_control::Result<()> {
     let cut = service.cut(&CutRequest::of(consumer))?;
@@ -79,4 +81,34 @@ fn a_program_that_never_ends_its_cuts_is_refused_at_last() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("its cuts are still open");
+}
+
+/// The log is on the same disk: who made the backup may have to begin it anew, but no program is refused for it.
+#[test]
+fn what_a_backup_keeps_leaves_room_for_the_log() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let state = fixture.folder().path().parent().unwrap().to_owned();
+    fs::create_dir_all(&state).unwrap();
+    let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=48m", "tmpfs"], &state);
+    fixture.mount();
+    let free = || {
+        let space = rustix::fs::statvfs(&state).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    fs::write(fixture.tree().join("large"), vec![1; 64 << 20]).unwrap();
+    let client = fixture.client();
+    let cut = client.cut(&CutRequest::of("backup")).unwrap();
+    let large = fs::File::options()
+        .write(true)
+        .open(fixture.tree().join("large"))
+        .unwrap();
+    let mut least = free();
+    for piece in 0..64 * 16 {
+        large.write_all_at(&vec![2; 1 << 16], piece << 16).unwrap();
+        least = least.min(free());
+    }
+    assert!(least > 1 << 20, "only {least} bytes were left for the log");
+    client.finish(cut.cut, &Outcome::Abandoned).unwrap();
+    drop(large);
+    fixture.umount();
 }

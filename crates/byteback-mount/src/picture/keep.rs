@@ -16,7 +16,7 @@ use super::read_exact_at;
 const COPY_BYTES: u64 = 1 << 20;
 
 /// The free space is looked at each time so much was kept.
-const CHECK_EVERY_BYTES: u64 = 4 << 20;
+const CHECK_EVERY_BYTES: u64 = 1 << 20;
 
 /// What was at a range at the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
