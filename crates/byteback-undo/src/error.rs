@@ -26,10 +26,12 @@ pub enum NotKept {
     Damaged,
     /// The file came into being then.
     Born,
+    /// The clock was set back: times do not tell any more what was before what.
+    ClockSetBack,
 }
 
 impl NotKept {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::TooOld,
         Self::OverBudget,
         Self::TooLarge,
@@ -39,6 +41,7 @@ impl NotKept {
         Self::Gap,
         Self::Damaged,
         Self::Born,
+        Self::ClockSetBack,
     ];
 
     /// The reason in words that follow "because".
@@ -54,6 +57,7 @@ impl NotKept {
             Self::Gap => "the folder was not watched all the time since, and this may have changed meanwhile",
             Self::Damaged => "the undo journal was damaged or incomplete",
             Self::Born => "the file did not exist before",
+            Self::ClockSetBack => "the clock was set back since",
         }
     }
 

@@ -154,6 +154,14 @@ impl NodeHistory {
         self.raise_barrier(now_ns, why);
     }
 
+    /// Nothing is known any more, and times of before mean nothing; who is reading notices.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Self {
+            next_number: self.next_number + 1,
+            ..Self::default()
+        };
+    }
+
     fn raise_barrier(&mut self, at_ns: i64, why: NotKept) {
         if self.barrier.is_none_or(|(other_ns, _)| at_ns > other_ns) {
             self.barrier = Some((at_ns, why));

@@ -4,7 +4,8 @@
 //!
 //! **Locks**, in this order: the map of nodes, a node's history, the names, the journal. Old bytes are read under the node's lock alone.
 //!
-//! **Time** is the wall clock, made not to go back while this runs.
+//! **Time** is the wall clock, made not to go back while this runs. Where it is set back by more than [`SET_BACK_NS`], what was recorded
+//! cannot be told any more from what is to come by its time: all of it is given up ([`Undo::watch_clock`]).
 
 pub(crate) mod reading;
 pub(crate) mod session;
@@ -36,6 +37,8 @@ const CHANGES_PER_BUDGET: u64 = 8;
 const QUANTA_PER_WINDOW: i64 = 600;
 const QUANTUM_NS_MIN: i64 = 1_000_000_000;
 const QUANTUM_NS_MAX: i64 = 10_000_000_000;
+/// A clock that goes back by no more than this is waited for: times are wrong by no more than a quantum may be.
+const SET_BACK_NS: i64 = QUANTUM_NS_MAX;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +87,8 @@ pub struct Undo {
     clock: Arc<dyn Clock>,
     options: UndoOptions,
     last_ns: AtomicI64,
+    /// Held while everything is given up because the clock was set back.
+    setting_back: Mutex<()>,
     nodes: Mutex<HashMap<NodeId, Arc<Mutex<NodeHistory>>>>,
     names: Mutex<NameHistory>,
     journal: Mutex<Journal>,
@@ -110,6 +115,7 @@ impl Undo {
 
     /// Gives up what is older than the window, and frees the memory of what was given up.
     pub fn maintain(&self) {
+        self.watch_clock();
         let now_ns = self.now_ns();
         let before_ns = now_ns.saturating_sub(self.options.window_ns);
         let (dropped, first) = {
@@ -177,6 +183,7 @@ impl Undo {
 
     /// Content of `node` is about to change.
     pub fn before_content(&self, node: NodeId, change: BeforeChange<'_>) {
+        self.watch_clock();
         let shared = self.history_of(node);
         let mut history = shared.lock();
         let now_ns = self.now_ns();
@@ -187,6 +194,7 @@ impl Undo {
 
     /// Content of `node` is about to change, or it is about to be removed, and its old bytes cannot be had.
     pub fn not_kept(&self, node: NodeId) {
+        self.watch_clock();
         let shared = self.history_of(node);
         let now_ns = self.now_ns();
         self.lose(node, &mut shared.lock(), now_ns, NotKept::Unreadable);
@@ -194,6 +202,7 @@ impl Undo {
 
     /// Content of `node` was changed while nobody looked: what it was before is not known.
     pub fn changed_unseen(&self, node: NodeId) {
+        self.watch_clock();
         let shared = self.history_of(node);
         let mut history = shared.lock();
         let now_ns = self.now_ns();
@@ -204,6 +213,7 @@ impl Undo {
     /// only noted that it was not kept.
     #[must_use]
     pub fn wants_removed(&self, node: NodeId) -> bool {
+        self.watch_clock();
         let shared = self.history_of(node);
         let mut history = shared.lock();
         let now_ns = self.now_ns();
@@ -221,6 +231,7 @@ impl Undo {
         size_bytes: u64,
         read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<usize>,
     ) {
+        self.watch_clock();
         let shared = self.history_of(node);
         let mut history = shared.lock();
         let now_ns = self.now_ns();
@@ -252,6 +263,7 @@ impl Undo {
         before: Option<NodeId>,
         after: Option<NodeId>,
     ) {
+        self.watch_clock();
         let now_ns = self.now_ns();
         if let (NameHow::Created, Some(node)) = (how, after) {
             // Numbers of files that a crash made forgotten are given away again.
@@ -277,17 +289,20 @@ impl Undo {
             how: how.code(),
             name: name.as_bytes().to_vec(),
         };
-        self.names.lock().add(
-            parent,
-            name,
-            NameEvent {
-                at_ns: now_ns,
+        let at_ns = {
+            let mut names = self.names.lock();
+            // Under the lock: not a time of before the clock was set back among those of after.
+            let at_ns = self.now_ns();
+            let event = NameEvent {
+                at_ns,
                 how,
                 before,
                 after,
-            },
-        );
-        self.append(now_ns, &record, &[]);
+            };
+            names.add(parent, name, event);
+            at_ns
+        };
+        self.append(at_ns, &record, &[]);
     }
 
     /// Drops what the journal has given up.
@@ -301,6 +316,35 @@ impl Undo {
     fn now_ns(&self) -> i64 {
         let now_ns = self.clock.now_ns();
         self.last_ns.fetch_max(now_ns, Ordering::Relaxed).max(now_ns)
+    }
+
+    /// Looks whether the clock was set back, and if so gives everything up. Called without any lock, before the time is used.
+    ///
+    /// Whoever took a time just before that either holds the lock of a history, and is waited for, or has his record in the journal alone: a
+    /// start that finds it there finds the clock set back, too. Readers who are under way are told, for the numbers of moments go on.
+    fn watch_clock(&self) {
+        let is_set_back = || self.clock.now_ns() < self.last_ns.load(Ordering::Relaxed).saturating_sub(SET_BACK_NS);
+        if !is_set_back() {
+            return;
+        }
+        let _one = self.setting_back.lock();
+        if !is_set_back() {
+            return;
+        }
+        let why = NotKept::ClockSetBack;
+        // Nothing is answered until all is forgotten.
+        *self.horizon.lock() = Horizon { at_ns: i64::MAX, why };
+        self.last_ns.store(self.clock.now_ns(), Ordering::Relaxed);
+        let all: Vec<_> = self.nodes.lock().values().cloned().collect();
+        for history in all {
+            history.lock().begin_anew();
+        }
+        self.names.lock().clear();
+        // As in `give_up`.
+        let _ = self.journal.lock().drop_all();
+        // What came meanwhile may be forgotten as well.
+        let at_ns = self.now_ns().saturating_add(QUANTUM_NS_MAX);
+        *self.horizon.lock() = Horizon { at_ns, why };
     }
 
     fn history_of(&self, node: NodeId) -> Arc<Mutex<NodeHistory>> {
@@ -427,11 +471,13 @@ impl Undo {
 
     /// Gives up all that is in the journal; histories are found to be without their bytes by their segments.
     fn give_up(&self, why: NotKept) {
+        let now_ns = self.now_ns();
         let mut journal = self.journal.lock();
         // If even that fails, the log on the same disk fails, too, and lets no change through.
         let _ = journal.drop_all();
-        self.raise_horizon(self.now_ns().saturating_add(1), why);
+        self.raise_horizon(now_ns.saturating_add(1), why);
     }
+
     fn given_up(&self) -> UndoError {
         let horizon = *self.horizon.lock();
         UndoError::NotKept {

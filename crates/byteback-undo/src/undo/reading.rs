@@ -53,6 +53,7 @@ impl Undo {
         at_ns: i64,
         now: impl FnOnce() -> Result<Option<NodeId>, UndoError>,
     ) -> Result<Option<NodeId>, UndoError> {
+        self.watch_clock();
         self.check(at_ns, None)?;
         // Before the names are looked at: a change in between is then among them.
         let present = now()?;
@@ -107,6 +108,7 @@ impl Undo {
     /// # Errors
     /// [`UndoError::NotKept`] with the reason.
     pub fn as_of(&self, node: NodeId, at_ns: i64) -> Result<AsOf, UndoError> {
+        self.watch_clock();
         let shared = self.history_of(node);
         let mut history = shared.lock();
         self.drop_given_up(&mut history);
@@ -127,9 +129,10 @@ impl Undo {
     /// How long it was. `present` answers how long the file is now; it is asked under the file's lock.
     ///
     /// # Errors
-    /// What `present` answers.
+    /// [`UndoError::NotKept`] if it was given up meanwhile; what `present` answers.
     pub fn size(&self, as_of: &AsOf, present: impl FnOnce() -> io::Result<u64>) -> Result<u64, UndoError> {
-        let history = as_of.history.lock();
+        let mut history = as_of.history.lock();
+        self.check_still_kept(as_of, &mut history)?;
         let size = history.from(as_of.number).next().map(|kept| kept.size);
         match size {
             Some(size) => Ok(size),
@@ -154,15 +157,7 @@ impl Undo {
             let mut parts: Vec<(ByteRange, Option<Vec<u8>>)> = Vec::new();
             {
                 let mut history = as_of.history.lock();
-                self.drop_given_up(&mut history);
-                let eldest = history
-                    .moments
-                    .front()
-                    .map_or(history.next_number, |moment| moment.number);
-                // Either its own moment is gone, or a change came that was not kept.
-                if eldest > as_of.number {
-                    return Err(self.given_up());
-                }
+                self.check_still_kept(as_of, &mut history)?;
                 for (range, old) in history.tiles(as_of.number, piece) {
                     let bytes = match old {
                         Some(Old::Zeros) => None,
@@ -183,6 +178,19 @@ impl Undo {
                 };
                 sink(piece).map_err(failed("hand on what was kept"))?;
             }
+        }
+        Ok(())
+    }
+
+    fn check_still_kept(&self, as_of: &AsOf, history: &mut NodeHistory) -> Result<(), UndoError> {
+        self.drop_given_up(history);
+        let eldest = history
+            .moments
+            .front()
+            .map_or(history.next_number, |moment| moment.number);
+        // Either its own moment is gone, or a change came that was not kept.
+        if eldest > as_of.number {
+            return Err(self.given_up());
         }
         Ok(())
     }

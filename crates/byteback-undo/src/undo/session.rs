@@ -55,6 +55,7 @@ impl Undo {
         let (journal, replayed) = Journal::open(dir, options.budget_bytes).map_err(failed("read the undo journal"))?;
         let undo = Self {
             last_ns: AtomicI64::new(i64::MIN),
+            setting_back: Mutex::default(),
             clock,
             options: UndoOptions {
                 quantum_ns: options.quantum_ns.clamp(1, QUANTUM_NS_MAX),
@@ -78,6 +79,7 @@ impl Undo {
             undo.raise_horizon(undo.now_ns(), NotKept::Damaged);
         }
         *undo.replayed.lock() = Some(last);
+        undo.watch_clock();
         undo.note(0, Step::Opened)?;
         Ok(undo)
     }

@@ -576,3 +576,92 @@ fn a_journal_of_another_log_or_of_a_start_that_ended_half_way_is_dropped() {
     life.undo = Some(opened);
     assert!(!is_known(&life, at_ns), "another log");
 }
+
+#[test]
+fn what_was_before_the_clock_was_set_back_is_not_taken_for_what_was_at_that_time() {
+    for is_restarted in [false, true] {
+        let mut life = Life::new(7, options(3600, 64 << 20));
+        let (node, minute) = (NodeId(2), Duration::from_secs(60));
+        let write = |life: &Life, now: &mut Vec<u8>, byte: u8| {
+            let before = now.clone();
+            let change = BeforeChange {
+                ranges: &[ByteRange::new(0, 100).unwrap()],
+                how: ContentHow::Written,
+                size_bytes: 100,
+                read: &mut reader(&before),
+            };
+            life.undo().before_content(node, change);
+            now.fill(byte);
+        };
+        let mut now = vec![0; 100];
+        write(&life, &mut now, 1);
+        life.clock.advance(minute);
+        // Somebody reads meanwhile, as of a time that the clock has shown once only.
+        let reading = life.undo().as_of(node, life.now_ns()).unwrap();
+        life.clock.set_wall_ns(life.now_ns() - 24 * 3600 * SECOND);
+        if is_restarted {
+            life.undo().end(TREE).unwrap();
+            life.undo = None;
+            life.start(&Gap::default());
+        }
+        let set_back_ns = life.now_ns();
+        write(&life, &mut now, 2);
+        life.clock.advance(minute);
+        write(&life, &mut now, 3);
+        life.clock.advance(minute);
+        write(&life, &mut now, 4);
+        let ago = |life: &Life, seconds: i64| read_at(life.undo(), node, life.now_ns() - seconds * SECOND, Some(&now));
+        assert_eq!(ago(&life, 0).unwrap()[0], 3);
+        assert_eq!(ago(&life, 30).unwrap()[0], 3);
+        assert_eq!(ago(&life, 90).unwrap()[0], 2);
+        // Before it was set back, by either reckoning, and what may still have been under way then.
+        for at_ns in [
+            set_back_ns - minute.as_nanos() as i64,
+            set_back_ns,
+            set_back_ns + 9 * SECOND,
+        ] {
+            let refused = read_at(life.undo(), node, at_ns, Some(&now));
+            assert!(
+                matches!(
+                    refused,
+                    Err(UndoError::NotKept {
+                        why: NotKept::ClockSetBack,
+                        ..
+                    })
+                ),
+                "{refused:?}"
+            );
+        }
+        let all = ByteRange::new(0, 100).unwrap();
+        if !is_restarted {
+            let read = life.undo().read(&reading, all, reader(&now), &mut |_| Ok(()));
+            assert!(read.is_err(), "a reader of before went on");
+        }
+        // Also of names.
+        let (name, child) = (OsStr::new("name"), NodeId(9));
+        life.undo()
+            .name_changed(NodeId::ROOT, name, NameHow::Removed, Some(child), None);
+        life.clock.advance(minute);
+        life.clock.set_wall_ns(life.now_ns() - 3600 * SECOND);
+        let then = life
+            .undo()
+            .child_at(NodeId::ROOT, name, life.now_ns() - minute.as_nanos() as i64, || {
+                Ok(None)
+            });
+        assert!(then.is_err(), "{then:?}");
+        life.clock.advance(minute);
+        let then = life.undo().child_at(NodeId::ROOT, name, life.now_ns(), || Ok(None));
+        assert_eq!(then.unwrap(), None);
+    }
+}
+
+#[test]
+fn a_length_that_was_given_up_is_not_taken_for_the_present_one() {
+    let life = Life::new(7, options(100_000, 64 << 20));
+    let (undo, node) = (life.undo(), NodeId(2));
+    let as_of = undo.as_of(node, life.now_ns()).unwrap();
+    // The file is emptied, and is too long to be kept.
+    undo.not_kept(node);
+    let size = undo.size(&as_of, || Ok(0));
+    assert!(matches!(size, Err(UndoError::NotKept { .. })), "{size:?}");
+}
