@@ -294,7 +294,7 @@ impl Snapshot {
     pub(crate) fn entries(&self, parent: NodeId) -> Result<Vec<(OsString, NodeId)>> {
         let table = self.txn.open_table(NAMES)?;
         let mut entries = Vec::new();
-        for entry in table.range((parent.0, &[][..])..(parent.0 + 1, &[][..]))? {
+        for entry in table.range((parent.0, &[][..])..(parent.0.saturating_add(1), &[][..]))? {
             let (key, child) = entry?;
             entries.push((OsString::from_vec(key.value().1.to_vec()), NodeId(child.value())));
         }
@@ -304,7 +304,7 @@ impl Snapshot {
     pub(crate) fn places_of(&self, node: NodeId) -> Result<Vec<Place>> {
         let table = self.txn.open_table(PLACES)?;
         let mut places = Vec::new();
-        for entry in table.range((node.0, 0, &[][..])..(node.0 + 1, 0, &[][..]))? {
+        for entry in table.range((node.0, 0, &[][..])..(node.0.saturating_add(1), 0, &[][..]))? {
             let (key, ()) = (entry?.0, ());
             let (_, parent, name) = key.value();
             places.push((NodeId(parent), OsString::from_vec(name.to_vec())));
@@ -315,7 +315,7 @@ impl Snapshot {
     pub(crate) fn has_place(&self, node: NodeId) -> Result<bool> {
         let table = self.txn.open_table(PLACES)?;
         Ok(table
-            .range((node.0, 0, &[][..])..(node.0 + 1, 0, &[][..]))?
+            .range((node.0, 0, &[][..])..(node.0.saturating_add(1), 0, &[][..]))?
             .next()
             .transpose()?
             .is_some())

@@ -216,3 +216,16 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
         assert_eq!(log.node_of(&identity).unwrap(), Some(again));
     }
 }
+
+#[test]
+fn nothing_is_known_of_a_node_with_a_number_that_was_never_given() {
+    let (mut world, _) = world_with_a_file();
+    world.cut("ann").unwrap();
+    let look = world.log().look().unwrap();
+    for node in [NodeId(0), NodeId(u64::MAX)] {
+        assert_eq!(look.entries(node).unwrap(), []);
+        assert_eq!(look.places_of(node).unwrap(), []);
+        assert_eq!(look.locate(node).unwrap(), None);
+        assert!(look.change_of(node, None).unwrap().is_none());
+    }
+}
