@@ -174,7 +174,28 @@ pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<K
     KnownFolder::of(folder, settings)
 }
 
-/// The known folder that a file lies in, and the file's path in it. The last component may be a symlink, and need not exist.
+/// As [`canonical`], of a directory that need not be there any more, nor those above it.
+fn canonical_if_gone(directory: &Path) -> Result<PathBuf> {
+    let mut there = directory;
+    let mut gone = Vec::new();
+    while let (Some(above), Some(name)) = (there.parent(), there.file_name()) {
+        // Also a symlink to nowhere is there; and what cannot be looked at is for `canonical` to say.
+        if !matches!(fs::symlink_metadata(there), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+            break;
+        }
+        gone.push(name);
+        there = above;
+    }
+    if there.as_os_str().is_empty() {
+        there = Path::new(".");
+    }
+    let mut path = canonical(there)?;
+    path.extend(gone.into_iter().rev());
+    Ok(path)
+}
+
+/// The known folder that a file lies in, and the file's path in it. The last component may be a symlink, and neither it nor the directories
+/// above need exist.
 pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
         return Err(
@@ -186,7 +207,7 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
     } else {
         parent
     };
-    let parent = canonical(parent)?;
+    let parent = canonical_if_gone(parent)?;
     let Some((folder, top)) = known_above(&parent, settings)? else {
         return Err(
             CommandError::new(format!("{} is in no folder that Byteback knows", file.display()))

@@ -180,7 +180,7 @@ fn reason(whole: WholeFileReason) -> &'static str {
 /// The holes of a file as it is now; none if they cannot be seen.
 fn holes(file: &Path) -> ExtentSet {
     let look = || {
-        let file = File::open(file)?;
+        let file = borg_map::open(file)?;
         let len_bytes = file.metadata()?.len();
         borg_map::holes(&file, len_bytes)
     };
@@ -193,7 +193,11 @@ fn write_file(to: &Path, export: &mut dyn FnMut(&mut dyn Write) -> Result<Export
     let mut name = to.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = to.with_file_name(name);
-    let file = File::create(&part).map_err(|error| failed(&error))?;
+    // Not through a symlink that somebody has laid under a name that can be guessed.
+    let file = File::create_new(&part).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => CommandError::file("make", &part, &error),
+        _ => failed(&error),
+    })?;
     let mut out = BufWriter::with_capacity(1 << 18, file);
     let exported = export(&mut out).and_then(|report| {
         let renamed = out

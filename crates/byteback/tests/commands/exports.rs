@@ -982,3 +982,49 @@ fn the_script_of_the_readme_keeps_a_mirror() {
         assert_same(&world, &backup.join("copy"), &format!("seed {seed}, round {round}"));
     }
 }
+
+#[test]
+fn a_fifo_is_no_file_and_a_symlink_in_the_way_is_not_followed() {
+    let world = tracked();
+    let (fifo, file) = (world.tree().join("fifo"), world.tree().join("file"));
+    fs::write(&file, noise(1, 10_000)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    // Nobody writes to it: whoever waited for that would wait for ever.
+    let map = [
+        "changes",
+        fifo.to_str().unwrap(),
+        "--consumer",
+        "c",
+        "--format",
+        "borg-map",
+    ];
+    let mut asking = world.command(&map).stderr(Stdio::null()).spawn().unwrap();
+    let ended = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        asking.try_wait().unwrap().is_some()
+    });
+    if !ended {
+        asking.kill().unwrap();
+    }
+    assert_eq!(asking.wait().unwrap().code(), Some(1), "it waited for a writer");
+
+    // Another user of the directory has guessed the name of what is being written.
+    let (delta, victim) = (world.path("delta"), world.path("victim"));
+    fs::write(&victim, b"dear").unwrap();
+    let export = world.command(&[
+        "export-delta",
+        file.to_str().unwrap(),
+        "--consumer",
+        "c",
+        "-o",
+        delta.to_str().unwrap(),
+    ]);
+    let mut with_symlink = Command::new("sh");
+    let guess = "ln -s \"$0\" \"$1.$$.part\" && shift && exec \"$@\"";
+    with_symlink.arg("-c").arg(guess).args([&victim, &delta]);
+    with_symlink.arg(export.get_program()).args(export.get_args());
+    with_symlink.envs(export.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert!(!with_symlink.status().unwrap().success());
+    assert_eq!(fs::read(&victim).unwrap(), b"dear");
+    assert!(!delta.exists());
+}

@@ -1,6 +1,7 @@
 //! Files brought back without a backup: `mount --undo-window`, `history`, `restore --at`.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -161,5 +162,161 @@ fn after_a_kill_nothing_wrong_comes_back() {
     }
     restore(&world, &before_removal, &removed, &[]).fine();
     assert!(fs::read(&removed).unwrap() == original);
+    world.on_tree("umount", &[]).fine();
+}
+
+/// A list of access rights as the kernel takes it: of each entry tag, rights and, for a named user, the number.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(rights.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn nobody_gets_rights_by_a_file_that_is_brought_back() {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    const NOBODY: u32 = 65_534;
+    const ANY: u32 = u32::MAX;
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    let get = |path: &Path, name: &str| {
+        let mut value = vec![0; 256];
+        let len = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
+        value.truncate(len);
+        Some(value)
+    };
+    let world = World::new();
+    let tree = world.tree();
+    let [listed, plain, gone, rights] = ["listed", "plain", "gone", "rights"].map(|name| tree.join(name));
+    for file in [&listed, &plain, &gone, &rights] {
+        fs::write(file, b"of then").unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    // The group has no rights: what is shown as its rights is what a named user may have at most.
+    let list = acl(&[(1, 6, ANY), (2, 7, NOBODY), (4, 0, ANY), (0x10, 7, ANY), (0x20, 0, ANY)]);
+    set(&listed, ACCESS, &list);
+    set(&listed, "user.note", b"kept");
+    assert_eq!(fs::metadata(&listed).unwrap().mode() & 0o7777, 0o670);
+    // What is made in the directory from now on can be read by a named user; what is there cannot.
+    set(
+        &tree,
+        DEFAULT,
+        &acl(&[(1, 7, ANY), (2, 4, NOBODY), (4, 5, ANY), (0x10, 5, ANY), (0x20, 0, ANY)]),
+    );
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o640)).unwrap();
+    mounted(&world);
+    std::thread::sleep(A_QUANTUM);
+    for file in [&listed, &plain, &rights] {
+        fs::write(file, b"of now").unwrap();
+    }
+    fs::set_permissions(&rights, fs::Permissions::from_mode(0o6755)).unwrap();
+    fs::remove_file(&gone).unwrap();
+    let beside = tree.join("beside");
+    for file in [&listed, &plain, &gone, &rights] {
+        let then = moments(&world, file)[0]["time"].as_str().unwrap().to_owned();
+        restore(&world, &then, file, &[]).fine();
+        assert_eq!(fs::read(file).unwrap(), b"of then");
+        if *file == plain {
+            restore(&world, &then, file, &["-o", beside.to_str().unwrap()]).fine();
+        }
+    }
+    assert_eq!(get(&listed, ACCESS).as_deref(), Some(&list[..]));
+    assert_eq!(get(&listed, "user.note").as_deref(), Some(&b"kept"[..]));
+    assert_eq!(get(&plain, ACCESS), None);
+    assert_eq!(fs::metadata(&plain).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(fs::metadata(&rights).unwrap().mode() & 0o7777, 0o755);
+    for file in [&gone, &beside] {
+        assert_eq!(fs::metadata(file).unwrap().mode() & 0o077, 0, "{}", file.display());
+    }
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn what_is_brought_back_does_not_pass_the_mount_by() {
+    let world = World::new();
+    let tree = world.tree();
+    let file = tree.join("file");
+    let changed = |world: &World| {
+        world
+            .on_tree("changes", &["--consumer", "other", "--format", "files"])
+            .fine()
+            .stdout
+    };
+    let saved = |world: &World| {
+        let epoch = world
+            .run(&["consumers", "begin", "other", tree.to_str().unwrap()])
+            .fine()
+            .stdout;
+        let done = ["consumers", "done", "other", epoch.trim(), tree.to_str().unwrap()];
+        world.run(&done).fine();
+        assert_eq!(changed(world), "");
+    };
+    // Shown elsewhere, and named by its own place.
+    fs::write(&file, b"of then").unwrap();
+    let elsewhere = world.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let at = elsewhere.to_str().unwrap();
+    world.on_tree("mount", &["--at", at, "--undo-window", "10m"]).fine();
+    std::thread::sleep(A_QUANTUM);
+    fs::write(elsewhere.join("file"), b"of now").unwrap();
+    let then = moments(&world, &file)[0]["time"].as_str().unwrap().to_owned();
+    saved(&world);
+    restore(&world, &then, &file, &[]).fine();
+    assert_eq!(fs::read(&file).unwrap(), b"of then");
+    assert_eq!(changed(&world), "./file\n");
+    saved(&world);
+    let beside = tree.join("beside");
+    restore(&world, &then, &file, &["-o", beside.to_str().unwrap()]).fine();
+    assert_eq!(changed(&world), "./beside\n");
+    world.on_tree("umount", &[]).fine();
+
+    // By somebody who stood in the folder before it was mounted over itself.
+    let here = fs::File::open(&tree).unwrap();
+    mounted(&world);
+    std::thread::sleep(A_QUANTUM);
+    fs::write(&file, b"of later").unwrap();
+    let then = moments(&world, &file)[0]["time"].as_str().unwrap().to_owned();
+    saved(&world);
+    let from_below = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());
+    let mut restoring = world.command(&["restore", "--at", &then, "file"]);
+    assert!(restoring.current_dir(from_below).status().unwrap().success());
+    assert_eq!(fs::read(&file).unwrap(), b"of then");
+    assert_eq!(changed(&world), "./file\n");
+    drop(here);
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn a_file_comes_back_of_a_directory_that_is_gone() {
+    let world = World::new();
+    let tree = world.tree();
+    let above = tree.join("above");
+    let file = above.join("dir/file");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, b"of then").unwrap();
+    mounted(&world);
+    std::thread::sleep(A_QUANTUM);
+    let then = jiff::Timestamp::now().to_string();
+    std::thread::sleep(A_QUANTUM);
+    fs::remove_dir_all(&above).unwrap();
+    let beside = world.path("beside");
+    restore(&world, &then, &file, &["-o", beside.to_str().unwrap()]).fine();
+    assert_eq!(fs::read(&beside).unwrap(), b"of then");
+    restore(&world, &then, &file, &[])
+        .ends_with(1)
+        .says("Make that directory first");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    restore(&world, &then, &file, &[]).fine();
+    assert_eq!(fs::read(&file).unwrap(), b"of then");
+    let no = world.path("no");
+    restore(&world, &then, &tree.join("never/was"), &["-o", no.to_str().unwrap()])
+        .ends_with(1)
+        .says("no such file");
     world.on_tree("umount", &[]).fine();
 }

@@ -9,12 +9,13 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use byteback_api::ByteString;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_sync::{FileContent, file_change};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::Asked;
@@ -24,7 +25,7 @@ use crate::settings::Settings;
 
 pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings: &Settings) -> Result<()> {
     let failed = |error: &io::Error| CommandError::file("read", file, error);
-    let opened = File::open(file).map_err(|error| failed(&error))?;
+    let opened = open(file).map_err(|error| failed(&error))?;
     let metadata = opened.metadata().map_err(|error| failed(&error))?;
     let no_file = || {
         CommandError::new(format!("{} is no regular file", file.display()))
@@ -52,6 +53,12 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
         written(writeln!(out, "{} {} {state}", range.start(), range.len_bytes()))?;
     }
     written(out.flush())
+}
+
+/// Opens what may be a file. Does not wait for a writer if it is a FIFO.
+pub(in crate::commands) fn open(file: &Path) -> io::Result<File> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    File::options().read(true).custom_flags(nonblocking).open(file)
 }
 
 /// The map of a file: ascending, without gaps.

@@ -1,14 +1,19 @@
 //! `byteback restore --at`: a file as it was some time ago, from what the mount has kept.
 //!
 //! It is written beside its target first and put into its place when it is whole, by a rename through the mount: so that the restored file
-//! is there as a whole or not at all, and what it replaces can itself be brought back.
+//! is there as a whole or not at all, and what it replaces can itself be brought back. Always through the mount, whatever path was named: what is
+//! written past it is not seen, so no backup would have it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use byteback_control::{ErrorKind, PastFile, Piece, ServiceError, TreeService};
+use byteback_api::ByteString;
+use byteback_control::{ErrorKind, PastFile, Piece, ServiceError, TreeService, TreeStatus};
+use byteback_host::tree::{self, SetXattr};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
@@ -19,6 +24,9 @@ use crate::settings::Settings;
 use crate::timestamp;
 use crate::when;
 use crate::wording::size_exact;
+
+/// The extended attribute that is a file's ACL.
+const ACL_NAME: &str = "system.posix_acl_access";
 
 #[derive(Serialize)]
 struct Summary {
@@ -40,7 +48,8 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
             .next("Choose another name, or replace it with --overwrite."));
     }
     let (daemon, path) = daemon_of(file, settings)?;
-    let target = target.unwrap_or(file);
+    let status = daemon.status()?;
+    let target = &through_the_mount(target.unwrap_or(file), &status)?;
     let mut spool = Spool::beside(target)?;
     let failed = |error: ServiceError| {
         let message = CommandError::new(error.message);
@@ -71,6 +80,25 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     let settled = spool.settle(&past, target);
     settled.map_err(|error| CommandError::file("restore", target, &error))?;
     report(arguments, at_ns, &past, target, settings)
+}
+
+/// A path by which a change is seen. Whoever stood in the folder before it was mounted would pass the mount by with a path from there, and so
+/// does everybody with one of the folder's own place, if it is mounted elsewhere.
+fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
+    let parent = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let parent = fs::canonicalize(parent).map_err(|error| {
+        CommandError::file("find", parent, &error)
+            .next("Make that directory first, or write the file elsewhere: -o FILE")
+    })?;
+    let path = |bytes: &ByteString| PathBuf::from(OsStr::from_bytes(bytes.as_bytes()));
+    let seen = status.mounted_at.as_ref().map(path).and_then(|mounted_at| {
+        let below = parent.strip_prefix(path(&status.path)).ok()?;
+        (!parent.starts_with(&mounted_at)).then(|| mounted_at.join(below))
+    });
+    Ok(seen.unwrap_or(parent).join(target.file_name().unwrap_or_default()))
 }
 
 fn report(arguments: &RestoreArguments, at_ns: i64, past: &PastFile, target: &Path, settings: &Settings) -> Result<()> {
@@ -141,20 +169,49 @@ impl Spool {
                 if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
                     fchown(&self.file, Some(replaced.uid()), Some(replaced.gid()))?;
                 }
-                replaced.permissions().mode() & 0o7777
+                // Without the ACL the group would get what is the mask there.
+                self.take_xattrs_of(target)?;
+                // Who wrote the old content is not known: it does not get the rights that the new one was given.
+                replaced.permissions().mode() & 0o1777
             }
             Ok(_) => {
                 return Err(io::Error::other(
                     "it is not a regular file now; choose another name with -o",
                 ));
             }
-            // As any new file of this user.
-            Err(_) => 0o666 & !umask(),
+            // It may have been nobody else's to read.
+            Err(_) => 0o600,
         };
         self.file.set_permissions(fs::Permissions::from_mode(mode))?;
         self.file.sync_all()?;
         fs::rename(&self.path, target)?;
         self.is_settled = true;
+        Ok(())
+    }
+
+    /// Gives it the ACL and the user's attributes of what it replaces, and takes away an ACL that came from the directory. What the system
+    /// keeps under `security.` says something about the content that is replaced.
+    fn take_xattrs_of(&self, target: &Path) -> io::Result<()> {
+        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+            return Ok(());
+        };
+        let replaced = tree::open_path_at(File::open(parent)?, name)?;
+        let wanted = match tree::list_xattrs(&replaced) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()),
+            names => names?,
+        };
+        for name in tree::list_xattrs(&self.file)? {
+            if name == ACL_NAME && !wanted.contains(&name) {
+                tree::remove_xattr(&self.file, &name)?;
+            }
+        }
+        for name in wanted {
+            if (name == ACL_NAME || name.as_bytes().starts_with(b"user."))
+                && let Some(value) = tree::get_xattr(&replaced, &name)?
+            {
+                tree::set_xattr(&self.file, &name, &value, SetXattr::Any)?;
+            }
+        }
         Ok(())
     }
 }
@@ -165,11 +222,4 @@ impl Drop for Spool {
             let _ = fs::remove_file(&self.path);
         }
     }
-}
-
-/// The mask of this process, which nobody else is changing.
-fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    rustix::process::umask(mask);
-    mask.as_raw_mode()
 }
