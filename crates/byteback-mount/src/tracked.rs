@@ -17,6 +17,7 @@
 
 mod account;
 mod kept;
+mod ranges;
 mod trim;
 
 use std::ffi::OsStr;
@@ -26,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
-use byteback_oplog::{Fence, LogError, NodeId as LoggedNode, Operation};
+use byteback_oplog::{Fence, LogError};
 use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
@@ -37,6 +38,7 @@ pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
 use account::{Change, NameChange};
+use ranges::Ranges;
 pub(crate) use trim::Trimming;
 
 /// Why the gate did not let a change through.
@@ -171,28 +173,29 @@ impl Tracked {
         self.account.as_ref()
     }
 
-    /// Begins a change of content. `ranges_of` answers which bytes are about to change, none if only attributes are; where
-    /// that depends on the file, it must look while there is no cut: what is changed between the look and this change is then of
-    /// the same epoch, and logged by whoever changed it. It is given the operation and the node, if the log knows that.
-    fn begin_content<R: IntoIterator<Item = ByteRange>>(
+    /// Begins a change of content. `range`: the bytes that are about to change at most, where that is known without a look at the file.
+    /// `ranges_of` answers which ones are, none if only attributes are; where that depends on the file, it must look while there is
+    /// no cut: what is changed between the look and this change is then of the same epoch, and logged by whoever changed it. It is
+    /// told whether it is worth a look for less than `range`.
+    fn begin_content(
         &self,
         identity: &Identity,
         fd: BorrowedFd<'_>,
         how: ContentHow,
-        ranges_of: impl FnOnce(Option<(&Operation<'_>, LoggedNode)>) -> TrackedResult<R>,
+        range: Option<ByteRange>,
+        ranges_of: impl FnOnce(bool) -> TrackedResult<Ranges>,
     ) -> TrackedResult<Change<'_>> {
         let Some(account) = &self.account else {
             return Ok(Change { kept: None });
         };
-        let Some(node) = account.log.node_of(identity)? else {
-            for range in ranges_of(None)? {
-                account.pictures.before_content_of_unknown(identity, fd, range);
+        let Some((operation, node)) = account.log.begin_content(identity, range, || looks_like(fd))? else {
+            for range in &*ranges_of(false)? {
+                account.pictures.before_content_of_unknown(identity, fd, *range);
             }
             return Ok(Change { kept: None });
         };
-        let operation = account.log.begin_write(node, || looks_like(fd))?;
         // Whatever becomes of it, any of these bytes may be new, or at least the times.
-        let ranges: Vec<ByteRange> = ranges_of(Some((&operation, node)))?.into_iter().collect();
+        let ranges = ranges_of(!operation.is_logged())?;
         if let Some(undo) = &account.undo
             && !ranges.is_empty()
         {
@@ -202,9 +205,11 @@ impl Tracked {
             account.pictures.before_attributes(node, fd);
             operation.attributes_changed(node);
         }
-        for range in ranges {
-            account.pictures.before_content(node, fd, range);
-            operation.wrote(node, range);
+        for range in &*ranges {
+            account.pictures.before_content(node, fd, *range);
+            if !operation.is_logged() {
+                operation.wrote(node, *range);
+            }
         }
         Ok(Change {
             kept: Some((operation, node)),
@@ -255,15 +260,20 @@ impl Tracked {
         let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) else {
             return Ok(0);
         };
-        let ranges_of = |told: Option<(&Operation<'_>, LoggedNode)>| {
-            Ok(match told {
-                Some((operation, node)) if operation.is_news(node, range) => {
-                    trim::changed_ranges(file, offset, data, origin)
-                }
-                _ => vec![range],
+        let ranges_of = |is_news: bool| {
+            Ok(if is_news {
+                trim::changed_ranges(file, offset, data, origin)
+            } else {
+                Some(range).into()
             })
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Written, ranges_of)?;
+        let _change = self.begin_content(
+            &file.identity(),
+            file.as_fd(),
+            ContentHow::Written,
+            Some(range),
+            ranges_of,
+        )?;
         let mut written: usize = 0;
         while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(written as u64);
@@ -284,11 +294,11 @@ impl Tracked {
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
-        let ranges_of = |_: Option<(&Operation<'_>, LoggedNode)>| {
+        let ranges_of = |_| {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
-            Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)))
+            Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
         };
-        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, ranges_of)?;
+        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, None, ranges_of)?;
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -298,17 +308,18 @@ impl Tracked {
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let end = offset.saturating_add(len_bytes);
-        let ranges_of = |_: Option<(&Operation<'_>, LoggedNode)>| {
-            Ok(if mode == FallocateFlags::KEEP_SIZE {
+        let ranges_of = |_| {
+            let range = if mode == FallocateFlags::KEEP_SIZE {
                 None
             } else if mode.is_empty() {
                 // Allocating leaves the bytes as they are; beyond the end it adds zeros.
                 ByteRange::new(host::stat_fd(file).map_err(backing("allocate"))?.size, end)
             } else {
                 ByteRange::new(offset, end)
-            })
+            };
+            Ok(range.into())
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Allocated, ranges_of)?;
+        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Allocated, None, ranges_of)?;
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 
@@ -329,7 +340,8 @@ impl Tracked {
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
-        let _change = self.begin_content(&to.identity(), to.as_fd(), ContentHow::Written, |_| Ok(range))?;
+        let ranges_of = |_| Ok(range.into());
+        let _change = self.begin_content(&to.identity(), to.as_fd(), ContentHow::Written, range, ranges_of)?;
         uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)

@@ -20,8 +20,9 @@
 //! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new intents: whether the
 //! transaction arrived is unknown, and with it whether their old ones count.
 
-use std::collections::HashSet;
 use std::sync::Arc;
+
+use foldhash::HashSet;
 
 use crate::database::{self, meta};
 use crate::error::Result;

@@ -5,7 +5,7 @@
 //! node, a node when its last name goes, and an answer of the database is only taken if nothing moved into the database since it
 //! was asked ([`crate::log::State::learn`]).
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::ids::NodeId;
 use crate::record::DiskKey;

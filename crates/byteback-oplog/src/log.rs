@@ -27,16 +27,21 @@
 //!
 //! Locks, in the order in which they may be taken: `checkpointing`, then the intents' generation, `gate`, `state`.
 //! `state` is never held during I/O.
+//!
+//! The tables of `state` are looked into several times for each write, so they are hashed by foldhash, seeded anew for each table. Nobody
+//! outside chooses the numbers of our nodes; inode numbers and birth times come from the file system, and whoever could bend
+//! them still does not know the seed, nor sees how long a look takes.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
 use byteback_host::tree::Identity;
+use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::compact::CompactionState;
@@ -112,7 +117,7 @@ pub(crate) struct State {
 pub(crate) struct OpenNode {
     pub(crate) intent: Intent,
     pub(crate) born: Epoch,
-    /// When it was last changed, on the monotonic clock.
+    /// When it was last changed, on the monotonic clock, to the tick.
     pub(crate) changed_at_ns: u64,
     /// The youngest change time (on the wall clock) that the log can explain: the end of the last operation on it, or what
     /// a scan saw. If it turns out to be younger, somebody changed the node without passing the gate.
@@ -151,6 +156,11 @@ impl State {
     pub(crate) fn pending_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
         let node = self.layers().find_map(|pending| pending.keys.get(&key).copied())?;
         Some(node.filter(|node| self.pending_record(*node) != Some(None)))
+    }
+
+    /// What memory knows of a key, be it from having asked the database.
+    fn known_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
+        self.pending_node_of(key).or_else(|| self.known.node_of(key).map(Some))
     }
 
     /// A node came into being, or into the tree.
@@ -306,7 +316,7 @@ impl Log {
             current: Pending::new(epoch, options.bounds()),
             flushing: None,
             flushes: 0,
-            open: HashMap::new(),
+            open: HashMap::default(),
             known: KnownNodes::default(),
             generation,
         };
@@ -440,9 +450,50 @@ impl Log {
         }
     }
 
+    /// Begins a change of the content of the inode `identity`, as [`Log::begin_write`] does for its node; `None` if the log knows no such
+    /// node. `range`: the bytes that are about to change, if the caller knows that before the operation has begun; they are logged at
+    /// once unless they are news ([`Operation::is_logged`]).
+    ///
+    /// # Errors
+    /// As [`Log::begin_write`], or if the database cannot be read.
+    pub fn begin_content(
+        &self,
+        identity: &Identity,
+        range: Option<ByteRange>,
+        look: impl FnOnce() -> Option<Fence>,
+    ) -> Result<Option<(Operation<'_>, NodeId)>> {
+        if let Some(begun) = self.begin_open_content(self.key(identity), range) {
+            return Ok(Some(begun));
+        }
+        let Some(node) = self.node_of(identity)? else {
+            return Ok(None);
+        };
+        let mut operation = self.begin_write(node, look)?;
+        operation.is_logged = range.is_some_and(|range| self.state.lock().wrote_unless_news(node, range));
+        Ok(Some((operation, node)))
+    }
+
+    /// [`Log::begin_content`] where memory answers all that is to be known, which is nearly always: under one lock.
+    fn begin_open_content(&self, key: DiskKey, range: Option<ByteRange>) -> Option<(Operation<'_>, NodeId)> {
+        let changed_at_ns = self.clock.coarse_monotonic_ns();
+        let gate = self.gate.read();
+        let mut state = self.state.lock();
+        let node = state.known_node_of(key)??;
+        let generation = state.generation;
+        let open = state.open.get_mut(&node)?;
+        if !open.make_writable(generation, None, changed_at_ns) {
+            return None;
+        }
+        let is_logged = range.is_some_and(|range| state.wrote_unless_news(node, range));
+        drop(state);
+        let mut operation = Operation::new(self, gate, Some(node));
+        operation.is_logged = is_logged;
+        Some((operation, node))
+    }
+
     /// `durable`: the generation of an intent that was just made for this write. `None`: an intent is needed.
     fn try_begin_write(&self, node: NodeId, durable: Option<Generation>) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        let changed_at_ns = self.clock.monotonic_ns();
+        let changed_at_ns = self.clock.coarse_monotonic_ns();
         let gate = self.gate.read();
         {
             let mut state = self.state.lock();
@@ -575,11 +626,8 @@ impl Log {
         let key = self.key(identity);
         let flushes = {
             let state = self.state.lock();
-            if let Some(node) = state.pending_node_of(key) {
+            if let Some(node) = state.known_node_of(key) {
                 return Ok(node);
-            }
-            if let Some(node) = state.known.node_of(key) {
-                return Ok(Some(node));
             }
             state.flushes
         };

@@ -22,6 +22,8 @@ pub struct Operation<'a> {
     log: &'a Log,
     /// The node whose content or attributes it changes; changes of names are logged when they are done.
     node: Cell<Option<NodeId>>,
+    /// See [`Operation::is_logged`].
+    pub(crate) is_logged: bool,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
@@ -40,6 +42,7 @@ impl<'a> Operation<'a> {
         Self {
             log,
             node: Cell::new(node),
+            is_logged: false,
             _gate: gate,
         }
     }
@@ -58,37 +61,31 @@ impl<'a> Operation<'a> {
     /// Only for an operation begun by [`Log::begin_write`] for this node.
     pub fn wrote(&self, node: NodeId, range: ByteRange) {
         let mut state = self.log.state.lock();
-        // A node without any name was not opened for the log: nothing to say about it.
-        let Some(born) = state.open.get(&node).map(|open| open.born) else {
-            return;
-        };
-        state.epoch_used = true;
-        if born == state.epoch {
-            state.current.touch(node);
-        } else {
+        if !state.wrote_unless_news(node, range) {
+            state.epoch_used = true;
             state.current.wrote(node, range);
         }
     }
 
-    /// Whether [`Operation::wrote`] would add anything about `range`. If not (the node was born in this epoch, is reported whole
-    /// anyway, or these very bytes were logged since the last checkpoint), it is not worth finding out what of the range
-    /// really changes.
+    /// Whether all that there is to log about the range that [`Log::begin_content`] was given was logged when the operation began: the
+    /// node was born in this epoch, is reported whole anyway, or these very bytes were logged since the last checkpoint. If not,
+    /// it is worth finding out what of the range really changes, and [`Operation::wrote`] is to be told.
     #[must_use]
-    pub fn is_news(&self, node: NodeId, range: ByteRange) -> bool {
-        let state = self.log.state.lock();
-        let is_new = |open: &OpenNode| open.born == state.epoch;
-        !state.open.get(&node).is_none_or(is_new) && !state.current.has_written(node, range)
+    pub fn is_logged(&self) -> bool {
+        self.is_logged
     }
 
     /// Owner, mode, times or extended attributes of `node` may have changed.
     pub fn attributes_changed(&self, node: NodeId) {
         self.node.set(Some(node));
-        self.touch(&mut self.log.state.lock(), node);
+        let now = self.log.now();
+        self.log.state.lock().touch(node, now);
     }
 
     /// A new node came into being under `name`.
     pub fn created(&self, parent: NodeId, name: &OsStr, identity: &Identity, kind: NodeKind) -> NodeId {
         let key = self.log.key(identity);
+        let now = self.log.now();
         let mut state = self.log.state.lock();
         let epoch = state.epoch;
         state.last_node = NodeId(state.last_node.0 + 1);
@@ -102,35 +99,36 @@ impl<'a> Operation<'a> {
                 fence: None,
             },
         );
-        let changed_at_ns = self.log.clock.monotonic_ns();
         state.open.insert(
             node,
             OpenNode {
                 intent: Intent::NotNeeded,
                 born: epoch,
-                changed_at_ns,
-                explained_ns: self.log.clock.now_ns(),
+                changed_at_ns: now.monotonic_ns,
+                explained_ns: now.wall_ns,
             },
         );
         state.current.set_name(parent, name, Some(node));
-        self.touch(&mut state, parent);
+        state.touch(parent, now);
         node
     }
 
     /// `node` got another name.
     pub fn linked(&self, parent: NodeId, name: &OsStr, node: NodeId) {
+        let now = self.log.now();
         let mut state = self.log.state.lock();
         state.current.set_name(parent, name, Some(node));
-        self.touch(&mut state, node);
-        self.touch(&mut state, parent);
+        state.touch(node, now);
+        state.touch(parent, now);
     }
 
     /// `node` lost a name.
     pub fn unlinked(&self, parent: NodeId, name: &OsStr, node: NodeId, remains: Remains) {
+        let now = self.log.now();
         let mut state = self.log.state.lock();
         state.current.set_name(parent, name, None);
-        self.touch(&mut state, parent);
-        self.remove(&mut state, node, remains);
+        state.touch(parent, now);
+        state.remove(node, remains, now);
     }
 
     /// `node` changed its name. `replaced`: what the new name stood for before.
@@ -141,6 +139,7 @@ impl<'a> Operation<'a> {
         node: NodeId,
         replaced: Option<(NodeId, Remains)>,
     ) {
+        let now = self.log.now();
         let mut state = self.log.state.lock();
         if replaced.is_some_and(|(replaced, _)| replaced == node) {
             // Two names of one node: POSIX keeps both.
@@ -149,48 +148,81 @@ impl<'a> Operation<'a> {
         state.current.set_name(from.0, from.1, None);
         state.current.set_name(to.0, to.1, Some(node));
         for touched in [from.0, to.0, node] {
-            self.touch(&mut state, touched);
+            state.touch(touched, now);
         }
         if let Some((replaced, remains)) = replaced {
-            self.remove(&mut state, replaced, remains);
+            state.remove(replaced, remains, now);
         }
     }
 
     /// Two names were exchanged; each node is given with the name it had before.
     pub fn exchanged(&self, one: (NodeId, &OsStr, NodeId), other: (NodeId, &OsStr, NodeId)) {
+        let now = self.log.now();
         let mut state = self.log.state.lock();
         state.current.set_name(one.0, one.1, Some(other.2));
         state.current.set_name(other.0, other.1, Some(one.2));
         for touched in [one.0, one.2, other.0, other.2] {
-            self.touch(&mut state, touched);
+            state.touch(touched, now);
         }
     }
+}
 
-    fn remove(&self, state: &mut State, node: NodeId, remains: Remains) {
+/// A moment on both clocks.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// To the tick.
+    monotonic_ns: u64,
+    /// To the nanosecond: kernels stamp some changes just as finely, and what is logged must explain them.
+    wall_ns: i64,
+}
+
+impl Log {
+    fn now(&self) -> Moment {
+        Moment {
+            monotonic_ns: self.clock.coarse_monotonic_ns(),
+            wall_ns: self.clock.now_ns(),
+        }
+    }
+}
+
+impl State {
+    /// Logs that bytes in `range` of `node` may have changed, unless that would be news: whether it was logged.
+    pub(crate) fn wrote_unless_news(&mut self, node: NodeId, range: ByteRange) -> bool {
+        // A node without any name was not opened for the log: nothing to say about it.
+        let Some(born) = self.open.get(&node).map(|open| open.born) else {
+            return true;
+        };
+        if born == self.epoch {
+            self.epoch_used = true;
+            self.current.touch(node);
+            return true;
+        }
+        self.current.has_written(node, range)
+    }
+
+    fn remove(&mut self, node: NodeId, remains: Remains, now: Moment) {
         match remains {
-            Remains::Linked => self.touch(state, node),
-            Remains::Gone => state.gone(node),
+            Remains::Linked => self.touch(node, now),
+            Remains::Gone => self.gone(node),
         }
     }
 
-    fn touch(&self, state: &mut State, node: NodeId) {
-        state.epoch_used = true;
-        state.current.touch(node);
-        let changed_at_ns = self.log.clock.monotonic_ns();
-        let explained_ns = self.log.clock.now_ns();
-        if let Some(open) = state.open.get_mut(&node) {
-            open.changed_at_ns = changed_at_ns;
-            open.explained_ns = open.explained_ns.max(explained_ns);
+    fn touch(&mut self, node: NodeId, now: Moment) {
+        self.epoch_used = true;
+        self.current.touch(node);
+        if let Some(open) = self.open.get_mut(&node) {
+            open.changed_at_ns = now.monotonic_ns;
+            open.explained_ns = open.explained_ns.max(now.wall_ns);
             return;
         }
         // `born` only matters for content, which cannot be written before an intent has looked it up.
         let open = OpenNode {
             intent: Intent::Attributes,
             born: crate::ids::Epoch(0),
-            changed_at_ns,
-            explained_ns,
+            changed_at_ns: now.monotonic_ns,
+            explained_ns: now.wall_ns,
         };
-        state.open.insert(node, open);
+        self.open.insert(node, open);
     }
 }
 

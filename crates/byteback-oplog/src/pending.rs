@@ -5,10 +5,11 @@
 //!
 //! A node that is born and gone within the same pending log leaves nothing behind: temporary files cost no I/O.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
 use byteback_extents::ByteRange;
+use foldhash::HashMap;
 
 use crate::ids::{Epoch, NodeId};
 use crate::layer::{Bounds, Layer, WholeReason};
@@ -50,10 +51,10 @@ impl Pending {
         Self {
             epoch,
             bounds,
-            nodes: HashMap::new(),
+            nodes: HashMap::default(),
             names: BTreeMap::new(),
-            places: HashMap::new(),
-            keys: HashMap::new(),
+            places: HashMap::default(),
+            keys: HashMap::default(),
             may_be_durable: false,
         }
     }

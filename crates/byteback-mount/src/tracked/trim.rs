@@ -18,10 +18,10 @@
 //! that is open for change is taken as changed then.
 //!
 //! **What it costs.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files that are new in this epoch, nor for bytes
-//! that were logged since the last checkpoint ([`byteback_oplog::Operation::is_news`]). An open file of which the last
+//! that were logged since the last checkpoint ([`byteback_oplog::Operation::is_logged`]). An open file of which the last
 //! [`FRUITLESS_MAX`] writes were new throughout is only looked at again at every [`SKIPPED_MAX`]th; not so for single pages of the kernel's, of
-//! which nobody knows how much is new. Long writes are compared from both ends inwards until something differs in a piece; what lies
-//! between counts as changed.
+//! which nobody knows how much is new. Long writes, and those of which the first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends
+//! inwards until something differs in a piece; what lies between counts as changed.
 //!
 //! What this does not do: look into copies between files, allocations and truncations.
 
@@ -34,10 +34,13 @@ use byteback_extents::ByteRange;
 
 use crate::handles::OpenFile;
 use crate::tracked::Origin;
+use crate::tracked::ranges::Ranges;
 
 /// Writes up to this length are compared in full, whatever differs.
+const SHORT_LEN_BYTES_MAX: usize = 16 << 10;
+/// Up to this length they are compared in full unless they begin with something new.
 const COMPARED_LEN_BYTES_MAX: usize = 128 << 10;
-/// Longer ones are compared in pieces: the first at each end is short, so that a write that is new throughout is soon known.
+/// Others are compared in pieces: the first at each end is short, so that a write that is new throughout is soon known.
 const EDGE_LEN_BYTES: usize = 4 << 10;
 const PIECE_LEN_BYTES: usize = 64 << 10;
 /// Equal bytes between changed ones count as changed up to this many: naming the gap would cost more than they do.
@@ -86,31 +89,32 @@ impl Trimming {
 }
 
 /// The bytes that change when `data` is written at `offset`, ascending. What is not known without a disk read counts as changed.
-pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> Vec<ByteRange> {
+pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> Ranges {
     let is_single_page = origin == Origin::PageCache && data.len() <= PAGE_LEN_BYTES;
     if !file.readable() || !(is_single_page || file.trimming().is_worth_a_look()) {
-        return range_at(offset, data.len()).into_iter().collect();
+        return range_at(offset, data.len()).into();
     }
     let changed = compare_all(offset, data, |at, old| cached::read(file, at, old, is_single_page));
-    let changed_bytes: u64 = changed.iter().map(|range| range.len_bytes()).sum();
-    let trimmed_bytes = (data.len() as u64).saturating_sub(changed_bytes);
+    let trimmed_bytes = (data.len() as u64).saturating_sub(sum_bytes(&changed));
     file.trimming()
         .learn(trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64);
-    changed
+    changed.into()
 }
 
 fn range_at(offset: u64, len_bytes: usize) -> Option<ByteRange> {
     ByteRange::new(offset, offset.saturating_add(len_bytes as u64))
 }
 
+fn sum_bytes(ranges: &[ByteRange]) -> u64 {
+    ranges.iter().map(|range| range.len_bytes()).sum()
+}
+
 /// `read` fills the front of a buffer with the old bytes at an offset and answers how much it could.
 fn compare_all(offset: u64, data: &[u8], mut read: impl FnMut(u64, &mut [u8]) -> usize) -> Vec<ByteRange> {
     let mut changed = Vec::new();
-    // Answers whether all of the piece was equal.
     let mut compare = |from: usize, to: usize, changed: &mut Vec<ByteRange>| {
         let new = data.get(from..to).unwrap_or_default();
         let at = offset.saturating_add(from as u64);
-        let before = changed.len();
         OLD_BYTES.with_borrow_mut(|buffer| {
             if buffer.len() < new.len() {
                 buffer.resize(new.len(), 0);
@@ -119,35 +123,32 @@ fn compare_all(offset: u64, data: &[u8], mut read: impl FnMut(u64, &mut [u8]) ->
             let known = read(at, window);
             differences(window.get(..known).unwrap_or_default(), new, at, changed);
         });
-        changed.len() == before
     };
-    if data.len() <= COMPARED_LEN_BYTES_MAX {
+    if data.len() <= SHORT_LEN_BYTES_MAX {
         compare(0, data.len(), &mut changed);
         return changed;
     }
-    let (mut head, mut tail) = (0, data.len());
-    let mut step = EDGE_LEN_BYTES;
-    while head < tail {
-        let end = tail.min(head + step);
-        let was_equal = compare(head, end, &mut changed);
-        head = end;
-        step = PIECE_LEN_BYTES;
-        if !was_equal {
-            break;
-        }
+    let (mut head, mut tail) = (EDGE_LEN_BYTES, data.len());
+    compare(0, head, &mut changed);
+    let begins_new = sum_bytes(&changed) > EDGE_LEN_BYTES as u64 / 2;
+    if data.len() <= COMPARED_LEN_BYTES_MAX && !begins_new {
+        compare(head, tail, &mut changed);
+        return changed;
     }
-    let mut pieces = Vec::new();
-    step = EDGE_LEN_BYTES;
-    while head < tail {
+    while head < tail && changed.is_empty() {
+        let end = tail.min(head + PIECE_LEN_BYTES);
+        compare(head, end, &mut changed);
+        head = end;
+    }
+    let mut pieces: Vec<Vec<ByteRange>> = Vec::new();
+    let mut step = EDGE_LEN_BYTES;
+    while head < tail && pieces.last().is_none_or(Vec::is_empty) {
         let start = head.max(tail.saturating_sub(step));
         let mut piece = Vec::new();
-        let was_equal = compare(start, tail, &mut piece);
+        compare(start, tail, &mut piece);
         tail = start;
         step = PIECE_LEN_BYTES;
         pieces.push(piece);
-        if !was_equal {
-            break;
-        }
     }
     changed.extend(range_at(offset.saturating_add(head as u64), tail - head));
     changed.extend(pieces.into_iter().rev().flatten());

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use byteback_extents::ByteRange;
+
 use super::tree::{ROOT, Uid};
 use super::world::{History, World};
-use crate::{Close, Content, LedgerEvent, LogError, NodeId, NodeKind, WholeReason};
+use crate::{Close, Content, Fence, LedgerEvent, Log, LogError, NodeId, NodeKind, WholeReason};
 
 /// A world with a file of 60 bytes that everybody knows of.
 fn world_with_a_file() -> (World, Uid) {
@@ -200,10 +202,24 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
             "from the database, then from memory"
         );
     }
+    // Whoever has it open goes on writing, as whoever it is then.
+    let bytes = ByteRange::new(0, 10);
+    let look = || -> Option<Fence> { None };
+    let written_as = |log: &Log| {
+        let begun = log.begin_content(&identity, bytes, look).unwrap();
+        begun.map(|(operation, node)| {
+            operation.wrote(node, bytes.unwrap());
+            node
+        })
+    };
+    assert_eq!(written_as(&log), Some(node), "a first time, and then as an open one");
+    assert_eq!(written_as(&log), Some(node));
     world.remove(Some(&log), ROOT, "a");
     assert_eq!(log.node_of(&identity).unwrap(), None, "while its end waits in memory");
+    assert_eq!(written_as(&log), None);
     checkpoint(&mut world);
     assert_eq!(log.node_of(&identity).unwrap(), None, "and afterwards");
+    assert_eq!(written_as(&log), None);
 
     // Linked again through a descriptor, or the inode number is given to another file: the same inode, another node.
     let again = log
@@ -211,9 +227,11 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
         .created(world.ids[&ROOT], "b".as_ref(), &identity, NodeKind::File);
     assert_ne!(again, node);
     assert_eq!(log.node_of(&identity).unwrap(), Some(again));
+    assert_eq!(written_as(&log), Some(again));
     checkpoint(&mut world);
     for _ in 0..2 {
         assert_eq!(log.node_of(&identity).unwrap(), Some(again));
+        assert_eq!(written_as(&log), Some(again));
     }
 }
 
@@ -228,4 +246,41 @@ fn nothing_is_known_of_a_node_with_a_number_that_was_never_given() {
         assert_eq!(look.locate(node).unwrap(), None);
         assert!(look.change_of(node, None).unwrap().is_none());
     }
+}
+
+#[test]
+fn what_is_no_news_is_logged_as_the_operation_begins_and_news_only_by_those_who_tell() {
+    let (mut world, file) = world_with_a_file();
+    let log = world.log();
+    let identity = world.tree.identity(file);
+    let node = world.ids[&file];
+    let range = |start, end| ByteRange::new(start, end).unwrap();
+    let is_logged = |range| {
+        let begun = log.begin_content(&identity, Some(range), || None).unwrap();
+        begun.unwrap().0.is_logged()
+    };
+    assert!(is_logged(range(0, 100)), "born in this epoch: whole anyway");
+    save(&mut world);
+    assert!(!is_logged(range(0, 10)));
+    assert_eq!(told(&world, node).unwrap(), None, "and nobody told");
+    {
+        let (operation, node) = log
+            .begin_content(&identity, Some(range(0, 10)), || None)
+            .unwrap()
+            .unwrap();
+        operation.wrote(node, range(2, 5));
+    }
+    assert!(!is_logged(range(0, 10)));
+    assert!(!is_logged(range(4, 6)));
+    assert!(is_logged(range(2, 4)));
+    // Of another epoch now: what was logged is no answer any more.
+    save(&mut world);
+    assert!(!is_logged(range(2, 4)));
+    log.begin_content(&identity, None, || None)
+        .unwrap()
+        .unwrap()
+        .0
+        .wrote(node, range(2, 3));
+    let told = told(&world, node).unwrap();
+    assert_eq!(told, Some(Content::Ranges([range(2, 3)].into_iter().collect())));
 }

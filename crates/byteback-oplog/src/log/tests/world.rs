@@ -17,7 +17,8 @@ use super::holders::Holders;
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
 use crate::{
-    Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Remains, Settler,
+    Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Operation, Remains,
+    Settler,
 };
 
 /// What a consumer has saved, or would save now.
@@ -437,24 +438,40 @@ impl World {
 
     pub(super) fn write(&mut self, log: Option<&Log>, uid: Uid, at: usize, data: &[u8]) -> Result<(), LogError> {
         self.note(format!("write {uid} at {at}, {} bytes", data.len()));
-        let operation = log
-            .map(|log| log.begin_write(self.node_of(log, uid)?, self.look(uid)))
-            .transpose()?;
         let from = at.min(self.tree.inodes[&uid].bytes.len());
+        let range = ByteRange::new(from as u64, (at + data.len()) as u64);
+        let begun = log.map(|log| self.begin_content(log, uid, range)).transpose()?;
         self.tree.write(uid, at, data);
-        if let (Some(operation), Some(range)) = (operation, ByteRange::new(from as u64, (at + data.len()) as u64)) {
-            operation.wrote(self.ids[&uid], range);
+        if let (Some((operation, node)), Some(range)) = (begun.flatten(), range)
+            && !operation.is_logged()
+        {
+            operation.wrote(node, range);
         }
         Ok(())
+    }
+
+    fn begin_content<'a>(
+        &self,
+        log: &'a Log,
+        uid: Uid,
+        range: Option<ByteRange>,
+    ) -> Result<Option<(Operation<'a>, NodeId)>, LogError> {
+        let begun = log.begin_content(&self.tree.identity(uid), range, self.look(uid))?;
+        let node = begun.as_ref().map(|(_, node)| *node);
+        assert_eq!(node, self.is_named(uid).then_some(self.ids[&uid]), "inode {uid}");
+        Ok(begun)
     }
 
     /// As whom the log knows the inode: as nobody once it lost its last name.
     fn node_of(&self, log: &Log, uid: Uid) -> Result<NodeId, LogError> {
         let node = self.ids[&uid];
-        let is_named = uid == ROOT || self.tree.links(uid) > 0;
         let known = log.node_of(&self.tree.identity(uid))?;
-        assert_eq!(known, is_named.then_some(node), "inode {uid}");
+        assert_eq!(known, self.is_named(uid).then_some(node), "inode {uid}");
         Ok(node)
+    }
+
+    fn is_named(&self, uid: Uid) -> bool {
+        uid == ROOT || self.tree.links(uid) > 0
     }
 
     fn look(&self, uid: Uid) -> impl FnOnce() -> Option<Fence> {
