@@ -95,6 +95,8 @@ pub struct Place<'a> {
     pub parent: NodeId,
     /// The directory, as an `O_PATH` descriptor.
     pub dir: BorrowedFd<'a>,
+    /// Which inode the directory is, beyond the mount.
+    pub identity: Identity,
     /// The name.
     pub name: &'a OsStr,
 }

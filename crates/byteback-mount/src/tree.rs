@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use rustix::fs::{Mode, OFlags};
 
-use self::directories::DirectoryCache;
+use self::directories::{DirectoryCache, HeldInode};
 use self::listing::ListingPool;
 use crate::handles::{HandleTable, OpenFile};
 use crate::inodes::{InodeTable, Interned, Link, NodeId};
@@ -43,7 +43,7 @@ const DEPTH_MAX: usize = 1 << 16;
 /// A mounted tree. All methods may be called from any number of threads.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    root: Arc<OwnedFd>,
+    root: Arc<HeldInode>,
     root_stat: Stat,
     /// See the module about locks.
     renames: RwLock<()>,
@@ -56,7 +56,7 @@ pub(crate) struct Tree {
     switch_user: bool,
     /// What has lost its last name while the kernel still refers to it, other than regular files: a FIFO that is open,
     /// a directory that somebody works in. Held by `O_PATH` descriptors, because no handle of ours holds it.
-    orphans: Mutex<HashMap<NodeId, Arc<OwnedFd>>>,
+    orphans: Mutex<HashMap<NodeId, Arc<HeldInode>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
 }
@@ -74,7 +74,7 @@ pub(crate) enum NodeFd {
     /// Of an open file.
     Open(Arc<OpenFile>),
     /// `O_PATH`, kept.
-    Kept(Arc<OwnedFd>),
+    Kept(Arc<HeldInode>),
     /// `O_PATH`, opened for this request.
     Path(OwnedFd),
 }
@@ -98,7 +98,10 @@ impl Tree {
     pub(crate) fn new(root: OwnedFd, tracked: Arc<Tracked>) -> io::Result<Self> {
         let root_stat = host::stat_fd(&root)?;
         Ok(Self {
-            root: Arc::new(root),
+            root: Arc::new(HeldInode {
+                fd: root,
+                identity: root_stat.identity(),
+            }),
             root_stat,
             renames: RwLock::new(()),
             inodes: Mutex::new(InodeTable::new(root_stat.identity())),
@@ -124,11 +127,11 @@ impl Tree {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn orphans(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<OwnedFd>>> {
+    fn orphans(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<HeldInode>>> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn orphan(&self, node: NodeId) -> Option<Arc<OwnedFd>> {
+    fn orphan(&self, node: NodeId) -> Option<Arc<HeldInode>> {
         self.orphans().get(&node).cloned()
     }
 
@@ -151,7 +154,7 @@ impl Tree {
     }
 
     /// The directory `node`. The caller holds `renames`.
-    pub(crate) fn directory(&self, node: NodeId) -> io::Result<Arc<OwnedFd>> {
+    pub(crate) fn directory(&self, node: NodeId) -> io::Result<Arc<HeldInode>> {
         if node == NodeId::ROOT {
             return Ok(Arc::clone(&self.root));
         }
@@ -185,7 +188,7 @@ impl Tree {
             if host::stat_fd(&opened)?.identity() != identity {
                 return Err(stale());
             }
-            fd = Arc::new(opened);
+            fd = Arc::new(HeldInode { fd: opened, identity });
             self.directories().insert(node, Arc::clone(&fd));
         }
         Ok(fd)

@@ -7,7 +7,7 @@ use byteback_host::tree::{self as host, Identity, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
 use byteback_undo::{NameHow, Undo};
 
-use super::{Place, TrackedResult, Victim, backing};
+use super::{Place, TrackedResult, Victim};
 use crate::picture::Pictures;
 use crate::tracked::kept;
 
@@ -49,8 +49,7 @@ impl NameChange<'_> {
 
     /// The directory of `place`, whose times are about to change.
     pub(super) fn directory(&self, place: Place<'_>) -> TrackedResult<Option<LoggedNode>> {
-        let stat = host::stat_fd(place.dir).map_err(backing("look at a directory"))?;
-        let node = self.node(&stat.identity())?;
+        let node = self.node(&place.identity)?;
         if let Some(node) = node {
             self.account.pictures.before_attributes(node, place.dir);
         }

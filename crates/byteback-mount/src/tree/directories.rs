@@ -5,22 +5,51 @@
 //! descriptor follows its directory through renames, so renames need no invalidation.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use byteback_host::tree::Identity;
+
 use crate::inodes::NodeId;
+use crate::tracked::Place;
 
 /// Of one generation: at most twice as many descriptors are held.
 const GENERATION_COUNT_MAX: usize = 256;
 
+/// A descriptor that is kept, and the inode that it holds: as long as it is open, no other can be given its identity.
+#[derive(Debug)]
+pub(crate) struct HeldInode {
+    pub(crate) fd: OwnedFd,
+    pub(crate) identity: Identity,
+}
+
+impl HeldInode {
+    /// What the gate is told about `name` in this directory, which is the node `parent`.
+    pub(crate) fn place<'a>(&'a self, parent: NodeId, name: &'a OsStr) -> Place<'a> {
+        Place {
+            parent,
+            dir: self.as_fd(),
+            identity: self.identity,
+            name,
+        }
+    }
+}
+
+impl AsFd for HeldInode {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryCache {
-    young: HashMap<NodeId, Arc<OwnedFd>>,
-    old: HashMap<NodeId, Arc<OwnedFd>>,
+    young: HashMap<NodeId, Arc<HeldInode>>,
+    old: HashMap<NodeId, Arc<HeldInode>>,
 }
 
 impl DirectoryCache {
-    pub(crate) fn get(&mut self, node: NodeId) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn get(&mut self, node: NodeId) -> Option<Arc<HeldInode>> {
         if let Some(fd) = self.young.get(&node) {
             return Some(Arc::clone(fd));
         }
@@ -29,7 +58,7 @@ impl DirectoryCache {
         Some(fd)
     }
 
-    pub(crate) fn insert(&mut self, node: NodeId, fd: Arc<OwnedFd>) {
+    pub(crate) fn insert(&mut self, node: NodeId, fd: Arc<HeldInode>) {
         if self.young.len() >= GENERATION_COUNT_MAX {
             self.old = std::mem::take(&mut self.young);
         }

@@ -120,7 +120,7 @@ impl Tree {
             let mut pool = self.listings();
             (pool.take(node, cookie), pool.begin(node))
         };
-        let read = self.read_stream(node, &dir, cookie, taken, with_attributes, &mut deliver);
+        let read = self.read_stream(node, &dir.fd, cookie, taken, with_attributes, &mut deliver);
         let (done, stream) = match read {
             Ok(stream) => (Ok(()), stream),
             Err(error) => (Err(error), None),

@@ -6,13 +6,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
 use byteback_host::tree::{self as host, FileKind, Stat};
 use byteback_oplog::Fence;
 use rustix::fs::{Dev, FileType, OFlags, RenameFlags};
 
+use super::directories::HeldInode;
 use super::{Found, Tree, stale};
 use crate::credentials::{Assumed, Caller, assume};
 use crate::handles::{OpenFile, backing_flags};
@@ -59,11 +60,7 @@ impl Tree {
     ) -> io::Result<(Found, u64, Arc<OpenFile>)> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
-        let place = Place {
-            parent,
-            dir: dir.as_fd(),
-            name,
-        };
+        let place = dir.place(parent, name);
         // A descriptor that creates a file may use it whatever the mode, so the first choice is always granted.
         let got = backing_flags(flags).first().copied().unwrap_or(OFlags::RDWR);
         let assumed = self.become_caller(place, how)?;
@@ -127,11 +124,7 @@ impl Tree {
     ) -> io::Result<Found> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
-        let place = Place {
-            parent,
-            dir: dir.as_fd(),
-            name,
-        };
+        let place = dir.place(parent, name);
         let assumed = self.become_caller(place, how)?;
         let made = make(self, place);
         drop(assumed);
@@ -155,11 +148,7 @@ impl Tree {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let fd = self.node_fd(node)?;
-        let place = Place {
-            parent,
-            dir: dir.as_fd(),
-            name,
-        };
+        let place = dir.place(parent, name);
         let stat = self.tracked.link(self.object(node)?, fd.as_fd(), place)?;
         self.listings().changed(parent);
         Ok(self.found(parent, name, stat))
@@ -186,11 +175,7 @@ impl Tree {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let victim = self.victim(host::stat_at(&*dir, name)?);
-        let place = Place {
-            parent,
-            dir: dir.as_fd(),
-            name,
-        };
+        let place = dir.place(parent, name);
         let orphaned = self.keep_orphan(&dir, name, victim);
         if let Err(error) = remove(self, place, victim) {
             if orphaned {
@@ -207,7 +192,7 @@ impl Tree {
     /// Holds what is about to lose its last name, if the kernel may go on to refer to it and no handle of ours would
     /// hold it: without that its number could be given to another inode. A regular file is held by its handles; one
     /// that is not open must be gone, with its space, when `unlink` returns. Returns whether it is held now.
-    fn keep_orphan(&self, dir: &OwnedFd, name: &OsStr, victim: Victim) -> bool {
+    fn keep_orphan(&self, dir: &HeldInode, name: &OsStr, victim: Victim) -> bool {
         let Object { node, identity, kind } = victim.object;
         if kind == FileKind::File || !victim.is_last_link() || self.orphans().len() >= ORPHAN_COUNT_MAX {
             return false;
@@ -221,7 +206,7 @@ impl Tree {
         if !host::stat_fd(&fd).is_ok_and(|stat| stat.identity() == identity) {
             return false;
         }
-        self.orphans().insert(node, Arc::new(fd));
+        self.orphans().insert(node, Arc::new(HeldInode { fd, identity }));
         true
     }
 
@@ -249,16 +234,8 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
             Err(error) => return Err(error),
         };
-        let from = Place {
-            parent,
-            dir: dir.as_fd(),
-            name,
-        };
-        let to = Place {
-            parent: new_parent,
-            dir: new_dir.as_fd(),
-            name: new_name,
-        };
+        let from = dir.place(parent, name);
+        let to = new_dir.place(new_parent, new_name);
         let overwritten = replaced.filter(|_| !flags.contains(RenameFlags::EXCHANGE));
         let orphaned = overwritten.filter(|victim| self.keep_orphan(&new_dir, new_name, *victim));
         if let Err(error) = self.tracked.rename(from, to, flags, moved, replaced) {
