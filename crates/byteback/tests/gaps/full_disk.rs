@@ -47,7 +47,12 @@ fn a_log_without_room_loses_nothing() {
     let mut random = Random::new(seed());
     let mut rig = Rig::new(Mode::Exact);
     let tree_was = rig.tree();
-    let point = rig.directory().join("disk");
+    // Not in the rig's directory, which is removed before the disk is unmounted.
+    let beside = tempfile::Builder::new()
+        .prefix("byteback-disk-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let point = beside.path().join("disk");
     // The state lies on the small disk, the folder does not.
     let _disk = Disk::memory(&point, 12_000);
     fs::create_dir(rig.directory().join("elsewhere")).unwrap();
