@@ -264,7 +264,12 @@ impl<'file> DeltaFile<'file> {
     /// # Errors
     /// If the log cannot be written: the mark then stays, and the same is told again next time.
     pub fn commit(mut self) -> Result<(), DeltaError> {
-        self.end(CLOSE_SAVED)
+        let saved = self.end(CLOSE_SAVED);
+        if saved.is_err() {
+            // Not saved, but ended.
+            let _ = self.end(0);
+        }
+        saved
     }
 
     /// Nothing was saved: the mark stays.

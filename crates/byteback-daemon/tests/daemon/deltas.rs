@@ -438,3 +438,22 @@ fn users_have_consumers_and_frozen_files_of_their_own() {
     // Somebody else's mark of the same name has moved, ours has not.
     assert_eq!(ranges(&DeltaFile::open(&file, "one", None).unwrap()), [(100, 1)]);
 }
+
+#[test]
+fn a_commit_that_is_refused_ends_the_frozen_file() {
+    let fixture = mounted(CacheMode::Exact, &[("file", 1000)]);
+    let file = File::open(fixture.tree().join("file")).unwrap();
+    for number in 0..64 {
+        let delta = DeltaFile::open(&file, &format!("consumer {number}"), None).unwrap();
+        delta.commit().unwrap();
+    }
+    // More than may be frozen at the same time.
+    for _ in 0..40 {
+        let delta = DeltaFile::open(&file, "one too many", None).unwrap();
+        let refused = delta.commit().unwrap_err();
+        let DeltaError::System { source, .. } = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(source.raw_os_error(), Some(libc::EDQUOT));
+    }
+}
