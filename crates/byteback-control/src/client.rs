@@ -191,7 +191,8 @@ impl TreeService for Client {
         }
     }
 
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
+        let cursor = cursor.clone();
         match self.call(&Request::Changes { cut, cursor })? {
             Answer::Changes(page) => Ok(page),
             other => unexpected(&other),

@@ -384,7 +384,7 @@ fn answer(
             open.cuts.insert(info.cut);
             Answer::Cut(info)
         }
-        Request::Changes { cut, cursor } => Answer::Changes(service.changes(cut, cursor)?),
+        Request::Changes { cut, cursor } => Answer::Changes(service.changes(cut, &cursor)?),
         Request::Attributes { cut, nodes } => Answer::Attributes(service.attributes(cut, &nodes)?),
         Request::Read { cut, node, ranges } => {
             service.read(cut, node, &ranges, &mut |piece| send(piece, output, asks_to_stop))?;

@@ -113,23 +113,25 @@ pub struct NameChange {
     pub child: Option<NodeId>,
 }
 
-/// Where the next page of changes begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What of the changes was told last; the default one is the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesCursor {
-    /// Nodes already told.
-    pub nodes: u64,
-    /// Names already told.
-    pub names: u64,
+    /// The last node.
+    #[serde(default)]
+    pub node: Option<NodeId>,
+    /// The last name with its directory; then all nodes were told.
+    #[serde(default)]
+    pub name: Option<(NodeId, ByteString)>,
 }
 
-/// A page of changes: first all nodes, then all names.
+/// A page of changes: first all nodes in order of their numbers, then all names in order of their directories' numbers and their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesPage {
     /// Nodes.
     pub nodes: Vec<NodeChange>,
     /// Names.
     pub names: Vec<NameChange>,
-    /// The next page; `None` after the last.
+    /// Where the next page begins, which may turn out to be empty; `None` after the last.
     pub next: Option<ChangesCursor>,
 }
 
@@ -441,7 +443,7 @@ pub trait TreeService: Send + Sync {
     ///
     /// # Errors
     /// For a cut that is not open.
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage>;
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage>;
 
     /// The attributes of nodes at the cut, in the order asked; an error for each that cannot be read.
     ///

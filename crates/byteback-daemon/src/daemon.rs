@@ -15,10 +15,11 @@ use byteback_control::{Server, TreeService};
 use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::{Account, Tracked};
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
-use byteback_oplog::{Close, TIME_TICK_NS};
+use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 
 use crate::error::DaemonError;
-use crate::service::Service;
+use crate::memory;
+use crate::service::{PAGE_LIMITS, Service};
 use crate::tree::TrackedTree;
 
 /// How many steps of the compaction follow each checkpoint.
@@ -31,6 +32,8 @@ pub struct DaemonOptions {
     pub mount: MountOptions,
     /// When the log is tidied up.
     pub rhythm: Rhythm,
+    /// How much of the changes of a cut is told, and in memory, at a time. Tests want little.
+    pub page_limits: PageLimits,
 }
 
 /// What is done in the background, and when. Nothing depends on it but the cost; tests let it happen all the time.
@@ -62,6 +65,7 @@ impl DaemonOptions {
         Self {
             mount,
             rhythm: Rhythm::default(),
+            page_limits: PAGE_LIMITS,
         }
     }
 }
@@ -120,11 +124,15 @@ impl Daemon {
             }
         };
         let tree = Arc::new(tree);
+        if tree.scan_report().nodes >= memory::LARGE {
+            memory::give_back();
+        }
         let mode = match options.mount.mode {
             CacheMode::Exact => "exact",
             CacheMode::Fast => "fast",
         };
-        let service: Arc<dyn TreeService> = Arc::new(Service::mounted(Arc::clone(&tree), Arc::clone(&mount), mode));
+        let service = Service::mounted(Arc::clone(&tree), Arc::clone(&mount), mode).with_pages(options.page_limits);
+        let service: Arc<dyn TreeService> = Arc::new(service);
         let path = tree.folder().socket();
         let server = Server::start(&path, service).map_err(|source| DaemonError::Socket { path, source })?;
         let (stop_checkpoints, stopped) = mpsc::channel();
@@ -198,7 +206,10 @@ fn keep_checkpoints(tree: &TrackedTree, rhythm: Rhythm, stopped: &mpsc::Receiver
     while stopped.recv_timeout(rhythm.checkpoint_every) == Err(RecvTimeoutError::Timeout) {
         // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
         let log = tree.log();
-        let _ = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
+        let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
+        if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {
+            memory::give_back();
+        }
         // Nothing depends on these either; both go on where they stopped.
         if let Some(undo) = tree.undo() {
             undo.maintain();

@@ -14,6 +14,7 @@
 
 pub mod daemon;
 mod error;
+mod memory;
 pub mod service;
 pub mod state_folder;
 pub mod tree;

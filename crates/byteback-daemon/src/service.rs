@@ -18,16 +18,17 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
-    FinishReport, HELD_BLOCK_BYTES, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService,
-    TreeStatus,
+    FinishReport, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
-use byteback_mount::picture::{Needed, Picture, PictureError};
+use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{Changes, Content, Cut, Epoch, Fence, LogError, NodeId, NodeKind, WholeReason};
+use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, NodeId, NodeKind, PageLimits, WholeReason};
 use parking_lot::Mutex;
 
+use crate::memory;
 use crate::tree::TrackedTree;
 use open_cut::OpenCut;
+pub use open_cut::PAGE_LIMITS;
 
 /// Cuts that are open over the socket: each holds a moment of the log and the list of what changed, most of them a picture. A few more get
 /// in where several are made at once.
@@ -43,6 +44,7 @@ pub struct Service {
     mode: Option<String>,
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
+    page_limits: PageLimits,
 }
 
 impl Service {
@@ -65,7 +67,14 @@ impl Service {
             mode,
             cuts: Mutex::default(),
             next_cut: AtomicU64::new(1),
+            page_limits: PAGE_LIMITS,
         }
+    }
+
+    /// The same with pages of changes of another size than [`PAGE_LIMITS`].
+    #[must_use]
+    pub fn with_pages(self, page_limits: PageLimits) -> Self {
+        Self { page_limits, ..self }
     }
 
     fn cut_of(&self, cut: CutId) -> Result<Arc<OpenCut>> {
@@ -106,15 +115,7 @@ impl Service {
 
     /// Gives an open cut its number, and tells what is in it.
     fn open(&self, open: OpenCut, since: Option<Epoch>) -> Result<CutInfo> {
-        let tree_nodes = match open.cut.node_count() {
-            Ok(nodes) => nodes,
-            Err(error) => {
-                if let Some(picture) = &open.picture {
-                    self.tree.pictures().close(picture);
-                }
-                return Err(log_failed(error));
-            }
-        };
+        let tree_nodes = open.cut.node_count().map_err(log_failed)?;
         let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
             let path = ByteString::from(join(names));
             let message =
@@ -125,26 +126,42 @@ impl Service {
                 path: Some(path),
             }
         });
-        let (cut, changes) = (CutId(self.next_cut.fetch_add(1, Ordering::Relaxed)), open.changes());
-        let content_bytes = changes.nodes.iter().map(|change| match &change.content {
-            Content::Ranges(ranges) => ranges.total_len_bytes(),
-            Content::Unchanged | Content::Whole(_) => 0,
-        });
+        let (cut, totals) = (CutId(self.next_cut.fetch_add(1, Ordering::Relaxed)), open.totals());
         let epoch = open.cut.epoch();
         let info = CutInfo {
             cut,
             tree: self.tree.log().tree(),
             epoch,
             // Where the log no longer knows that time, the changes are everything there is, and nothing tells what was removed.
-            since: since.filter(|since| *since <= epoch && !changes.is_everything),
-            nodes: changes.nodes.len() as u64,
-            names: changes.names.len() as u64,
-            content_bytes: content_bytes.sum(),
+            since: since.filter(|since| *since <= epoch && !open.is_everything()),
+            nodes: totals.nodes,
+            names: totals.names,
+            content_bytes: totals.content_bytes,
             tree_nodes,
             unreadable: unreadable.collect(),
         };
         self.cuts.lock().insert(cut, Arc::new(open));
         Ok(info)
+    }
+
+    fn open_with_picture(
+        &self,
+        request: &CutRequest,
+        wanted: &Wanted,
+        cut: Cut,
+        picture: Option<Arc<Picture>>,
+        cpu_ns: u64,
+    ) -> Result<CutInfo> {
+        let list = wanted.changes(&cut)?;
+        let mut open = OpenCut::of(cut, list, self.page_limits)?;
+        if let Some(picture) = &picture {
+            open.restrict(picture, request.anonymous)?;
+        }
+        open.consumer = (!request.anonymous).then(|| request.consumer.clone());
+        open.picture = picture;
+        open.is_unprotected = self.mount.is_none();
+        open.cpu_ns = cpu_ns;
+        self.open(open, wanted.since)
     }
 
     fn take_cut(&self, request: &CutRequest) -> Result<(Cut, Option<Arc<Picture>>)> {
@@ -194,6 +211,43 @@ impl Service {
         }
     }
 
+    fn finish_cut(&self, open: &OpenCut, outcome: &Outcome) -> Result<FinishReport> {
+        let Some(picture) = &open.picture else {
+            return Ok(FinishReport::default());
+        };
+        self.tree.pictures().close(picture);
+        let log = self.tree.log();
+        // Another backup of the same consumer may have begun meanwhile.
+        let epoch = Some(open.cut.epoch());
+        match (outcome, &open.consumer) {
+            (Outcome::Saved { note, unsaved }, Some(consumer)) => {
+                // First what is missing, then the mark: a crash in between reports too much, not too little.
+                if !unsaved.is_empty() {
+                    log.report_again(unsaved).map_err(log_failed)?;
+                }
+                if open.is_unprotected {
+                    log.set_fences(&open.proven_fences(unsaved)?).map_err(log_failed)?;
+                }
+                log.advance(consumer, epoch, note).map_err(log_failed)?;
+                if self.mount.is_none() {
+                    // No daemon does it in the background. What is left undone here is done next time.
+                    let _ = log.compact_all();
+                }
+            }
+            (Outcome::Abandoned, Some(consumer)) => log.abandon(consumer, epoch).map_err(log_failed)?,
+            (Outcome::Unknown, _) | (_, None) => {}
+        }
+        Ok(FinishReport {
+            read_bytes: picture.read_bytes(),
+            kept_bytes: picture.kept_bytes(),
+            cpu_ns: if self.mount.is_some() {
+                open_cut::process_cpu_ns().saturating_sub(open.cpu_ns)
+            } else {
+                0
+            },
+        })
+    }
+
     fn mounted_tree(&self) -> Result<&Mount> {
         let message = "named cuts are for mounted folders; mount it first: byteback mount DIR";
         self.mount
@@ -240,12 +294,11 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn changes(&self, cut: &Cut) -> Result<Changes> {
+    fn changes(&self, cut: &Cut) -> Result<ChangeList> {
         match self.since {
-            Some(_) => cut.changes(self.since),
-            None => cut.everything(self.why_everything),
+            Some(_) => cut.changes(self.since).map_err(log_failed),
+            None => Ok(cut.everything(self.why_everything)),
         }
-        .map_err(log_failed)
     }
 }
 
@@ -291,48 +344,24 @@ impl TreeService for Service {
         let wanted = self.wanted(request)?;
         let cpu_ns = open_cut::process_cpu_ns();
         let (cut, picture) = self.take_cut(request)?;
-        let changes = match wanted.changes(&cut) {
-            Ok(changes) => changes,
-            Err(error) => {
-                if let Some(picture) = &picture {
-                    self.tree.pictures().close(picture);
-                }
-                return Err(error);
-            }
-        };
-        // Who makes a backup reads what changed; an anonymous cut is for whatever its owner wants to know.
-        if let Some(picture) = picture.as_ref().filter(|_| !request.anonymous) {
-            let needed = |content: &Content| match content {
-                Content::Unchanged => Needed::Ranges(byteback_extents::ExtentSet::new()),
-                // Who compares blocks reads the rest of each as well.
-                Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
-                Content::Whole(_) => Needed::All,
-            };
-            picture.restrict(
-                changes
-                    .nodes
-                    .iter()
-                    .map(|change| (change.node, needed(&change.content)))
-                    .collect(),
-            );
+        let opened = self.open_with_picture(request, &wanted, cut, picture.clone(), cpu_ns);
+        if let (Err(_), Some(picture)) = (&opened, &picture) {
+            self.tree.pictures().close(picture);
         }
-        let consumer = (!request.anonymous).then(|| request.consumer.clone());
-        let open = OpenCut::new(consumer, cut, changes, picture, self.mount.is_none(), cpu_ns);
-        self.open(open, wanted.since)
+        opened
     }
 
     fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {
         self.check_room()?;
         let wanted = self.wanted(request)?;
         let cut = named_cuts::cut_of(self.mounted_tree()?, name)?;
-        let changes = wanted.changes(&cut)?;
+        let list = wanted.changes(&cut)?;
         // Its content is read where it is seen, not here.
-        let open = OpenCut::new(None, cut, changes, None, false, 0);
-        self.open(open, wanted.since)
+        self.open(OpenCut::of(cut, list, self.page_limits)?, wanted.since)
     }
 
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
-        Ok(self.cut_of(cut)?.page(cursor))
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
+        self.cut_of(cut)?.page(cursor)
     }
 
     fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>> {
@@ -461,44 +490,17 @@ impl TreeService for Service {
     }
 
     fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport> {
-        let open = self.cuts.lock().remove(&cut);
-        let Some(open) = open else {
+        let Some(open) = self.cuts.lock().remove(&cut) else {
             return Ok(FinishReport::default());
         };
-        let Some(picture) = &open.picture else {
-            return Ok(FinishReport::default());
-        };
-        self.tree.pictures().close(picture);
-        let log = self.tree.log();
-        // Another backup of the same consumer may have begun meanwhile.
-        let epoch = Some(open.cut.epoch());
-        match (outcome, &open.consumer) {
-            (Outcome::Saved { note, unsaved }, Some(consumer)) => {
-                // First what is missing, then the mark: a crash in between reports too much, not too little.
-                if !unsaved.is_empty() {
-                    log.report_again(unsaved).map_err(log_failed)?;
-                }
-                if open.is_unprotected {
-                    log.set_fences(&open.proven_fences(unsaved)).map_err(log_failed)?;
-                }
-                log.advance(consumer, epoch, note).map_err(log_failed)?;
-                if self.mount.is_none() {
-                    // No daemon does it in the background. What is left undone here is done next time.
-                    let _ = log.compact_all();
-                }
-            }
-            (Outcome::Abandoned, Some(consumer)) => log.abandon(consumer, epoch).map_err(log_failed)?,
-            (Outcome::Unknown, _) | (_, None) => {}
+        let is_large = open.totals().nodes + open.totals().names >= memory::LARGE;
+        let finished = self.finish_cut(&open, outcome);
+        drop(open);
+        // Whoever serves an unmounted folder ends with the backup.
+        if is_large && self.mount.is_some() {
+            memory::give_back();
         }
-        Ok(FinishReport {
-            read_bytes: picture.read_bytes(),
-            kept_bytes: picture.kept_bytes(),
-            cpu_ns: if self.mount.is_some() {
-                open_cut::process_cpu_ns().saturating_sub(open.cpu_ns)
-            } else {
-                0
-            },
-        })
+        finished
     }
 
     fn unmount(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! A tracked tree in the hands of this process: opened, locked, and compared with its record.
 
+use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -8,12 +9,15 @@ use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::RealRandomness;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
-use byteback_oplog::{Content, LedgerEvent, Log, LogOptions, ScanReport};
+use byteback_oplog::{ChangesCursor, Content, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
 use crate::state_folder::{StateFolder, UNDO_NAME};
+
+/// More changes than the undo wants to hear of, one by one.
+const GAP_LEN_MAX: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
 /// A tree that this process owns. Everybody else is refused until it is dropped.
 pub struct TrackedTree {
@@ -148,20 +152,23 @@ impl TrackedTree {
     pub fn begin_undo(&self) -> Result<(), DaemonError> {
         let Some(undo) = &self.undo else { return Ok(()) };
         let log = self.log();
-        let changes = log.look()?.changes(Some(log.epoch()))?;
+        let list = log.look()?.changes(Some(log.epoch()))?;
+        let limits = PageLimits {
+            items: GAP_LEN_MAX,
+            ranges: NonZeroUsize::MAX,
+        };
+        let page = list.page(&ChangesCursor::default(), limits)?;
+        let changed = page.nodes.iter();
+        let changed = changed.filter(|change| change.is_new || change.content != Content::Unchanged);
         let gap = Gap {
-            nodes: changes
-                .nodes
-                .iter()
-                .filter(|change| change.is_new || change.content != Content::Unchanged)
-                .map(|change| change.node)
-                .collect(),
-            names: changes
+            // If so much is new that it does not fit, the journal begins anew.
+            everything: list.is_everything() || page.next.is_some(),
+            nodes: changed.map(|change| change.node).collect(),
+            names: page
                 .names
                 .into_iter()
                 .map(|change| (change.parent, change.name))
                 .collect(),
-            everything: changes.is_everything,
             was_interrupted: self.was_interrupted,
         };
         undo.ready(log.tree(), &gap)

@@ -9,7 +9,8 @@
 //! change either comes after the read or finds its old bytes saved.
 //!
 //! **Scope.** A new picture needs everything, because the cut must not wait for the list of changes. Once that is known,
-//! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table.
+//! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table. Of very many nodes only
+//! the numbers are noted ([`Picture::restrict_to`]): they are needed whole, and cost memory only while somebody reads or changes them.
 //!
 //! A picture never blocks or fails a change. If the old state of a node cannot be read (no permission, a bad sector), that node has
 //! *failed*: its reader is told, the others go on. If it cannot be kept (no space), the picture is *lost*: what it kept is
@@ -217,12 +218,34 @@ pub struct Picture {
 
 #[derive(Debug)]
 struct Scope {
-    /// Nodes that are not listed are needed too.
-    everything: bool,
-    /// Of nodes that are not listed, those with a greater number came after the cut and are not needed.
-    last_node: NodeId,
+    /// The numbers of nodes that are needed whole, also where they are not listed.
+    whole: ExtentSet,
+    /// Of those, the ones whose content was read, and of which nothing else is known.
+    read: ExtentSet,
     nodes: HashMap<NodeId, Arc<Mutex<NodeState>>>,
 }
+
+impl Scope {
+    fn state_of(&mut self, node: NodeId) -> Option<Arc<Mutex<NodeState>>> {
+        if !self.whole.contains(node.0) {
+            return self.nodes.get(&node).cloned();
+        }
+        let state = self.nodes.entry(node).or_insert_with(|| {
+            let mut state = NodeState::default();
+            if self.read.contains(node.0) {
+                state.done.insert(ALL);
+            }
+            Arc::new(Mutex::new(state))
+        });
+        Some(Arc::clone(state))
+    }
+}
+
+/// All bytes that a file can have, or all nodes that there can be.
+const ALL: ByteRange = match ByteRange::new(0, u64::MAX) {
+    Some(all) => all,
+    None => unreachable!(),
+};
 
 /// What a picture's reader will want of a node's content.
 #[derive(Clone, Debug, Default)]
@@ -368,8 +391,8 @@ impl Picture {
     pub fn leaving_free(dir: &Path, reserve_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             nodes: Mutex::new(Scope {
-                everything: true,
-                last_node: NodeId(u64::MAX),
+                whole: [ALL].into_iter().collect(),
+                read: ExtentSet::new(),
                 nodes: HashMap::new(),
             }),
             kept: Kept::new(dir, reserve_bytes),
@@ -382,8 +405,18 @@ impl Picture {
     /// Nodes with a greater number than `last` came after the cut: their changes are none of this picture's business.
     pub fn ends_with(&self, last: NodeId) {
         let mut scope = self.nodes.lock();
-        scope.last_node = last;
+        scope.whole.truncate(last.0.saturating_add(1));
         scope.nodes.retain(|node, _| *node <= last);
+    }
+
+    /// From now on only the nodes with these numbers are needed, whole.
+    pub fn restrict_to(&self, numbers: ExtentSet) {
+        let mut scope = self.nodes.lock();
+        if self.check().is_err() {
+            return;
+        }
+        scope.nodes.retain(|node, _| numbers.contains(node.0));
+        scope.whole = numbers;
     }
 
     /// From now on only these nodes are needed, and of their content only these ranges.
@@ -392,16 +425,11 @@ impl Picture {
         if self.check().is_err() {
             return;
         }
-        scope.everything = false;
+        scope.whole.clear();
         scope.nodes.retain(|node, _| needed.contains_key(node));
         for (node, needed) in needed {
             scope.nodes.entry(node).or_default().lock().needed = needed;
         }
-    }
-
-    /// `node` is not needed any more.
-    pub fn done(&self, node: NodeId) {
-        self.nodes.lock().nodes.remove(&node);
     }
 
     /// Bytes of content read from backing files so far.
@@ -423,12 +451,7 @@ impl Picture {
     }
 
     fn state_of(&self, node: NodeId) -> Option<Arc<Mutex<NodeState>>> {
-        let mut scope = self.nodes.lock();
-        if scope.everything && node <= scope.last_node {
-            Some(Arc::clone(scope.nodes.entry(node).or_default()))
-        } else {
-            scope.nodes.get(&node).cloned()
-        }
+        self.nodes.lock().state_of(node)
     }
 
     fn mark_lost(&self, why: &io::Error) {
@@ -440,7 +463,8 @@ impl Picture {
         self.mark_lost(why);
         let nodes = {
             let mut scope = self.nodes.lock();
-            scope.everything = false;
+            scope.whole.clear();
+            scope.read.clear();
             std::mem::take(&mut scope.nodes)
         };
         drop(nodes);
@@ -560,7 +584,14 @@ impl Picture {
         self.check()?;
         let visit = self.visit(node)?;
         let source = source(live, &visit.state, node)?;
-        self.read_ranges(&visit.state, &source, ranges, true, sink)
+        self.read_ranges(&visit.state, &source, ranges, true, sink)?;
+        let mut state = visit.state.lock();
+        let size = size_of(&state, &source)?;
+        if ByteRange::new(0, size).is_none_or(|all| state.done.covers(all)) {
+            // What lies beyond its end is no part of the picture.
+            state.done.insert(ALL);
+        }
+        Ok(())
     }
 
     /// `once`: what was read is not needed any more.

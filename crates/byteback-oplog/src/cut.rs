@@ -2,19 +2,17 @@
 //!
 //! [`Log::cut`] ends the epoch while no operation is under way; everything logged before belongs to the picture, everything
 //! after does not. The names as they are in that moment come for free: they are what the database holds after the cut
-//! was committed, and a snapshot of it stays as it is.
+//! was committed, and a snapshot of it stays as it is. What changed is read from the same snapshot: see `changes.rs`.
 //!
 //! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when nothing was written).
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::ExtentSet;
 use parking_lot::MutexGuard;
-use redb::ReadableTable;
 
+use crate::changes::{ChangeList, Extent, NodeChange, content_of, node_change};
 use crate::damage::DamageWatch;
 use crate::database::{self, Snapshot, meta};
 use crate::error::Result;
@@ -24,70 +22,23 @@ use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Checkpointing, Log, locate};
 use crate::marks::PendingCut;
-use crate::pending::Place;
 use crate::record::NodeRecord;
 
 /// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done. After an I/O error
 /// of the log's disk it answers with errors; a new cut is needed then.
 #[derive(Clone)]
 pub struct Cut {
-    snapshot: Snapshot,
+    pub(crate) snapshot: Snapshot,
     mark: Epoch,
     /// The first epoch that does not belong to the picture.
-    end: Epoch,
+    pub(crate) end: Epoch,
     /// The borders at the time of the cut that the snapshot does not know.
     held: Vec<Epoch>,
     /// Keeps the border of a cut that no consumer owns.
     _hold: Option<Arc<Hold>>,
-    damage: Arc<DamageWatch>,
+    pub(crate) damage: Arc<DamageWatch>,
     /// The epochs that have layers, once somebody asked.
     epochs: Arc<OnceLock<Vec<u64>>>,
-}
-
-/// How much of a node's content may have changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Nothing; only its attributes may have.
-    Unchanged,
-    /// These ranges. They may lie beyond the file's end.
-    Ranges(ExtentSet),
-    /// All of it.
-    Whole(WholeReason),
-}
-
-/// What happened to one node since a mark.
-#[derive(Clone, Debug)]
-pub struct NodeChange {
-    /// The node. It still exists at the cut.
-    pub node: NodeId,
-    /// What it is.
-    pub kind: NodeKind,
-    /// Its content; always [`Content::Unchanged`] for whatever is not a file.
-    pub content: Content,
-    /// The consumer has never seen this node.
-    pub is_new: bool,
-}
-
-/// What happened to one name since a mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameChange {
-    /// The directory.
-    pub parent: NodeId,
-    /// The name in it.
-    pub name: OsString,
-    /// What it stands for at the cut; `None`: nothing.
-    pub child: Option<NodeId>,
-}
-
-/// Everything that happened since a mark, in order of node and of name.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// The mark is unknown: this is all that there is now, and what is not in it may have been removed.
-    pub is_everything: bool,
-    /// Nodes whose attributes or content may have changed.
-    pub nodes: Vec<NodeChange>,
-    /// Names that were added, removed, or stand for another node.
-    pub names: Vec<NameChange>,
 }
 
 impl Log {
@@ -184,12 +135,19 @@ impl Cut {
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
-    pub fn changes(&self, since: Option<Epoch>) -> Result<Changes> {
+    pub fn changes(&self, since: Option<Epoch>) -> Result<ChangeList> {
         let border = self.damage.watch(self.border_up_to(since, None))?;
-        match border {
-            Some((from, since)) => self.damage.watch(self.changes_since(from, since)),
-            None => self.everything(WholeReason::NoMark),
-        }
+        let extent = match border {
+            Some((from, since)) => Extent::Since { from, since },
+            None => Extent::Everything(WholeReason::NoMark),
+        };
+        Ok(ChangeList::new(self.clone(), extent))
+    }
+
+    /// All that there is at the cut, each file whole for `reason`.
+    #[must_use]
+    pub fn everything(&self, reason: WholeReason) -> ChangeList {
+        ChangeList::new(self.clone(), Extent::Everything(reason))
     }
 
     /// What changed of one node from `since` up to the cut; `None` if it does not exist then. As [`Cut::changes`] says of it, and exact
@@ -251,7 +209,7 @@ impl Cut {
         Ok(from.map(|from| (from, since)))
     }
 
-    fn epochs_with_layers(&self) -> Result<&[u64]> {
+    pub(crate) fn epochs_with_layers(&self) -> Result<&[u64]> {
         if let Some(epochs) = self.epochs.get() {
             return Ok(epochs);
         }
@@ -261,86 +219,13 @@ impl Cut {
     }
 
     /// The record of a node that is to be reported.
-    fn visible_record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
+    pub(crate) fn visible_record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
         let is_visible = node == NodeId::ROOT || self.snapshot.has_place(node)?;
         if is_visible {
             self.snapshot.record(node)
         } else {
             Ok(None)
         }
-    }
-
-    /// The changes of the epochs from `from` on; new are nodes born at or after `since`.
-    fn changes_since(&self, from: Epoch, since: Epoch) -> Result<Changes> {
-        let txn = self.snapshot.transaction();
-        let mut layers: BTreeMap<NodeId, Layer> = BTreeMap::new();
-        for entry in txn.open_table(database::LAYERS)?.range((from.0, 0)..(self.end.0, 0))? {
-            let (place, layer) = entry?;
-            let layer = database::decode_layer(layer.value())?;
-            layers.entry(NodeId(place.value().1)).or_default().lay(&layer);
-        }
-        let mut nodes = Vec::with_capacity(layers.len());
-        for (node, layer) in layers {
-            // Gone meanwhile: its name says so.
-            if let Some(record) = self.visible_record(node)? {
-                nodes.push(node_change(node, &record, layer, since));
-            }
-        }
-        let mut names: BTreeMap<Place, Option<NodeId>> = BTreeMap::new();
-        let table = txn.open_table(database::NAME_LAYERS)?;
-        for entry in table.range((from.0, 0, &[][..])..(self.end.0, 0, &[][..]))? {
-            let (key, child) = entry?;
-            let (_, parent, name) = key.value();
-            // Younger epochs come later and win.
-            let child = (child.value() != 0).then_some(NodeId(child.value()));
-            names.insert((NodeId(parent), OsString::from_vec(name.to_vec())), child);
-        }
-        let names = names
-            .into_iter()
-            .map(|((parent, name), child)| NameChange { parent, name, child })
-            .collect();
-        Ok(Changes {
-            is_everything: false,
-            nodes,
-            names,
-        })
-    }
-
-    /// All that there is at the cut, each file whole for `reason`.
-    ///
-    /// # Errors
-    /// If the database cannot be read or is damaged.
-    pub fn everything(&self, reason: WholeReason) -> Result<Changes> {
-        self.damage.watch(self.read_everything(reason))
-    }
-
-    fn read_everything(&self, reason: WholeReason) -> Result<Changes> {
-        let txn = self.snapshot.transaction();
-        let mut changes = Changes {
-            is_everything: true,
-            ..Changes::default()
-        };
-        self.snapshot.for_each_node(|node, record, has_place| {
-            let content = content_of(&record, Some(reason), ExtentSet::new());
-            if has_place {
-                changes.nodes.push(NodeChange {
-                    node,
-                    kind: record.kind,
-                    content,
-                    is_new: true,
-                });
-            }
-        })?;
-        for entry in txn.open_table(database::NAMES)?.iter()? {
-            let (key, child) = entry?;
-            let (parent, name) = key.value();
-            changes.names.push(NameChange {
-                parent: NodeId(parent),
-                name: OsString::from_vec(name.to_vec()),
-                child: Some(NodeId(child.value())),
-            });
-        }
-        Ok(changes)
     }
 
     /// The names that lead from the root to `node` at the cut; `None` if it does not exist then.
@@ -400,31 +285,5 @@ impl Cut {
     /// If the database cannot be read.
     pub fn node_count(&self) -> Result<u64> {
         self.snapshot.node_count()
-    }
-}
-
-/// What the sum of the layers since `since` says of a node.
-fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since: Epoch) -> NodeChange {
-    let is_new = record.born >= since;
-    let whole = if is_new {
-        Some(WholeReason::Created)
-    } else {
-        layer.whole
-    };
-    NodeChange {
-        node,
-        kind: record.kind,
-        content: content_of(record, whole, layer.ranges),
-        is_new,
-    }
-}
-
-/// Nothing but files has content.
-fn content_of(record: &NodeRecord, whole: Option<WholeReason>, ranges: ExtentSet) -> Content {
-    match whole {
-        _ if record.kind != NodeKind::File => Content::Unchanged,
-        Some(reason) => Content::Whole(reason),
-        None if ranges.is_empty() => Content::Unchanged,
-        None => Content::Ranges(ranges),
     }
 }

@@ -31,12 +31,13 @@ mod backend;
 mod layers;
 
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use backend::{Backend, Unconfirmed};
 use byteback_host::durable::{DurableDir, OpenMode};
-pub(crate) use layers::{Layers, epochs_with_layers};
+pub(crate) use layers::{Layers, epochs_with_layers, epochs_with_name_layers};
 use parking_lot::RwLock;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
@@ -323,10 +324,22 @@ impl Snapshot {
 
     /// Calls `act` for each node with its record and whether it has a place, in order of their numbers.
     pub(crate) fn for_each_node(&self, mut act: impl FnMut(NodeId, NodeRecord, bool)) -> Result<()> {
+        self.for_each_node_from(0, |node, record, has_place| {
+            act(node, record, has_place);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same from the node `first` on, until `act` has enough.
+    pub(crate) fn for_each_node_from(
+        &self,
+        first: u64,
+        mut act: impl FnMut(NodeId, NodeRecord, bool) -> ControlFlow<()>,
+    ) -> Result<()> {
         let places = self.txn.open_table(PLACES)?;
-        let mut places = places.iter()?;
+        let mut places = places.range((first, 0, &[][..])..)?;
         let mut placed = 0;
-        for entry in self.txn.open_table(NODES)?.iter()? {
+        for entry in self.txn.open_table(NODES)?.range(first..)? {
             let (node, record) = entry?;
             let node = node.value();
             while placed < node {
@@ -335,11 +348,10 @@ impl Snapshot {
                     .transpose()?
                     .map_or(u64::MAX, |(place, _)| place.value().0);
             }
-            act(
-                NodeId(node),
-                decode_record(record.value())?,
-                placed == node || node == NodeId::ROOT.0,
-            );
+            let has_place = placed == node || node == NodeId::ROOT.0;
+            if act(NodeId(node), decode_record(record.value())?, has_place).is_break() {
+                break;
+            }
         }
         Ok(())
     }

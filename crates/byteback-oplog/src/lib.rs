@@ -10,6 +10,7 @@
 //! | what the gate may do and when | [`Log`], [`Operation`] |
 //! | what survives a crash, and why | [`Settler`], `intents.rs`, `checkpoint.rs` |
 //! | one moment of the tree | [`Cut`] |
+//! | what changed up to it | [`ChangeList`] |
 //! | who has saved what | [`ConsumerState`], `consumers.rs`, `file_marks.rs` |
 //! | what is kept, and for how long | `compact.rs` |
 //! | what becomes of a damaged log | `damage.rs` |
@@ -17,6 +18,7 @@
 //!
 //! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a kernel-side one.
 
+mod changes;
 mod checkpoint;
 mod codec;
 mod compact;
@@ -42,9 +44,10 @@ mod record;
 mod scan;
 mod usage;
 
+pub use changes::{ChangeList, ChangesCursor, ChangesPage, ChangesTotals, Content, NameChange, NodeChange, PageLimits};
 pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
 pub use compact::Compaction;
-pub use cut::{Changes, Content, Cut, NameChange, NodeChange};
+pub use cut::Cut;
 pub use error::{CONSUMER_BYTES_MAX, LogError, Result};
 pub use ids::{Epoch, NodeId, NodeKind, TreeId};
 pub use layer::{Granularity, Layer, Unit, WholeReason};

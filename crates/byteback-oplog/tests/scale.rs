@@ -10,6 +10,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
 use byteback_host::tree::{FileKind, Stat};
-use byteback_oplog::{Close, Fence, Log, NodeId, NodeKind, Settler, TreeView};
+use byteback_oplog::{ChangesCursor, Close, Fence, Log, NodeId, NodeKind, PageLimits, Settler, TreeView};
 
 const PER_DIRECTORY: u64 = 1000;
 
@@ -146,6 +147,10 @@ fn a_hundred_of_a_million_files() {
     println!("database: {} MB", log.usage().unwrap().database_bytes >> 20);
 
     let mut random = SplitMix64::new(1);
+    let limits = PageLimits {
+        items: NonZeroUsize::new(10_000).unwrap(),
+        ranges: NonZeroUsize::new(10_000).unwrap(),
+    };
     let mut times = Vec::new();
     let mut since = save("app");
     for round in 0..20 {
@@ -157,6 +162,7 @@ fn a_hundred_of_a_million_files() {
         let before = Instant::now();
         let cut = log.cut("app", || ()).unwrap();
         let changes = cut.changes(Some(since)).unwrap();
+        let changes = changes.page(&ChangesCursor::default(), limits).unwrap();
         let took = before.elapsed();
         assert!((90..=100).contains(&changes.nodes.len()));
         assert!(changes.nodes.iter().all(|change| change.kind == NodeKind::File));

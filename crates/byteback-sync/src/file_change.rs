@@ -62,7 +62,7 @@ pub fn file_change(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> 
     let mut is_renamed = false;
     let mut cursor = ChangesCursor::default();
     loop {
-        let page = tree.changes(cut.cut, cursor)?;
+        let page = tree.changes(cut.cut, &cursor)?;
         if let Some(change) = page.nodes.into_iter().find(|change| change.node == node) {
             content = match change.content {
                 ContentChange::Unchanged => content,

@@ -177,7 +177,7 @@ fn list_changes(
     // Names of one directory come together.
     let mut dirs: HashMap<NodeId, Option<ByteString>> = HashMap::new();
     loop {
-        let page = tree.changes(cut, cursor)?;
+        let page = tree.changes(cut, &cursor)?;
         for change in page.nodes {
             check_cancelled(monitor)?;
             each(TreeChange::Node(ChangedNode {

@@ -77,7 +77,7 @@ pub fn changed_paths(
     };
     let mut cursor = ChangesCursor::default();
     loop {
-        let page = tree.changes(cut.cut, cursor)?;
+        let page = tree.changes(cut.cut, &cursor)?;
         if cut.since.is_some() {
             let nodes: Vec<NodeId> = page.nodes.iter().map(|change| change.node).collect();
             let new = page.nodes.iter().filter(|change| change.is_new);

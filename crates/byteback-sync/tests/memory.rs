@@ -101,7 +101,7 @@ impl TreeService for GeneratedTree {
         })
     }
 
-    fn changes(&self, _: CutId, _: ChangesCursor) -> Result<ChangesPage> {
+    fn changes(&self, _: CutId, _: &ChangesCursor) -> Result<ChangesPage> {
         use byteback_oplog::NodeKind;
         let node = |node, kind, content| NodeChange {
             node,

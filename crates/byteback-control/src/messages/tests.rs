@@ -1,4 +1,4 @@
-//! Requests and answers as JSON: what version 3 of the protocol says.
+//! Requests and answers as JSON: what version 4 of the protocol says.
 
 use byteback_oplog::{Epoch, WholeReason};
 use proptest::prelude::*;
@@ -70,9 +70,19 @@ fn golden_requests_of_version_3() {
         (
             Request::Changes {
                 cut,
-                cursor: ChangesCursor { nodes: 1, names: 2 },
+                cursor: ChangesCursor::default(),
             },
-            r#"{"changes":{"cut":7,"cursor":{"nodes":1,"names":2}}}"#,
+            r#"{"changes":{"cut":7,"cursor":{"node":null,"name":null}}}"#,
+        ),
+        (
+            Request::Changes {
+                cut,
+                cursor: ChangesCursor {
+                    node: Some(NodeId(5)),
+                    name: Some((NodeId(1), ByteString::from("n"))),
+                },
+            },
+            r#"{"changes":{"cut":7,"cursor":{"node":5,"name":[1,"n"]}}}"#,
         ),
         (
             Request::Attributes {
@@ -194,7 +204,9 @@ fn page() -> impl Strategy<Value = ChangesPage> {
         name,
         child: child.map(NodeId),
     });
-    let next = any::<Option<(u64, u64)>>();
+    let node_number = any::<Option<u64>>().prop_map(|node| node.map(NodeId));
+    let place = (any::<u64>().prop_map(NodeId), bytes());
+    let next = prop::option::of((node_number, prop::option::of(place)));
     let lists = (
         prop::collection::vec(node, 0..5),
         prop::collection::vec(name, 0..5),
@@ -203,7 +215,7 @@ fn page() -> impl Strategy<Value = ChangesPage> {
     lists.prop_map(|(nodes, names, next)| ChangesPage {
         nodes,
         names,
-        next: next.map(|(nodes, names)| ChangesCursor { nodes, names }),
+        next: next.map(|(node, name)| ChangesCursor { node, name }),
     })
 }
 

@@ -53,8 +53,8 @@ fn all_pages(tree: &dyn TreeService, cut: CutId) -> Vec<ChangesPage> {
     let mut pages = Vec::new();
     let mut cursor = Some(ChangesCursor::default());
     while let Some(from) = cursor {
-        let page = tree.changes(cut, from).unwrap();
-        cursor = page.next;
+        let page = tree.changes(cut, &from).unwrap();
+        cursor = page.next.clone();
         pages.push(page);
     }
     pages
@@ -204,7 +204,7 @@ fn errors_arrive_with_kind_text_and_path() {
     let closed = CutId(77);
     let expect = |error: ServiceError, kind| assert_eq!(error.kind, kind, "{error}");
     expect(
-        client.changes(closed, ChangesCursor::default()).unwrap_err(),
+        client.changes(closed, &ChangesCursor::default()).unwrap_err(),
         ErrorKind::PictureLost,
     );
     expect(

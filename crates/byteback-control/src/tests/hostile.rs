@@ -41,7 +41,7 @@ fn frames_that_are_none_end_the_connection_with_an_error() {
         b"\x03\0\0\0\x02ab",
         b"\x11\0\0\0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0",
         // A second hello.
-        b"\x12\0\0\0\0byteback-control\x03",
+        b"\x12\0\0\0\0byteback-control\x04",
     ] {
         let mut peer = served.peer();
         peer.send_json(CUT);
@@ -230,7 +230,7 @@ proptest! {
         }),
         Just(json_frame(CUT)),
         Just(json_frame(r#"{"read":{"cut":1,"node":2,"ranges":[[0,18446744073709551615],[3,2]]}}"#)),
-        Just(json_frame(r#"{"changes":{"cut":1,"cursor":{"nodes":18446744073709551615,"names":18446744073709551615}}}"#)),
+        Just(json_frame(r#"{"changes":{"cut":1,"cursor":{"node":18446744073709551615,"name":[18446744073709551615,"x"]}}}"#)),
     ], 0..12)) {
         thread_local! {
             static SERVED: Served = Served::new();
@@ -333,7 +333,7 @@ fn after_an_error_in_the_stream_no_answer_is_taken_for_another() {
     let (folder, daemon) = scripted(script, false);
     let client = Client::connect(&folder.path().join("control.sock")).unwrap();
     let cursor = ChangesCursor::default();
-    assert_eq!(client.changes(CutId(1), cursor).unwrap_err().kind, ErrorKind::Protocol);
+    assert_eq!(client.changes(CutId(1), &cursor).unwrap_err().kind, ErrorKind::Protocol);
     let error = client.note_batch(CutId(1), 1).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Gone);
     assert!(error.message.contains("connect again"), "{error}");

@@ -199,16 +199,28 @@ impl TreeService for MemoryTree {
         })
     }
 
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let state = self.state();
         let (request, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
         let changed: Vec<_> = files
             .iter()
             .filter(|(_, file)| request.since.is_none_or(|mark| file.changed_in >= mark.0))
             .collect();
-        let skip = |count: u64| usize::try_from(count).unwrap();
+        let behind = |last: Option<u64>| {
+            let place = |last: u64| changed.iter().position(|(node, _)| **node == last);
+            last.map_or(0, |last| place(last).map_or(changed.len(), |place| place + 1))
+        };
+        let told_nodes = behind(cursor.node.map(|node| node.0));
+        // The names of this tree come in the order of what they stand for.
+        let named = |name: &ByteString| {
+            changed
+                .iter()
+                .find(|(_, file)| file.name == name.as_bytes())
+                .map(|(node, _)| **node)
+        };
+        let told_names = behind(cursor.name.as_ref().and_then(|(_, name)| named(name)));
         let mut page = ChangesPage::default();
-        for (node, file) in changed.iter().skip(skip(cursor.nodes)).take(PAGE_ITEMS) {
+        for (node, file) in changed.iter().skip(told_nodes).take(PAGE_ITEMS) {
             let content = match file.extents.len() {
                 0 => ContentChange::Unchanged,
                 1 => ContentChange::Whole(WholeReason::Interrupted),
@@ -221,11 +233,7 @@ impl TreeService for MemoryTree {
                 is_new: *node % 2 == 0,
             });
         }
-        for (node, file) in changed
-            .iter()
-            .skip(skip(cursor.names))
-            .take(PAGE_ITEMS - page.nodes.len())
-        {
+        for (node, file) in changed.iter().skip(told_names).take(PAGE_ITEMS - page.nodes.len()) {
             let name = ByteString::from(&file.name[..]);
             let child = (**node != 3).then_some(NodeId(**node));
             page.names.push(NameChange {
@@ -234,12 +242,13 @@ impl TreeService for MemoryTree {
                 child,
             });
         }
-        let (nodes, names) = (
-            cursor.nodes + page.nodes.len() as u64,
-            cursor.names + page.names.len() as u64,
-        );
-        let is_last = nodes + names == 2 * changed.len() as u64;
-        page.next = (!is_last).then_some(ChangesCursor { nodes, names });
+        let told = told_nodes + told_names + page.nodes.len() + page.names.len();
+        let last_node = page.nodes.last().map(|change| change.node);
+        let last_name = page.names.last().map(|change| (change.parent, change.name.clone()));
+        page.next = (told < 2 * changed.len()).then(|| ChangesCursor {
+            node: last_node.or(cursor.node),
+            name: last_name.or_else(|| cursor.name.clone()),
+        });
         Ok(page)
     }
 

@@ -1,32 +1,51 @@
 //! A cut that is being read.
+//!
+//! Memory does not follow the number of changes: they are read from the cut's snapshot page by page as they are asked for, and only where all of
+//! them fit in one page is that kept. What a picture is told of them is bounded in the same way.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, DirEntry, ErrorKind, NameChange, NodeChange, NodeNames, Result,
-    ServiceError,
+    ChangesCursor, ChangesPage, ContentChange, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NameChange, NodeChange,
+    NodeNames, Result, ServiceError,
 };
+use byteback_extents::{ByteRange, ExtentSet};
 use byteback_mount::live::LiveTree;
-use byteback_mount::picture::Picture;
-use byteback_oplog::{Changes, Content, Cut, Fence, NodeId};
+use byteback_mount::picture::{Needed, Picture};
+use byteback_oplog::{self as oplog, ChangeList, ChangesTotals, Content, Cut, Fence, NodeId, PageLimits};
 use parking_lot::Mutex;
 
 use super::{is_file, log_failed};
 
-/// Nodes or names in one page: a page of the longest names stays far below the limit of a frame.
-const PAGE_ITEMS: usize = 10_000;
+/// Entries of a directory in one page, and by default nodes or names: a page of the longest names stays far below the limit of a frame.
+const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Ranges in one page.
-const PAGE_RANGES: usize = 500_000;
+const PAGE_RANGES: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
+
+/// What a page of changes holds unless somebody wants it otherwise.
+pub const PAGE_LIMITS: PageLimits = PageLimits {
+    items: PAGE_ITEMS,
+    ranges: PAGE_RANGES,
+};
+
+/// If the changed nodes fill no more pages than this, a picture is told which ranges of them are needed, at some hundred bytes a node.
+/// Otherwise it is told their numbers, and whatever of them is overwritten before it was read costs a copy.
+const RESTRICTED_PAGES_MAX: u64 = 5;
 
 pub(super) struct OpenCut {
     /// Whose mark moves; `None`: nobody's.
     pub(super) consumer: Option<String>,
     pub(super) cut: Cut,
-    changes: Changes,
+    list: ChangeList,
+    totals: ChangesTotals,
+    /// All changes, where they fit in one page.
+    only_page: Option<oplog::ChangesPage>,
+    limits: PageLimits,
     pub(super) picture: Option<Arc<Picture>>,
     /// No mount holds the files still.
     pub(super) is_unprotected: bool,
@@ -38,27 +57,82 @@ pub(super) struct OpenCut {
 }
 
 impl OpenCut {
-    pub(super) fn new(
-        consumer: Option<String>,
-        cut: Cut,
-        changes: Changes,
-        picture: Option<Arc<Picture>>,
-        is_unprotected: bool,
-        cpu_ns: u64,
-    ) -> Self {
-        Self {
-            consumer,
+    /// Counts the `list` of a cut, which can only be looked at until it gets a picture.
+    pub(super) fn of(cut: Cut, list: ChangeList, limits: PageLimits) -> Result<Self> {
+        let first = list
+            .page(&oplog::ChangesCursor::default(), limits)
+            .map_err(log_failed)?;
+        let only_page = Some(first).filter(|page| page.next.is_none());
+        let totals = match &only_page {
+            Some(page) => page.totals(),
+            None => list.totals().map_err(log_failed)?,
+        };
+        Ok(Self {
+            consumer: None,
             cut,
-            changes,
-            picture,
-            is_unprotected,
-            cpu_ns,
+            list,
+            totals,
+            only_page,
+            limits,
+            picture: None,
+            is_unprotected: false,
+            cpu_ns: 0,
             seen: Mutex::default(),
-        }
+        })
     }
 
-    pub(super) fn changes(&self) -> &Changes {
-        &self.changes
+    /// How much changed.
+    pub(super) fn totals(&self) -> ChangesTotals {
+        self.totals
+    }
+
+    /// All that there is counts as changed.
+    pub(super) fn is_everything(&self) -> bool {
+        self.list.is_everything()
+    }
+
+    fn each_page(&self, mut act: impl FnMut(&oplog::ChangesPage)) -> Result<()> {
+        if let Some(page) = &self.only_page {
+            act(page);
+            return Ok(());
+        }
+        let mut cursor = Some(oplog::ChangesCursor::default());
+        while let Some(at) = cursor {
+            let page = self.list.page(&at, self.limits).map_err(log_failed)?;
+            // Nodes come before names.
+            cursor = page.next.clone().filter(|next| next.name.is_none());
+            act(&page);
+        }
+        Ok(())
+    }
+
+    /// Tells the picture what the cut's owner will read. A backup reads what changed; others (`reads_all`) whatever they want to know.
+    pub(super) fn restrict(&self, picture: &Picture, reads_all: bool) -> Result<()> {
+        if reads_all || self.is_everything() {
+            picture.ends_with(self.cut.last_node().map_err(log_failed)?);
+        } else if self.totals.nodes <= RESTRICTED_PAGES_MAX * self.limits.items.get() as u64 {
+            let needed = |content: &Content| match content {
+                Content::Unchanged => Needed::Ranges(ExtentSet::new()),
+                // Who compares blocks reads the rest of each as well.
+                Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
+                Content::Whole(_) => Needed::All,
+            };
+            let mut nodes = HashMap::new();
+            self.each_page(|page| {
+                nodes.extend(page.nodes.iter().map(|change| (change.node, needed(&change.content))));
+            })?;
+            picture.restrict(nodes);
+        } else {
+            let mut numbers = ExtentSet::new();
+            self.each_page(|page| {
+                let nodes = page.nodes.iter().map(|change| change.node.0);
+                nodes
+                    .filter_map(|number| ByteRange::from_offset_len(number, 1))
+                    .for_each(|number| numbers.insert(number));
+            })?;
+            picture.restrict_to(numbers);
+        }
+        Ok(())
     }
 
     pub(super) fn picture(&self) -> Result<&Arc<Picture>> {
@@ -68,45 +142,16 @@ impl OpenCut {
             .ok_or_else(|| ServiceError::new(ErrorKind::Protocol, message))
     }
 
-    pub(super) fn page(&self, cursor: ChangesCursor) -> ChangesPage {
-        let skip = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        let mut page = ChangesPage::default();
-        let mut ranges = 0;
-        for change in self.changes.nodes.iter().skip(skip(cursor.nodes)).take(PAGE_ITEMS) {
-            if ranges >= PAGE_RANGES {
-                break;
-            }
-            let content = match &change.content {
-                Content::Unchanged => ContentChange::Unchanged,
-                Content::Whole(reason) => ContentChange::Whole(*reason),
-                Content::Ranges(set) => {
-                    ranges += set.len();
-                    ContentChange::Ranges(set.iter().map(|range| (range.start(), range.len_bytes())).collect())
-                }
-            };
-            page.nodes.push(NodeChange {
-                node: change.node,
-                kind: change.kind,
-                content,
-                is_new: change.is_new,
-            });
+    pub(super) fn page(&self, cursor: &ChangesCursor) -> Result<ChangesPage> {
+        if let Some(page) = self.only_page.as_ref().filter(|_| *cursor == ChangesCursor::default()) {
+            return Ok(to_service(page.clone()));
         }
-        let nodes = cursor.nodes + page.nodes.len() as u64;
-        if nodes >= self.changes.nodes.len() as u64 {
-            let left = PAGE_ITEMS - page.nodes.len().min(PAGE_ITEMS);
-            for change in self.changes.names.iter().skip(skip(cursor.names)).take(left) {
-                let name = ByteString::from(change.name.clone().into_vec());
-                page.names.push(NameChange {
-                    parent: change.parent,
-                    name,
-                    child: change.child,
-                });
-            }
-        }
-        let names = cursor.names + page.names.len() as u64;
-        let is_last = nodes >= self.changes.nodes.len() as u64 && names >= self.changes.names.len() as u64;
-        page.next = (!is_last).then_some(ChangesCursor { nodes, names });
-        page
+        let name = cursor.name.clone();
+        let after = oplog::ChangesCursor {
+            node: cursor.node,
+            name: name.map(|(parent, name)| (parent, OsString::from_vec(name.into_bytes()))),
+        };
+        self.list.page(&after, self.limits).map(to_service).map_err(log_failed)
     }
 
     /// All names of a node.
@@ -133,7 +178,7 @@ impl OpenCut {
             .filter(|(name, _)| after.is_none_or(|after| name.as_bytes() > after.as_bytes()));
         let mut page = Vec::new();
         for (name, node) in rest {
-            if page.len() == PAGE_ITEMS {
+            if page.len() == PAGE_ITEMS.get() {
                 break;
             }
             // A name without a node is a damage that backups report; here it is nothing that could be listed.
@@ -179,20 +224,49 @@ impl OpenCut {
 
     /// The fences of the files that are saved now. A file that had been changed within the last tick when it was looked at
     /// could be changed again without showing it, so it gets none and is saved once more next time.
-    pub(super) fn proven_fences(&self, unsaved: &[NodeId]) -> Vec<(NodeId, Option<Fence>)> {
+    pub(super) fn proven_fences(&self, unsaved: &[NodeId]) -> Result<Vec<(NodeId, Option<Fence>)>> {
         let unsaved: HashSet<NodeId> = unsaved.iter().copied().collect();
         let seen = self.seen.lock();
-        let files = self
-            .changes
-            .nodes
-            .iter()
-            .filter(|change| is_file(change.kind) && !unsaved.contains(&change.node));
-        files
-            .filter_map(|change| {
+        let mut fences = Vec::new();
+        // Only what was told as changed: the fence of another file may be what shows a change.
+        self.each_page(|page| {
+            let files = page.nodes.iter().filter(|change| is_file(change.kind));
+            let saved = files.filter(|change| !unsaved.contains(&change.node));
+            fences.extend(saved.filter_map(|change| {
                 let (fence, proves) = *seen.get(&change.node)?;
                 Some((change.node, proves.then_some(fence)))
-            })
-            .collect()
+            }));
+        })?;
+        Ok(fences)
+    }
+}
+
+fn to_service(page: oplog::ChangesPage) -> ChangesPage {
+    let bytes = |name: OsString| ByteString::from(name.into_vec());
+    let nodes = page.nodes.into_iter().map(|change| NodeChange {
+        node: change.node,
+        kind: change.kind,
+        content: match change.content {
+            Content::Unchanged => ContentChange::Unchanged,
+            Content::Whole(reason) => ContentChange::Whole(reason),
+            Content::Ranges(set) => {
+                ContentChange::Ranges(set.iter().map(|range| (range.start(), range.len_bytes())).collect())
+            }
+        },
+        is_new: change.is_new,
+    });
+    let names = page.names.into_iter().map(|change| NameChange {
+        parent: change.parent,
+        name: bytes(change.name),
+        child: change.child,
+    });
+    ChangesPage {
+        nodes: nodes.collect(),
+        names: names.collect(),
+        next: page.next.map(|next| ChangesCursor {
+            node: next.node,
+            name: next.name.map(|(parent, name)| (parent, bytes(name))),
+        }),
     }
 }
 

@@ -20,7 +20,7 @@ fn content(saved: &Saved, path: &str) -> Vec<u8> {
 /// The changed files, on the first page of a cut.
 fn files_of(tree: &dyn TreeService, cut: &byteback_control::CutInfo) -> Vec<byteback_oplog::NodeId> {
     let page = tree
-        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .changes(cut.cut, &byteback_control::ChangesCursor::default())
         .unwrap();
     let files = page
         .nodes
@@ -94,7 +94,7 @@ fn a_file_that_was_changed_just_before_it_was_looked_at_is_not_trusted() {
     let service = fixture.unmounted();
     let cut = service.cut(&request).unwrap();
     let page = service
-        .changes(cut.cut, byteback_control::ChangesCursor::default())
+        .changes(cut.cut, &byteback_control::ChangesCursor::default())
         .unwrap();
     assert!(page.nodes.iter().any(|change| change.node == node), "{page:?}");
 }

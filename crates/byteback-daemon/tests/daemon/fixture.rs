@@ -1,5 +1,6 @@
 //! A daemon over a temporary directory, in this process.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use byteback_control::{Client, TreeService};
+use byteback_daemon::service::PAGE_LIMITS;
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Rhythm, Service, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, Mount, MountOptions};
-use byteback_oplog::{Granularity, LogOptions};
+use byteback_oplog::{Granularity, LogOptions, PageLimits};
 use byteback_undo::UndoOptions;
 
 /// The mount, and the thread that serves it until it is gone.
@@ -19,6 +21,7 @@ pub(crate) struct Fixture {
     dir: tempfile::TempDir,
     mode: CacheMode,
     rhythm: Rhythm,
+    page_limits: PageLimits,
     log: LogOptions,
     running: Option<Running>,
     /// Whether old bytes are kept when it is mounted next.
@@ -50,8 +53,12 @@ pub(crate) fn serve_as_daemon() {
         None => TrackedTree::open_with(folder, log, &mut |_| {}).unwrap(),
     };
     let mount = MountOptions::new(directory.join("tree"));
-    let rhythm = RESTLESS;
-    let daemon = Daemon::start(tree, &DaemonOptions { mount, rhythm }).unwrap();
+    let options = DaemonOptions {
+        mount,
+        rhythm: RESTLESS,
+        page_limits: tiny_pages(),
+    };
+    let daemon = Daemon::start(tree, &options).unwrap();
     std::fs::write(directory.join("ready"), b"").unwrap();
     daemon.run().unwrap();
 }
@@ -62,6 +69,14 @@ const RESTLESS: Rhythm = Rhythm {
     close_after: Duration::from_millis(25),
     compact_layers: 3,
 };
+
+/// Changes are told, and counted, two or three at a time.
+fn tiny_pages() -> PageLimits {
+    PageLimits {
+        items: NonZeroUsize::new(3).unwrap(),
+        ranges: NonZeroUsize::new(2).unwrap(),
+    }
+}
 
 impl Fixture {
     pub(crate) fn new(mode: CacheMode) -> Self {
@@ -85,6 +100,7 @@ impl Fixture {
             dir,
             mode,
             rhythm: Rhythm::default(),
+            page_limits: PAGE_LIMITS,
             log: LogOptions::default(),
             running: None,
             undo: None,
@@ -93,9 +109,10 @@ impl Fixture {
     }
 
     /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are closed while programs are at work,
-    /// layers are merged, files have more ranges than are kept.
+    /// layers are merged, files have more ranges than are kept, changes fill many pages, and too many for the ranges to be told to pictures.
     pub(crate) fn restless(&mut self, granularity: Granularity) {
         self.rhythm = RESTLESS;
+        self.page_limits = tiny_pages();
         self.log.extents_per_file_max = 5;
         self.log.granularity = granularity;
     }
@@ -135,7 +152,7 @@ impl Fixture {
 
     /// The tree without a mount, as a backup of an unmounted folder has it.
     pub(crate) fn unmounted(&self) -> Service {
-        Service::unmounted(Arc::new(self.open(false)))
+        Service::unmounted(Arc::new(self.open(false))).with_pages(self.page_limits)
     }
 
     pub(crate) fn mount(&mut self) {
@@ -148,8 +165,12 @@ impl Fixture {
         meanwhile();
         let mut mount = MountOptions::new(self.tree());
         mount.mode = self.mode;
-        let rhythm = self.rhythm;
-        let daemon = Daemon::start(tree, &DaemonOptions { mount, rhythm }).unwrap();
+        let options = DaemonOptions {
+            mount,
+            rhythm: self.rhythm,
+            page_limits: self.page_limits,
+        };
+        let daemon = Daemon::start(tree, &options).unwrap();
         let mount = Arc::clone(daemon.mount());
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
     }

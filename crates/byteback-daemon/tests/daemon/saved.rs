@@ -35,7 +35,7 @@ impl Begun {
         let (mut nodes, mut names) = (Vec::new(), Vec::new());
         let mut cursor = Some(ChangesCursor::default());
         while let Some(at) = cursor {
-            let page = tree.changes(info.cut, at).unwrap();
+            let page = tree.changes(info.cut, &at).unwrap();
             nodes.extend(page.nodes);
             names.extend(page.names);
             cursor = page.next;

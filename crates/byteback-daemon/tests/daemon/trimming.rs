@@ -22,7 +22,7 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     let client = fixture.client();
     let request = CutRequest::of("trimming");
     let cut = client.cut(&request).unwrap();
-    let page = client.changes(cut.cut, ChangesCursor::default()).unwrap();
+    let page = client.changes(cut.cut, &ChangesCursor::default()).unwrap();
     let file = page.nodes.iter().find(|change| change.kind == NodeKind::File);
     let flags = file.and_then(|change| match &change.content {
         ContentChange::Unchanged => None,

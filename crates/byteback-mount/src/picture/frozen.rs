@@ -2,9 +2,10 @@
 //!
 //! What a backup reads once is not needed any more; what is read here stays needed for as long as the picture is open. So
 //! that a walk over a million files leaves nothing behind in memory, a node that was only looked at is forgotten at once: a
-//! [`Visit`] lasts as long as one look, and what the picture then holds of the node is nothing, or what a change left there.
+//! [`Visit`] lasts as long as one look, and what the picture then holds of the node is nothing, or what a change left there. Of a
+//! file that a backup has read only its number is kept.
 //!
-//! **Invariant.** A node without an entry in the picture is unchanged since the cut. Whoever reads it holds its entry, locked, and
+//! **Invariant.** A node that is needed and has no entry in the picture is unchanged since the cut. Whoever reads it holds its entry, locked, and
 //! whoever changes it takes the same entry first; it is removed only when nobody else has it.
 
 use std::io;
@@ -31,21 +32,30 @@ impl Drop for Visit<'_> {
     fn drop(&mut self) {
         let mut scope = self.picture.nodes.lock();
         // One in the table and this one: nobody else has it, and nobody gets it while the table is locked.
-        if scope.everything
-            && Arc::strong_count(&self.state) == 2
-            && scope
+        if !scope.whole.contains(self.node.0)
+            || Arc::strong_count(&self.state) != 2
+            || scope
                 .nodes
                 .get(&self.node)
-                .is_some_and(|state| Arc::ptr_eq(state, &self.state))
-            && self.state.lock().is_blank()
+                .is_none_or(|state| !Arc::ptr_eq(state, &self.state))
         {
+            return;
+        }
+        let (is_blank, is_read) = {
+            let state = self.state.lock();
+            (state.is_blank(), state.done.covers(super::ALL))
+        };
+        if is_blank {
+            if is_read && let Some(number) = ByteRange::new(self.node.0, self.node.0.saturating_add(1)) {
+                scope.read.insert(number);
+            }
             scope.nodes.remove(&self.node);
         }
     }
 }
 
 impl NodeState {
-    /// Whether nothing is known of the node: then it need not be listed.
+    /// Whether nothing is known of the node but that all or nothing of it was read: then it need not be listed.
     fn is_blank(&self) -> bool {
         let Self {
             needed,
@@ -57,7 +67,7 @@ impl NodeState {
             failed,
         } = self;
         matches!(needed, super::Needed::All)
-            && done.is_empty()
+            && (done.is_empty() || done.covers(super::ALL))
             && kept.is_empty()
             && attributes.is_none()
             && fd.is_none()

@@ -1,8 +1,13 @@
-//! What only an ordinary user's daemon meets; the rest is tested on real mounts.
+//! What only an ordinary user's daemon meets, and what a picture holds; the rest is tested on real mounts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::DurableDir;
+use byteback_host::random::SimRandomness;
+use byteback_host::sim::SimDisk;
+use byteback_oplog::Log;
 use rustix::thread::set_thread_uid;
 
 use super::*;
@@ -82,4 +87,146 @@ fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
     picture.restrict([(node, Needed::All)].into());
     pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap());
     assert!(picture.state_of(node).unwrap().lock().check().is_err());
+}
+
+/// A directory of `files` files of ten bytes, tracked.
+struct Rig {
+    dir: tempfile::TempDir,
+    live: LiveTree,
+    pictures: Pictures,
+    nodes: Vec<NodeId>,
+}
+
+impl Rig {
+    fn new(files: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for file in 0..files {
+            fs::write(dir.path().join(file.to_string()), format!("old {file:06}")).unwrap();
+        }
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let disk: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
+        let log = Arc::new(Log::open(&disk, Arc::clone(&clock), &SimRandomness::new(1)).unwrap());
+        let root = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+        let live = LiveTree::new(root, Arc::clone(&log), clock);
+        log.scan(&live, &mut |_| {}).unwrap();
+        let node = |file: usize| log.child(NodeId::ROOT, OsStr::new(&file.to_string())).unwrap().unwrap();
+        let nodes = (0..files).map(node).collect();
+        Self {
+            dir,
+            live,
+            pictures: Pictures::default(),
+            nodes,
+        }
+    }
+
+    fn picture(&self) -> Arc<Picture> {
+        let picture = Picture::new(self.dir.path());
+        self.pictures.open(Arc::clone(&picture));
+        picture
+    }
+
+    /// Overwrites the bytes of a file from `at` on as the gate does it.
+    fn write(&self, file: usize, at: u64, bytes: &[u8]) {
+        let path = self.dir.path().join(file.to_string());
+        let file_fd = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let range = ByteRange::from_offset_len(at, bytes.len() as u64).unwrap();
+        self.pictures.before_content(self.nodes[file], file_fd.as_fd(), range);
+        std::os::unix::fs::FileExt::write_all_at(&file_fd, bytes, at).unwrap();
+    }
+
+    fn read(&self, picture: &Picture, file: usize, start: u64, end: u64) -> Result<Vec<u8>, PictureError> {
+        let mut read = Vec::new();
+        let range = ByteRange::new(start, end);
+        picture.read(&self.live, self.nodes[file], range, &mut |content| {
+            match content {
+                Content::Data(_, bytes) => read.extend_from_slice(bytes),
+                Content::Hole(range) => read.extend(std::iter::repeat_n(0, range.len_bytes() as usize)),
+            }
+            Ok(())
+        })?;
+        Ok(read)
+    }
+}
+
+fn listed(picture: &Picture) -> usize {
+    picture.nodes.lock().nodes.len()
+}
+
+/// A first backup of a large tree: whatever was read leaves a number behind, and no more.
+#[test]
+fn files_that_were_read_take_no_memory_and_cost_no_copies() {
+    const FILES: usize = 300;
+    let rig = Rig::new(FILES);
+    let picture = rig.picture();
+    for file in 0..FILES - 1 {
+        picture.attributes(&rig.live, rig.nodes[file]).unwrap();
+        assert_eq!(
+            rig.read(&picture, file, 0, 10).unwrap(),
+            format!("old {file:06}").as_bytes()
+        );
+    }
+    assert_eq!(listed(&picture), 0);
+    assert!(picture.nodes.lock().read.len() < 3, "neighbours are one range");
+    // Read in parts, and not to the end.
+    let last = FILES - 1;
+    rig.read(&picture, last, 0, 4).unwrap();
+    assert_eq!(listed(&picture), 1);
+    rig.write(last, 0, b"NEW NEW NE");
+    assert_eq!(picture.kept_bytes(), 6, "what was read is not kept");
+    assert_eq!(rig.read(&picture, last, 4, 10).unwrap(), b"000299");
+    for file in 0..5 {
+        rig.write(file, 0, b"NEW NEW NE");
+    }
+    assert_eq!(picture.kept_bytes(), 6);
+    // Their attributes are those of the cut all the same.
+    let read = picture.attributes(&rig.live, rig.nodes[0]).unwrap();
+    assert!(read.stat.mtime_ns < rig.live.find(rig.nodes[0]).unwrap().unwrap().1.mtime_ns);
+}
+
+#[test]
+fn a_picture_that_is_told_numbers_keeps_those_nodes_whole_and_no_others() {
+    let rig = Rig::new(6);
+    let picture = rig.picture();
+    // Before anything is known, everything is kept.
+    rig.write(0, 0, b"NEW");
+    rig.write(1, 0, b"NEW");
+    assert_eq!((listed(&picture), picture.kept_bytes()), (2, 6));
+    let numbers = [1, 2, 4].map(|file| ByteRange::from_offset_len(rig.nodes[file].0, 1).unwrap());
+    picture.restrict_to(numbers.into_iter().collect());
+    assert_eq!(listed(&picture), 1);
+    for file in 0..6 {
+        rig.write(file, 2, b"NEWER");
+    }
+    assert_eq!(listed(&picture), 3);
+    for file in 0..6 {
+        let read = rig.read(&picture, file, 0, 10);
+        match file {
+            1 | 2 | 4 => assert_eq!(read.unwrap(), format!("old {file:06}").as_bytes()),
+            _ => assert!(read.is_err(), "{file} may have changed"),
+        }
+    }
+}
+
+#[test]
+fn what_comes_after_the_cut_costs_a_picture_nothing() {
+    let rig = Rig::new(6);
+    let picture = rig.picture();
+    let mut numbers: Vec<NodeId> = rig.nodes.clone();
+    numbers.sort_unstable();
+    let is_late = |file: usize| rig.nodes[file] > numbers[3];
+    let late = (0..6).filter(|file| is_late(*file)).count();
+    rig.write(0, 0, b"NEW");
+    picture.ends_with(numbers[3]);
+    (0..6).for_each(|file| rig.write(file, 0, b"NEW"));
+    assert_eq!((late, listed(&picture), picture.kept_bytes()), (2, 4, 12));
+    for file in 0..6 {
+        assert_eq!(rig.read(&picture, file, 0, 10).is_err(), is_late(file));
+    }
+    // Nothing is listed any more, and nothing is kept, of one that is lost.
+    picture.give_up("enough");
+    (0..6).for_each(|file| rig.write(file, 0, b"NEWEST"));
+    assert_eq!(listed(&picture), 0);
+    picture.restrict_to([ALL].into_iter().collect());
+    rig.write(0, 5, b"NEWEST");
+    assert_eq!(listed(&picture), 0);
 }

@@ -190,7 +190,7 @@ fn a_file_has_marks_of_its_own() {
     let never = look.change_of(one, Some(Epoch(u64::MAX))).unwrap().unwrap();
     assert_eq!(never.content, Content::Whole(WholeReason::NoMark));
     assert!(
-        look.changes(Some(first)).unwrap().is_everything,
+        look.changes(Some(first)).unwrap().is_everything(),
         "a mark of a file is none of the tree"
     );
 

@@ -93,7 +93,7 @@ fn a_damaged_log_is_set_aside_and_a_new_one_begins() {
     // An epoch of the lost log is none of this one.
     let (node, _) = live(&log, 2);
     let cut = log.cut_held(|| ()).unwrap();
-    assert!(cut.changes(Some(since)).unwrap().is_everything);
+    assert!(cut.changes(Some(since)).unwrap().is_everything());
     let change = cut.change_of(node, Some(since)).unwrap().unwrap();
     assert_eq!(change.content, Content::Whole(WholeReason::NoMark));
     drop((cut, log));

@@ -75,3 +75,21 @@ pub(crate) fn epochs_with_layers(
     }
     Ok(epochs)
 }
+
+/// The epochs from `from` up to but not including `end` in which names changed, in the same way.
+pub(crate) fn epochs_with_name_layers(
+    layers: &impl ReadableTable<(u64, u64, &'static [u8]), u64>,
+    mut from: u64,
+    end: u64,
+) -> Result<Vec<u64>> {
+    let mut epochs = Vec::new();
+    while from < end {
+        let Some(entry) = layers.range((from, 0, &[][..])..(end, 0, &[][..]))?.next() else {
+            break;
+        };
+        let epoch = entry?.0.value().0;
+        epochs.push(epoch);
+        from = epoch.saturating_add(1);
+    }
+    Ok(epochs)
+}

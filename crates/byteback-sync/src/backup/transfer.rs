@@ -110,7 +110,7 @@ pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupRe
 fn for_each_page(tree: &dyn TreeService, cut: &CutInfo, mut each: impl FnMut(ChangesPage) -> Result<()>) -> Result<()> {
     let mut cursor = ChangesCursor::default();
     loop {
-        let mut page = tree.changes(cut.cut, cursor)?;
+        let mut page = tree.changes(cut.cut, &cursor)?;
         let next = page.next.take();
         let is_empty = page.nodes.is_empty() && page.names.is_empty();
         each(page)?;

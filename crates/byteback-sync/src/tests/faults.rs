@@ -403,7 +403,7 @@ impl TreeService for DyingTree<'_> {
         self.live()?.cut(request)
     }
 
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage, ServiceError> {
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage, ServiceError> {
         self.live()?.changes(cut, cursor)
     }
 

@@ -559,18 +559,25 @@ impl TreeService for ScriptedTree {
         Ok(info)
     }
 
-    fn changes(&self, cut: CutId, cursor: ChangesCursor) -> Result<ChangesPage> {
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let state = self.lock();
         let cut = &state.cuts[&cut.0];
-        let (node, name) = (cursor.nodes as usize, cursor.names as usize);
+        let told_node = |last: NodeId| cut.nodes.iter().position(|change| change.node == last).unwrap() + 1;
+        let told_name = |(parent, name): &(NodeId, ByteString)| {
+            let is_last = |change: &NameChange| change.parent == *parent && change.name == *name;
+            cut.names.iter().position(is_last).unwrap() + 1
+        };
+        let node = cursor.node.map_or(0, told_node);
+        let name = cursor.name.as_ref().map_or(0, told_name);
         let nodes: Vec<_> = cut.nodes.iter().skip(node).take(PAGE_LEN).cloned().collect();
         let left = PAGE_LEN - nodes.len();
         let names: Vec<_> = cut.names.iter().skip(name).take(left).cloned().collect();
+        let is_last = node + nodes.len() == cut.nodes.len() && name + names.len() == cut.names.len();
+        let last_name = names.last().map(|change| (change.parent, change.name.clone()));
         let next = ChangesCursor {
-            nodes: (node + nodes.len()) as u64,
-            names: (name + names.len()) as u64,
+            node: nodes.last().map(|change| change.node).or(cursor.node),
+            name: last_name.or_else(|| cursor.name.clone()),
         };
-        let is_last = next.nodes as usize == cut.nodes.len() && next.names as usize == cut.names.len();
         Ok(ChangesPage {
             nodes,
             names,

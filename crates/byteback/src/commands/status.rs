@@ -6,6 +6,7 @@
 mod lines;
 mod text;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use byteback_daemon::{DaemonError, StateFolder};
 use byteback_host::clock::RealClock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::RealRandomness;
-use byteback_oplog::{Content, Epoch, Log, WholeReason};
+use byteback_oplog::{self as oplog, Content, Epoch, Log, PageLimits, WholeReason};
 use clap::Args;
 use serde::Serialize;
 
@@ -25,6 +26,9 @@ use crate::error::{CommandError, Result};
 use crate::last_backup::LastBackup;
 use crate::settings::Settings;
 use crate::tracked_folder;
+
+/// So many changes are looked at at a time.
+const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Flags of `status`.
 #[derive(Args, Debug)]
@@ -156,7 +160,7 @@ fn ask(daemon: &dyn TreeService) -> Result<Logged> {
         })?;
         let mut cursor = Some(ChangesCursor::default());
         while let Some(at) = cursor {
-            let page = daemon.changes(look.cut, at)?;
+            let page = daemon.changes(look.cut, &at)?;
             for change in page.nodes {
                 if let ContentChange::Whole(reason) = change.content {
                     unknown.count(reason);
@@ -219,10 +223,21 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
         };
         let mut unknown = UnknownFiles::default();
         if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
-            for change in log.look()?.changes(Some(since))?.nodes {
-                if let Content::Whole(reason) = change.content {
-                    unknown.count(reason);
+            let list = log.look()?.changes(Some(since))?;
+            let limits = PageLimits {
+                items: PAGE_ITEMS,
+                ranges: NonZeroUsize::MAX,
+            };
+            let mut cursor = Some(oplog::ChangesCursor::default());
+            while let Some(at) = cursor {
+                let page = list.page(&at, limits)?;
+                for change in page.nodes {
+                    if let Content::Whole(reason) = change.content {
+                        unknown.count(reason);
+                    }
                 }
+                // Nodes come before names.
+                cursor = page.next.filter(|next| next.name.is_none());
             }
         }
         Ok(Logged {

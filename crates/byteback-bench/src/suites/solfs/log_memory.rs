@@ -59,7 +59,7 @@ impl LogMemory {
         let (mut retained_bytes, mut extents) = (0, 0);
         let mut cursor = Some(ChangesCursor::default());
         while let Some(at) = cursor {
-            let page = self.client.changes(cut.cut, at)?;
+            let page = self.client.changes(cut.cut, &at)?;
             for change in page.nodes {
                 let ContentChange::Ranges(ranges) = change.content else {
                     continue;

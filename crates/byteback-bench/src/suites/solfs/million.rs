@@ -153,7 +153,7 @@ fn list(client: &Client) -> Result<usize, SuiteError> {
     let mut nodes = 0;
     let mut cursor = ChangesCursor::default();
     loop {
-        let page = client.changes(cut.cut, cursor)?;
+        let page = client.changes(cut.cut, &cursor)?;
         nodes += page.nodes.len();
         match page.next {
             Some(next) => cursor = next,

@@ -106,7 +106,7 @@ impl World {
                 assert!(is_of_an_elder_database(&error), "{error:?}");
             }
             assert!(
-                !look.changes(Some(cut.epoch()))?.is_everything,
+                !look.changes(Some(cut.epoch()))?.is_everything(),
                 "the cut at {} is held, and forgotten",
                 cut.epoch()
             );

@@ -6,6 +6,7 @@ use byteback_extents::ByteRange;
 
 use super::tree::{ROOT, Uid};
 use super::world::{History, World};
+use crate::changes::tests::all;
 use crate::{Close, Content, Fence, LedgerEvent, Log, LogError, NodeId, NodeKind, WholeReason};
 
 /// A world with a file of 60 bytes that everybody knows of.
@@ -26,7 +27,7 @@ fn save(world: &mut World) {
 fn told(world: &World, node: NodeId) -> Result<Option<Content>, LogError> {
     let log = world.log();
     let mark = log.consumer("ann")?.mark;
-    let changes = log.look()?.changes(mark)?;
+    let changes = all(&log.look()?.changes(mark)?)?;
     Ok(changes
         .nodes
         .into_iter()

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::holders::Holders;
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
+use crate::changes::tests::all;
 use crate::{
     Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Operation, Remains,
     Settler,
@@ -762,7 +763,7 @@ impl World {
         match mark {
             Some(mark) => {
                 assert!(
-                    self.may_forget || !cut.changes(Some(mark))?.is_everything,
+                    self.may_forget || !cut.changes(Some(mark))?.is_everything(),
                     "the mark {mark} of {name} is forgotten"
                 );
                 check_since(cut, mark, &pictures[&mark], now)?;
@@ -818,7 +819,7 @@ pub(super) fn check_file_since(
 
 /// The coverage invariant.
 pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Result<(), LogError> {
-    let changes = cut.changes(Some(since))?;
+    let changes = all(&cut.changes(Some(since))?)?;
     if changes.is_everything {
         return check_everything(cut, now);
     }
@@ -872,7 +873,7 @@ pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Pictur
 }
 
 pub(super) fn check_everything(cut: &Cut, now: &Picture) -> Result<(), LogError> {
-    let changes = cut.changes(None)?;
+    let changes = all(&cut.changes(None)?)?;
     assert!(changes.is_everything);
     let nodes: BTreeSet<NodeId> = changes.nodes.iter().map(|change| change.node).collect();
     assert_eq!(nodes, now.nodes.keys().copied().collect(), "all nodes");
