@@ -51,6 +51,8 @@ const FRUITLESS_MAX: u32 = 16;
 const SKIPPED_MAX: u32 = 64;
 /// A comparison was of use if it trimmed at least one byte of so many.
 const FRUIT_OF_BYTES: usize = 16;
+/// Shorter ones do not show that it pays: the header of a frame is much like the last one, whatever the frame holds.
+const TELLING_LEN_BYTES_MIN: usize = 512;
 /// The smallest piece that the kernel hands on.
 const PAGE_LEN_BYTES: usize = 4 << 10;
 
@@ -96,8 +98,10 @@ pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: 
     }
     let changed = compare_all(offset, data, |at, old| cached::read(file, at, old, is_single_page));
     let trimmed_bytes = (data.len() as u64).saturating_sub(sum_bytes(&changed));
-    file.trimming()
-        .learn(trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64);
+    let was_of_use = trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64;
+    if !was_of_use || data.len() >= TELLING_LEN_BYTES_MIN {
+        file.trimming().learn(was_of_use);
+    }
     changed.into()
 }
 
