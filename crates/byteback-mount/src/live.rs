@@ -6,20 +6,27 @@
 //!
 //! What this does not do: nodes without a name (an open picture keeps descriptors of those that it still needs).
 
+mod kept_directories;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use byteback_host::clock::Clock;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FileKind, Stat};
-use byteback_oplog::{Fence, Log, NodeId, NodeKind, Settler, TreeView};
-use rustix::fs::OFlags;
+use byteback_oplog::{Fence, Log, LogError, NodeId, NodeKind, Settler, TreeView};
+use rustix::fs::{Mode, OFlags};
+
+use self::kept_directories::{KeptDirectories, Way, WayError};
 
 /// A rename between asking for the way and walking it is answered by asking again; nobody renames this often in a row.
 const ATTEMPTS: u32 = 8;
+
+/// No tree is deeper: what seems to be is a cycle in a damaged log.
+const DEPTH_MAX: usize = 1 << 20;
 
 /// `OVERLAYFS_SUPER_MAGIC`.
 pub(crate) const OVERLAYFS_TYPE: i64 = 0x794c_7630;
@@ -34,6 +41,7 @@ pub struct LiveTree {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     settle_up_to_ns: Option<i64>,
+    directories: Arc<KeptDirectories>,
 }
 
 impl LiveTree {
@@ -45,6 +53,7 @@ impl LiveTree {
             log,
             clock,
             settle_up_to_ns: None,
+            directories: Arc::default(),
         }
     }
 
@@ -82,13 +91,9 @@ impl LiveTree {
                 // A rename that is done and not yet logged leads nowhere, however often it is asked.
                 self.log.wait_for_operations();
             }
-            let Some(names) = self.log.locate(node).map_err(io::Error::other)? else {
-                return Ok(None);
-            };
-            let path: PathBuf = names.iter().collect();
-            match host::open_beneath(&*self.root, &path) {
-                Ok(fd) => {
-                    let stat = host::stat_fd(&fd)?;
+            match self.follow(node) {
+                Ok(None) => return Ok(None),
+                Ok(Some((fd, stat))) => {
                     if self.log.is_same(node, &stat.identity()).map_err(io::Error::other)? {
                         return Ok(Some((fd, stat)));
                     }
@@ -104,6 +109,38 @@ impl LiveTree {
         Err(failed.unwrap_or_else(|| {
             io::Error::other("another file has taken its place without passing the mount; remount to track it")
         }))
+    }
+
+    /// What lies where the log says that `node` is.
+    fn follow(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
+        let place_of = |node| Ok(self.log.places_of(node)?.into_iter().next());
+        let way = self.directories.way_to(node, place_of, DEPTH_MAX);
+        let Some(Way { from, steps }) = way.map_err(|error| match error {
+            WayError::Log(error) => io::Error::other::<LogError>(error),
+            WayError::TooDeep => io::Error::other("it lies too deep in the tree"),
+        })?
+        else {
+            return Ok(None);
+        };
+        let mut directory = from.unwrap_or_else(|| Arc::clone(&self.root));
+        let mut steps = steps.into_iter().peekable();
+        while let Some((step, name)) = steps.next() {
+            if steps.peek().is_none() {
+                let fd = host::open_at(&*directory, &name, OFlags::PATH, Mode::empty())?;
+                let stat = host::stat_fd(&fd)?;
+                return Ok(Some((fd, stat)));
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            directory = Arc::new(host::open_at(&*directory, &name, flags, Mode::empty())?);
+            // One that took the place of another without passing the gate may still hold what is looked for.
+            let identity = host::stat_fd(&*directory)?.identity();
+            if self.log.is_same(step, &identity).map_err(io::Error::other)? {
+                self.directories.keep(step, Arc::clone(&directory));
+            }
+        }
+        let root = host::open_beneath(&*self.root, Path::new(""))?;
+        let stat = host::stat_fd(&root)?;
+        Ok(Some((root, stat)))
     }
 
     /// Writes back and makes durable what is in memory of the whole file system.
@@ -182,3 +219,6 @@ pub(crate) fn open_for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
         done => done,
     }
 }
+
+#[cfg(test)]
+mod tests;

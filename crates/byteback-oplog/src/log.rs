@@ -731,7 +731,7 @@ fn first_epoch(last: Epoch, now_ns: i64) -> Epoch {
 }
 
 /// A tree deeper than this is taken for a cycle in a damaged log.
-const DEPTH_MAX: usize = 1 << 16;
+const DEPTH_MAX: usize = 1 << 20;
 
 pub(crate) fn locate(node: NodeId, places_of: impl Fn(NodeId) -> Result<Vec<Place>>) -> Result<Option<Vec<OsString>>> {
     let mut names = Vec::new();
