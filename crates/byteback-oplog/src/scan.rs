@@ -75,6 +75,18 @@ pub struct ScanReport {
 /// After so many entries what was found goes to the database, so that memory does not grow with the tree.
 const FLUSH_AFTER_ENTRIES: u64 = 20_000;
 
+/// Why a directory was not compared.
+enum Stop {
+    Unreadable(io::Error),
+    Log(LogError),
+}
+
+impl From<LogError> for Stop {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
 struct Scan<'a, V: TreeView> {
     log: &'a Log,
     view: &'a V,
@@ -161,39 +173,47 @@ impl<V: TreeView> Scan<'_, V> {
     }
 
     fn walk(&mut self, root: V::Dir, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        // Depth first; each level holds its open directory and the subdirectories still to visit.
+        // Depth first; each level holds the subdirectories still to visit, and its open directory while there are any: a chain of
+        // directories, however deep, takes two descriptors.
         struct Level<D> {
-            dir: D,
+            dir: Option<D>,
             name: OsString,
             left: Vec<(OsString, NodeId)>,
         }
-        let left = self.directory(&root, NodeId::ROOT, &[])?;
-        if let Some((_, source)) = self.report.unreadable.pop() {
-            return Err(LogError::Tree {
+        let left = self.directory(&root, NodeId::ROOT).map_err(|error| match error {
+            Stop::Unreadable(source) => LogError::Tree {
                 path: ".".to_owned(),
                 source,
-            });
-        }
+            },
+            Stop::Log(error) => error,
+        })?;
         let mut levels = vec![Level {
-            dir: root,
+            dir: Some(root),
             name: OsString::new(),
             left,
         }];
         while let Some(level) = levels.last_mut() {
-            let Some((name, node)) = level.left.pop() else {
+            let next = level.left.pop();
+            let (Some((name, node)), Some(above)) = (next, &level.dir) else {
                 levels.pop();
                 continue;
             };
-            let entered = self.view.enter(&level.dir, &name);
-            let mut path: Vec<OsString> = levels.iter().skip(1).map(|level| level.name.clone()).collect();
-            path.push(name.clone());
-            match entered {
-                Ok(dir) => {
-                    let left = self.directory(&dir, node, &path)?;
+            let entered = self.view.enter(above, &name).map_err(Stop::Unreadable);
+            if level.left.is_empty() {
+                level.dir = None;
+            }
+            match entered.and_then(|dir| Ok((self.directory(&dir, node)?, dir))) {
+                Ok((left, dir)) => {
+                    let dir = Some(dir).filter(|_| !left.is_empty());
                     levels.push(Level { dir, name, left });
                 }
-                // Removed since its parent was listed: as good as never seen, but the next scan must say so.
-                Err(source) => self.report.unreadable.push((path, source)),
+                // Or removed since its parent was listed: as good as never seen, but the next scan must say so.
+                Err(Stop::Unreadable(source)) => {
+                    let mut path: Vec<OsString> = levels.iter().skip(1).map(|level| level.name.clone()).collect();
+                    path.push(name);
+                    self.report.unreadable.push((path, source));
+                }
+                Err(Stop::Log(error)) => return Err(error),
             }
             progress(self.report.nodes);
             if self.unflushed >= FLUSH_AFTER_ENTRIES {
@@ -204,14 +224,8 @@ impl<V: TreeView> Scan<'_, V> {
     }
 
     /// Compares one directory's entries and returns its subdirectories.
-    fn directory(&mut self, dir: &V::Dir, node: NodeId, path: &[OsString]) -> Result<Vec<(OsString, NodeId)>> {
-        let entries = match self.view.entries(dir) {
-            Ok(entries) => entries,
-            Err(source) => {
-                self.report.unreadable.push((path.to_vec(), source));
-                return Ok(Vec::new());
-            }
-        };
+    fn directory(&mut self, dir: &V::Dir, node: NodeId) -> Result<Vec<(OsString, NodeId)>, Stop> {
+        let entries = self.view.entries(dir).map_err(Stop::Unreadable)?;
         let mut recorded: BTreeMap<OsString, NodeId> = self.recorded_entries(node)?.into_iter().collect();
         let mut subdirectories = Vec::new();
         for (name, stat) in entries {
@@ -398,3 +412,6 @@ impl<V: TreeView> Scan<'_, V> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
