@@ -512,7 +512,9 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
     fs::write(&path, noise(seed, 300_000)).unwrap();
     let mut literal_bytes = 0;
     for round in 0..rounds(15) {
-        for _ in 0..random.below(8) {
+        // The first time all of it is exported.
+        let changes = if round == 0 { 0 } else { random.below(8) };
+        for _ in 0..changes {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             let len = file.metadata().unwrap().len();
             let bytes = noise(random.next(), 1 + random.index(3000));
@@ -547,7 +549,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
         done(&world, "d", &epoch);
         fs::write(&old, new).unwrap();
     }
-    assert!(literal_bytes > 300_000);
+    assert!(literal_bytes >= 300_000);
     // Nothing has changed: a few bytes.
     let report = export(&world, "file", "d", &delta);
     assert!(report["delta_bytes"].as_u64().unwrap() < 20, "{report}");
