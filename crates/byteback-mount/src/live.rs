@@ -186,6 +186,11 @@ impl TreeView for LiveTree {
         rustix::fs::fstatfs(&*self.root).is_ok_and(|space| space.f_type != OVERLAYFS_TYPE)
     }
 
+    fn sync(&self) -> Option<i64> {
+        let now_ns = self.clock.now_ns();
+        Self::sync(self).ok().map(|()| now_ns)
+    }
+
     fn enter(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         host::open_dir_at(dir, name)
     }

@@ -38,6 +38,8 @@ pub struct LogOptions {
     /// mark of the whole tree: programs that save file by file, each user's, leave room for backups. Those that are known may go on
     /// even if there are more.
     pub consumers_max: u32,
+    /// After so many entries a scan writes what it found to the database, so that memory does not grow with the tree; few in tests.
+    pub(crate) scan_portion_entries: u64,
     /// Sectors in a half of the intents' file; small in tests.
     pub(crate) intent_half_sectors: u64,
 }
@@ -58,6 +60,7 @@ impl Default for LogOptions {
             granularity: Granularity::default(),
             expiry: ExpiryPolicy::default(),
             consumers_max: 1000,
+            scan_portion_entries: 20_000,
             intent_half_sectors: HALF_SECTORS,
         }
     }

@@ -1,6 +1,7 @@
 //! A file tree in memory, as unreliable as real ones are: after a power loss each piece of a file is old or new, its times and size are
 //! old or new apart from that, and the newest changes of names may be undone.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -38,7 +39,7 @@ pub(super) struct FakeTree {
     pub(super) inodes: BTreeMap<Uid, Inode>,
     pub(super) names: Names,
     /// What is on the disk of each inode, if anything.
-    durable: HashMap<Uid, Inode>,
+    durable: RefCell<HashMap<Uid, Inode>>,
     /// The names after each change since the last time that all of them were durable, oldest first.
     names_on_disk: Vec<Names>,
     next_uid: Uid,
@@ -55,7 +56,7 @@ impl FakeTree {
         let mut tree = Self {
             inodes: BTreeMap::new(),
             names: BTreeMap::new(),
-            durable: HashMap::new(),
+            durable: RefCell::default(),
             names_on_disk: vec![Names::new()],
             next_uid: ROOT,
             has_births,
@@ -202,7 +203,7 @@ impl FakeTree {
     /// `fsync`.
     pub(super) fn settle(&mut self, uid: Uid) {
         if let Some(inode) = self.inodes.get(&uid) {
-            self.durable.insert(uid, inode.clone());
+            self.durable.get_mut().insert(uid, inode.clone());
         }
     }
 
@@ -222,7 +223,7 @@ impl FakeTree {
         for uid in named {
             // An inode that is gone from memory but whose removal is undone is what was on the disk of it.
             let live = self.inodes.get(&uid);
-            let durable = self.durable.get(&uid);
+            let durable = self.durable.get_mut().get(&uid);
             let survivor = match (live, durable) {
                 (Some(live), Some(durable)) => survive(durable, live, random),
                 (Some(live), None) => {
@@ -247,7 +248,7 @@ impl FakeTree {
             .retain(|(parent, _), child| inodes.contains_key(parent) && inodes.contains_key(child));
         self.inodes = inodes;
         self.drop_unnamed(&[]);
-        self.durable = self.inodes.iter().map(|(uid, inode)| (*uid, inode.clone())).collect();
+        self.durable = RefCell::new(self.inodes.iter().map(|(uid, inode)| (*uid, inode.clone())).collect());
         self.sync_names();
     }
 
@@ -323,6 +324,12 @@ impl TreeView for FakeTree {
 
     fn root(&self) -> io::Result<(Uid, Stat)> {
         Ok((ROOT, self.stat(ROOT)))
+    }
+
+    fn sync(&self) -> Option<i64> {
+        let live = self.inodes.iter().map(|(uid, inode)| (*uid, inode.clone()));
+        self.durable.borrow_mut().extend(live);
+        Some(self.now_ns)
     }
 
     fn enter(&self, dir: &Uid, name: &OsStr) -> io::Result<Uid> {

@@ -43,6 +43,7 @@ pub(super) struct World {
     pub(super) disk: SimDisk,
     pub(super) clock: Arc<SimClock>,
     pub(super) half_sectors: u64,
+    pub(super) scan_portion_entries: u64,
     life: Life,
     pub(super) log: Option<Arc<Log>>,
     pub(super) ids: HashMap<Uid, NodeId>,
@@ -112,6 +113,7 @@ impl World {
             random,
             clock,
             half_sectors,
+            scan_portion_entries: [1, 3, 20_000][SplitMix64::new(seed ^ 0x5ca7).below(3) as usize],
             life: Life::default(),
             log: None,
             ids: HashMap::new(),
@@ -273,6 +275,7 @@ impl World {
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let options = LogOptions {
             intent_half_sectors: self.half_sectors,
+            scan_portion_entries: self.scan_portion_entries,
             ..self.options
         };
         let log = Log::open_with(&dir, clock, &SimRandomness::new(1), options)?;
