@@ -110,16 +110,16 @@ pub(super) fn read(
     })?;
     // Before the file's history is locked: finding it may wait for changes under way.
     let file = open(tree, node).map_err(|source| refused(format!("{path}: {source}")))?;
-    let gone = || io::Error::new(io::ErrorKind::NotFound, "it was removed, and its content was not kept");
     let size_bytes = undo
         .size(&as_of, || {
-            host::stat_fd(file.as_ref().ok_or_else(gone)?).map(|stat| stat.size)
+            let stat = file.as_ref().map(host::stat_fd).transpose()?;
+            Ok(stat.map(|stat| stat.size))
         })
         .map_err(|error| failed(path, &error))?;
     if let Some(all) = ByteRange::new(0, size_bytes) {
         let mut stopped = None;
         let read_present = |at: u64, buffer: &mut [u8]| {
-            let file = file.as_ref().ok_or_else(gone)?;
+            let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
             Ok(rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?)
         };
         let done = undo.read(&as_of, all, read_present, &mut |piece| {

@@ -126,17 +126,18 @@ impl Undo {
         })
     }
 
-    /// How long it was. `present` answers how long the file is now; it is asked under the file's lock.
+    /// How long it was. `present` answers how long the file is now, `None` if it was removed; it is asked under the file's lock.
     ///
     /// # Errors
-    /// [`UndoError::NotKept`] if it was given up meanwhile; what `present` answers.
-    pub fn size(&self, as_of: &AsOf, present: impl FnOnce() -> io::Result<u64>) -> Result<u64, UndoError> {
+    /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::NoFile`] if the file is as it is now, and that is gone: this is so
+    /// from the instant in which its removal was told until its name is told to have gone; what `present` answers.
+    pub fn size(&self, as_of: &AsOf, present: impl FnOnce() -> io::Result<Option<u64>>) -> Result<u64, UndoError> {
         let mut history = as_of.history.lock();
         self.check_still_kept(as_of, &mut history)?;
         let size = history.from(as_of.number).next().map(|kept| kept.size);
         match size {
             Some(size) => Ok(size),
-            None => present().map_err(failed("look at the file")),
+            None => present().map_err(failed("look at the file"))?.ok_or(UndoError::NoFile),
         }
     }
 

@@ -38,7 +38,7 @@ fn reader(content: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<usize> {
 fn read_at(undo: &Undo, node: NodeId, at_ns: i64, present: Option<&[u8]>) -> Result<Vec<u8>, UndoError> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
     let as_of = undo.as_of(node, at_ns)?;
-    let size = undo.size(&as_of, || present.map(|present| present.len() as u64).ok_or_else(gone))?;
+    let size = undo.size(&as_of, || Ok(present.map(|present| present.len() as u64)))?;
     let mut content = vec![0xAA; usize::try_from(size).unwrap()];
     if let Some(range) = ByteRange::new(0, size) {
         let mut present = present.map(reader);
@@ -306,13 +306,11 @@ impl Life {
             }
             Err(UndoError::NotKept { why, .. }) => *self.refused.entry(why).or_default() += 1,
             // The file has no name now, and nothing of it was told since.
-            Err(UndoError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                assert!(
-                    file.now().is_none() && file.between(at_ns - QUANTUM, at_ns).contains(&None),
-                    "seed {}: file {node} was there and is not found: {source}",
-                    self.seed
-                );
-            }
+            Err(UndoError::NoFile) => assert!(
+                file.now().is_none() && file.between(at_ns - QUANTUM, at_ns).contains(&None),
+                "seed {}: file {node} was there and is not found",
+                self.seed
+            ),
             Err(error) => panic!("seed {}: {error}", self.seed),
         }
     }
@@ -662,6 +660,22 @@ fn a_length_that_was_given_up_is_not_taken_for_the_present_one() {
     let as_of = undo.as_of(node, life.now_ns()).unwrap();
     // The file is emptied, and is too long to be kept.
     undo.not_kept(node);
-    let size = undo.size(&as_of, || Ok(0));
+    let size = undo.size(&as_of, || Ok(Some(0)));
     assert!(matches!(size, Err(UndoError::NotKept { .. })), "{size:?}");
+}
+
+#[test]
+fn between_the_removal_of_a_file_and_that_of_its_name_there_is_no_such_file() {
+    let life = Life::new(8, options(100_000, 64 << 20));
+    let (undo, node, name) = (life.undo(), NodeId(2), OsStr::new("short-lived"));
+    undo.name_changed(NodeId::ROOT, name, NameHow::Created, None, Some(node));
+    assert!(!undo.wants_removed(node));
+    life.clock.advance(Duration::from_nanos(10));
+    let between_ns = life.now_ns();
+    life.clock.advance(Duration::from_nanos(10));
+    undo.name_changed(NodeId::ROOT, name, NameHow::Removed, Some(node), None);
+    let bore = undo.child_at(NodeId::ROOT, name, between_ns, || Ok(None));
+    assert_eq!(bore.unwrap(), Some(node));
+    let content = read_at(undo, node, between_ns, None);
+    assert!(matches!(content, Err(UndoError::NoFile)), "{content:?}");
 }
