@@ -594,14 +594,16 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // Their values the kernel refuses by itself; that they are there only we can hide.
+        let is_hidden = |name: &OsStr| req.uid() != 0 && name.as_bytes().starts_with(b"trusted.");
         let names = match self.hidden_of(ino) {
             Some(hidden) => hidden.list_xattrs(node(ino)),
             None => self.tree.list_xattrs(node(ino)),
         };
         let list = names.map(|names| {
             let mut list = Vec::new();
-            for name in names {
+            for name in names.iter().filter(|name| !is_hidden(name)) {
                 list.extend_from_slice(name.as_bytes());
                 list.push(0);
             }

@@ -208,9 +208,9 @@ impl Drop for FrozenTree {
 }
 
 impl FrozenTree {
-    /// Cuts the tree now. What the kernel held was flushed before.
-    pub(crate) fn make(setup: &CutSetup, name: OsString, serial: u64) -> Result<Self, LogError> {
-        let picture = Picture::leaving_free(&setup.keep_in, RESERVE_BYTES);
+    /// Cuts the tree now. What the kernel held was flushed before. It is lost before what it keeps leaves less than `reserve_bytes` free.
+    pub(crate) fn make(setup: &CutSetup, name: OsString, serial: u64, reserve_bytes: u64) -> Result<Self, LogError> {
+        let picture = Picture::leaving_free(&setup.keep_in, reserve_bytes);
         let pictures = &setup.pictures;
         let made = setup
             .live
@@ -408,7 +408,7 @@ impl Cuts {
             .stores
             .flush()
             .map_err(CutError::Flush)
-            .and_then(|_| Ok(FrozenTree::make(&self.setup, name.to_owned(), serial)?));
+            .and_then(|_| Ok(FrozenTree::make(&self.setup, name.to_owned(), serial, RESERVE_BYTES)?));
         let mut state = self.state.lock();
         let made = if state.is_over { Err(CutError::Ended) } else { made };
         match made {

@@ -8,6 +8,9 @@
 //! (`file:UID:NAME` in the log), so that nobody moves the mark of another's program. Bounded are the contexts of a handle, a user and
 //! the mount, and the consumers of a user.
 //!
+//! **Guests** are users other than root and whoever mounted: what is kept for them lies on a disk that is not theirs. Together they leave some
+//! contexts to the others, and a file that a guest froze is lost before a quarter of that disk is all that is free.
+//!
 //! [`Deltas::open`] waits for what the kernel still holds, and [`Deltas::close`] for the log's disk: neither may be called from a
 //! thread that serves requests.
 
@@ -26,7 +29,7 @@ use byteback_ioctl::abi::{
 use byteback_oplog::{Content, Epoch, LogError, NodeId as LoggedNode, NodeKind, WholeReason};
 use parking_lot::Mutex;
 
-use crate::cuts::{Cuts, FrozenTree};
+use crate::cuts::{Cuts, FrozenTree, RESERVE_BYTES};
 use crate::handles::OpenFile;
 use crate::picture::{FrozenFile, Needed};
 use crate::tree::Tree;
@@ -35,8 +38,14 @@ use crate::tree::Tree;
 const OF_A_HANDLE_MAX: usize = 16;
 /// Contexts of one user.
 const OF_A_USER_MAX: usize = 64;
+/// Contexts of one guest.
+const OF_A_GUEST_MAX: usize = 24;
 /// Contexts of the mount: each is one more picture that every write looks at.
 const IN_ALL_MAX: usize = 128;
+/// Contexts that guests do not get.
+const NOT_FOR_GUESTS: usize = 32;
+/// This share of the disk with the state folder stays free of what is kept for guests.
+const GUEST_FREE_SHARE: u64 = 4;
 /// Consumers of one user.
 const CONSUMERS_MAX: usize = 64;
 
@@ -69,6 +78,8 @@ pub(crate) struct Deltas {
     live: Arc<Tree>,
     contexts: Mutex<HashMap<u64, Arc<Context>>>,
     next: AtomicU64,
+    /// Whoever mounted.
+    owner_uid: u32,
 }
 
 fn errno(number: i32) -> io::Error {
@@ -102,7 +113,22 @@ impl Deltas {
             live,
             contexts: Mutex::default(),
             next: AtomicU64::new(1),
+            owner_uid: rustix::process::geteuid().as_raw(),
         }
+    }
+
+    fn is_guest(&self, uid: u32) -> bool {
+        uid != 0 && uid != self.owner_uid
+    }
+
+    /// What a file that `uid` froze must leave free.
+    fn reserve_bytes(&self, uid: u32) -> io::Result<u64> {
+        if !self.is_guest(uid) {
+            return Ok(RESERVE_BYTES);
+        }
+        let space = rustix::fs::statvfs(&self.cuts.setup().keep_in)?;
+        let disk_bytes = space.f_blocks.saturating_mul(space.f_frsize);
+        Ok(RESERVE_BYTES.max(disk_bytes / GUEST_FREE_SHARE))
     }
 
     /// Refuses what can be refused at once.
@@ -127,10 +153,15 @@ impl Deltas {
     fn check_room(&self, contexts: &HashMap<u64, Arc<Context>>, handle: u64, uid: u32) -> io::Result<()> {
         let of_handle = contexts.values().filter(|context| context.handle == handle).count();
         let of_user = contexts.values().filter(|context| context.uid == uid).count();
-        if of_handle >= OF_A_HANDLE_MAX || of_user >= OF_A_USER_MAX {
+        let (of_user_max, in_all_max) = if self.is_guest(uid) {
+            (OF_A_GUEST_MAX, IN_ALL_MAX - NOT_FOR_GUESTS)
+        } else {
+            (OF_A_USER_MAX, IN_ALL_MAX)
+        };
+        if of_handle >= OF_A_HANDLE_MAX || of_user >= of_user_max {
             return Err(errno(libc::EMFILE));
         }
-        if contexts.len() >= IN_ALL_MAX {
+        if contexts.len() >= in_all_max {
             return Err(errno(libc::ENFILE));
         }
         Ok(())
@@ -160,8 +191,11 @@ impl Deltas {
             .map_err(|error| failed("the log", &error))?
             .ok_or_else(unknown)?;
         self.cuts.flush().map_err(|error| failed("stores", &error))?;
-        let tree =
-            FrozenTree::make(setup, format!("delta of {name}").into(), 0).map_err(|error| failed("the log", &error))?;
+        let reserve_bytes = self
+            .reserve_bytes(uid)
+            .map_err(|error| failed("the state folder", &error))?;
+        let tree = FrozenTree::make(setup, format!("delta of {name}").into(), 0, reserve_bytes)
+            .map_err(|error| failed("the log", &error))?;
         tree.picture.restrict(HashMap::from([(node, Needed::All)]));
         let since = match request.since {
             0 => log

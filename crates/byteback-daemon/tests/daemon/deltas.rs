@@ -16,6 +16,7 @@ use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
 use crate::operations::{Random, seed};
+use crate::other_mount::{Disk, OtherMount};
 
 fn mounted(mode: CacheMode, files: &[(&str, usize)]) -> Fixture {
     let mut fixture = Fixture::new(mode);
@@ -456,4 +457,85 @@ fn a_commit_that_is_refused_ends_the_frozen_file() {
         };
         assert_eq!(source.raw_os_error(), Some(libc::EDQUOT));
     }
+}
+
+/// Runs `what` as a user who is neither root nor the owner of the mount.
+fn as_a_guest(uid: u32, what: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let guest = scope.spawn(move || {
+            // Of this thread alone.
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(uid)).unwrap();
+            what();
+        });
+        guest.join().unwrap();
+    });
+}
+
+#[test]
+fn guests_leave_frozen_files_to_the_owner_of_the_mount() {
+    let fixture = mounted(CacheMode::Exact, &[("file", 5000)]);
+    let path = fixture.tree().join("file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let files: Vec<File> = (0..80).map(|_| File::open(&path).unwrap()).collect();
+    let mut frozen = Vec::new();
+    let frozen_by_guests = std::sync::Mutex::new(Vec::new());
+    for uid in 60_000..60_006 {
+        as_a_guest(uid, || {
+            for file in &files {
+                match DeltaFile::open(file, "one", None) {
+                    Ok(delta) => frozen_by_guests.lock().unwrap().push((uid, delta)),
+                    Err(_) => break,
+                }
+            }
+        });
+    }
+    let of_guests = frozen_by_guests.into_inner().unwrap();
+    let of = |uid| of_guests.iter().filter(|(guest, _)| *guest == uid).count();
+    assert_eq!([60_000, 60_003, 60_004, 60_005].map(of), [24, 24, 0, 0]);
+    for file in &files[..32] {
+        frozen.push(DeltaFile::open(file, "one", None).unwrap());
+    }
+    assert!(DeltaFile::open(&files[32], "one", None).is_err());
+}
+
+#[test]
+fn what_is_kept_for_a_guest_leaves_a_quarter_of_the_disk_free() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    let state = fixture.folder().path().parent().unwrap().parent().unwrap().to_owned();
+    fs::create_dir_all(&state).unwrap();
+    let disk = Disk::of_len_bytes("ext4", 2 << 30).expect("mkfs.ext4; scripts/install-dependencies installs e2fsprogs");
+    let _bound = OtherMount::new(&["--bind", disk.path().to_str().unwrap()], &state);
+    let path = fixture.tree().join("file");
+    fs::write(&path, vec![1; 300_000]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    fixture.mount();
+    // More than a cut must leave free, and less than a guest must.
+    let filler = File::create(disk.path().join("filler")).unwrap();
+    let space = rustix::fs::statvfs(disk.path()).unwrap();
+    let free_bytes = space.f_bavail * space.f_frsize;
+    rustix::fs::fallocate(
+        &filler,
+        rustix::fs::FallocateFlags::empty(),
+        0,
+        free_bytes - (400 << 20),
+    )
+    .unwrap();
+    let (live, theirs) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+    let own = DeltaFile::open(&live, "one", None).unwrap();
+    let of_a_guest = std::sync::Mutex::new(None);
+    as_a_guest(60_000, || {
+        *of_a_guest.lock().unwrap() = Some(DeltaFile::open(&theirs, "one", None).unwrap());
+    });
+    let of_a_guest = of_a_guest.into_inner().unwrap().unwrap();
+    fs::write(&path, vec![2; 300_000]).unwrap();
+    let mut byte = [0];
+    own.read_at(299_999, &mut byte).unwrap();
+    assert_eq!(byte, [1]);
+    let DeltaError::System { source, .. } = of_a_guest.read_at(299_999, &mut byte).unwrap_err() else {
+        panic!("another error was expected");
+    };
+    assert_eq!(source.raw_os_error(), Some(libc::EIO));
+    drop((own, of_a_guest));
+    drop((live, theirs, filler));
+    fixture.umount();
 }

@@ -40,6 +40,11 @@ pub(crate) struct Disk {
 impl Disk {
     /// One of the `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine has no `mkfs` for it.
     pub(crate) fn new(kind: &str) -> Option<Self> {
+        Self::of_len_bytes(kind, 512 << 20)
+    }
+
+    /// The same with another length, which `tmpfs` does not have.
+    pub(crate) fn of_len_bytes(kind: &str, len_bytes: u64) -> Option<Self> {
         let dir = tempfile::Builder::new()
             .prefix("byteback-disk-")
             .tempdir_in("/var/tmp")
@@ -50,7 +55,7 @@ impl Disk {
             OtherMount::new(&["-t", "tmpfs", "none"], &point)
         } else {
             let image = dir.path().join("image");
-            std::fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+            std::fs::File::create(&image).unwrap().set_len(len_bytes).unwrap();
             let made = Command::new(format!("/usr/sbin/mkfs.{kind}"))
                 .arg("-q")
                 .arg(&image)

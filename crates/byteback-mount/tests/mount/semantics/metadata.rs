@@ -96,6 +96,19 @@ fn extended_attributes_of_all_classes() {
     let mut list = [0; 256];
     let length = listxattr(fixture.at("f"), &mut list).unwrap();
     assert!(list[..length].split(|byte| *byte == 0).any(|name| name == b"user.a"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Of this thread alone.
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
+            for path in [fixture.at("f"), fixture.below("f")] {
+                let mut list = [0; 256];
+                let length = listxattr(&path, &mut list).unwrap();
+                let mut names: Vec<&[u8]> = list[..length].split(|byte| *byte == 0).collect();
+                names.sort_unstable();
+                assert_eq!(names, [&b""[..], b"security.a", b"user.a"], "{}", path.display());
+            }
+        });
+    });
     removexattr(fixture.at("f"), "user.a").unwrap();
     assert_eq!(removexattr(fixture.at("f"), "user.a"), Err(Errno::NODATA));
     assert_eq!(
