@@ -236,6 +236,59 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
     }
 }
 
+/// Removed without passing the gate, and its inode number given to a file that is created through it: as long as the elder one is
+/// remembered, what is written to the younger would be told of it.
+#[test]
+fn an_inode_that_became_another_file_unseen_is_the_other_file() {
+    let (mut world, file) = world_with_a_file();
+    let log = world.log();
+    let identity = world.tree.identity(file);
+    let node = world.ids[&file];
+    checkpoint(&mut world);
+    for _ in 0..2 {
+        assert_eq!(log.node_of(&identity).unwrap(), Some(node));
+    }
+    let other = log
+        .begin()
+        .created(world.ids[&ROOT], "b".as_ref(), &identity, NodeKind::File);
+    assert_eq!(log.node_of(&identity).unwrap(), Some(other));
+    checkpoint(&mut world);
+    for _ in 0..2 {
+        assert_eq!(log.node_of(&identity).unwrap(), Some(other));
+    }
+}
+
+#[test]
+fn a_file_that_goes_while_its_birth_is_made_durable_is_nobody() {
+    let (mut world, file) = world_with_a_file();
+    let log = world.log();
+    let identity = world.tree.identity(file);
+    let flushing = log.take_pending();
+    assert_eq!(log.node_of(&identity).unwrap(), Some(world.ids[&file]));
+    world.remove(Some(&log), ROOT, "a");
+    assert_eq!(log.node_of(&identity).unwrap(), None);
+    log.commit_pending(flushing, |_| Ok(())).unwrap();
+    assert_eq!(log.node_of(&identity).unwrap(), None);
+    checkpoint(&mut world);
+    assert_eq!(log.node_of(&identity).unwrap(), None);
+}
+
+#[test]
+fn an_answer_of_the_database_that_is_outdated_when_it_comes_is_not_remembered() {
+    let (mut world, file) = world_with_a_file();
+    let log = world.log();
+    let (node, key) = (world.ids[&file], log.key(&world.tree.identity(file)));
+    checkpoint(&mut world);
+    // Asked before the file's end, answered after it; then asked before a checkpoint, answered after it.
+    let asked_at = log.state.lock().flushes;
+    world.remove(Some(&log), ROOT, "a");
+    log.state.lock().learn(key, node, asked_at);
+    assert_eq!(log.node_of(&world.tree.identity(file)).unwrap(), None);
+    checkpoint(&mut world);
+    log.state.lock().learn(key, node, asked_at);
+    assert_eq!(log.node_of(&world.tree.identity(file)).unwrap(), None);
+}
+
 #[test]
 fn nothing_is_known_of_a_node_with_a_number_that_was_never_given() {
     let (mut world, _) = world_with_a_file();
