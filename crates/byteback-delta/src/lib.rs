@@ -14,12 +14,14 @@
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
 //! - [`LibrsyncWriter`]: a delta in the format of another program, for `rdiff patch`.
 //! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from that and a new content.
+//! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
 //! - [`ContentDigest`]: proves at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
 //! block. This crate knows no names, versions, storage or network.
 
 mod apply;
+pub mod crc;
 mod digest;
 pub mod find;
 mod frame;
