@@ -106,12 +106,18 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Looks at the changes; `list` is called with the moment that is looked at.
-    fn look<T>(&self, list: impl FnOnce(&CutInfo) -> Result<T>) -> Result<T> {
+    /// Looks at the changes; `list` is called with the moment that is looked at. What could not be compared with the record, and may have
+    /// changed as well, is told first.
+    fn look<T>(&self, settings: &Settings, list: impl FnOnce(&CutInfo) -> Result<T>) -> Result<T> {
         let info = match &self.cut {
             Some(name) => self.tree.look_at(name, &self.request)?,
             None => self.tree.cut(&self.request)?,
         };
+        for error in &info.unreadable {
+            settings
+                .output
+                .item_error("changes", error.path.as_ref(), &error.message);
+        }
         let listed = list(&info);
         // The listing's own error is the one to tell.
         let finished = self.tree.finish(info.cut, &Outcome::Abandoned);

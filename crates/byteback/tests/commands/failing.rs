@@ -527,6 +527,7 @@ fn unreadable(mounted: bool) {
         .says("secret")
         .says("Permission denied")
         .says("tries again");
+    world.run_as_user(&["changes", theirs]).ends_with(0).says("closed: ");
     if mounted {
         world.run_as_user(&["umount", theirs]).fine();
     }

@@ -37,7 +37,7 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
     let len_bytes = metadata.len();
     let holes = holes(&opened, len_bytes).map_err(|error| failed(&error))?;
     let change = asked
-        .look(|info| Ok(file_change(asked.tree, info, path)?))?
+        .look(settings, |info| Ok(file_change(asked.tree, info, path)?))?
         .ok_or_else(no_file)?;
     let changed = match change.content {
         FileContent::Ranges(changed) => changed,

@@ -26,12 +26,7 @@ pub(super) enum Kind {
 
 pub(super) fn print(asked: &Asked<'_>, kind: Kind, null: bool, settings: &Settings) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    asked.look(|info| {
-        for error in &info.unreadable {
-            settings
-                .output
-                .item_error("changes", error.path.as_ref(), &error.message);
-        }
+    asked.look(settings, |info| {
         let mut stopped = None;
         let listed = changed_paths(asked.tree, info, &Silent, |change| {
             let path = match (change, kind) {

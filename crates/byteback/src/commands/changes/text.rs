@@ -25,7 +25,9 @@ struct Summary {
 
 pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
     let mut summary = Summary::default();
-    asked.look(|info| {
+    let mut is_all_compared = true;
+    asked.look(settings, |info| {
+        is_all_compared = info.unreadable.is_empty();
         let mut stopped = None;
         let listed = changes(asked.tree, info, &byteback_sync::Silent, |change| {
             print_change(&change, &mut summary, asked, settings).map_err(|error| {
@@ -40,10 +42,11 @@ pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
         return output.object("summary", &summary);
     }
     if summary.nodes == 0 && summary.names == 0 {
+        let nothing = if is_all_compared { "Nothing" } else { "Nothing else" };
         return output.say(match (asked.is_own, asked.request.since) {
-            (true, None) => "Nothing has changed since the last backup.".to_owned(),
-            (_, Some(epoch)) => format!("Nothing has changed since @{epoch}."),
-            (false, None) => format!("Nothing has changed since the mark of {}.", asked.request.consumer),
+            (true, None) => format!("{nothing} has changed since the last backup."),
+            (_, Some(epoch)) => format!("{nothing} has changed since @{epoch}."),
+            (false, None) => format!("{nothing} has changed since the mark of {}.", asked.request.consumer),
         });
     }
     let mut to_read = size_exact(summary.changed_bytes, output.verbosity > 0);
