@@ -7,10 +7,16 @@
 //! | room | how it finds |
 //! |---|---|
 //! | `rolling` | rsync's way: blocks of the base at any offset of the new content |
-//! | `index` | the table of a signature's blocks that `rolling` looks up |
+//! | `fixed` | fixed-size hashing: blocks of the base at multiples of their length |
+//! | `index` | the table of a signature's blocks that both look up |
+//! | `extents` | the way of extents from a finder to its sink |
 //!
-//! More will come beside them (fixed blocks, content-defined chunks, checksums that storage already has).
+//! More will come beside them (content-defined chunks, checksums that storage already has).
 
+#[cfg(test)]
+mod edits;
+mod extents;
+mod fixed;
 mod index;
 mod rolling;
 
@@ -22,8 +28,12 @@ use crate::sequence::WriteError;
 use crate::source::Source;
 use crate::write::DeltaWriter;
 
+pub use fixed::FixedFinder;
 pub use index::BlockIndex;
 pub use rolling::RollingFinder;
+
+/// Holes shorter than this, or than two blocks, are looked at like other zeros.
+const HOLE_LEN_MIN: u64 = 64 * 1024;
 
 /// Takes what a finder finds: extents of the new content, ascending, without gaps, together the whole content.
 pub trait ExtentSink {

@@ -18,7 +18,7 @@ mod write;
 use std::io::{self, Read};
 
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
-use crate::weak::{RollingSum, WeakKind};
+use crate::weak::WeakKind;
 use crate::wire::FILE_LEN_MAX;
 
 pub use wire::{MAGIC, VERSION};
@@ -165,6 +165,8 @@ fn bits_of(value: u64) -> u32 {
 pub struct Signature {
     params: SignatureParams,
     content_len_bytes: u64,
+    /// False if nobody told the content's length, which then is that of all blocks if they are whole.
+    is_len_known: bool,
     hasher: StrongHasher,
     weak: Vec<u32>,
     /// One behind the other, each `strong_len_bytes` long.
@@ -179,6 +181,7 @@ impl Signature {
         let mut signature = Self {
             params,
             content_len_bytes: content.len() as u64,
+            is_len_known: true,
             hasher,
             weak: Vec::new(),
             strong: Vec::new(),
@@ -187,7 +190,7 @@ impl Signature {
         signature.params.block_len_bytes = block_len as u32;
         for block in content.chunks(block_len) {
             let strong = signature.hasher.of(block);
-            signature.weak.push(RollingSum::of(block).value());
+            signature.weak.push(params.weak.of(block));
             signature.strong.extend_from_slice(&strong[..signature.strong_len()]);
         }
         signature
@@ -206,6 +209,7 @@ impl Signature {
         let mut signature = Self {
             params,
             content_len_bytes,
+            is_len_known: true,
             hasher: StrongHasher::new(params.strong, params.seed),
             weak: Vec::new(),
             strong: Vec::new(),
@@ -231,10 +235,17 @@ impl Signature {
         &self.params
     }
 
-    /// Length of the content.
+    /// Length of the content; see [`Self::is_len_known`].
     #[must_use]
     pub fn content_len_bytes(&self) -> u64 {
         self.content_len_bytes
+    }
+
+    /// Whether the content's length is known. Otherwise [`Self::content_len_bytes`] is the most that it can be: the last block may
+    /// be shorter. Our own signatures tell it, files of librsync do not.
+    #[must_use]
+    pub fn is_len_known(&self) -> bool {
+        self.is_len_known
     }
 
     /// The number of blocks.
@@ -274,6 +285,9 @@ fn check_lengths(params: &SignatureParams, content_len_bytes: u64) -> Result<(),
         "its blocks have a length that no block has"
     } else if params.strong_len_bytes < STRONG_LEN_MIN || usize::from(params.strong_len_bytes) > STRONG_LEN_MAX {
         "its strong checksums have a length that none has"
+    } else if WeakKind::from_code(params.weak.code()).is_none() || StrongKind::from_code(params.strong.code()).is_none()
+    {
+        "its checksums are of kinds that only files of librsync have"
     } else if content_len_bytes > FILE_LEN_MAX {
         "its content is longer than any file"
     } else {

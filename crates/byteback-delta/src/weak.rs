@@ -1,14 +1,24 @@
 //! Weak checksums: cheap to move on by one byte, so that a block can be looked for at every offset.
 //!
-//! One kind so far: rsync's (Tridgell, "Efficient Algorithms for Sorting and Synchronization", section 3.3.1), two sums of 16 bits.
-//! With x the bytes of a window of n: a = sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is b << 16 | a.
+//! Our own signatures have rsync's (Tridgell, "Efficient Algorithms for Sorting and Synchronization", section 3.3.1), two sums of
+//! 16 bits. With x the bytes of a window of n: a = sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is
+//! b << 16 | a. The files of librsync have others: `librsync`.
+//!
 //! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses it bounds what follows.
+
+mod librsync;
+
+pub use librsync::{RabinKarp, Rollsum};
 
 /// How a weak checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeakKind {
     /// rsync's two sums; see the module's header.
     Rsync,
+    /// librsync's older one, [`Rollsum`]. Only files of librsync have it, our own signatures do not.
+    LibrsyncRollsum,
+    /// librsync's newer one, [`RabinKarp`]. Only files of librsync have it, our own signatures do not.
+    LibrsyncRabinKarp,
 }
 
 impl WeakKind {
@@ -17,10 +27,12 @@ impl WeakKind {
     pub const fn code(self) -> u8 {
         match self {
             Self::Rsync => 1,
+            Self::LibrsyncRollsum => 0xf0,
+            Self::LibrsyncRabinKarp => 0xf1,
         }
     }
 
-    /// The kind that a number stands for.
+    /// The kind that a number of our own signatures stands for.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -28,6 +40,31 @@ impl WeakKind {
             _ => None,
         }
     }
+
+    /// The checksum of a whole block.
+    #[must_use]
+    pub fn of(self, block: &[u8]) -> u32 {
+        match self {
+            Self::Rsync => RollingSum::of(block).value(),
+            Self::LibrsyncRollsum => Rollsum::of(block).value(),
+            Self::LibrsyncRabinKarp => RabinKarp::of(block).value(),
+        }
+    }
+}
+
+/// A weak checksum of a window that moves on byte by byte.
+pub trait Rolling: Copy {
+    /// The checksum of a whole window.
+    fn of(window: &[u8]) -> Self;
+
+    /// Moves the window on by one byte.
+    fn roll(&mut self, leaving: u8, coming: u8);
+
+    /// Leaves the window's first byte out, so that it is one shorter.
+    fn shorten(&mut self, leaving: u8);
+
+    /// The checksum.
+    fn value(self) -> u32;
 }
 
 /// Bytes that are summed in one go; the compiler makes vector code of it.
@@ -43,10 +80,9 @@ pub struct RollingSum {
     len: u32,
 }
 
-impl RollingSum {
-    /// The checksum of a whole window.
-    #[must_use]
-    pub fn of(window: &[u8]) -> Self {
+impl Rolling for RollingSum {
+    #[inline]
+    fn of(window: &[u8]) -> Self {
         let (mut a, mut b) = (0_u32, 0_u32);
         let (chunks, rest) = window.as_chunks::<LANES>();
         for chunk in chunks {
@@ -71,18 +107,23 @@ impl RollingSum {
         }
     }
 
-    /// Moves the window on by one byte.
     #[inline(always)]
-    pub fn roll(&mut self, leaving: u8, coming: u8) {
+    fn roll(&mut self, leaving: u8, coming: u8) {
         let leaving = u32::from(leaving);
         self.a = self.a.wrapping_sub(leaving).wrapping_add(u32::from(coming));
         self.b = self.b.wrapping_sub(self.len.wrapping_mul(leaving)).wrapping_add(self.a);
     }
 
-    /// The checksum.
     #[inline(always)]
-    #[must_use]
-    pub fn value(self) -> u32 {
+    fn shorten(&mut self, leaving: u8) {
+        let leaving = u32::from(leaving);
+        self.a = self.a.wrapping_sub(leaving);
+        self.b = self.b.wrapping_sub(self.len.wrapping_mul(leaving));
+        self.len = self.len.wrapping_sub(1);
+    }
+
+    #[inline(always)]
+    fn value(self) -> u32 {
         (self.b << 16) | (self.a & 0xffff)
     }
 }

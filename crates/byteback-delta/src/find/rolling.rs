@@ -11,6 +11,7 @@
 //! that blocks which lie across a border are found; short ones are zeros like others, unless they end up in a literal.
 //!
 //! *The last block* of the base may be shorter. It is looked for where it follows the block before it, and at the new content's end.
+//! If nobody told the base's length (librsync's signatures do not), only at the end, where every shorter window is looked at.
 //!
 //! *Crafted contents.* A content can be made whose every window has the weak checksum of some block but the strong one of none. Each
 //! would cost a strong checksum of a whole window. Hence strong checksums in vain have an account: every byte pays in one, and when it
@@ -21,14 +22,11 @@ use std::collections::VecDeque;
 use byteback_extents::ByteRange;
 
 use super::index::BlockIndex;
-use super::{ExtentSink, FindStats};
-use crate::weak::RollingSum;
+use super::{ExtentSink, FindStats, HOLE_LEN_MIN};
+use crate::weak::{RabinKarp, Rolling, RollingSum, Rollsum, WeakKind};
 
 /// Bytes that are gathered beyond a window before it is moved over them.
 const SCAN_LEN: usize = 256 * 1024;
-
-/// Holes shorter than this, or than two blocks, are looked at like other zeros.
-const HOLE_LEN_MIN: u64 = 64 * 1024;
 
 /// Windows that may be hashed in vain before the account has to be filled.
 const VAIN_WINDOWS: u64 = 16;
@@ -47,7 +45,7 @@ pub struct RollingFinder<'i, S> {
     done: usize,
     window: usize,
     /// The checksum of the window, while it moves byte by byte.
-    sum: Option<RollingSum>,
+    sum: Option<WindowSum>,
     /// The block that would continue what was found last.
     next_block: Option<usize>,
     /// What was found and may be continued.
@@ -57,6 +55,48 @@ pub struct RollingFinder<'i, S> {
     /// Bytes that may be hashed in vain.
     account: u64,
     stats: FindStats,
+}
+
+/// The checksum of a window, as the signature has them.
+#[derive(Clone, Copy)]
+enum WindowSum {
+    Rsync(RollingSum),
+    Rollsum(Rollsum),
+    RabinKarp(RabinKarp),
+}
+
+impl WindowSum {
+    fn of(kind: WeakKind, window: &[u8]) -> Self {
+        match kind {
+            WeakKind::Rsync => Self::Rsync(RollingSum::of(window)),
+            WeakKind::LibrsyncRollsum => Self::Rollsum(Rollsum::of(window)),
+            WeakKind::LibrsyncRabinKarp => Self::RabinKarp(RabinKarp::of(window)),
+        }
+    }
+
+    fn roll(&mut self, leaving: u8, coming: u8) {
+        match self {
+            Self::Rsync(sum) => sum.roll(leaving, coming),
+            Self::Rollsum(sum) => sum.roll(leaving, coming),
+            Self::RabinKarp(sum) => sum.roll(leaving, coming),
+        }
+    }
+
+    fn shorten(&mut self, leaving: u8) {
+        match self {
+            Self::Rsync(sum) => sum.shorten(leaving),
+            Self::Rollsum(sum) => sum.shorten(leaving),
+            Self::RabinKarp(sum) => sum.shorten(leaving),
+        }
+    }
+
+    fn value(self) -> u32 {
+        match self {
+            Self::Rsync(sum) => sum.value(),
+            Self::Rollsum(sum) => sum.value(),
+            Self::RabinKarp(sum) => sum.value(),
+        }
+    }
 }
 
 impl<'i, S: ExtentSink> RollingFinder<'i, S> {
@@ -181,7 +221,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
                         self.found_tail()?;
                         continue;
                     }
-                    RollingSum::of(&self.buffer[self.window..][..self.block_len])
+                    self.sum_of_window(self.block_len)
                 }
             };
             let began = self.window;
@@ -226,7 +266,16 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
     }
 
     /// Moves the window on to one whose weak checksum some block may have; false if none of the buffer has.
-    fn roll(&mut self, sum: &mut RollingSum) -> bool {
+    fn roll(&mut self, sum: &mut WindowSum) -> bool {
+        // The kind is looked at once per run of windows, not once per byte.
+        match sum {
+            WindowSum::Rsync(sum) => self.roll_as(sum),
+            WindowSum::Rollsum(sum) => self.roll_as(sum),
+            WindowSum::RabinKarp(sum) => self.roll_as(sum),
+        }
+    }
+
+    fn roll_as<W: Rolling>(&mut self, sum: &mut W) -> bool {
         let index = self.index;
         let mut rolling = *sum;
         let content = &self.buffer[self.window..];
@@ -243,6 +292,11 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         self.window += coming.len();
         *sum = rolling;
         index.contains(rolling.value())
+    }
+
+    /// The checksum of the window, cut to `len` bytes.
+    fn sum_of_window(&self, len: usize) -> WindowSum {
+        WindowSum::of(self.index.signature().params().weak, &self.buffer[self.window..][..len])
     }
 
     /// The block that continues what was found, or lies at the window's own offset, if the window equals it.
@@ -309,6 +363,34 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         self.found(self.index.whole_blocks(), self.tail_len)
     }
 
+    /// Looks for a last block that is shorter than the others, nobody knows by how much: at the end of a run the window gets shorter and
+    /// shorter. That is what librsync does.
+    fn find_tail_of_any_length(&mut self) -> Result<(), S::Error> {
+        let Some(last) = self.index.signature().blocks().checked_sub(1) else {
+            return Ok(());
+        };
+        let Some(&weak) = self.index.signature().weak().get(last) else {
+            return Ok(());
+        };
+        let (window, end) = (self.window, self.buffer.len());
+        if window == end || end - window >= self.block_len {
+            return Ok(());
+        }
+        let mut sum = self.sum_of_window(end - window);
+        for at in window..end {
+            if sum.value() == weak && self.account >= (end - at) as u64 {
+                let strong = self.strong(at, end - at);
+                if self.is_strong_of(last, &strong) {
+                    self.window = at;
+                    return self.found(last, end - at);
+                }
+                self.account -= (end - at) as u64;
+            }
+            sum.shorten(self.buffer[at]);
+        }
+        Ok(())
+    }
+
     fn strong(&mut self, at: usize, len: usize) -> [u8; crate::strong::STRONG_LEN_MAX] {
         self.stats.strong_bytes += len as u64;
         self.index.signature().hasher().of(&self.buffer[at..at + len])
@@ -360,6 +442,9 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             self.found_tail()?;
         }
         self.next_block = None;
+        if !self.index.signature().is_len_known() {
+            self.find_tail_of_any_length()?;
+        }
         self.window = self.buffer.len();
         self.flush_literals()
     }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use super::{SignatureError, SignatureParams, check_lengths, wire};
 use crate::strong::{STRONG_LEN_MAX, StrongHasher};
-use crate::weak::RollingSum;
 
 /// Writes the signature of a content as a stream. Holes cost a constant per block: their checksums are made once.
 ///
@@ -61,7 +60,7 @@ impl<W: Write> SignatureWriter<W> {
         while !bytes.is_empty() {
             if self.block.is_empty() && bytes.len() >= block_len {
                 let (block, rest) = bytes.split_at(block_len);
-                self.add_block(RollingSum::of(block).value(), self.hasher.of(block))?;
+                self.add_block(self.params.weak.of(block), self.hasher.of(block))?;
                 bytes = rest;
                 continue;
             }
@@ -86,7 +85,7 @@ impl<W: Write> SignatureWriter<W> {
             if self.block.is_empty() && len_bytes >= block_len as u64 {
                 let (weak, strong) = *self.zero_block.get_or_insert_with(|| {
                     let zeros = vec![0; block_len];
-                    (RollingSum::of(&zeros).value(), self.hasher.of(&zeros))
+                    (self.params.weak.of(&zeros), self.hasher.of(&zeros))
                 });
                 self.add_block(weak, strong)?;
                 len_bytes -= block_len as u64;
@@ -141,7 +140,7 @@ impl<W: Write> SignatureWriter<W> {
     }
 
     fn end_block(&mut self) -> io::Result<()> {
-        let (weak, strong) = (RollingSum::of(&self.block).value(), self.hasher.of(&self.block));
+        let (weak, strong) = (self.params.weak.of(&self.block), self.hasher.of(&self.block));
         self.block.clear();
         self.add_block(weak, strong)
     }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::apply::apply_to_new;
+use crate::find::edits::{Found, Part, apply_edit, base, compose, content_with_holes, edit};
 use crate::find::{FoundExtents, IntoDelta};
 use crate::model::noise;
 use crate::read::DeltaReader;
@@ -23,14 +24,6 @@ fn params(block_len: u32) -> SignatureParams {
         strong_len_bytes: 16,
         seed: 42,
     }
-}
-
-type Found = (ByteRange, Source<Vec<u8>>);
-
-/// A content in pieces: bytes, or a hole.
-enum Part<'a> {
-    Bytes(&'a [u8]),
-    Hole(u64),
 }
 
 fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindStats) {
@@ -73,97 +66,6 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats
     stats
 }
 
-fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
-    let mut new = Vec::new();
-    for (range, source) in extents {
-        assert_eq!(range.start(), new.len() as u64, "without gaps");
-        match source {
-            Source::Literal(bytes) => {
-                assert_eq!(bytes.len() as u64, range.len_bytes());
-                new.extend_from_slice(bytes);
-            }
-            Source::Copy { base_offset } => {
-                new.extend_from_slice(&base[*base_offset as usize..][..range.len_bytes() as usize]);
-            }
-            Source::Zero => new.resize(range.end() as usize, 0),
-        }
-    }
-    new
-}
-
-#[derive(Clone, Debug)]
-enum Edit {
-    Insert(usize, Vec<u8>),
-    Delete(usize, usize),
-    Overwrite(usize, Vec<u8>),
-    Move(usize, usize, usize),
-    Duplicate(usize, usize, usize),
-    Zeros(usize, usize),
-}
-
-fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
-    let at = |offset: usize, len: usize| if len == 0 { 0 } else { offset % (len + 1) };
-    let cut = |content: &[u8], from: usize, len: usize| {
-        let from = at(from, content.len());
-        from..(from + len).min(content.len())
-    };
-    match edit {
-        Edit::Insert(offset, bytes) => {
-            let offset = at(*offset, content.len());
-            content.splice(offset..offset, bytes.iter().copied());
-        }
-        Edit::Delete(from, len) => {
-            let range = cut(content, *from, *len);
-            content.drain(range);
-        }
-        Edit::Overwrite(from, bytes) => {
-            let range = cut(content, *from, bytes.len());
-            let len = range.len();
-            content[range].copy_from_slice(&bytes[..len]);
-        }
-        Edit::Move(from, len, to) => {
-            let range = cut(content, *from, *len);
-            let moved: Vec<u8> = content.drain(range).collect();
-            let to = at(*to, content.len());
-            content.splice(to..to, moved);
-        }
-        Edit::Duplicate(from, len, to) => {
-            let range = cut(content, *from, *len);
-            let copied = content[range].to_vec();
-            let to = at(*to, content.len());
-            content.splice(to..to, copied);
-        }
-        Edit::Zeros(from, len) => {
-            let range = cut(content, *from, *len);
-            content[range].fill(0);
-        }
-    }
-}
-
-fn edit() -> impl Strategy<Value = Edit> {
-    let at = || 0..20_000_usize;
-    let bytes = || prop::collection::vec(any::<u8>(), 0..300);
-    prop_oneof![
-        (at(), bytes()).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
-        (at(), 0..2000_usize).prop_map(|(at, len)| Edit::Delete(at, len)),
-        (at(), bytes()).prop_map(|(at, bytes)| Edit::Overwrite(at, bytes)),
-        (at(), 0..4000_usize, at()).prop_map(|(from, len, to)| Edit::Move(from, len, to)),
-        (at(), 0..4000_usize, at()).prop_map(|(from, len, to)| Edit::Duplicate(from, len, to)),
-        (at(), 0..4000_usize).prop_map(|(from, len)| Edit::Zeros(from, len)),
-    ]
-}
-
-/// Contents of the kinds that differ for a finder: noise, few values, one value, a short period.
-fn base() -> impl Strategy<Value = Vec<u8>> {
-    let len = prop_oneof![0..10_usize, 60..70_usize, 120..140_usize, 0..20_000_usize];
-    (any::<u64>(), len, 0..4_u8).prop_map(|(seed, len, kind)| match kind {
-        0 => noise(seed, len),
-        1 => noise(seed, len).iter().map(|byte| byte & 1).collect(),
-        2 => vec![seed as u8 & 1; len],
-        _ => noise(seed, 7).into_iter().cycle().take(len).collect(),
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
@@ -188,26 +90,11 @@ proptest! {
         shift in 0..3000_usize,
         block_len in prop_oneof![Just(700_u32), Just(4096), Just(65_536)],
     ) {
-        let mut new = Vec::new();
-        let mut ranges = Vec::new();
-        for (index, (is_hole, len)) in lens.iter().enumerate() {
-            ranges.push((*is_hole, new.len(), *len));
-            if *is_hole {
-                new.resize(new.len() + *len as usize, 0);
-            } else {
-                new.extend(noise(seed ^ index as u64, *len as usize));
-            }
-        }
-        let parts: Vec<_> = ranges
-            .iter()
-            .map(|&(is_hole, start, len)| match is_hole {
-                true => Part::Hole(len),
-                false => Part::Bytes(&new[start..start + len as usize]),
-            })
-            .collect();
+        let (new, parts) = content_with_holes(seed, &lens);
         // The base is the same content behind some other bytes, in which holes are zeros.
         let mut base = noise(!seed, shift);
         base.extend_from_slice(&new);
+        let parts: Vec<_> = parts.iter().map(|part| part.of(&new)).collect();
         let (extents, _) = find(&base, block_len, &parts);
         prop_assert_eq!(compose(&base, &extents), new);
     }
