@@ -10,7 +10,6 @@ mod alternate;
 mod compare;
 mod demo;
 mod figure;
-mod heap;
 mod plot;
 mod random;
 mod real_files;
@@ -25,6 +24,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use byteback_heap::CountingHeap;
 use clap::{Parser, Subcommand};
 
 use crate::report::Record;
@@ -34,9 +34,9 @@ use crate::rig::process::is_interrupted;
 /// As a shell reports a program that SIGINT ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Counts what suites ask it to count; see the module.
+/// Counts what suites ask it to count; see `byteback-heap`.
 #[global_allocator]
-static HEAP: heap::CountingHeap = heap::CountingHeap;
+static HEAP: CountingHeap = CountingHeap;
 
 /// Measure Byteback beside its peers.
 #[derive(Parser)]

@@ -3,104 +3,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::ffi::{OsStr, OsString};
-use std::io;
+mod imagined;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use byteback_extents::ByteRange;
+use byteback_heap::{CountingHeap, used_by};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
-use byteback_host::tree::{FileKind, Stat};
-use byteback_oplog::{ChangeList, ChangesCursor, ChangesTotals, Log, NodeId, PageLimits, TreeView, WholeReason};
+use byteback_oplog::{ChangeList, ChangesCursor, ChangesTotals, Log, NodeId, PageLimits, WholeReason};
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call is handed on to the system's allocator as it came; only numbers are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use imagined::{Imagined, PER_DIRECTORY};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 /// The most memory that was in use during `work`, beyond what was before, in bytes.
 fn peak_of(work: impl FnOnce()) -> usize {
-    let before = LIVE.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    work();
-    PEAK.load(Ordering::Relaxed).saturating_sub(before)
-}
-
-const PER_DIRECTORY: u64 = 1000;
-
-/// Directories of a thousand files each, none of which exists.
-struct Imagined {
-    files: u64,
-}
-
-fn stat(inode: u64, kind: FileKind) -> Stat {
-    Stat {
-        kind,
-        mode: 0o644,
-        nlink: 1,
-        uid: 1000,
-        gid: 1000,
-        rdev: 0,
-        size: 10,
-        blocks: 8,
-        block_size: 4096,
-        mount_id: None,
-        atime_ns: 0,
-        mtime_ns: 0,
-        ctime_ns: 0,
-        btime_ns: Some(0),
-        dev: 7,
-        ino: inode,
-    }
-}
-
-impl TreeView for Imagined {
-    type Dir = Option<u64>;
-
-    fn root(&self) -> io::Result<(Self::Dir, Stat)> {
-        Ok((None, stat(2, FileKind::Dir)))
-    }
-
-    fn enter(&self, _: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir> {
-        Ok(Some(name.to_str().unwrap().parse().unwrap()))
-    }
-
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>> {
-        Ok(match dir {
-            None => (0..self.files / PER_DIRECTORY)
-                .map(|number| (OsString::from(number.to_string()), stat(10 + number, FileKind::Dir)))
-                .collect(),
-            Some(dir) => (0..PER_DIRECTORY)
-                .map(|number| {
-                    let name = OsString::from(format!("a file with a name {number}.dat"));
-                    (name, stat(1_000_000 + dir * PER_DIRECTORY + number, FileKind::File))
-                })
-                .collect(),
-        })
-    }
+    usize::try_from(used_by(work).1.peak_bytes).unwrap()
 }
 
 fn read_all(list: &ChangeList) -> ChangesTotals {

@@ -8,8 +8,8 @@
     reason = "a measurement, for people"
 )]
 
-use std::ffi::{OsStr, OsString};
-use std::io;
+mod imagined;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,62 +18,10 @@ use byteback_extents::ByteRange;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
-use byteback_host::tree::{FileKind, Stat};
-use byteback_oplog::{ChangesCursor, Close, Fence, Log, NodeId, NodeKind, PageLimits, Settler, TreeView};
+use byteback_host::tree::FileKind;
+use byteback_oplog::{ChangesCursor, Close, Fence, Log, NodeId, NodeKind, PageLimits, Settler};
 
-const PER_DIRECTORY: u64 = 1000;
-
-/// Directories of a thousand files each, none of which exists.
-struct Imagined {
-    files: u64,
-}
-
-fn stat(inode: u64, kind: FileKind) -> Stat {
-    Stat {
-        kind,
-        mode: 0o644,
-        nlink: 1,
-        uid: 1000,
-        gid: 1000,
-        rdev: 0,
-        size: inode * 4096,
-        blocks: inode * 8,
-        block_size: 4096,
-        mount_id: None,
-        atime_ns: 1_600_000_000_000_000_000,
-        mtime_ns: 1_600_000_000_000_000_000 + i64::try_from(inode).unwrap(),
-        ctime_ns: 1_600_000_000_000_000_000 + i64::try_from(inode).unwrap(),
-        btime_ns: Some(1_600_000_000_000_000_000),
-        dev: 7,
-        ino: inode,
-    }
-}
-
-impl TreeView for Imagined {
-    type Dir = Option<u64>;
-
-    fn root(&self) -> io::Result<(Self::Dir, Stat)> {
-        Ok((None, stat(2, FileKind::Dir)))
-    }
-
-    fn enter(&self, _: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir> {
-        Ok(Some(name.to_str().unwrap()[1..].parse().unwrap()))
-    }
-
-    fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>> {
-        Ok(match dir {
-            None => (0..self.files / PER_DIRECTORY)
-                .map(|number| (OsString::from(format!("d{number}")), stat(10 + number, FileKind::Dir)))
-                .collect(),
-            Some(dir) => (0..PER_DIRECTORY)
-                .map(|number| {
-                    let name = OsString::from(format!("a file with a name {number}.dat"));
-                    (name, stat(1_000_000 + dir * PER_DIRECTORY + number, FileKind::File))
-                })
-                .collect(),
-        })
-    }
-}
+use imagined::{Imagined, PER_DIRECTORY, stat};
 
 /// Knows in which order the scan gives numbers: the root, the directories, then the files of the last directory first.
 struct Settled {

@@ -8,6 +8,7 @@ use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NameChange,
     NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
+use byteback_heap::{CountingHeap, used_by};
 use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
 use byteback_server::{Server, ServerConfig};
 use byteback_store::{Store, StoreLimits};
@@ -15,40 +16,14 @@ use byteback_sync::{
     BackupOptions, ClientOptions, RestoreOptions, ServerClient, Silent, SnapshotSpec, VerifyOptions, backup, join,
     restore, verify,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call is handed on to the system's allocator as it came; only numbers are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: CountingHeap = CountingHeap;
 
 /// The most memory that was in use during `work`, beyond what was before, in bytes.
 fn peak_of(work: impl FnOnce()) -> usize {
-    let before = LIVE.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    work();
-    PEAK.load(Ordering::Relaxed).saturating_sub(before)
+    usize::try_from(used_by(work).1.peak_bytes).unwrap()
 }
 
 /// A tree of one file whose bytes are made while they are read.

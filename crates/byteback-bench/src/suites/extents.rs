@@ -7,10 +7,10 @@
 use std::hint::black_box;
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet, ExtentValue};
+use byteback_heap::used_by;
 use rangemap::{RangeMap, RangeSet};
 
 use crate::alternate::{Contender, Measures, alternate};
-use crate::heap::live_bytes_after;
 use crate::random::Random;
 use crate::report::{Goal, Metric, OURS, Record, record};
 use crate::{Options, SuiteError};
@@ -233,11 +233,11 @@ fn measure<S>(
     let elapsed_s = thread_cpu_s() - start_s;
     drop(built);
     let mut built: Vec<S> = (0..structures).map(|_| new()).collect();
-    let ((), live_bytes) = live_bytes_after(|| insert_all(&mut built, ranges, insert));
+    let ((), used) = used_by(|| insert_all(&mut built, ranges, insert));
     let extents: usize = built.iter().map(len).sum();
     Measures::from([
         ("insert", elapsed_s * 1e9 / ranges.len() as f64),
-        ("memory", live_bytes as f64 / extents as f64),
+        ("memory", used.live_bytes as f64 / extents as f64),
     ])
 }
 
