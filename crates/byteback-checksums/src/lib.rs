@@ -1,11 +1,15 @@
 //! Checksums of blocks that exist already, so that nobody has to read content to know that it did not change.
 //!
-//! One source so far: the client's own store ([`ChecksumStore`]), which remembers what a server has of each file, block by block, since
-//! the last backup. What file systems and storage systems keep will come beside it.
+//! - [`source`]: what all sources have in common: which checksums, of which blocks, and how it is known that they are of what the file
+//!   holds now.
+//! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
+//! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
 //!
-//! This crate knows neither deltas nor our network protocol; a file is a number, and a version of all of them is a number.
+//! This crate knows neither deltas nor our network protocol; in the store a file is a number, and a version of all of them is a number.
 
 mod backend;
+pub mod btrfs;
+pub mod source;
 mod store;
 
 pub use store::{BLOCK_LEN, ChecksumError, ChecksumStore, Session, Sum};

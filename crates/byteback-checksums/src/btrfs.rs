@@ -1,0 +1,582 @@
+//! The checksums that btrfs keeps of every sector of data, read through its tree search (SkySync sections 3.1 and 3.4, which read them
+//! with btrfs-progs).
+//!
+//! Words: a *sector* is what one checksum is of (4 KiB mostly); an *extent* is a stretch of a file with one place on the disk; an *address*
+//! is btrfs's logical one. A *transaction* gathers changes of the trees until they are committed; the file system's *generation* is the
+//! number of the one that is being gathered, and an extent's that of the one that made it.
+//!
+//! ## When a checksum counts
+//!
+//! What has a checksum is never overwritten in place: a changed sector gets a new extent, at a new address or of a new generation. So
+//! what must be shown is that the file still consists of the same extents, and that the checksums are of those extents.
+//!
+//! 1. *Still*: the time of the last change is older than the grain of the kernel's clock, so that a later change has another one.
+//!    (A file that is written all the time never gets there: [`SourceError::Busy`].)
+//! 2. *Flushed*: what is in memory only has no checksums yet, and the trees show what was there before. [`Kernel::flush`] waits for
+//!    writers at work, writes what is dirty and waits until the trees show it. Identity, length and times are as in 1, or we begin anew.
+//! 3. *Listed and scanned*, window by window: the list of extents, then their checksums by address. An address that is freed is given
+//!    to others only in a later transaction, so nothing that was scanned belongs to others if the generation did not move between
+//!    the list and the end of the scan. If it did, the window is done again, smaller ones each time.
+//! 4. *Flushed again, listed again* ([`Extraction::finish`]): the digest over all items of the list (place in the file, address,
+//!    generation, inline content) is that of 3, and identity, length and times are those of 1. Otherwise: changed meanwhile.
+//!
+//! 4 alone sees every change of content: a write, also one through `mmap` or `O_DIRECT`, makes a new extent; a hole that is punched, a
+//! truncation, a clone from elsewhere change the list. What moves an extent without changing content (balance, defragmentation,
+//! deduplication) changes the list too, and costs another attempt. The times are the second witness: they see what returns to
+//! extents that were there before (a clone back from a snapshot).
+//!
+//! What nobody can see: device memory that is written to through a pinned `mmap` page of the file (RDMA) while the kernel believes the
+//! page to be clean. Neither does the kernel's own writeback, nor any backup program.
+//!
+//! ## What it does not do
+//!
+//! Checksums of compressed extents are of the compressed bytes: they are not told. `BTRFS_IOC_GET_CSUMS` (Linux 7.2), which needs no root,
+//! is not used: sectors without a checksum come as undefined bytes from it as far as is known, and no kernel to test on was at hand. With
+//! the format's experimental second extent tree there are several checksum trees; sectors of others than the first are unknown.
+
+mod items;
+mod kernel;
+mod scan;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use byteback_extents::ByteRange;
+use byteback_host::clock::Clock;
+use byteback_host::tree::{FileKind, Stat};
+
+use self::items::{Body, Extent, FsInfo, Items, Malformed};
+use self::kernel::{Kernel, Query, RealKernel};
+use self::scan::{Found, Wanted};
+use crate::source::{Extraction, Layout, Result, Run, SourceError, Stamp, Tail, Unknown};
+
+/// What `statfs` says of btrfs.
+const BTRFS_MAGIC: i64 = 0x9123_683e;
+
+const EXTENT_DATA: u32 = 108;
+
+/// Two changes of a file within this time may leave it with the same times: kernels stamp with the tick of their clock, 10 ms at
+/// worst.
+const TIME_GRAIN: Duration = Duration::from_millis(20);
+
+/// How often a file is given time to come to rest before it is called busy.
+const STILL_ATTEMPTS: u32 = 5;
+
+/// Extents of a window at most, and bytes of data (which one extent more may exceed).
+const WINDOW_EXTENTS: usize = 1 << 16;
+const WINDOW_DATA_BYTES: u64 = 512 << 20;
+
+/// How often a window is done again because a transaction ended meanwhile, each time with an eighth of the extents.
+const WINDOW_ATTEMPTS: u32 = 6;
+
+fn malformed(Malformed(what): Malformed) -> SourceError {
+    SourceError::Malformed(what)
+}
+
+fn search_failed(source: io::Error) -> SourceError {
+    match source.raw_os_error() {
+        Some(libc::EPERM) => SourceError::NeedsRoot,
+        Some(libc::ENOTTY | libc::EOPNOTSUPP) => SourceError::NotHere("the kernel has no tree search"),
+        _ => SourceError::Io {
+            what: "search the file system's trees",
+            source,
+        },
+    }
+}
+
+/// What must be known of the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Filesystem {
+    layout: Layout,
+    sector_len: u32,
+    node_len: u32,
+}
+
+impl Filesystem {
+    fn sum_len(&self) -> usize {
+        self.layout.kind.len_bytes()
+    }
+
+    /// How many bytes of data the longest checksum item covers, and more.
+    fn item_reach(&self) -> u64 {
+        u64::from(self.node_len) / self.sum_len() as u64 * u64::from(self.sector_len)
+    }
+}
+
+/// How much work an extraction was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Searches of the file's extents.
+    pub list_searches: u64,
+    /// Searches of checksums.
+    pub sum_searches: u64,
+    /// Windows that were done again because a transaction ended meanwhile.
+    pub windows_again: u64,
+}
+
+/// Begins an extraction from `file`, which is open for reading and lies on btrfs. Waits at most a fraction of a second for it to come to rest, and as
+/// long as it takes until what was written to it is on the disk.
+///
+/// # Errors
+/// [`SourceError::NotHere`] for anything that is not a regular file on btrfs; [`SourceError::NeedsRoot`] without `CAP_SYS_ADMIN`;
+/// [`SourceError::Busy`] if it does not come to rest.
+pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsExtraction<'file>> {
+    let file = file.as_fd();
+    refuse_others(file)?;
+    Ok(BtrfsExtraction(Passage::begin(RealKernel::new(file), clock)?))
+}
+
+/// Whether the file is still, to the byte, what an extraction with this stamp described. False if that cannot be proven.
+///
+/// # Errors
+/// As [`begin`].
+pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Result<bool> {
+    let mut extraction = begin(file, clock)?;
+    if !extraction.0.is_of(stamp) {
+        return Ok(false);
+    }
+    extraction.0.list_rest()?;
+    match extraction.finish() {
+        Ok(now) => Ok(now == *stamp),
+        Err(SourceError::ChangedMeanwhile) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel itself says which file system this is; an ioctl may be answered by whoever serves a FUSE file system.
+fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
+    let statfs = rustix::fs::fstatfs(file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
+    // The width of the field differs between machines.
+    #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
+    let magic = statfs.f_type as i64 & 0xffff_ffff;
+    match magic == BTRFS_MAGIC {
+        true => Ok(()),
+        false => Err(SourceError::NotHere("the file does not lie on btrfs")),
+    }
+}
+
+/// One passage through a file's checksums; see [`begin`].
+#[derive(Debug)]
+pub struct BtrfsExtraction<'file>(Passage<RealKernel<'file>>);
+
+impl BtrfsExtraction<'_> {
+    /// How much work it was so far.
+    #[must_use]
+    pub fn effort(&self) -> Effort {
+        self.0.effort
+    }
+}
+
+impl Extraction for BtrfsExtraction<'_> {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        self.0.next_run()
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        self.0.finish()
+    }
+}
+
+/// What is known of a stretch; [`Run`] with the place of the checksums instead of themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// The number of its first checksum.
+    Sums(usize),
+    Zeros,
+    Unknown(Unknown),
+}
+
+/// The list of a file's extents, gone through once.
+#[derive(Debug)]
+struct List {
+    /// The offset from which the next search goes on; `None`: everything was listed.
+    from: Option<u64>,
+    /// Up to where the file is covered.
+    end: u64,
+    digest: blake3::Hasher,
+}
+
+impl List {
+    fn new() -> Self {
+        Self {
+            from: Some(0),
+            end: 0,
+            digest: blake3::Hasher::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Passage<K> {
+    kernel: K,
+    filesystem: Filesystem,
+    /// The file at rest.
+    stat: Stat,
+    list: List,
+    /// Up to where the windows so far go.
+    window_end: u64,
+    /// What is known of the current window, ascending.
+    runs: Vec<(ByteRange, Known)>,
+    next: usize,
+    found: Found,
+    effort: Effort,
+}
+
+impl<K: Kernel> Passage<K> {
+    fn begin(mut kernel: K, clock: &dyn Clock) -> Result<Self> {
+        let (filesystem, _) = ask(&kernel)?;
+        // Whoever may not search shall know it before anything is written to the disk for him.
+        let nothing = Query {
+            tree: 0,
+            objectid: u64::MAX,
+            item_type: EXTENT_DATA,
+            offset_min: u64::MAX,
+            offset_max: u64::MAX,
+        };
+        kernel.search(&nothing).map_err(search_failed)?;
+        let stat = rest(&kernel, clock)?;
+        Ok(Self {
+            kernel,
+            filesystem,
+            stat,
+            list: List::new(),
+            window_end: 0,
+            runs: Vec::new(),
+            next: 0,
+            found: Found::default(),
+            effort: Effort::default(),
+        })
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.filesystem.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.stat.size
+    }
+
+    /// Whether the stamp is of the file as `stat` shows it.
+    fn is_of(&self, stamp: &Stamp) -> bool {
+        Stamp {
+            witness: stamp.witness,
+            ..Stamp::of(&self.stat)
+        } == *stamp
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        while self.next >= self.runs.len() {
+            if self.window_end >= self.stat.size {
+                return Ok(None);
+            }
+            self.next_window()?;
+        }
+        let Some(&(range, known)) = self.runs.get(self.next) else {
+            return Ok(None);
+        };
+        self.next += 1;
+        Ok(Some(match known {
+            Known::Zeros => Run::Zeros { range },
+            Known::Unknown(why) => Run::Unknown { range, why },
+            Known::Sums(first) => {
+                let sum_len = self.filesystem.sum_len();
+                let count = usize::try_from(self.filesystem.layout.block_count(range)).unwrap_or(usize::MAX);
+                let sums = self.found.sums.get(first * sum_len..(first + count) * sum_len);
+                Run::Sums {
+                    range,
+                    sums: sums.unwrap_or_default(),
+                }
+            }
+        }))
+    }
+
+    /// Lists the next extents and finds their checksums, within one transaction.
+    fn next_window(&mut self) -> Result<()> {
+        let mut extents_max = WINDOW_EXTENTS;
+        for _ in 0..WINDOW_ATTEMPTS {
+            let (_, before) = ask(&self.kernel)?;
+            let mut list = List {
+                digest: self.list.digest.clone(),
+                ..self.list
+            };
+            let (mut extents, mut data_bytes) = (Vec::new(), 0);
+            let mut note = |extent: Extent| {
+                data_bytes += match extent.body {
+                    Body::Data { .. } => extent.len_bytes,
+                    _ => 0,
+                };
+                extents.push(extent);
+                extents.len() < extents_max && data_bytes < WINDOW_DATA_BYTES
+            };
+            list_extents(
+                &mut self.kernel,
+                &self.filesystem,
+                &self.stat,
+                &mut list,
+                &mut self.effort,
+                &mut note,
+            )?;
+            self.find_sums(&extents)?;
+            let (_, after) = ask(&self.kernel)?;
+            if before == after {
+                // A list that is exhausted leaves a hole up to the end.
+                let end = match list.from {
+                    Some(_) => list.end.min(self.stat.size),
+                    None => self.stat.size,
+                };
+                self.describe(&extents, end)?;
+                self.window_end = end;
+                self.list = list;
+                return Ok(());
+            }
+            self.effort.windows_again += 1;
+            extents_max = (extents_max / 8).max(64);
+        }
+        Err(SourceError::Busy)
+    }
+
+    /// Finds the checksums of what has some, in the order of `extents`.
+    fn find_sums(&mut self, extents: &[Extent]) -> Result<()> {
+        let sector_len = u64::from(self.filesystem.sector_len);
+        let (mut wanted, mut count) = (Vec::new(), 0);
+        for extent in extents {
+            if let Body::Data { address } = extent.body {
+                let sectors = sectors_in_file(extent, self.stat.size, sector_len);
+                if sectors > 0 {
+                    wanted.push(Wanted {
+                        address,
+                        end: address + sectors * sector_len,
+                        first: count,
+                    });
+                    count += usize::try_from(sectors).unwrap_or(0);
+                }
+            }
+        }
+        self.found.reset(count, self.filesystem.sum_len());
+        self.effort.sum_searches += scan::scan(&mut self.kernel, &self.filesystem, &mut wanted, &mut self.found)?;
+        Ok(())
+    }
+
+    /// Makes the runs of a window that ends at `end`.
+    fn describe(&mut self, extents: &[Extent], end: u64) -> Result<()> {
+        let sector_len = u64::from(self.filesystem.sector_len);
+        self.runs.clear();
+        self.next = 0;
+        let mut runs = Runs {
+            runs: &mut self.runs,
+            at: self.window_end,
+            end,
+            sector_len,
+        };
+        let mut first = 0_usize;
+        for extent in extents {
+            runs.up_to(extent.start, Known::Zeros);
+            match extent.body {
+                Body::Zeros => runs.up_to(extent.end(), Known::Zeros),
+                Body::Unknown(why) => runs.up_to(extent.end(), Known::Unknown(why)),
+                Body::Data { .. } => {
+                    let sectors = sectors_in_file(extent, self.stat.size, sector_len);
+                    let sectors = usize::try_from(sectors).unwrap_or(usize::MAX);
+                    let is_present = self.found.is_present.get(first..first.saturating_add(sectors));
+                    let is_present = is_present.ok_or(SourceError::Malformed("more sectors than were looked for"))?;
+                    let mut at = extent.start;
+                    for same in is_present.chunk_by(|one, other| one == other) {
+                        at += same.len() as u64 * sector_len;
+                        let known = match same.first() {
+                            Some(true) => Known::Sums(first),
+                            _ => Known::Unknown(Unknown::NotSummed),
+                        };
+                        runs.up_to(at, known);
+                        first += same.len();
+                    }
+                }
+            }
+        }
+        runs.up_to(end, Known::Zeros);
+        Ok(())
+    }
+
+    /// Goes through the rest of the list without looking for checksums.
+    fn list_rest(&mut self) -> Result<()> {
+        list_extents(
+            &mut self.kernel,
+            &self.filesystem,
+            &self.stat,
+            &mut self.list,
+            &mut self.effort,
+            &mut |_| true,
+        )
+    }
+
+    fn finish(mut self) -> Result<Stamp> {
+        self.list_rest()?;
+        self.kernel.flush().map_err(SourceError::io("write what is dirty"))?;
+        let mut list = List::new();
+        list_extents(
+            &mut self.kernel,
+            &self.filesystem,
+            &self.stat,
+            &mut list,
+            &mut self.effort,
+            &mut |_| true,
+        )?;
+        let (before, after) = (self.list.digest.finalize(), list.digest.finalize());
+        let stat = self
+            .kernel
+            .stat()
+            .map_err(SourceError::io("ask for the file's times"))?;
+        if before != after || !is_same(&self.stat, &stat) {
+            return Err(SourceError::ChangedMeanwhile);
+        }
+        Ok(Stamp {
+            witness: *after.as_bytes(),
+            ..Stamp::of(&stat)
+        })
+    }
+}
+
+/// Asks what the file system is like, and for its generation.
+fn ask(kernel: &impl Kernel) -> Result<(Filesystem, u64)> {
+    let bytes = kernel.fs_info().map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOTTY | libc::EOPNOTSUPP) => SourceError::NotHere("the file does not lie on btrfs"),
+        _ => SourceError::io("ask what the file system is like")(source),
+    })?;
+    let info = FsInfo::parse(&bytes).map_err(malformed)?;
+    let info = info.ok_or(SourceError::NotHere(
+        "the kernel does not tell which checksums there are",
+    ))?;
+    let filesystem = Filesystem {
+        layout: Layout {
+            kind: info.kind,
+            salt: Vec::new(),
+            block_len: info.sector_len,
+            tail: Tail::ZeroPadded,
+        },
+        sector_len: info.sector_len,
+        node_len: info.node_len,
+    };
+    Ok((filesystem, info.generation))
+}
+
+/// Waits until the file's times would show any further change, and its trees show all former ones.
+fn rest(kernel: &impl Kernel, clock: &dyn Clock) -> Result<Stat> {
+    let ask = || kernel.stat().map_err(SourceError::io("ask for the file's times"));
+    let grain_ns = i64::try_from(TIME_GRAIN.as_nanos()).unwrap_or(i64::MAX);
+    for _ in 0..STILL_ATTEMPTS {
+        let before = ask()?;
+        if before.kind != FileKind::File {
+            return Err(SourceError::NotHere("not a regular file"));
+        }
+        if clock.now_ns().saturating_sub(before.ctime_ns) <= grain_ns {
+            clock.sleep(TIME_GRAIN + Duration::from_millis(1));
+            continue;
+        }
+        kernel.flush().map_err(SourceError::io("write what is dirty"))?;
+        if is_same(&before, &ask()?) {
+            return Ok(before);
+        }
+    }
+    Err(SourceError::Busy)
+}
+
+/// Whether no change of content lies between the two.
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    Stamp::of(one) == Stamp::of(other)
+}
+
+/// How many sectors of an extent of data lie in a file of this length; the last one may lie there in part.
+fn sectors_in_file(extent: &Extent, len_bytes: u64, sector_len: u64) -> u64 {
+    extent
+        .end()
+        .min(len_bytes)
+        .saturating_sub(extent.start)
+        .div_ceil(sector_len)
+}
+
+/// Gives the extents that `list` has not come to yet to `note`, until that says that it has enough.
+fn list_extents(
+    kernel: &mut impl Kernel,
+    filesystem: &Filesystem,
+    stat: &Stat,
+    list: &mut List,
+    effort: &mut Effort,
+    note: &mut dyn FnMut(Extent) -> bool,
+) -> Result<()> {
+    while let Some(from) = list.from {
+        let query = Query {
+            tree: 0,
+            objectid: stat.ino,
+            item_type: EXTENT_DATA,
+            offset_min: from,
+            offset_max: u64::MAX,
+        };
+        let (count, bytes) = kernel.search(&query).map_err(search_failed)?;
+        effort.list_searches += 1;
+        if count == 0 {
+            list.from = None;
+        }
+        for item in Items::new(bytes, count) {
+            let item = item.map_err(malformed)?;
+            if item.objectid != stat.ino
+                || item.item_type != EXTENT_DATA
+                || list.from.is_none_or(|from| item.offset < from)
+            {
+                return Err(SourceError::Malformed("a file extent that was not asked for"));
+            }
+            let extent = Extent::parse(item.offset, item.body, filesystem.sector_len).map_err(malformed)?;
+            if extent.start < list.end {
+                return Err(SourceError::Malformed("file extents that overlap"));
+            }
+            list.end = extent.end();
+            list.from = item.offset.checked_add(1);
+            list.digest.update(&item.offset.to_le_bytes());
+            list.digest.update(&(item.body.len() as u64).to_le_bytes());
+            list.digest.update(item.body);
+            if !note(extent) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The runs of a window as they grow.
+struct Runs<'a> {
+    runs: &'a mut Vec<(ByteRange, Known)>,
+    at: u64,
+    end: u64,
+    sector_len: u64,
+}
+
+impl Runs<'_> {
+    /// `known` is what is known from where the last run ended up to `end`. What lies behind the window does not count.
+    fn up_to(&mut self, end: u64, known: Known) {
+        let Some(range) = ByteRange::new(self.at, end.min(self.end)) else {
+            return;
+        };
+        self.at = range.end();
+        // Neighbours of one kind are one run; checksums follow each other as their sectors do.
+        if let Some((last, before)) = self.runs.last_mut() {
+            let is_same = match (*before, known) {
+                (Known::Sums(first), Known::Sums(next)) => {
+                    first as u64 + last.len_bytes().div_ceil(self.sector_len) == next as u64
+                }
+                (before, known) => before == known,
+            };
+            if is_same {
+                *last = last.hull(range);
+                return;
+            }
+        }
+        self.runs.push((range, known));
+    }
+}

@@ -1,0 +1,381 @@
+//! What every source of existing checksums has in common (SkySync section 3.1).
+//!
+//! Words: a *source* is whoever keeps checksums of a file's blocks already. A [`Layout`] says which checksums, of which blocks. A
+//! [`Run`] is a stretch of the file about which one thing is known: its checksums, that it is zeros, or nothing. An *extraction* goes
+//! through one open file once, its runs ascending, without gaps, from byte 0 to the end. A [`Stamp`] says which state of the file
+//! they are of.
+//!
+//! Invariant: what an extraction told counts only after [`Extraction::finish`]. Then all of it describes the file as it was at one moment
+//! after the extraction began. If anything changed meanwhile, `finish` says so and everything that was told is void: a checksum of
+//! what the file no longer holds would keep a change from being sent.
+//!
+//! [`FileChecksums::collect`] does that for whoever can hold the checksums of a whole file in memory (0.1 % of it for CRC-32C), and tries
+//! again a few times.
+
+use std::io;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{Identity, Stat};
+
+/// Which function a checksum is. Checksums are bytes, in the order that is given here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// CRC-32C (Castagnoli) as in iSCSI, all ones before and inverted after; little-endian.
+    Crc32c,
+    /// CRC-32 as in zlib; little-endian.
+    Crc32,
+    /// CRC-64/NVME; little-endian.
+    Crc64Nvme,
+    /// XXH64 with seed 0; little-endian.
+    Xxh64,
+    /// SHA-256.
+    Sha256,
+    /// SHA-512.
+    Sha512,
+    /// BLAKE2b with 32 bytes, without a key.
+    Blake2b256,
+    /// The four sums of ZFS's fletcher4 over little-endian words; each little-endian.
+    Fletcher4,
+    /// The first 16 bytes of BLAKE3. A source that keys it cannot be compared with another one; its layout has a salt then.
+    Blake3Keyed128,
+}
+
+impl Kind {
+    /// Bytes of one checksum.
+    #[must_use]
+    pub const fn len_bytes(self) -> usize {
+        match self {
+            Self::Crc32c | Self::Crc32 => 4,
+            Self::Crc64Nvme | Self::Xxh64 => 8,
+            Self::Blake3Keyed128 => 16,
+            Self::Sha256 | Self::Blake2b256 | Self::Fletcher4 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody can make two such blocks.
+    #[must_use]
+    pub const fn is_strong(self) -> bool {
+        matches!(
+            self,
+            Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3Keyed128
+        )
+    }
+}
+
+/// What the checksum of a last block that is shorter than others covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// The bytes that there are.
+    AsIs,
+    /// Those, and zeros up to the length of a block.
+    ZeroPadded,
+}
+
+/// Which checksums a source has of a file, and of which blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// The function.
+    pub kind: Kind,
+    /// What is fed to it before each block (or is its key, if the function has one); mostly nothing.
+    pub salt: Vec<u8>,
+    /// Bytes of a block; blocks begin at multiples of it. Never 0.
+    pub block_len: u32,
+    /// What becomes of a shorter last block.
+    pub tail: Tail,
+}
+
+impl Layout {
+    /// How many blocks a range has that begins at a block's start.
+    #[must_use]
+    pub fn block_count(&self, range: ByteRange) -> u64 {
+        range.len_bytes().div_ceil(u64::from(self.block_len))
+    }
+
+    /// The checksum that the source would have of `block`, which is as long as a block, or shorter as the file's last one, appended to
+    /// `sums`: what is unknown can be filled in by reading. False, and nothing appended, for functions that no source of this crate has.
+    #[must_use]
+    pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) -> bool {
+        let padding = match self.tail {
+            Tail::AsIs => 0,
+            Tail::ZeroPadded => (self.block_len as usize).saturating_sub(block.len()),
+        };
+        let zeros;
+        let padding = match padding {
+            0 => &[][..],
+            len => {
+                zeros = vec![0; len];
+                &zeros
+            }
+        };
+        match self.kind {
+            Kind::Crc32c => {
+                let crc = [&self.salt, block, padding]
+                    .iter()
+                    .fold(0, |crc, bytes| crc32c::crc32c_append(crc, bytes));
+                sums.extend_from_slice(&crc.to_le_bytes());
+            }
+            Kind::Xxh64 => {
+                let mut hasher = xxhash_rust::xxh64::Xxh64::new(0);
+                for bytes in [&self.salt, block, padding] {
+                    hasher.update(bytes);
+                }
+                sums.extend_from_slice(&hasher.digest().to_le_bytes());
+            }
+            Kind::Sha256 => self.append_digest::<sha2::Sha256>(block, padding, sums),
+            Kind::Sha512 => self.append_digest::<sha2::Sha512>(block, padding, sums),
+            Kind::Blake2b256 => self.append_digest::<Blake2b256>(block, padding, sums),
+            Kind::Blake3Keyed128 => {
+                let Ok(key) = <&[u8; 32]>::try_from(self.salt.as_slice()) else {
+                    return false;
+                };
+                let mut hasher = blake3::Hasher::new_keyed(key);
+                hasher.update(block).update(padding);
+                sums.extend_from_slice(&hasher.finalize().as_bytes()[..16]);
+            }
+            Kind::Crc32 | Kind::Crc64Nvme | Kind::Fletcher4 => return false,
+        }
+        true
+    }
+
+    fn append_digest<D: sha2::Digest>(&self, block: &[u8], padding: &[u8], sums: &mut Vec<u8>) {
+        let mut hasher = D::new();
+        for bytes in [&self.salt, block, padding] {
+            hasher.update(bytes);
+        }
+        sums.extend_from_slice(&hasher.finalize());
+    }
+}
+
+type Blake2b256 = blake2::Blake2b<blake2::digest::consts::U32>;
+
+/// Why a source has no checksums for a stretch of a file. It has to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unknown {
+    /// The content lies in the metadata, which has checksums of its own.
+    Inline,
+    /// The checksums are of compressed bytes, and equal content may be compressed in many ways.
+    Compressed,
+    /// As before, with an encoding that this program does not know.
+    Encoded,
+    /// Nobody summed it: `chattr +C`, `nodatasum`, or a block that the source was never told of.
+    NotSummed,
+}
+
+/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run<'a> {
+    /// The checksums of its blocks.
+    Sums {
+        /// The stretch.
+        range: ByteRange,
+        /// One checksum after the other, as many as there are blocks.
+        sums: &'a [u8],
+    },
+    /// It reads as zeros: a hole, or space that nothing was written to.
+    Zeros {
+        /// The stretch.
+        range: ByteRange,
+    },
+    /// Nothing is known.
+    Unknown {
+        /// The stretch.
+        range: ByteRange,
+        /// Why.
+        why: Unknown,
+    },
+}
+
+impl Run<'_> {
+    /// The stretch.
+    #[must_use]
+    pub fn range(&self) -> ByteRange {
+        match *self {
+            Self::Sums { range, .. } | Self::Zeros { range } | Self::Unknown { range, .. } => range,
+        }
+    }
+}
+
+/// Which state of which file was described. A source that made one tells whether the file is still in that state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// Which file.
+    pub identity: Identity,
+    /// Its length.
+    pub len_bytes: u64,
+    /// When its bytes last changed, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// When its bytes or metadata last changed, in nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// What else the source goes by (btrfs: a digest of the extents).
+    pub witness: [u8; 32],
+}
+
+impl Stamp {
+    /// What `stat` tells, without a witness.
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            identity: stat.identity(),
+            len_bytes: stat.size,
+            mtime_ns: stat.mtime_ns,
+            ctime_ns: stat.ctime_ns,
+            witness: [0; 32],
+        }
+    }
+}
+
+/// Why there are no checksums, or none that count.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// This source is not for this file; another one may be, or the file is read.
+    #[error("no checksums from here: {0}")]
+    NotHere(&'static str),
+    /// The kernel tells checksums to root only.
+    #[error("the kernel tells a file system's checksums to root only; run as root, or let the file be read")]
+    NeedsRoot,
+    /// The file changed while its checksums were read: what was told is void. Trying again may help.
+    #[error("the file changed while its checksums were read; try again")]
+    ChangedMeanwhile,
+    /// The file, or the file system under it, changed at every attempt.
+    #[error(
+        "the file is being changed all the time; save a moment of it that stands still (a cut or a snapshot), or let it be read"
+    )]
+    Busy,
+    /// The source said what cannot be.
+    #[error("the file system's answer makes no sense ({0}); let the file be read, and check the file system")]
+    Malformed(&'static str),
+    /// The system.
+    #[error("cannot {what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+impl SourceError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// What the functions of a source answer.
+pub type Result<T> = std::result::Result<T, SourceError>;
+
+/// One passage through one open file's checksums; see the module.
+pub trait Extraction {
+    /// Which checksums.
+    fn layout(&self) -> &Layout;
+
+    /// The file's length; the runs cover all of it.
+    fn len_bytes(&self) -> u64;
+
+    /// The next run; `None` behind the last one. What it tells is void until [`Self::finish`].
+    ///
+    /// # Errors
+    /// See [`SourceError`]; the extraction is over then.
+    fn next_run(&mut self) -> Result<Option<Run<'_>>>;
+
+    /// Proves that all runs that were told describe the file at one moment, and still do. Runs that were not fetched are not described.
+    ///
+    /// # Errors
+    /// [`SourceError::ChangedMeanwhile`]: all runs are void.
+    fn finish(self) -> Result<Stamp>
+    where
+        Self: Sized;
+}
+
+/// What is known of a run that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Where its checksums begin.
+    Sums(usize),
+    Zeros,
+    Unknown(Unknown),
+}
+
+/// All that is known of a file, in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileChecksums {
+    layout: Layout,
+    stamp: Stamp,
+    runs: Vec<(ByteRange, Known)>,
+    sums: Vec<u8>,
+}
+
+impl FileChecksums {
+    /// Goes through an extraction that `begin` begins, and begins again, up to `attempts` times, while the file changes meanwhile.
+    ///
+    /// # Errors
+    /// [`SourceError::Busy`] if it did each time; whatever else went wrong.
+    pub fn collect<E: Extraction>(attempts: u32, mut begin: impl FnMut() -> Result<E>) -> Result<Self> {
+        for _ in 0..attempts {
+            match begin().and_then(Self::collect_once) {
+                Err(SourceError::ChangedMeanwhile) => {}
+                done => return done,
+            }
+        }
+        Err(SourceError::Busy)
+    }
+
+    fn collect_once(mut extraction: impl Extraction) -> Result<Self> {
+        let layout = extraction.layout().clone();
+        let (mut runs, mut sums) = (Vec::new(), Vec::new());
+        while let Some(run) = extraction.next_run()? {
+            let known = match run {
+                Run::Sums { sums: more, .. } => {
+                    let first = sums.len();
+                    sums.extend_from_slice(more);
+                    Known::Sums(first)
+                }
+                Run::Zeros { .. } => Known::Zeros,
+                Run::Unknown { why, .. } => Known::Unknown(why),
+            };
+            runs.push((run.range(), known));
+        }
+        let stamp = extraction.finish()?;
+        Ok(Self {
+            layout,
+            stamp,
+            runs,
+            sums,
+        })
+    }
+
+    /// Which checksums.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Of which state of the file.
+    #[must_use]
+    pub fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    /// The runs, ascending, without gaps, from byte 0 to the end of the file.
+    pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        self.runs.iter().map(|&(range, known)| match known {
+            Known::Zeros => Run::Zeros { range },
+            Known::Unknown(why) => Run::Unknown { range, why },
+            Known::Sums(first) => {
+                let len = usize::try_from(self.layout.block_count(range)).unwrap_or(usize::MAX);
+                let end = first.saturating_add(len.saturating_mul(self.layout.kind.len_bytes()));
+                let sums = self.sums.get(first..end).unwrap_or_default();
+                Run::Sums { range, sums }
+            }
+        })
+    }
+
+    /// How many bytes lie in runs of which nothing is known: those have to be read.
+    #[must_use]
+    pub fn unknown_bytes(&self) -> u64 {
+        let unknown = self.runs.iter().filter(|(_, known)| matches!(known, Known::Unknown(_)));
+        unknown.map(|(range, _)| range.len_bytes()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

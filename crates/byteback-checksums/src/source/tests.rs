@@ -1,0 +1,154 @@
+//! The functions against values that others published, and what is collected.
+
+use super::*;
+
+fn layout(kind: Kind, tail: Tail) -> Layout {
+    Layout {
+        kind,
+        salt: Vec::new(),
+        block_len: 16,
+        tail,
+    }
+}
+
+fn sum(layout: &Layout, block: &[u8]) -> Vec<u8> {
+    let mut sums = Vec::new();
+    assert!(layout.append_sum(block, &mut sums));
+    assert_eq!(sums.len(), layout.kind.len_bytes());
+    sums
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digit = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    (0..hex.len()).step_by(2).map(digit).collect()
+}
+
+#[test]
+fn checksums_are_those_of_the_standards() {
+    let known = |kind| sum(&layout(kind, Tail::AsIs), b"abc");
+    assert_eq!(
+        sum(&layout(Kind::Crc32c, Tail::AsIs), b"123456789"),
+        0xe306_9283_u32.to_le_bytes()
+    );
+    assert_eq!(known(Kind::Xxh64), 0x44bc_2cf5_ad77_0999_u64.to_le_bytes());
+    assert_eq!(
+        known(Kind::Sha256),
+        bytes("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    );
+    assert_eq!(
+        known(Kind::Blake2b256),
+        bytes("bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319")
+    );
+    assert_eq!(known(Kind::Sha512)[..4], bytes("ddaf35a1"));
+    for kind in [Kind::Crc32, Kind::Crc64Nvme, Kind::Fletcher4] {
+        let mut sums = vec![1];
+        assert!(!layout(kind, Tail::AsIs).append_sum(b"abc", &mut sums));
+        assert_eq!(sums, [1]);
+    }
+}
+
+#[test]
+fn a_short_block_is_padded_where_the_source_pads() {
+    for kind in [Kind::Crc32c, Kind::Xxh64, Kind::Sha256, Kind::Sha512, Kind::Blake2b256] {
+        let (padded, plain) = (layout(kind, Tail::ZeroPadded), layout(kind, Tail::AsIs));
+        assert_eq!(sum(&padded, b"abc"), sum(&plain, b"abc\0\0\0\0\0\0\0\0\0\0\0\0\0"));
+        assert_ne!(sum(&padded, b"abc"), sum(&plain, b"abc"));
+        assert_eq!(sum(&padded, &[7; 16]), sum(&plain, &[7; 16]));
+        let salted = Layout {
+            salt: b"salt".to_vec(),
+            ..plain.clone()
+        };
+        assert_eq!(sum(&salted, b"abc"), sum(&plain, b"saltabc"));
+    }
+    let keyed = Layout {
+        salt: vec![9; 32],
+        ..layout(Kind::Blake3Keyed128, Tail::AsIs)
+    };
+    assert_eq!(
+        sum(&keyed, b"hello"),
+        blake3::keyed_hash(&[9; 32], b"hello").as_bytes()[..16]
+    );
+}
+
+/// An extraction that fails at its end as often as it is told to.
+struct Told<'a> {
+    layout: Layout,
+    runs: Vec<Run<'a>>,
+    is_void: bool,
+}
+
+impl Extraction for Told<'_> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.runs.last().map_or(0, |run| run.range().end())
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        Ok((!self.runs.is_empty()).then(|| self.runs.remove(0)))
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        let identity = Identity {
+            dev: 1,
+            ino: 2,
+            birth_ns: None,
+        };
+        match self.is_void {
+            true => Err(SourceError::ChangedMeanwhile),
+            false => Ok(Stamp {
+                identity,
+                len_bytes: 99,
+                mtime_ns: 3,
+                ctime_ns: 4,
+                witness: [5; 32],
+            }),
+        }
+    }
+}
+
+#[test]
+fn what_is_void_is_thrown_away_and_fetched_again() {
+    let range = |start, end| ByteRange::new(start, end).unwrap();
+    let runs = [
+        Run::Sums {
+            range: range(0, 32),
+            sums: b"aaaabbbb",
+        },
+        Run::Zeros { range: range(32, 48) },
+        Run::Unknown {
+            range: range(48, 64),
+            why: Unknown::Inline,
+        },
+        Run::Sums {
+            range: range(64, 99),
+            sums: b"ccccddddeeee",
+        },
+    ];
+    let mut tries = 0;
+    let mut begin = |void: u32| {
+        tries += 1;
+        Ok(Told {
+            layout: layout(Kind::Crc32c, Tail::ZeroPadded),
+            runs: runs.to_vec(),
+            is_void: tries <= void,
+        })
+    };
+    let told = FileChecksums::collect(3, || begin(2)).unwrap();
+    assert_eq!(told.runs().collect::<Vec<_>>(), runs);
+    assert_eq!((told.unknown_bytes(), told.stamp().ctime_ns), (16, 4));
+    assert_eq!(tries, 3);
+    tries = 0;
+    let mut begin = || {
+        tries += 1;
+        Ok(Told {
+            layout: layout(Kind::Crc32c, Tail::ZeroPadded),
+            runs: runs.to_vec(),
+            is_void: true,
+        })
+    };
+    assert!(matches!(FileChecksums::collect(3, &mut begin), Err(SourceError::Busy)));
+    assert_eq!(tries, 3);
+}

@@ -1,0 +1,13 @@
+//! The checksums that btrfs keeps, on real file systems in image files: needs root and loop devices, as other tests of this repository do.
+//!
+//! `files`: files of every kind, at rest.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
+)]
+
+mod disk;
+mod files;
