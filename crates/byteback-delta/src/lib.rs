@@ -15,6 +15,7 @@
 //! - [`LibrsyncWriter`]: a delta in the format of another program, for `rdiff patch`.
 //! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from that and a new content.
 //! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
+//!   [`cuckoo`]: the table in which they are looked up.
 //! - [`ContentDigest`]: proves at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
@@ -22,6 +23,7 @@
 
 mod apply;
 pub mod crc;
+pub mod cuckoo;
 mod digest;
 pub mod find;
 mod frame;
