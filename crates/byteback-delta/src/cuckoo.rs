@@ -23,6 +23,9 @@ const SLOTS: usize = 4;
 /// Entries that one insertion moves.
 const MOVES_MAX: usize = 256;
 
+/// After so many vain ones, insertions move nothing.
+const OVERFLOW_SEARCHED: usize = 4096;
+
 /// The load that equation 5 aims at; the next power of two is taken, so that the real one is between half of it and this.
 const LOAD_FACTOR: f64 = 0.85;
 
@@ -254,7 +257,13 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
             }
         }
         let (mut weak, mut value, mut bucket) = (weak, value, first);
-        for step in 0..MOVES_MAX {
+        // Once many have found no place, the list is crafted, and looking for one is not worth its time.
+        let moves = if self.overflow.len() < OVERFLOW_SEARCHED {
+            MOVES_MAX
+        } else {
+            0
+        };
+        for step in 0..moves {
             // As if at random, so that no two entries push each other out in turn for ever.
             let slot = (weak.number().wrapping_mul(MIX) >> (step % 62)) as usize % SLOTS;
             let Bucket { weak: sums, values } = &mut self.buckets[bucket];

@@ -177,7 +177,8 @@ impl Signature {
     /// The signature of a content in memory.
     #[must_use]
     pub fn of(content: &[u8], params: SignatureParams) -> Self {
-        let hasher = StrongHasher::new(params.strong, params.seed);
+        let block_len = params.block_len_bytes.clamp(1, BLOCK_LEN_MAX) as usize;
+        let hasher = StrongHasher::for_blocks(params.strong, params.seed, block_len);
         let mut signature = Self {
             params,
             content_len_bytes: content.len() as u64,
@@ -186,11 +187,10 @@ impl Signature {
             weak: Vec::new(),
             strong: Vec::new(),
         };
-        let block_len = params.block_len_bytes.clamp(1, BLOCK_LEN_MAX) as usize;
         signature.params.block_len_bytes = block_len as u32;
         for block in content.chunks(block_len) {
             let strong = signature.hasher.of(block);
-            signature.weak.push(params.weak.of(block));
+            signature.weak.push(params.weak.of_block(block, block_len));
             signature.strong.extend_from_slice(&strong[..signature.strong_len()]);
         }
         signature
@@ -210,7 +210,7 @@ impl Signature {
             params,
             content_len_bytes,
             is_len_known: true,
-            hasher: StrongHasher::new(params.strong, params.seed),
+            hasher: StrongHasher::for_blocks(params.strong, params.seed, params.block_len_bytes as usize),
             weak: Vec::new(),
             strong: Vec::new(),
         };

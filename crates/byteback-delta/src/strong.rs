@@ -6,9 +6,13 @@
 //! Why BLAKE3: measured on one core of the development machine, it does 2.0 GB/s on blocks of 4 KiB and 3.0 GB/s on 1 MiB, SHA-256
 //! with SHA instructions 1.2; without these instructions SHA-256 falls to a third, BLAKE3 goes on with the vector unit.
 //!
-//! Other kinds exist because others make them: signatures of librsync.
+//! Other kinds exist because others make them. Signatures of librsync have MD4 and BLAKE2b; storage keeps SHA-256 (btrfs, fs-verity)
+//! and BLAKE2b (btrfs), without a key and of a last block that is shorter with zeros behind it. What has no key can be made to collide
+//! by whoever finds a collision of the length that it is cut to: as evidence on its own it needs [`PROOF_LEN_MIN`] bytes.
 
 use md4::Digest;
+
+use crate::crc::LastBlock;
 
 /// How a strong checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,12 +21,22 @@ pub enum StrongKind {
     Blake3,
     /// MD4 (RFC 1320). Broken: whoever makes both contents makes blocks collide. Only files of librsync have it.
     Md4,
-    /// BLAKE2b (RFC 7693) of 256 bits, without a key. Only files of librsync have it.
+    /// SHA-256 (FIPS 180-4), without a key.
+    Sha256,
+    /// SHA-256, of a last block that is shorter with zeros behind it (btrfs, fs-verity without a salt).
+    Sha256Padded,
+    /// BLAKE2b (RFC 7693) of 256 bits, without a key.
     Blake2b256,
+    /// BLAKE2b of 256 bits, of a last block that is shorter with zeros behind it (btrfs).
+    Blake2b256Padded,
 }
 
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: usize = 32;
+
+/// The shortest strong checksum that proves blocks equal without anybody looking at their bytes again, in bytes. A collision takes
+/// 2^80 attempts.
+pub const PROOF_LEN_MIN: usize = 20;
 
 impl StrongKind {
     /// The number that stands for it in a signature.
@@ -30,8 +44,11 @@ impl StrongKind {
     pub const fn code(self) -> u8 {
         match self {
             Self::Blake3 => 1,
+            Self::Sha256 => 2,
+            Self::Sha256Padded => 3,
+            Self::Blake2b256 => 4,
+            Self::Blake2b256Padded => 5,
             Self::Md4 => 0xf0,
-            Self::Blake2b256 => 0xf1,
         }
     }
 
@@ -40,8 +57,23 @@ impl StrongKind {
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::Md4 => 16,
-            Self::Blake3 | Self::Blake2b256 => 32,
+            Self::Blake3 | Self::Sha256 | Self::Sha256Padded | Self::Blake2b256 | Self::Blake2b256Padded => 32,
         }
+    }
+
+    /// How a shorter last block is summed.
+    #[must_use]
+    pub const fn last_block(self) -> LastBlock {
+        match self {
+            Self::Sha256Padded | Self::Blake2b256Padded => LastBlock::ZeroPadded,
+            Self::Blake3 | Self::Sha256 | Self::Blake2b256 | Self::Md4 => LastBlock::AsItIs,
+        }
+    }
+
+    /// Whether equal checksums of so many bytes prove that blocks are equal.
+    #[must_use]
+    pub const fn is_proof(self, len_bytes: usize) -> bool {
+        !matches!(self, Self::Md4) && len_bytes >= PROOF_LEN_MIN
     }
 
     /// The kind that a number of our own signatures stands for.
@@ -49,6 +81,10 @@ impl StrongKind {
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Blake3),
+            2 => Some(Self::Sha256),
+            3 => Some(Self::Sha256Padded),
+            4 => Some(Self::Blake2b256),
+            5 => Some(Self::Blake2b256Padded),
             _ => None,
         }
     }
@@ -63,6 +99,8 @@ pub struct StrongHasher {
     kind: StrongKind,
     /// Of kinds that have one.
     key: [u8; 32],
+    /// Up to where zeros follow a shorter block; 0 if none do.
+    padded_len: usize,
 }
 
 impl std::fmt::Debug for StrongHasher {
@@ -72,14 +110,24 @@ impl std::fmt::Debug for StrongHasher {
 }
 
 impl StrongHasher {
-    /// For this kind and seed.
+    /// For this kind and seed, of contents that are no shorter blocks of a kind which has zeros behind these.
     #[must_use]
     pub fn new(kind: StrongKind, seed: u64) -> Self {
+        Self::for_blocks(kind, seed, 0)
+    }
+
+    /// For this kind and seed, of blocks of this length; one that is shorter is the last one of a content.
+    #[must_use]
+    pub fn for_blocks(kind: StrongKind, seed: u64, block_len: usize) -> Self {
         let key = match kind {
             StrongKind::Blake3 => blake3::derive_key(KEY_CONTEXT, &seed.to_le_bytes()),
-            StrongKind::Md4 | StrongKind::Blake2b256 => [0; 32],
+            _ => [0; 32],
         };
-        Self { kind, key }
+        let padded_len = match kind.last_block() {
+            LastBlock::ZeroPadded => block_len,
+            LastBlock::AsItIs => 0,
+        };
+        Self { kind, key, padded_len }
     }
 
     /// The checksum of a block, at full length; cut it to the length wanted. Zeros follow those of shorter kinds.
@@ -92,7 +140,25 @@ impl StrongHasher {
                 strong[..16].copy_from_slice(&md4::Md4::digest(block));
                 strong
             }
-            StrongKind::Blake2b256 => blake2::Blake2b256::digest(block).into(),
+            StrongKind::Sha256 | StrongKind::Sha256Padded => self.padded::<sha2::Sha256>(block).into(),
+            StrongKind::Blake2b256 | StrongKind::Blake2b256Padded => self.padded::<blake2::Blake2b256>(block).into(),
         }
     }
+
+    /// The checksum of a block and of the zeros that belong behind it.
+    fn padded<D: Digest>(&self, block: &[u8]) -> md4::digest::Output<D> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let mut digest = D::new();
+        digest.update(block);
+        let mut left = self.padded_len.saturating_sub(block.len());
+        while left > 0 {
+            let now = left.min(ZEROS.len());
+            digest.update(&ZEROS[..now]);
+            left -= now;
+        }
+        digest.finalize()
+    }
 }
+
+#[cfg(test)]
+mod tests;

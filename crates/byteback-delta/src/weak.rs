@@ -2,11 +2,13 @@
 //!
 //! Our own signatures have rsync's (Tridgell, "Efficient Algorithms for Sorting and Synchronization", section 3.3.1), two sums of
 //! 16 bits. With x the bytes of a window of n: a = sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is
-//! b << 16 | a. The files of librsync have others: `librsync`.
+//! b << 16 | a. The files of librsync have others: `librsync`. Storage keeps CRCs, which signatures take over as they are (SkySync).
 //!
 //! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses it bounds what follows.
 
 mod librsync;
+
+use crate::crc::{CrcKind, LastBlock};
 
 pub use librsync::{RabinKarp, Rollsum};
 
@@ -15,6 +17,14 @@ pub use librsync::{RabinKarp, Rollsum};
 pub enum WeakKind {
     /// rsync's two sums; see the module's header.
     Rsync,
+    /// CRC-32C of the block's bytes (HDFS).
+    Crc32c,
+    /// CRC-32C, of a last block that is shorter with zeros behind it (btrfs, Ceph).
+    Crc32cPadded,
+    /// CRC-32 of the block's bytes (HDFS).
+    Crc32,
+    /// CRC-32, of a last block that is shorter with zeros behind it (MooseFS).
+    Crc32Padded,
     /// librsync's older one, [`Rollsum`]. Only files of librsync have it, our own signatures do not.
     LibrsyncRollsum,
     /// librsync's newer one, [`RabinKarp`]. Only files of librsync have it, our own signatures do not.
@@ -27,6 +37,10 @@ impl WeakKind {
     pub const fn code(self) -> u8 {
         match self {
             Self::Rsync => 1,
+            Self::Crc32c => 2,
+            Self::Crc32cPadded => 3,
+            Self::Crc32 => 4,
+            Self::Crc32Padded => 5,
             Self::LibrsyncRollsum => 0xf0,
             Self::LibrsyncRabinKarp => 0xf1,
         }
@@ -37,7 +51,36 @@ impl WeakKind {
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Rsync),
+            2 => Some(Self::Crc32c),
+            3 => Some(Self::Crc32cPadded),
+            4 => Some(Self::Crc32),
+            5 => Some(Self::Crc32Padded),
             _ => None,
+        }
+    }
+
+    /// The polynomial and how a shorter last block is summed, if it is a CRC.
+    #[must_use]
+    pub const fn crc(self) -> Option<(CrcKind, LastBlock)> {
+        match self {
+            Self::Crc32c => Some((CrcKind::Crc32c, LastBlock::AsItIs)),
+            Self::Crc32cPadded => Some((CrcKind::Crc32c, LastBlock::ZeroPadded)),
+            Self::Crc32 => Some((CrcKind::Crc32, LastBlock::AsItIs)),
+            Self::Crc32Padded => Some((CrcKind::Crc32, LastBlock::ZeroPadded)),
+            Self::Rsync | Self::LibrsyncRollsum | Self::LibrsyncRabinKarp => None,
+        }
+    }
+
+    /// The checksum of a block among blocks of `block_len` bytes; one that is shorter is the last one.
+    #[must_use]
+    pub fn of_block(self, block: &[u8], block_len: usize) -> u32 {
+        match self.crc() {
+            Some((kind, LastBlock::ZeroPadded)) if block.len() < block_len => {
+                let zeros = (block_len - block.len()) as u64;
+                // A CRC of 32 bits.
+                kind.combine(kind.of(block), kind.of_zeros(zeros), zeros) as u32
+            }
+            _ => self.of(block),
         }
     }
 
@@ -45,6 +88,9 @@ impl WeakKind {
     #[must_use]
     pub fn of(self, block: &[u8]) -> u32 {
         match self {
+            // CRCs of 32 bits.
+            Self::Crc32c | Self::Crc32cPadded => CrcKind::Crc32c.of(block) as u32,
+            Self::Crc32 | Self::Crc32Padded => CrcKind::Crc32.of(block) as u32,
             Self::Rsync => RollingSum::of(block).value(),
             Self::LibrsyncRollsum => Rollsum::of(block).value(),
             Self::LibrsyncRabinKarp => RabinKarp::of(block).value(),

@@ -21,7 +21,7 @@ use crate::apply::Base;
 const READ_LEN: u64 = 64 * 1024;
 
 /// How the block at the end of a content was summed, if it is shorter than the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LastBlock {
     /// Only its bytes (HDFS, S3).
     AsItIs,

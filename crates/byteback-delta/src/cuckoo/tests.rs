@@ -160,6 +160,8 @@ fn entries_of_the_checksum_alone() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
     #[test]
     fn a_table_is_a_map_of_32_bits(
         weak in prop::collection::vec(prop_oneof![any::<u32>(), 0..40_u32, (0..40_u32).prop_map(|at| at << 16)], 0..3000),

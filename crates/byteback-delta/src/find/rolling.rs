@@ -69,6 +69,10 @@ impl WindowSum {
     fn of(kind: WeakKind, window: &[u8]) -> Self {
         match kind {
             WeakKind::Rsync => Self::Rsync(RollingSum::of(window)),
+            // `SkyFinder` is there for these. Here, blocks are found where they are expected, and never by this sum.
+            WeakKind::Crc32c | WeakKind::Crc32cPadded | WeakKind::Crc32 | WeakKind::Crc32Padded => {
+                Self::Rsync(RollingSum::of(window))
+            }
             WeakKind::LibrsyncRollsum => Self::Rollsum(Rollsum::of(window)),
             WeakKind::LibrsyncRabinKarp => Self::RabinKarp(RabinKarp::of(window)),
         }

@@ -182,3 +182,73 @@ fn a_writer_wants_just_the_announced_bytes() {
         .is_err()
     );
 }
+
+fn from_storage(weak: WeakKind, strong: StrongKind) -> SignatureParams {
+    SignatureParams {
+        weak,
+        strong,
+        strong_len_bytes: 20,
+        ..small(16)
+    }
+}
+
+#[test]
+fn golden_bytes_of_the_checksums_that_storage_keeps() {
+    // Computed with Python's hashlib and zlib, CRC-32C bit by bit; without header and the group's CRC.
+    let check = |weak, strong, expected: &str| {
+        let bytes = stream(b"The quick brown fox.", from_storage(weak, strong), 100);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex[20..24], format!("{:02x}{:02x}", weak.code(), strong.code()));
+        assert_eq!(hex[80..176], *expected, "{weak:?} {strong:?}");
+    };
+    check(
+        WeakKind::Crc32c,
+        StrongKind::Sha256,
+        "1e99f93b1b0b70a113cd4065b095bae73fba840f3b93912e\
+         7e15a9342812b8411ec3d22952843de55a4e42f52ef205a8",
+    );
+    check(
+        WeakKind::Crc32cPadded,
+        StrongKind::Sha256Padded,
+        "1e99f93b1b0b70a113cd4065b095bae73fba840f3b93912e\
+         afbdc279717db8c53ce7f0e9f4a10c2f7a8700ff7270e9c9",
+    );
+    check(
+        WeakKind::Crc32,
+        StrongKind::Blake2b256,
+        "7c2a1bc82cdcb86a8b3265e23acc44cc852684b54e7fae97\
+         ef05b247bfdfed1f661662302a7797078833649ebe031570",
+    );
+    check(
+        WeakKind::Crc32Padded,
+        StrongKind::Blake2b256Padded,
+        "7c2a1bc82cdcb86a8b3265e23acc44cc852684b54e7fae97\
+         7ec37300b439403086338fda1ee577c2a666ac9beffeae3d",
+    );
+}
+
+#[test]
+fn checksums_that_storage_has_make_the_same_stream_as_the_bytes() {
+    let content = noise(4, 50_000);
+    let params = SignatureParams {
+        strong_len_bytes: 32,
+        ..from_storage(WeakKind::Crc32cPadded, StrongKind::Sha256Padded)
+    };
+    let mut writer = SignatureWriter::new(Vec::new(), params, content.len() as u64).unwrap();
+    let made = Signature::of(&content, params);
+    // Some blocks are unknown to the storage.
+    for (block, bytes) in content.chunks(16).enumerate() {
+        match block % 3 {
+            0 => writer.push(bytes).unwrap(),
+            _ => writer
+                .push_sums(made.weak()[block], made.strong(block).unwrap())
+                .unwrap(),
+        }
+    }
+    assert!(writer.push_sums(0, &[0; 32]).is_err(), "one too many");
+    assert_eq!(writer.finish().unwrap(), stream(&content, params, 100));
+    let mut writer = SignatureWriter::new(Vec::new(), params, 100).unwrap();
+    assert!(writer.push_sums(0, &[0; 31]).is_err(), "too short");
+    writer.push(&[1]).unwrap();
+    assert!(writer.push_sums(0, &[0; 32]).is_err(), "inside a block");
+}

@@ -39,7 +39,7 @@ impl<W: Write> SignatureWriter<W> {
         Ok(Self {
             out,
             params,
-            hasher: StrongHasher::new(params.strong, params.seed),
+            hasher: StrongHasher::for_blocks(params.strong, params.seed, params.block_len_bytes as usize),
             header_crc,
             content_len_bytes,
             len_bytes: 0,
@@ -102,6 +102,24 @@ impl<W: Write> SignatureWriter<W> {
         Ok(())
     }
 
+    /// Adds the next block by its checksums, which storage has: its bytes are not needed. They are to be of the kinds that the parameters
+    /// name; of `strong` as many bytes are taken as these say.
+    ///
+    /// # Errors
+    /// `InvalidInput` if bytes of a block are pending, `strong` is too short or no block is left; otherwise what the destination says.
+    pub fn push_sums(&mut self, weak: u32, strong: &[u8]) -> io::Result<()> {
+        let strong_len = usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX);
+        let left = self.content_len_bytes - self.len_bytes;
+        if !self.block.is_empty() || strong.len() < strong_len || left == 0 {
+            let message = "checksums of a block came where none can stand";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut whole = [0; STRONG_LEN_MAX];
+        whole[..strong_len].copy_from_slice(&strong[..strong_len]);
+        self.len_bytes += left.min(self.block_len() as u64);
+        self.add_block(weak, whole)
+    }
+
     /// Writes what is pending and flushes.
     ///
     /// # Errors
@@ -140,7 +158,10 @@ impl<W: Write> SignatureWriter<W> {
     }
 
     fn end_block(&mut self) -> io::Result<()> {
-        let (weak, strong) = (self.params.weak.of(&self.block), self.hasher.of(&self.block));
+        let (weak, strong) = (
+            self.params.weak.of_block(&self.block, self.block_len()),
+            self.hasher.of(&self.block),
+        );
         self.block.clear();
         self.add_block(weak, strong)
     }
