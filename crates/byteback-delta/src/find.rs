@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `rolling` | rsync's way: blocks of the base at any offset of the new content |
 //! | `fixed` | fixed-size hashing: blocks of the base at multiples of their length |
+//! | `local` | both versions are here: bytes are compared |
 //! | `index` | the table of a signature's blocks that both look up |
 //! | `extents` | the way of extents from a finder to its sink |
 //!
@@ -18,6 +19,7 @@ mod edits;
 mod extents;
 mod fixed;
 mod index;
+mod local;
 mod rolling;
 
 use std::io::Write;
@@ -30,6 +32,7 @@ use crate::write::DeltaWriter;
 
 pub use fixed::FixedFinder;
 pub use index::BlockIndex;
+pub use local::{LocalError, find_local};
 pub use rolling::RollingFinder;
 
 /// Holes shorter than this, or than two blocks, are looked at like other zeros.

@@ -1,4 +1,4 @@
-//! The table in which the rolling finder looks up each window: which blocks have this weak checksum?
+//! The table in which finders look up a window: which blocks have this weak checksum?
 //!
 //! Almost every lookup answers "none". So a bitmap comes first, with sixteen bits or more per block: small enough for the
 //! processor's cache, and one load per byte of content. Behind it is a flat table with linear probing, eight bytes per slot.
@@ -28,10 +28,9 @@ struct Slot {
     block: u32,
 }
 
-/// The blocks of a signature by their weak checksums.
+/// Numbers of blocks by their weak checksums; see the module's header.
 #[derive(Debug)]
-pub struct BlockIndex {
-    signature: Signature,
+pub(super) struct WeakTable {
     /// A power of two of words.
     filter: Vec<u64>,
     filter_shift: u32,
@@ -40,37 +39,17 @@ pub struct BlockIndex {
     slot_shift: u32,
 }
 
-impl BlockIndex {
-    /// Indexes the whole blocks of a signature; a last block that is shorter is not among them.
-    #[must_use]
-    pub fn new(signature: Signature) -> Self {
-        let blocks = signature.blocks();
+impl WeakTable {
+    /// An empty one for so many blocks; more are not forbidden, only found less often.
+    pub(super) fn with_capacity(blocks: usize) -> Self {
         let slot_bits = (blocks.max(4) * 2).next_power_of_two().trailing_zeros();
         let filter_bits = (blocks.max(64) * 16).next_power_of_two().trailing_zeros();
-        let mut index = Self {
-            signature,
+        Self {
             filter: vec![0; 1 << (filter_bits - 6)],
             filter_shift: u64::BITS - filter_bits,
             slots: vec![Slot { weak: 0, block: EMPTY }; 1 << slot_bits],
             slot_shift: u64::BITS - slot_bits,
-        };
-        for block in 0..index.whole_blocks() {
-            index.insert(block);
         }
-        index
-    }
-
-    /// What is indexed.
-    #[must_use]
-    pub fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    /// The number of blocks of full length.
-    pub(super) fn whole_blocks(&self) -> usize {
-        let whole = self.signature.content_len_bytes() / u64::from(self.signature.params().block_len_bytes);
-        // Never more than the signature has in memory.
-        usize::try_from(whole).map_or(self.signature.blocks(), |whole| whole.min(self.signature.blocks()))
     }
 
     /// Whether there may be a block of this weak checksum; false is certain.
@@ -87,7 +66,7 @@ impl BlockIndex {
         self.candidates(weak).next().is_some()
     }
 
-    /// The kept blocks of this weak checksum, in the order of the base.
+    /// The kept blocks of this weak checksum, in the order in which they came.
     pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = usize> + '_ {
         self.probe(weak)
             .map(|at| self.slots[at])
@@ -96,16 +75,8 @@ impl BlockIndex {
             .map(|slot| slot.block as usize)
     }
 
-    fn probe(&self, weak: u32) -> impl Iterator<Item = usize> + use<> {
-        let mask = self.slots.len() - 1;
-        let start = (u64::from(weak).wrapping_mul(MIX) >> self.slot_shift) as usize;
-        (0..PROBES_MAX).map(move |step| (start + step) & mask)
-    }
-
-    fn insert(&mut self, block: usize) {
-        let Some(&weak) = self.signature.weak().get(block) else {
-            return;
-        };
+    /// Adds a block, unless `is_equal` says of one with the same weak checksum that it is the same.
+    pub(super) fn insert(&mut self, weak: u32, block: usize, is_equal: impl Fn(usize) -> bool) {
         let mut of_this_weak = 0;
         for at in self.probe(weak) {
             let slot = self.slots[at];
@@ -119,12 +90,68 @@ impl BlockIndex {
             }
             if slot.weak == weak {
                 of_this_weak += 1;
-                if of_this_weak == CHAIN_MAX
-                    || self.signature.strong(slot.block as usize) == self.signature.strong(block)
-                {
+                if of_this_weak == CHAIN_MAX || is_equal(slot.block as usize) {
                     return;
                 }
             }
         }
     }
+
+    fn probe(&self, weak: u32) -> impl Iterator<Item = usize> + use<> {
+        let mask = self.slots.len() - 1;
+        let start = (u64::from(weak).wrapping_mul(MIX) >> self.slot_shift) as usize;
+        (0..PROBES_MAX).map(move |step| (start + step) & mask)
+    }
+}
+
+/// The blocks of a signature by their weak checksums.
+#[derive(Debug)]
+pub struct BlockIndex {
+    signature: Signature,
+    table: WeakTable,
+}
+
+impl BlockIndex {
+    /// Indexes the whole blocks of a signature; a last block that is shorter is not among them.
+    #[must_use]
+    pub fn new(signature: Signature) -> Self {
+        let mut table = WeakTable::with_capacity(signature.blocks());
+        for (block, &weak) in signature.weak().iter().enumerate().take(whole_blocks(&signature)) {
+            table.insert(weak, block, |other| signature.strong(other) == signature.strong(block));
+        }
+        Self { signature, table }
+    }
+
+    /// What is indexed.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The number of blocks of full length.
+    pub(super) fn whole_blocks(&self) -> usize {
+        whole_blocks(&self.signature)
+    }
+
+    /// Whether there may be a block of this weak checksum; false is certain.
+    #[inline(always)]
+    pub(super) fn may_contain(&self, weak: u32) -> bool {
+        self.table.may_contain(weak)
+    }
+
+    /// Whether there is a block of this weak checksum.
+    pub(super) fn contains(&self, weak: u32) -> bool {
+        self.table.contains(weak)
+    }
+
+    /// The kept blocks of this weak checksum, in the order of the base.
+    pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = usize> + '_ {
+        self.table.candidates(weak)
+    }
+}
+
+fn whole_blocks(signature: &Signature) -> usize {
+    let whole = signature.content_len_bytes() / u64::from(signature.params().block_len_bytes);
+    // Never more than the signature has in memory.
+    usize::try_from(whole).map_or(signature.blocks(), |whole| whole.min(signature.blocks()))
 }
