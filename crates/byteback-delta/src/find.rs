@@ -10,10 +10,13 @@
 //! | `fixed` | fixed-size hashing: blocks of the base at multiples of their length |
 //! | `local` | both versions are here: bytes are compared |
 //! | `index` | the table of a signature's blocks that both look up |
+//! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
+//! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
 //! | `extents` | the way of extents from a finder to its sink |
 //!
-//! More will come beside them (content-defined chunks, checksums that storage already has).
+//! More will come beside them (content-defined chunks).
 
+mod aligned;
 #[cfg(test)]
 mod edits;
 mod extents;
@@ -21,6 +24,7 @@ mod fixed;
 mod index;
 mod local;
 mod rolling;
+mod sky;
 
 use std::io::Write;
 
@@ -30,10 +34,14 @@ use crate::sequence::WriteError;
 use crate::source::Source;
 use crate::write::DeltaWriter;
 
+pub use aligned::{
+    Aligned, BlockSum, BlockSums, CrcSums, Incomparable, StrongOf, SumKind, SumLayout, SumList, Verdict, WeakOf,
+};
 pub use fixed::FixedFinder;
 pub use index::BlockIndex;
 pub use local::{LocalError, find_local};
 pub use rolling::RollingFinder;
+pub use sky::{Known, SkyError, find_sky};
 
 /// Holes shorter than this, or than two blocks, are looked at like other zeros.
 const HOLE_LEN_MIN: u64 = 64 * 1024;
@@ -75,6 +83,10 @@ pub struct FindStats {
     pub literal_bytes: u64,
     /// Bytes in holes.
     pub zero_bytes: u64,
+    /// Bytes that were read, by a finder that reads by itself.
+    pub read_bytes: u64,
+    /// Bytes that it need not read; holes that were not looked at are among them.
+    pub unread_bytes: u64,
 }
 
 /// Writes what is found as a delta. What stays at its offset is not mentioned, as in every delta.

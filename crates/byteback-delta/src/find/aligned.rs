@@ -1,0 +1,437 @@
+//! Matching without reading: where both ends have checksums of equal-sized aligned blocks, unchanged blocks follow from these alone.
+//!
+//! How much an equal checksum says depends on its kind. A cryptographic one proves blocks equal ([`Verdict::Equal`]). A CRC or an
+//! xxHash makes it likely ([`Verdict::Candidate`]): a block of other bytes may have it, by chance once in 2^32 and by intention
+//! always. So nothing may be left out because of it, until a strong checksum of the bytes themselves, or of a better source, agrees.
+//! A checksum that differs says for certain that the bytes do; what is not known on both sides, or differs, is [`Verdict::Read`].
+//!
+//! Blocks may be of different lengths if the checksums are CRCs and one length divides the other: those of the shorter blocks are
+//! combined (SkySync, section 3.3.1). Other checksums are only comparable at equal lengths.
+//!
+//! A last block that is shorter is compared where both contents end, and if both sides summed it alike; CRCs are translated.
+//!
+//! What none of this can find out is whether a checksum belongs to the content as it is now. Whoever takes checksums from storage
+//! proves that they are fresh.
+
+use byteback_extents::ByteRange;
+
+use crate::crc::{BlockCrcs, CrcKind, LastBlock};
+use crate::signature::Signature;
+use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
+
+/// How blocks are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SumKind {
+    /// A CRC, little-endian.
+    Crc(CrcKind),
+    /// XXH64 without a seed (btrfs).
+    Xxh64,
+    /// SHA-256.
+    Sha256,
+    /// BLAKE2b of 256 bits, without a key.
+    Blake2b256,
+    /// BLAKE3, keyed as signatures with this seed are.
+    Blake3 {
+        /// The signature's seed.
+        seed: u64,
+    },
+}
+
+impl SumKind {
+    /// Whether equal checksums of so many bytes prove that blocks are equal.
+    #[must_use]
+    pub const fn is_proof(self, len_bytes: usize) -> bool {
+        match self {
+            Self::Crc(_) | Self::Xxh64 => false,
+            Self::Sha256 | Self::Blake2b256 | Self::Blake3 { .. } => len_bytes >= PROOF_LEN_MIN,
+        }
+    }
+}
+
+/// How a content is cut into blocks and summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumLayout {
+    /// How blocks are summed.
+    pub kind: SumKind,
+    /// To how many bytes a checksum is cut, at most [`STRONG_LEN_MAX`].
+    pub sum_len_bytes: u8,
+    /// Length of a block; 0 counts as 1.
+    pub block_len_bytes: u32,
+    /// Length of the content.
+    pub content_len_bytes: u64,
+    /// How its last block was summed.
+    pub last: LastBlock,
+}
+
+/// A checksum; bytes beyond its length are zeros.
+pub type BlockSum = [u8; STRONG_LEN_MAX];
+
+/// What is known of the blocks of one content.
+pub trait BlockSums {
+    /// How it is cut and summed.
+    fn layout(&self) -> SumLayout;
+
+    /// The checksum of a block; `None` if it is not known. Mostly asked for in ascending order.
+    fn sum(&mut self, block: u64) -> Option<BlockSum>;
+}
+
+impl<B: BlockSums + ?Sized> BlockSums for &mut B {
+    fn layout(&self) -> SumLayout {
+        (**self).layout()
+    }
+
+    fn sum(&mut self, block: u64) -> Option<BlockSum> {
+        (**self).sum(block)
+    }
+}
+
+/// CRCs as checksums of blocks.
+#[derive(Clone, Debug)]
+pub struct CrcSums<B>(pub B);
+
+impl<B: BlockCrcs> BlockSums for CrcSums<B> {
+    fn layout(&self) -> SumLayout {
+        let layout = self.0.layout();
+        SumLayout {
+            kind: SumKind::Crc(layout.kind),
+            // 4 or 8.
+            sum_len_bytes: layout.kind.len_bytes() as u8,
+            block_len_bytes: layout.block_len_bytes,
+            content_len_bytes: layout.content_len_bytes,
+            last: layout.last,
+        }
+    }
+
+    fn sum(&mut self, block: u64) -> Option<BlockSum> {
+        self.0.crc(block).map(of_crc)
+    }
+}
+
+/// Checksums in memory, one behind the other.
+#[derive(Clone, Debug)]
+pub struct SumList {
+    layout: SumLayout,
+    sums: Vec<u8>,
+    /// One bit for each block: whether its checksum is known.
+    known: Vec<u64>,
+    len: usize,
+}
+
+impl SumList {
+    /// An empty list; blocks that were not pushed are unknown.
+    #[must_use]
+    pub fn new(layout: SumLayout) -> Self {
+        Self {
+            layout: SumLayout {
+                // At most 32.
+                sum_len_bytes: layout.sum_len_bytes.min(STRONG_LEN_MAX as u8),
+                ..layout
+            },
+            sums: Vec::new(),
+            known: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// Adds the next block; a checksum that is shorter than the layout says counts as unknown.
+    pub fn push(&mut self, sum: Option<&[u8]>) {
+        let sum_len = usize::from(self.layout.sum_len_bytes);
+        if self.len.is_multiple_of(64) {
+            self.known.push(0);
+        }
+        match sum.and_then(|sum| sum.get(..sum_len)) {
+            Some(sum) => {
+                self.sums.extend_from_slice(sum);
+                if let Some(word) = self.known.last_mut() {
+                    *word |= 1 << (self.len % 64);
+                }
+            }
+            None => self.sums.resize(self.sums.len() + sum_len, 0),
+        }
+        self.len += 1;
+    }
+}
+
+impl BlockSums for SumList {
+    fn layout(&self) -> SumLayout {
+        self.layout
+    }
+
+    fn sum(&mut self, block: u64) -> Option<BlockSum> {
+        let block = usize::try_from(block).ok()?;
+        if self.known.get(block / 64)? & (1 << (block % 64)) == 0 {
+            return None;
+        }
+        let sum_len = usize::from(self.layout.sum_len_bytes);
+        of_bytes(self.sums.get(block * sum_len..)?.get(..sum_len)?)
+    }
+}
+
+/// The weak checksums of a signature whose kind is a CRC.
+#[derive(Clone, Copy, Debug)]
+pub struct WeakOf<'s>(&'s Signature, CrcKind, LastBlock);
+
+impl<'s> WeakOf<'s> {
+    /// Of this signature; `None` if its weak checksums are no CRCs.
+    #[must_use]
+    pub fn new(signature: &'s Signature) -> Option<Self> {
+        let (kind, last) = signature.params().weak.crc()?;
+        Some(Self(signature, kind, last))
+    }
+}
+
+impl BlockSums for WeakOf<'_> {
+    fn layout(&self) -> SumLayout {
+        SumLayout {
+            kind: SumKind::Crc(self.1),
+            sum_len_bytes: 4,
+            block_len_bytes: self.0.params().block_len_bytes,
+            content_len_bytes: self.0.content_len_bytes(),
+            last: self.2,
+        }
+    }
+
+    fn sum(&mut self, block: u64) -> Option<BlockSum> {
+        let weak = self.0.weak().get(usize::try_from(block).ok()?)?;
+        Some(of_crc(u64::from(*weak)))
+    }
+}
+
+/// The strong checksums of a signature.
+#[derive(Clone, Copy, Debug)]
+pub struct StrongOf<'s>(&'s Signature, SumKind);
+
+impl<'s> StrongOf<'s> {
+    /// Of this signature; `None` if its strong checksums are of a kind that proves nothing.
+    #[must_use]
+    pub fn new(signature: &'s Signature) -> Option<Self> {
+        let params = signature.params();
+        let kind = match params.strong {
+            StrongKind::Blake3 => SumKind::Blake3 { seed: params.seed },
+            StrongKind::Sha256 | StrongKind::Sha256Padded => SumKind::Sha256,
+            StrongKind::Blake2b256 | StrongKind::Blake2b256Padded => SumKind::Blake2b256,
+            StrongKind::Md4 => return None,
+        };
+        Some(Self(signature, kind))
+    }
+}
+
+impl BlockSums for StrongOf<'_> {
+    fn layout(&self) -> SumLayout {
+        let params = self.0.params();
+        SumLayout {
+            kind: self.1,
+            sum_len_bytes: params.strong_len_bytes,
+            block_len_bytes: params.block_len_bytes,
+            content_len_bytes: self.0.content_len_bytes(),
+            last: params.strong.last_block(),
+        }
+    }
+
+    fn sum(&mut self, block: u64) -> Option<BlockSum> {
+        self.0.strong(usize::try_from(block).ok()?).and_then(of_bytes)
+    }
+}
+
+/// What checksums say about a range of the new content and the same range of the base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are equal: nobody need read them.
+    Equal,
+    /// They are probably equal; to be proven by a strong checksum of the bytes.
+    Candidate,
+    /// They differ, or nothing is known: to be read and looked for elsewhere.
+    Read,
+}
+
+/// Two lists of checksums cannot be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Incomparable {
+    /// They are made in different ways.
+    #[error("the checksums of the base are of the kind {base:?}, those of the new content {new:?}")]
+    Kinds {
+        /// Of the base.
+        base: SumKind,
+        /// Of the new content.
+        new: SumKind,
+    },
+    /// Their blocks do not lie on each other.
+    #[error(
+        "the base has blocks of {base} bytes, the new content of {new}: their checksums cannot be combined to the same ranges"
+    )]
+    BlockLengths {
+        /// Of the base.
+        base: u32,
+        /// Of the new content.
+        new: u32,
+    },
+}
+
+/// Compares the checksums of two contents; see the module's header. As an iterator, it answers ranges of the new content, ascending and
+/// without gaps, neighbours of one verdict as one. Memory: nothing beside the two lists.
+pub struct Aligned<B, N> {
+    base: B,
+    new: N,
+    base_layout: SumLayout,
+    new_layout: SumLayout,
+    /// The larger block length.
+    step_len: u64,
+    /// How many bytes of checksums are compared.
+    sum_len: usize,
+    /// What equal checksums are worth.
+    equal: Verdict,
+    /// Where the next range begins.
+    position: u64,
+}
+
+impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
+    /// Compares these.
+    ///
+    /// # Errors
+    /// If they are of different kinds, or their blocks do not lie on each other.
+    pub fn new(base: B, new: N) -> Result<Self, Incomparable> {
+        let (base_layout, new_layout) = (base.layout(), new.layout());
+        if base_layout.kind != new_layout.kind {
+            return Err(Incomparable::Kinds {
+                base: base_layout.kind,
+                new: new_layout.kind,
+            });
+        }
+        let (base_len, new_len) = (block_len(&base_layout), block_len(&new_layout));
+        let step_len = base_len.max(new_len);
+        let is_crc = matches!(base_layout.kind, SumKind::Crc(_));
+        let divide = step_len.is_multiple_of(base_len) && step_len.is_multiple_of(new_len);
+        if !(base_len == new_len || is_crc && divide) {
+            return Err(Incomparable::BlockLengths {
+                base: base_layout.block_len_bytes,
+                new: new_layout.block_len_bytes,
+            });
+        }
+        let sum_len = usize::from(base_layout.sum_len_bytes.min(new_layout.sum_len_bytes)).min(STRONG_LEN_MAX);
+        Ok(Self {
+            base,
+            new,
+            base_layout,
+            new_layout,
+            step_len,
+            sum_len,
+            equal: match base_layout.kind.is_proof(sum_len) {
+                true => Verdict::Equal,
+                false => Verdict::Candidate,
+            },
+            position: 0,
+        })
+    }
+
+    /// Length of the ranges that are compared; the last one may be shorter.
+    #[must_use]
+    pub fn step_len_bytes(&self) -> u64 {
+        self.step_len
+    }
+
+    /// Whether equal checksums are a proof.
+    #[must_use]
+    pub fn is_proof(&self) -> bool {
+        self.equal == Verdict::Equal
+    }
+
+    /// The verdict on the step with this number.
+    pub fn verdict(&mut self, step: u64) -> Verdict {
+        let Some(range) = range_of(step, self.step_len, self.new_layout.content_len_bytes) else {
+            return Verdict::Read;
+        };
+        // Where one content ends inside the other's block, their checksums are of ranges of different lengths.
+        if range_of(step, self.step_len, self.base_layout.content_len_bytes) != Some(range) || self.sum_len == 0 {
+            return Verdict::Read;
+        }
+        let is_whole = range.len_bytes() == self.step_len;
+        let is_crc = matches!(self.base_layout.kind, SumKind::Crc(_));
+        if !is_whole && !is_crc && self.base_layout.last != self.new_layout.last {
+            return Verdict::Read;
+        }
+        let Some(new) = self.new_sum(step) else {
+            return Verdict::Read;
+        };
+        let base = sum_of_range(&mut self.base, &self.base_layout, range);
+        match base.is_some_and(|base| base[..self.sum_len] == new[..self.sum_len]) {
+            true => self.equal,
+            false => Verdict::Read,
+        }
+    }
+
+    /// The new content's checksum of the step with this number; a CRC is that of its bytes alone.
+    pub fn new_sum(&mut self, step: u64) -> Option<BlockSum> {
+        let range = range_of(step, self.step_len, self.new_layout.content_len_bytes)?;
+        sum_of_range(&mut self.new, &self.new_layout, range)
+    }
+}
+
+impl<B: BlockSums, N: BlockSums> Iterator for Aligned<B, N> {
+    type Item = (ByteRange, Verdict);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let len = self.new_layout.content_len_bytes;
+        let step = self.position / self.step_len;
+        let mut range = range_of(step, self.step_len, len)?;
+        let verdict = self.verdict(step);
+        while let Some(more) = range_of(range.end().div_ceil(self.step_len), self.step_len, len) {
+            if self.verdict(more.start() / self.step_len) != verdict {
+                break;
+            }
+            range = range.hull(more);
+        }
+        self.position = range.end().next_multiple_of(self.step_len);
+        Some((range, verdict))
+    }
+}
+
+/// The checksum of a range that begins and ends with blocks, or with the content.
+fn sum_of_range(sums: &mut impl BlockSums, layout: &SumLayout, range: ByteRange) -> Option<BlockSum> {
+    let block_len = block_len(layout);
+    let first = range.start() / block_len;
+    let SumKind::Crc(kind) = layout.kind else {
+        return sums.sum(first);
+    };
+    let mut whole = 0;
+    for block in first..range.end().div_ceil(block_len) {
+        let mut crc = crc_of(&sums.sum(block)?);
+        let len = (range.end() - block * block_len).min(block_len);
+        if len < block_len && layout.last == LastBlock::ZeroPadded {
+            crc = kind.without_zeros(crc, block_len - len);
+        }
+        whole = if block == first {
+            crc
+        } else {
+            kind.combine(whole, crc, len)
+        };
+    }
+    Some(of_crc(whole))
+}
+
+fn range_of(step: u64, step_len: u64, content_len: u64) -> Option<ByteRange> {
+    let start = step.checked_mul(step_len)?;
+    ByteRange::new(start, start.saturating_add(step_len).min(content_len))
+}
+
+fn block_len(layout: &SumLayout) -> u64 {
+    u64::from(layout.block_len_bytes.max(1))
+}
+
+pub(super) fn crc_of(sum: &BlockSum) -> u64 {
+    sum.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn of_crc(crc: u64) -> BlockSum {
+    let mut sum = [0; STRONG_LEN_MAX];
+    sum[..8].copy_from_slice(&crc.to_le_bytes());
+    sum
+}
+
+fn of_bytes(bytes: &[u8]) -> Option<BlockSum> {
+    let mut sum = [0; STRONG_LEN_MAX];
+    sum.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests;

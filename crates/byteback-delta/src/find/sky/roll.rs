@@ -1,0 +1,175 @@
+//! The CRC of a window that moves on byte by byte, and the table in which it is looked up.
+//!
+//! With W a window of n bytes, a its first and c the byte that comes: crc(W c) follows from crc(W) by one table lookup, and
+//! crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another one, from a table made for n. Each step waits for the one before,
+//! for two memory accesses. So several windows, some hundred bytes apart, move on side by side, and their steps overlap: measured,
+//! 1.0 ns per byte instead of 2.5. The alternative, the CRC of each window combined from those of its parts, takes 25 ns.
+//!
+//! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before the table: it stays in the
+//! processor's cache, and takes one load instead of two. CRCs are evenly spread, their lower bits are the bitmap's index.
+
+use crate::crc::{Combiner, CrcKind};
+use crate::cuckoo::CuckooTable;
+use crate::signature::Signature;
+
+/// Windows that move side by side.
+const LANES: usize = 4;
+
+/// Steps that they take before hits are looked at.
+const STEPS: usize = 512;
+
+/// The whole blocks of a signature by their CRCs, and what moves a window's CRC on.
+pub(super) struct BlockSearch {
+    kind: CrcKind,
+    block_len: usize,
+    whole_blocks: usize,
+    table: CuckooTable<u32, u32>,
+    /// A power of two of words.
+    filter: Vec<u64>,
+    /// What a byte that comes brings in, by its sum with the CRC's lowest byte: the CRC of that one byte.
+    coming: [u32; 256],
+    /// What a byte that leaves takes out.
+    leaving: [u32; 256],
+    of_block: Combiner,
+    of_steps: Combiner,
+}
+
+/// A window: where it begins in the buffer, and its CRC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rolled {
+    pub(super) from: usize,
+    pub(super) crc: u32,
+}
+
+impl BlockSearch {
+    /// For the whole blocks of this signature, whose weak checksums are CRCs of this kind, which has 32 bits.
+    pub(super) fn new(signature: &Signature, kind: CrcKind) -> Self {
+        let block_len = signature.params().block_len_bytes as usize;
+        let whole = signature.content_len_bytes() / block_len as u64;
+        let whole_blocks = usize::try_from(whole).map_or(signature.blocks(), |whole| whole.min(signature.blocks()));
+        let weak = &signature.weak()[..whole_blocks];
+        let filter_bits = (whole_blocks.max(64) * 16).next_power_of_two();
+        let mut filter = vec![0; filter_bits / 64];
+        for &weak in weak {
+            let bit = weak as usize & (filter_bits - 1);
+            filter[bit / 64] |= 1_u64 << (bit % 64);
+        }
+        // Of equal blocks side by side, zeros mostly, the first is kept: the others are found where they are expected.
+        let distinct = weak.iter().zip(0_u32..).filter(|&(weak, block)| {
+            let block = block as usize;
+            block.checked_sub(1).is_none_or(|before| {
+                signature.weak().get(before) != Some(weak) || signature.strong(before) != signature.strong(block)
+            })
+        });
+        let of_block = Combiner::new(kind, block_len as u64);
+        let byte = |byte: usize| kind.of(&[byte as u8]);
+        Self {
+            kind,
+            block_len,
+            whole_blocks,
+            table: CuckooTable::build(whole_blocks, distinct.map(|(&weak, block)| (weak, block))),
+            filter,
+            coming: std::array::from_fn(|at| byte(at) as u32),
+            leaving: std::array::from_fn(|at| of_block.shift(byte(at)) as u32),
+            of_block,
+            of_steps: Combiner::new(kind, STEPS as u64),
+        }
+    }
+
+    /// The number of blocks of full length.
+    pub(super) fn whole_blocks(&self) -> usize {
+        self.whole_blocks
+    }
+
+    /// Whether there is a block with this CRC.
+    #[inline(always)]
+    pub(super) fn contains(&self, crc: u32) -> bool {
+        self.may_contain(crc) && self.table.contains(crc)
+    }
+
+    /// The blocks with this CRC that are kept.
+    pub(super) fn candidates(&self, crc: u32) -> impl Iterator<Item = usize> + '_ {
+        self.table.get(crc).map(|block| block as usize)
+    }
+
+    #[inline(always)]
+    fn may_contain(&self, crc: u32) -> bool {
+        // The mask shows the compiler that the word exists.
+        let word = (crc as usize >> 6) & (self.filter.len() - 1);
+        self.filter[word] & (1 << (crc & 63)) != 0
+    }
+
+    /// Moves `window` on by some steps, at least one, but not beyond `upto`, where the last window of `buffer` begins. All windows that
+    /// were reached and whose CRC some block has are added to `hits`, ascending.
+    pub(super) fn roll(&self, buffer: &[u8], window: &mut Rolled, upto: usize, hits: &mut Vec<(usize, u32)>) {
+        if upto - window.from >= LANES * STEPS {
+            self.roll_lanes(buffer, window, hits);
+            return;
+        }
+        let steps = (upto - window.from).min(STEPS);
+        let (leaving, coming) = self.around(buffer, window.from, steps);
+        let mut crc = window.crc;
+        for (step, (&leaving, &coming)) in leaving.iter().zip(coming).enumerate() {
+            crc = self.step(crc, leaving, coming);
+            if self.may_contain(crc) && self.table.contains(crc) {
+                hits.push((window.from + step + 1, crc));
+            }
+        }
+        *window = Rolled {
+            from: window.from + steps,
+            crc,
+        };
+    }
+
+    fn roll_lanes(&self, buffer: &[u8], window: &mut Rolled, hits: &mut Vec<(usize, u32)>) {
+        let start = window.from;
+        let around: [_; LANES] = std::array::from_fn(|lane| self.around(buffer, start + lane * STEPS, STEPS));
+        let mut crcs = [window.crc; LANES];
+        for lane in 1..LANES {
+            let (leaving, coming) = around[lane - 1];
+            let longer = self.of_steps.combine(u64::from(crcs[lane - 1]), self.kind.of(coming));
+            crcs[lane] = self.of_block.without_prefix(longer, self.kind.of(leaving)) as u32;
+        }
+        let mut of_lane: [Vec<(usize, u32)>; LANES] = Default::default();
+        let leaving: [&[u8; STEPS]; LANES] = std::array::from_fn(|lane| sized(around[lane].0));
+        let coming: [&[u8; STEPS]; LANES] = std::array::from_fn(|lane| sized(around[lane].1));
+        for step in 0..STEPS {
+            let mut may = false;
+            for lane in 0..LANES {
+                crcs[lane] = self.step(crcs[lane], leaving[lane][step], coming[lane][step]);
+                may |= self.may_contain(crcs[lane]);
+            }
+            if may {
+                for lane in 0..LANES {
+                    if self.contains(crcs[lane]) {
+                        of_lane[lane].push((start + lane * STEPS + step + 1, crcs[lane]));
+                    }
+                }
+            }
+        }
+        for lane in &of_lane {
+            hits.extend_from_slice(lane);
+        }
+        *window = Rolled {
+            from: start + LANES * STEPS,
+            crc: crcs[LANES - 1],
+        };
+    }
+
+    /// The bytes that leave and those that come while a window moves on from `from` by so many steps.
+    fn around<'b>(&self, buffer: &'b [u8], from: usize, steps: usize) -> (&'b [u8], &'b [u8]) {
+        let coming = from + self.block_len;
+        (&buffer[from..from + steps], &buffer[coming..coming + steps])
+    }
+
+    #[inline(always)]
+    fn step(&self, crc: u32, leaving: u8, coming: u8) -> u32 {
+        let longer = (crc >> 8) ^ self.coming[usize::from(crc as u8 ^ coming)];
+        longer ^ self.leaving[usize::from(leaving)]
+    }
+}
+
+fn sized(bytes: &[u8]) -> &[u8; STEPS] {
+    const NONE: [u8; STEPS] = [0; STEPS];
+    bytes.first_chunk().unwrap_or(&NONE)
+}
