@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `rolling` | rsync's way: blocks of the base at any offset of the new content |
 //! | `fixed` | fixed-size hashing: blocks of the base at multiples of their length |
+//! | `reverse` | the search on the server: blocks of the new content at any offset of the base |
 //! | `local` | both versions are here: bytes are compared |
 //! | `index` | the table of a signature's blocks that both look up |
 //! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
@@ -23,6 +24,7 @@ mod extents;
 mod fixed;
 mod index;
 mod local;
+mod reverse;
 mod rolling;
 mod sky;
 
@@ -40,6 +42,7 @@ pub use aligned::{
 pub use fixed::FixedFinder;
 pub use index::BlockIndex;
 pub use local::{LocalError, find_local};
+pub use reverse::{MatchedContent, MatchedError, ReverseFinder};
 pub use rolling::RollingFinder;
 pub use sky::{Known, SkyError, find_sky};
 

@@ -16,6 +16,7 @@
 //! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from that and a new content.
 //! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
 //!   [`cuckoo`]: the table in which they are looked up.
+//! - [`matches`]: what a search on the server answers.
 //! - [`ContentDigest`]: proves at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
@@ -29,6 +30,7 @@ pub mod find;
 mod frame;
 mod librsync;
 mod map;
+pub mod matches;
 #[cfg(test)]
 mod model;
 mod read;
