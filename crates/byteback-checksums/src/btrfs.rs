@@ -132,11 +132,10 @@ pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsEx
 /// # Errors
 /// As [`begin`].
 pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Result<bool> {
-    let mut extraction = begin(file, clock)?;
+    let extraction = begin(file, clock)?;
     if !extraction.0.is_of(stamp) {
         return Ok(false);
     }
-    extraction.0.list_rest()?;
     match extraction.finish() {
         Ok(now) => Ok(now == *stamp),
         Err(SourceError::ChangedMeanwhile) => Ok(false),
@@ -222,6 +221,8 @@ struct Passage<K> {
     /// The file at rest.
     stat: Stat,
     list: List,
+    /// Extents of a window at most.
+    extents_max: usize,
     /// Up to where the windows so far go.
     window_end: u64,
     /// What is known of the current window, ascending.
@@ -249,20 +250,13 @@ impl<K: Kernel> Passage<K> {
             filesystem,
             stat,
             list: List::new(),
+            extents_max: WINDOW_EXTENTS,
             window_end: 0,
             runs: Vec::new(),
             next: 0,
             found: Found::default(),
             effort: Effort::default(),
         })
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.filesystem.layout
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.stat.size
     }
 
     /// Whether the stamp is of the file as `stat` shows it.
@@ -273,35 +267,9 @@ impl<K: Kernel> Passage<K> {
         } == *stamp
     }
 
-    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
-        while self.next >= self.runs.len() {
-            if self.window_end >= self.stat.size {
-                return Ok(None);
-            }
-            self.next_window()?;
-        }
-        let Some(&(range, known)) = self.runs.get(self.next) else {
-            return Ok(None);
-        };
-        self.next += 1;
-        Ok(Some(match known {
-            Known::Zeros => Run::Zeros { range },
-            Known::Unknown(why) => Run::Unknown { range, why },
-            Known::Sums(first) => {
-                let sum_len = self.filesystem.sum_len();
-                let count = usize::try_from(self.filesystem.layout.block_count(range)).unwrap_or(usize::MAX);
-                let sums = self.found.sums.get(first * sum_len..(first + count) * sum_len);
-                Run::Sums {
-                    range,
-                    sums: sums.unwrap_or_default(),
-                }
-            }
-        }))
-    }
-
     /// Lists the next extents and finds their checksums, within one transaction.
     fn next_window(&mut self) -> Result<()> {
-        let mut extents_max = WINDOW_EXTENTS;
+        let mut extents_max = self.extents_max;
         for _ in 0..WINDOW_ATTEMPTS {
             let (_, before) = ask(&self.kernel)?;
             let mut list = List {
@@ -339,7 +307,7 @@ impl<K: Kernel> Passage<K> {
                 return Ok(());
             }
             self.effort.windows_again += 1;
-            extents_max = (extents_max / 8).max(64);
+            extents_max = (extents_max / 8).max(1);
         }
         Err(SourceError::Busy)
     }
@@ -415,6 +383,42 @@ impl<K: Kernel> Passage<K> {
             &mut self.effort,
             &mut |_| true,
         )
+    }
+}
+
+impl<K: Kernel> Extraction for Passage<K> {
+    fn layout(&self) -> &Layout {
+        &self.filesystem.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.stat.size
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        while self.next >= self.runs.len() {
+            if self.window_end >= self.stat.size {
+                return Ok(None);
+            }
+            self.next_window()?;
+        }
+        let Some(&(range, known)) = self.runs.get(self.next) else {
+            return Ok(None);
+        };
+        self.next += 1;
+        Ok(Some(match known {
+            Known::Zeros => Run::Zeros { range },
+            Known::Unknown(why) => Run::Unknown { range, why },
+            Known::Sums(first) => {
+                let sum_len = self.filesystem.sum_len();
+                let count = usize::try_from(self.filesystem.layout.block_count(range)).unwrap_or(usize::MAX);
+                let sums = self.found.sums.get(first * sum_len..(first + count) * sum_len);
+                Run::Sums {
+                    range,
+                    sums: sums.unwrap_or_default(),
+                }
+            }
+        }))
     }
 
     fn finish(mut self) -> Result<Stamp> {
@@ -534,7 +538,8 @@ fn list_extents(
             }
             let extent = Extent::parse(item.offset, item.body, filesystem.sector_len).map_err(malformed)?;
             if extent.start < list.end {
-                return Err(SourceError::Malformed("file extents that overlap"));
+                // No moment of a file looks like that: one was written while another one was read.
+                return Err(SourceError::ChangedMeanwhile);
             }
             list.end = extent.end();
             list.from = item.offset.checked_add(1);
@@ -580,3 +585,6 @@ impl Runs<'_> {
         self.runs.push((range, known));
     }
 }
+
+#[cfg(test)]
+mod tests;
