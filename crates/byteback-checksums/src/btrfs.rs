@@ -25,6 +25,9 @@
 //! deduplication) changes the list too, and costs another attempt. The times are the second witness: they see what returns to
 //! extents that were there before (a clone back from a snapshot).
 //!
+//! A last sector that is not full is read: a truncation leaves the bytes behind the new end on the disk, and in its checksum, until the
+//! sector is written again.
+//!
 //! What nobody can see: device memory that is written to through a pinned `mmap` page of the file (RDMA) while the kernel believes the
 //! page to be clean. Neither does the kernel's own writeback, nor any backup program.
 //!
@@ -366,6 +369,7 @@ impl<K: Kernel> Passage<K> {
                         runs.up_to(at, known);
                         first += same.len();
                     }
+                    runs.up_to(extent.end(), Known::Unknown(Unknown::Tail));
                 }
             }
         }
@@ -497,13 +501,9 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     Stamp::of(one) == Stamp::of(other)
 }
 
-/// How many sectors of an extent of data lie in a file of this length; the last one may lie there in part.
+/// How many sectors of an extent of data lie wholly in a file of this length.
 fn sectors_in_file(extent: &Extent, len_bytes: u64, sector_len: u64) -> u64 {
-    extent
-        .end()
-        .min(len_bytes)
-        .saturating_sub(extent.start)
-        .div_ceil(sector_len)
+    extent.end().min(len_bytes).saturating_sub(extent.start) / sector_len
 }
 
 /// Gives the extents that `list` has not come to yet to `note`, until that says that it has enough.

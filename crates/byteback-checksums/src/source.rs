@@ -160,6 +160,8 @@ pub enum Unknown {
     Encoded,
     /// Nobody summed it: `chattr +C`, `nodatasum`, or a block that the source was never told of.
     NotSummed,
+    /// The last block is not full, and its checksum may include bytes that the file does not have (any more).
+    Tail,
 }
 
 /// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file.

@@ -34,6 +34,9 @@ pub(super) struct Piece {
 
 type Pieces = BTreeMap<u64, Piece>;
 
+/// Something that happens.
+type Act = fn(&mut World);
+
 /// See the module.
 pub(super) struct World {
     pub(super) clock: Rc<SimClock>,
@@ -41,7 +44,7 @@ pub(super) struct World {
     /// How likely something happens before a call, in a hundred.
     pub(super) bustle: u64,
     /// What is to happen before the next search of this tree, once.
-    pub(super) before_search: Option<(u64, fn(&mut World))>,
+    pub(super) before_search: Option<(u64, Act)>,
     size: u64,
     mtime_ns: i64,
     pub(super) ctime_ns: i64,
