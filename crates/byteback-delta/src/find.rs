@@ -13,11 +13,11 @@
 //! | `index` | the table of a signature's blocks that both look up |
 //! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
 //! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
+//! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
 //! | `extents` | the way of extents from a finder to its sink |
-//!
-//! More will come beside them (content-defined chunks).
 
 mod aligned;
+mod chunked;
 #[cfg(test)]
 mod edits;
 mod extents;
@@ -39,6 +39,7 @@ use crate::write::DeltaWriter;
 pub use aligned::{
     Aligned, BlockSum, BlockSums, CrcSums, Incomparable, StrongOf, SumKind, SumLayout, SumList, Verdict, WeakOf,
 };
+pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
 pub use fixed::FixedFinder;
 pub use index::BlockIndex;
 pub use local::{LocalError, find_local};

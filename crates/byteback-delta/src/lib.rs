@@ -17,12 +17,14 @@
 //! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
 //!   [`cuckoo`]: the table in which they are looked up.
 //! - [`matches`]: what a search on the server answers.
+//! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that works both ends.
 //! - [`ContentDigest`]: proves at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
 //! block. This crate knows no names, versions, storage or network.
 
 mod apply;
+pub mod chunks;
 pub mod crc;
 pub mod cuckoo;
 mod digest;

@@ -25,6 +25,11 @@ impl<S: ExtentSink> Extents<S> {
         }
     }
 
+    /// Where the next extent begins.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
     /// The next `len_bytes` equal the base from `base_offset` on.
     pub(super) fn copy(&mut self, len_bytes: u64, base_offset: u64) -> Result<(), S::Error> {
         let Some(range) = ByteRange::from_offset_len(self.end, len_bytes) else {

@@ -1,0 +1,298 @@
+//! The answer to a list: which of its chunks were found in a base, and what proves it.
+//!
+//! Chunks that follow each other in both contents are told together, as a *segment* with one strong checksum, which is faster to
+//! make than many (hashing 128 KiB at once takes half the time of hashing chunks) and shorter than the paper's one
+//! for each chunk. A segment ends when it has [`SEGMENT_LEN`] bytes: so much the client has to hold, and so much is lost if a
+//! weak checksum was wrong.
+//!
+//! A segment proves itself: the client hashes its own bytes, with the answer's seed, and takes a copy only if the checksums are equal. A hostile
+//! answer can only claim wrongly that the base has these bytes, which who uses copies finds out by [`crate::ContentDigest`].
+
+use std::io::{self, Read, Write};
+
+use byteback_extents::ByteRange;
+
+use super::ChunkList;
+use super::wire::{ChunkStreamError, GroupReader, GroupWriter, VERSION, array, read_header};
+use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
+use crate::varint;
+use crate::wire::FILE_LEN_MAX;
+
+/// A segment ends with the chunk that brings it to so many bytes.
+pub const SEGMENT_LEN: u64 = 128 * 1024;
+
+/// The first bytes of every answer.
+const MAGIC: [u8; 8] = *b"\x89BBCHA\r\n";
+
+/// Magic, version, strong kind, strong length, seed, chunks, base length, segments, CRC.
+const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 4 * 8 + 4;
+
+/// The shortest strong checksum, in bytes.
+const STRONG_LEN_MIN: u8 = 8;
+
+/// Length of strong checksums in bytes: as each is compared once, far more than chance asks for.
+const STRONG_LEN_DEFAULT: u8 = 16;
+
+/// Chunks passed, chunks, change of the shift, strong checksum.
+const ENTRY_LEN_MAX: usize = 3 * varint::LEN_MAX + STRONG_LEN_MAX;
+
+const WHAT: &str = "chunk answer";
+
+/// How segments are proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatchParams {
+    strong: StrongKind,
+    strong_len: u8,
+    seed: u64,
+}
+
+impl MatchParams {
+    /// Keyed by a seed that is to be drawn at random, when the list is known.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            strong: StrongKind::Blake3,
+            strong_len: STRONG_LEN_DEFAULT,
+            seed,
+        }
+    }
+
+    pub(crate) fn hasher(&self) -> StrongHasher {
+        StrongHasher::new(self.strong, self.seed)
+    }
+}
+
+/// Chunks of the list that follow each other, and in the base as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Number of the first chunk.
+    pub first_chunk: usize,
+    /// How many there are, at least one.
+    pub chunks: usize,
+    /// Where the base has their bytes.
+    pub base_offset: u64,
+    /// Their strong checksum; what lies behind the answer's length is zero.
+    pub(crate) strong: [u8; STRONG_LEN_MAX],
+}
+
+/// What was found of a list in a base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchAnswer {
+    params: MatchParams,
+    chunks: usize,
+    base_len_bytes: u64,
+    segments: Vec<Segment>,
+}
+
+impl MatchAnswer {
+    /// Nothing yet, of a list of so many chunks.
+    pub(crate) fn new(params: MatchParams, chunks: usize, base_len_bytes: u64) -> Self {
+        Self {
+            params,
+            chunks,
+            base_len_bytes,
+            segments: Vec::new(),
+        }
+    }
+
+    /// Adds a segment behind all others, with its strong checksum at full length.
+    pub(crate) fn push(&mut self, mut segment: Segment) {
+        segment.strong[self.strong_len()..].fill(0);
+        self.segments.push(segment);
+    }
+
+    /// How segments are proven.
+    #[must_use]
+    pub fn params(&self) -> MatchParams {
+        self.params
+    }
+
+    /// Length of the base.
+    #[must_use]
+    pub fn base_len_bytes(&self) -> u64 {
+        self.base_len_bytes
+    }
+
+    /// What was found, in the order of the list.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether a segment's bytes have this strong checksum.
+    pub(crate) fn is_strong_of(&self, segment: &Segment, strong: &[u8; STRONG_LEN_MAX]) -> bool {
+        let len = self.strong_len();
+        segment.strong[..len] == strong[..len]
+    }
+
+    fn strong_len(&self) -> usize {
+        usize::from(self.params.strong_len).min(STRONG_LEN_MAX)
+    }
+
+    /// Writes the answer as bytes.
+    ///
+    /// # Errors
+    /// What `out` says; `InvalidInput` if `list` is not the one that was answered.
+    pub fn write_to(&self, list: &ChunkList, mut out: impl Write) -> io::Result<()> {
+        let mut header = Vec::with_capacity(HEADER_LEN);
+        header.extend_from_slice(&MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&[self.params.strong.code(), self.params.strong_len]);
+        for number in [
+            self.params.seed,
+            self.chunks as u64,
+            self.base_len_bytes,
+            self.segments.len() as u64,
+        ] {
+            header.extend_from_slice(&number.to_le_bytes());
+        }
+        let mut groups = GroupWriter::begin(&mut out, header)?;
+        let mut context = Context::default();
+        for segment in &self.segments {
+            let start = list.get(segment.first_chunk).map(|chunk| chunk.range.start());
+            let (Some(start), true) = (start, segment.first_chunk >= context.next_chunk) else {
+                let message = "the answer is not one to this list";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            };
+            let entry = groups.entry()?;
+            varint::put(entry, (segment.first_chunk - context.next_chunk) as u64);
+            varint::put(entry, segment.chunks as u64 - 1);
+            let shift = segment.base_offset.wrapping_sub(start).cast_signed();
+            varint::put(entry, varint::zigzag(shift.wrapping_sub(context.shift)));
+            entry.extend_from_slice(&segment.strong[..self.strong_len()]);
+            context = Context {
+                next_chunk: segment.first_chunk + segment.chunks,
+                shift,
+            };
+        }
+        groups.finish()?;
+        out.flush()
+    }
+
+    /// Reads a whole answer to `list`, and nothing beyond it. Memory: less than for the list.
+    ///
+    /// # Errors
+    /// If the stream fails, is none, is damaged or cut short, or does not fit the list.
+    pub fn read(mut stream: impl Read, list: &ChunkList) -> Result<Self, ChunkStreamError> {
+        let (header, header_crc) = read_header::<HEADER_LEN>(&mut stream, WHAT, MAGIC)?;
+        // Others have no key.
+        let strong = StrongKind::from_code(header[10])
+            .filter(|&kind| kind == StrongKind::Blake3)
+            .ok_or(ChunkStreamError::Kind {
+                what: WHAT,
+                code: header[10],
+            })?;
+        let strong_len = header[11];
+        if !(STRONG_LEN_MIN..=STRONG_LEN_MAX as u8).contains(&strong_len) {
+            return Err(impossible("its strong checksums have a length that none has"));
+        }
+        let [seed, chunks, base_len_bytes, segments] =
+            [12, 20, 28, 36].map(|at| u64::from_le_bytes(array(&header, at)));
+        if chunks != list.len() as u64 {
+            return Err(impossible("it answers another list"));
+        }
+        if base_len_bytes > FILE_LEN_MAX {
+            return Err(impossible("its base is longer than any file"));
+        }
+        if segments > chunks {
+            return Err(impossible("it has more segments than the list has chunks"));
+        }
+        let params = MatchParams {
+            strong,
+            strong_len,
+            seed,
+        };
+        let mut answer = Self::new(params, list.len(), base_len_bytes);
+        let mut context = Context::default();
+        let mut groups = GroupReader::new(stream, WHAT, header_crc, segments);
+        while let Some((count, mut bytes)) = groups.next(ENTRY_LEN_MAX)? {
+            for _ in 0..count {
+                let segment = context.take(list, &mut bytes, &answer)?;
+                answer.segments.push(segment);
+            }
+            if !bytes.is_empty() {
+                return Err(impossible("a group has bytes behind its segments"));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+fn impossible(problem: &'static str) -> ChunkStreamError {
+    ChunkStreamError::Impossible { what: WHAT, problem }
+}
+
+/// The bytes of a segment in the new content; `None` if its chunks are not in the list or do not follow each other.
+pub(crate) fn range_of(list: &ChunkList, first_chunk: usize, chunks: usize) -> Option<ByteRange> {
+    let first = list.get(first_chunk)?.range;
+    let last = list.get(first_chunk.checked_add(chunks)?.checked_sub(1)?)?.range;
+    ByteRange::new(first.start(), last.end())
+}
+
+/// What an entry refers back to.
+#[derive(Default)]
+struct Context {
+    /// The chunk behind the last segment.
+    next_chunk: usize,
+    /// The difference between base offset and offset of the last segment.
+    shift: i64,
+}
+
+impl Context {
+    fn take(&mut self, list: &ChunkList, bytes: &mut &[u8], answer: &MatchAnswer) -> Result<Segment, ChunkStreamError> {
+        let mut number = || varint::take(bytes).ok_or(impossible("a number of a segment is none"));
+        let (passed, more, change) = (number()?, number()?, number()?);
+        let outside = || impossible("a segment has chunks that the list has not");
+        let first_chunk = usize::try_from(passed)
+            .ok()
+            .and_then(|passed| self.next_chunk.checked_add(passed))
+            .ok_or_else(outside)?;
+        let chunks = usize::try_from(more)
+            .ok()
+            .and_then(|more| more.checked_add(1))
+            .filter(|&chunks| first_chunk.checked_add(chunks).is_some_and(|end| end <= list.len()))
+            .ok_or_else(outside)?;
+        // Work is bounded: no chunk is in two segments.
+        let mut ends = (first_chunk..first_chunk + chunks)
+            .filter_map(|index| list.get(index))
+            .map(|chunk| chunk.range);
+        let mut range = ends.next().ok_or_else(outside)?;
+        for chunk in ends {
+            if chunk.start() != range.end() || range.len_bytes() >= SEGMENT_LEN {
+                return Err(impossible(
+                    "the chunks of a segment do not follow each other, or are too many",
+                ));
+            }
+            range = range.hull(chunk);
+        }
+        let shift = self.shift.wrapping_add(varint::unzigzag(change));
+        let base_offset = range
+            .start()
+            .checked_add_signed(shift)
+            .filter(|offset| {
+                offset
+                    .checked_add(range.len_bytes())
+                    .is_some_and(|end| end <= answer.base_len_bytes)
+            })
+            .ok_or(impossible("a segment reaches past the base's end"))?;
+        let (cut, rest) = bytes
+            .split_at_checked(answer.strong_len())
+            .ok_or(impossible("a group ends in a checksum"))?;
+        *bytes = rest;
+        let mut strong = [0; STRONG_LEN_MAX];
+        strong[..cut.len()].copy_from_slice(cut);
+        *self = Self {
+            next_chunk: first_chunk + chunks,
+            shift,
+        };
+        Ok(Segment {
+            first_chunk,
+            chunks,
+            base_offset,
+            strong,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

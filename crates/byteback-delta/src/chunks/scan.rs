@@ -1,0 +1,176 @@
+//! The rolling hash that borders depend on, and the search for the next window that may end a chunk.
+//!
+//! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i) modulo 2^16 (Rabin and Karp), and a window is a
+//! *candidate* if the hash, less a constant, is below a limit: `limit` windows in 65,536 are. FastCDC's gear hash is the same sum
+//! with M = 2 and a table in front of it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and
+//! sums of windows can be had without rolling: those of 2 bytes from bytes, of 4 from those of 2, and so on, five steps for
+//! many windows at once, each one multiplication and one addition of vectors. The compiler makes these of plain loops.
+//!
+//! More than 16 bits are needed where averages are long: then a candidate counts only if a second hash of its window has zeros at its end.
+//!
+//! Candidates are a property of 32 bytes alone, wherever chunks begin. The constant is chosen so that 32 equal bytes are no candidate
+//! for averages of 1 KiB and more: a run of one byte is cut at the longest length.
+//!
+//! Vector units of 256 bits are used where the processor has them; the results are the same. (Those of 512 were slower.)
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a window.
+pub(super) const WINDOW_LEN: usize = 32;
+
+/// Windows that are hashed in one go: their hashes stay in the processor's nearest cache.
+const BLOCK: usize = 1024;
+
+/// Bytes that these windows lie in, and room for sums that are no window's.
+const BLOCK_LEN: usize = BLOCK + WINDOW_LEN;
+
+/// Fewer windows than this are hashed one by one.
+const FEW: usize = 32;
+
+/// Windows among which a candidate is looked for in one go.
+const GROUP: usize = 64;
+
+/// Congruent to 5 modulo 8, so that its powers have the longest period.
+const MULTIPLIER: u16 = 0x6b8d;
+
+/// What hashes are compared with.
+const TARGET: u16 = 0x1357;
+
+/// Which windows are candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// So many hashes of 65,536 are.
+    limit: u16,
+    /// And of these one in so many; a power of two, less one.
+    mask: u64,
+}
+
+impl Rule {
+    /// One window in `distance`, a power of two from 64 on.
+    pub(super) const fn one_in(distance: u32) -> Self {
+        // Averages of 8 KiB: limits of 8 and, behind the average, 32.
+        match 65_536 / distance {
+            limit if limit >= 8 => Self {
+                limit: limit as u16,
+                mask: 0,
+            },
+            _ => Self {
+                limit: 8,
+                mask: distance as u64 / 8192 - 1,
+            },
+        }
+    }
+
+    fn allows(self, hash: u16) -> bool {
+        hash.wrapping_sub(TARGET) < self.limit
+    }
+
+    fn allows_window(self, window: &[u8]) -> bool {
+        self.mask == 0 || xxh3_64(window) & self.mask == 0
+    }
+}
+
+/// The first of the `windows` windows of `bytes`, by where it begins, that is a candidate. `bytes` are `windows + 31`.
+pub(super) fn first_candidate(bytes: &[u8], windows: usize, rule: Rule) -> Option<usize> {
+    if windows < FEW {
+        return (0..windows).find(|&at| is_candidate(bytes.get(at..at + WINDOW_LEN), rule));
+    }
+    let mut padded = [0; BLOCK_LEN];
+    let mut hashes = [0; BLOCK_LEN];
+    let mut start = 0;
+    while start < windows {
+        let rest = bytes.get(start..).unwrap_or_default();
+        let block: &[u8; BLOCK_LEN] = match rest.first_chunk() {
+            Some(block) => block,
+            None => {
+                padded[..rest.len()].copy_from_slice(rest);
+                padded[rest.len()..].fill(0);
+                &padded
+            }
+        };
+        hash_windows(block, &mut hashes);
+        let count = BLOCK.min(windows - start);
+        let mut from = 0;
+        while let Some(at) = first_allowed(&hashes, from, count, rule) {
+            if rule.allows_window(&block[at..at + WINDOW_LEN]) {
+                return Some(start + at);
+            }
+            from = at + 1;
+        }
+        start += BLOCK;
+    }
+    None
+}
+
+fn is_candidate(window: Option<&[u8]>, rule: Rule) -> bool {
+    window.is_some_and(|window| rule.allows(hash_of(window)) && rule.allows_window(window))
+}
+
+/// The hash of one window, byte by byte: what the other way is compared with.
+fn hash_of(window: &[u8]) -> u16 {
+    window.iter().fold(0, |hash: u16, &byte| {
+        hash.wrapping_mul(MULTIPLIER).wrapping_add(u16::from(byte))
+    })
+}
+
+/// The first allowed hash from `from` on and before `count`.
+fn first_allowed(hashes: &[u16; BLOCK_LEN], from: usize, count: usize, rule: Rule) -> Option<usize> {
+    let mut start = from;
+    while start < count {
+        let group = &hashes[start..(start + GROUP).min(count)];
+        // Without leaving early: so it is vector code.
+        let any = group.iter().fold(false, |any, &hash| any | rule.allows(hash));
+        if any {
+            return group.iter().position(|&hash| rule.allows(hash)).map(|at| start + at);
+        }
+        start += GROUP;
+    }
+    None
+}
+
+/// Fills in the hash of the window that begins at each of the first [`BLOCK`] bytes.
+fn hash_windows(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the function is safe code that was compiled for processors with AVX2, and this is one.
+        return unsafe { hash_windows_avx2(bytes, hashes) };
+    }
+    hash_windows_anywhere(bytes, hashes);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn hash_windows_avx2(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
+    hash_windows_anywhere(bytes, hashes);
+}
+
+#[inline(always)]
+fn hash_windows_anywhere(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
+    const M: [u16; 4] = [1, MULTIPLIER, power(2), power(3)];
+    for at in 0..BLOCK_LEN - 3 {
+        hashes[at] = u16::from(bytes[at])
+            .wrapping_mul(M[3])
+            .wrapping_add(u16::from(bytes[at + 1]).wrapping_mul(M[2]))
+            .wrapping_add(u16::from(bytes[at + 2]).wrapping_mul(M[1]))
+            .wrapping_add(u16::from(bytes[at + 3]));
+    }
+    // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array suffices.
+    for at in 0..BLOCK_LEN - 12 {
+        hashes[at] = hashes[at]
+            .wrapping_mul(power(12))
+            .wrapping_add(hashes[at + 4].wrapping_mul(power(8)))
+            .wrapping_add(hashes[at + 8].wrapping_mul(power(4)))
+            .wrapping_add(hashes[at + 12]);
+    }
+    for at in 0..BLOCK_LEN - 16 {
+        hashes[at] = hashes[at].wrapping_mul(power(16)).wrapping_add(hashes[at + 16]);
+    }
+}
+
+/// A power of the multiplier.
+const fn power(exponent: u32) -> u16 {
+    MULTIPLIER.wrapping_pow(exponent)
+}
+
+#[cfg(test)]
+mod tests;
