@@ -174,11 +174,7 @@ pub fn apply_to_new<R: Read>(
         return Err(ApplyError::TargetNotEmpty { found });
     }
     set_len(target, header.new_len_bytes)?;
-    let mut copier = Copier {
-        base,
-        buffer: Vec::new(),
-        copied_bytes: 0,
-    };
+    let mut copier = Copier::new(base);
     let mut position = 0;
     let literal_bytes = for_each_block(delta, |block, raw| {
         for extent in &block.extents {
@@ -296,14 +292,28 @@ fn write_literal(target: &mut impl Target, range: ByteRange, raw: &[u8], slice: 
 }
 
 /// Copies from the base to the target, through one buffer and around holes.
-struct Copier<'a, B: ?Sized> {
+pub(crate) struct Copier<'a, B: ?Sized> {
     base: &'a B,
     buffer: Vec<u8>,
     copied_bytes: u64,
 }
 
-impl<B: Base + ?Sized> Copier<'_, B> {
-    fn copy(&mut self, from: ByteRange, to_offset: u64, target: &mut impl Target) -> Result<(), ApplyError> {
+impl<'a, B: Base + ?Sized> Copier<'a, B> {
+    pub(crate) fn new(base: &'a B) -> Self {
+        Self {
+            base,
+            buffer: Vec::new(),
+            copied_bytes: 0,
+        }
+    }
+
+    /// Bytes that were copied, without those in holes.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// Copies `from` to another offset of a target that holds zeros there.
+    pub(crate) fn copy(&mut self, from: ByteRange, to_offset: u64, target: &mut impl Target) -> Result<(), ApplyError> {
         let mut rest = Some(from);
         while let Some(range) = rest {
             let read_error = |source| ApplyError::ReadBase { range, source };

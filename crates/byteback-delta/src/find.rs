@@ -19,7 +19,7 @@
 mod aligned;
 mod chunked;
 #[cfg(test)]
-mod edits;
+pub(crate) mod edits;
 mod extents;
 mod fixed;
 mod index;

@@ -12,7 +12,8 @@
 //!   at a time. A block holds some extents and one *frame* with their literal bytes, compressed where that pays. Extents can be
 //!   read without touching frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
-//! - [`LibrsyncWriter`]: a delta in the format of another program, for `rdiff patch`.
+//! - [`LibrsyncWriter`], [`read_librsync_delta`], [`LibrsyncSignatureWriter`], [`read_librsync_signature`]: deltas and signatures in the
+//!   format of another program, `rdiff`.
 //! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from that and a new content.
 //! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
 //!   [`cuckoo`]: the table in which they are looked up.
@@ -48,7 +49,10 @@ mod write;
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
 pub use digest::{ContentDigest, DIGEST_LEN};
 pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
-pub use librsync::{COMMAND_LEN_MAX, LIBRSYNC_MAGIC, LibrsyncStats, LibrsyncWriter};
+pub use librsync::{
+    COMMAND_LEN_MAX, IntoLibrsync, LIBRSYNC_MAGIC, LIBRSYNC_STRONG_LEN_MIN, LibrsyncError, LibrsyncSignatureWriter,
+    LibrsyncStats, LibrsyncWriter, apply_librsync, librsync_params, read_librsync_delta, read_librsync_signature,
+};
 pub use map::{ComposeError, DeltaMap, Resolve, compose};
 pub use read::{Block, DeltaReader, ReadError, validate, verify};
 pub use sequence::WriteError;

@@ -18,6 +18,8 @@
 //! are long, unless the caller knows a place of the base that reads as zeros ([`LibrsyncWriter::zeros_in_base`]): then each
 //! length of that place costs one copy command.
 //!
+//! Beside it: `read` for deltas of others, `signature` for signatures of both. [`IntoLibrsync`] lets a finder write a delta.
+//!
 //! Extents come in ascending order and are written at once; memory is one buffer. The format has no checksum and does not name its
 //! base: applied to another one, it makes another file. If a call fails, what was written is useless: without its end, `rdiff`
 //! refuses it.
@@ -29,8 +31,13 @@ use byteback_extents::{ByteRange, ExtentValue};
 use crate::map::DeltaMap;
 use crate::sequence::{ExtentSink, Sequence, WriteError};
 
+mod read;
+mod signature;
 #[cfg(test)]
 mod tests;
+
+pub use read::{LibrsyncError, apply_librsync, read_librsync_delta};
+pub use signature::{LIBRSYNC_STRONG_LEN_MIN, LibrsyncSignatureWriter, librsync_params, read_librsync_signature};
 
 /// The first bytes of every delta of librsync.
 pub const LIBRSYNC_MAGIC: [u8; 4] = 0x7273_0236_u32.to_be_bytes();
@@ -275,6 +282,28 @@ fn argument(number: u64) -> (u8, [u8; 8]) {
 /// The last bytes of a number, as many as its width says.
 fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
     &bytes[8 - (1 << width)..]
+}
+
+/// Writes what is found as a delta of librsync. All is spelt out, also what stays in place: nobody may know how long the base is.
+pub struct IntoLibrsync<'a, W>(pub &'a mut LibrsyncWriter<W>);
+
+impl<W: Write> crate::find::ExtentSink for IntoLibrsync<'_, W> {
+    type Error = WriteError;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        match ByteRange::from_offset_len(offset, bytes.len() as u64) {
+            Some(range) => self.0.literal(range, bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        self.0.copy(range, base_offset)
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        self.0.zero(range)
+    }
 }
 
 impl<W: Write> ExtentSink for LibrsyncWriter<W> {

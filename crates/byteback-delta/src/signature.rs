@@ -196,6 +196,23 @@ impl Signature {
         signature
     }
 
+    /// One of checksums that came in another format. `content_len_bytes`: the content's length, or as an error the most that it can be.
+    pub(crate) fn from_checksums(
+        params: SignatureParams,
+        content_len_bytes: Result<u64, u64>,
+        weak: Vec<u32>,
+        strong: Vec<u8>,
+    ) -> Self {
+        Self {
+            params,
+            content_len_bytes: content_len_bytes.unwrap_or_else(|most| most),
+            is_len_known: content_len_bytes.is_ok(),
+            hasher: StrongHasher::for_blocks(params.strong, params.seed, params.block_len_bytes as usize),
+            weak,
+            strong,
+        }
+    }
+
     /// Reads a whole signature, and nothing beyond it. Memory follows the bytes that arrive.
     ///
     /// # Errors

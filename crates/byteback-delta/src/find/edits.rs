@@ -7,23 +7,23 @@ use crate::model::noise;
 use crate::source::Source;
 
 /// An extent as [`super::FoundExtents`] keeps it.
-pub(super) type Found = (ByteRange, Source<Vec<u8>>);
+pub(crate) type Found = (ByteRange, Source<Vec<u8>>);
 
 /// A content in pieces: bytes, or a hole.
-pub(super) enum Part<'a> {
+pub(crate) enum Part<'a> {
     Bytes(&'a [u8]),
     Hole(u64),
 }
 
 /// A piece of a content by its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) is_hole: bool,
-    pub(super) range: ByteRange,
+pub(crate) struct Place {
+    pub(crate) is_hole: bool,
+    pub(crate) range: ByteRange,
 }
 
 impl Place {
-    pub(super) fn of(self, content: &[u8]) -> Part<'_> {
+    pub(crate) fn of(self, content: &[u8]) -> Part<'_> {
         match self.is_hole {
             true => Part::Hole(self.range.len_bytes()),
             false => Part::Bytes(&content[self.range.start() as usize..self.range.end() as usize]),
@@ -32,7 +32,7 @@ impl Place {
 }
 
 /// A content of pieces of these lengths, those that are holes filled with zeros, and where the pieces are.
-pub(super) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, Vec<Place>) {
+pub(crate) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, Vec<Place>) {
     let (mut content, mut places) = (Vec::new(), Vec::new());
     for (index, &(is_hole, len)) in lens.iter().enumerate() {
         let Some(range) = ByteRange::from_offset_len(content.len() as u64, len) else {
@@ -48,7 +48,7 @@ pub(super) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, V
 }
 
 /// The new content that a base and what was found make; checks that nothing is left out.
-pub(super) fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
+pub(crate) fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
     let mut new = Vec::new();
     for (range, source) in extents {
         assert_eq!(range.start(), new.len() as u64, "without gaps");
@@ -68,7 +68,7 @@ pub(super) fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
 
 /// A change of a content; places are taken modulo its length.
 #[derive(Clone, Debug)]
-pub(super) enum Edit {
+pub(crate) enum Edit {
     Insert(usize, Vec<u8>),
     Delete(usize, usize),
     Overwrite(usize, Vec<u8>),
@@ -77,7 +77,7 @@ pub(super) enum Edit {
     Zeros(usize, usize),
 }
 
-pub(super) fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
+pub(crate) fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
     let at = |offset: usize, len: usize| if len == 0 { 0 } else { offset % (len + 1) };
     let cut = |content: &[u8], from: usize, len: usize| {
         let from = at(from, content.len());
@@ -116,7 +116,7 @@ pub(super) fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
     }
 }
 
-pub(super) fn edit() -> impl Strategy<Value = Edit> {
+pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     let at = || 0..20_000_usize;
     let bytes = || prop::collection::vec(any::<u8>(), 0..300);
     prop_oneof![
@@ -130,7 +130,7 @@ pub(super) fn edit() -> impl Strategy<Value = Edit> {
 }
 
 /// Contents of the kinds that differ for a finder: noise, few values, one value, a short period.
-pub(super) fn base() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn base() -> impl Strategy<Value = Vec<u8>> {
     let len = prop_oneof![0..10_usize, 60..70_usize, 120..140_usize, 0..20_000_usize];
     (any::<u64>(), len, 0..4_u8).prop_map(|(seed, len, kind)| match kind {
         0 => noise(seed, len),

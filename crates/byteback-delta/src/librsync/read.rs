@@ -1,0 +1,258 @@
+//! Reading a delta of librsync, which the stock `rdiff delta` writes, as extents; and applying one.
+//!
+//! The format has no lengths, no checksums and no name of the base: a reader is told the base's length and how long the new content may
+//! become, since a few bytes of copies can ask for any length. What is damaged may go unnoticed; who applies such a delta knows the
+//! result's digest by other means. Memory: one buffer. Nothing is read beyond the end command.
+
+use std::io::{self, ErrorKind, Read};
+
+use byteback_extents::ByteRange;
+
+use super::{BUFFER_LEN, IMMEDIATE_LEN_MAX, LIBRSYNC_MAGIC, OP_COPY, OP_END, OP_LITERAL};
+use crate::apply::{ApplyError, ApplyStats, Base, Copier, Target};
+use crate::find::ExtentSink;
+
+/// A delta of librsync cannot be read. Positions are in bytes from the stream's first.
+#[derive(Debug, thiserror::Error)]
+pub enum LibrsyncError<E> {
+    /// The stream failed.
+    #[error("the delta of librsync cannot be read at byte {position}")]
+    Read {
+        /// Where.
+        position: u64,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The stream ends before its end command.
+    #[error("the delta of librsync ends at or after byte {position}: it was cut off")]
+    CutOff {
+        /// Where what is incomplete begins.
+        position: u64,
+    },
+    /// The first bytes are another format's.
+    #[error("this is not a delta of librsync")]
+    NotADelta,
+    /// A command that no delta has.
+    #[error("the delta of librsync has the unknown command {command} at byte {position}: it is damaged")]
+    Command {
+        /// Where.
+        position: u64,
+        /// Its first byte.
+        command: u8,
+    },
+    /// A copy of nothing, or from outside the base.
+    #[error(
+        "the delta of librsync copies {len_bytes} bytes from {base_offset} of a base of {base_len_bytes}, at byte {position}: it \
+         belongs to another base, or is damaged"
+    )]
+    Copy {
+        /// Where.
+        position: u64,
+        /// From where in the base.
+        base_offset: u64,
+        /// How many bytes.
+        len_bytes: u64,
+        /// The base's length.
+        base_len_bytes: u64,
+    },
+    /// The new content would be longer than it may be.
+    #[error("the delta of librsync makes more than the {new_len_max} bytes that are taken")]
+    TooLong {
+        /// The limit.
+        new_len_max: u64,
+    },
+    /// The sink ended it.
+    #[error("what the delta of librsync says could not be taken")]
+    Sink(#[source] E),
+}
+
+/// Reads a delta of librsync and tells its extents, ascending and without gaps: literals in pieces, and copies. Answers the sink and
+/// the length of the new content.
+///
+/// # Errors
+/// If the stream fails, is none, is cut off or damaged in a way that shows, does not fit a base of so many bytes, or makes more than
+/// `new_len_max` bytes; or those of the sink.
+pub fn read_librsync_delta<S: ExtentSink>(
+    stream: impl Read,
+    base_len_bytes: u64,
+    new_len_max: u64,
+    mut sink: S,
+) -> Result<(S, u64), LibrsyncError<S::Error>> {
+    let mut commands = Commands { stream, position: 0 };
+    let mut magic = [0; 4];
+    match commands.fill(&mut magic) {
+        Ok(()) if magic == LIBRSYNC_MAGIC => {}
+        Ok(()) | Err(LibrsyncError::CutOff { .. }) => return Err(LibrsyncError::NotADelta),
+        Err(error) => return Err(error),
+    }
+    let mut buffer = vec![0; BUFFER_LEN];
+    let mut end = 0;
+    let extent = |end: u64, len_bytes: u64| {
+        let range = ByteRange::from_offset_len(end, len_bytes).filter(|range| range.end() <= new_len_max);
+        range.ok_or(LibrsyncError::TooLong { new_len_max })
+    };
+    loop {
+        let position = commands.position;
+        let command = commands.number(1)? as u8;
+        match command {
+            OP_END => return Ok((sink, end)),
+            OP_END..OP_COPY => {
+                let mut left = match u64::from(command) {
+                    len_bytes @ ..=IMMEDIATE_LEN_MAX => len_bytes,
+                    _ => commands.number(1 << (command - OP_LITERAL))?,
+                };
+                if left > 0 {
+                    extent(end, left)?;
+                }
+                while left > 0 {
+                    // At most a buffer.
+                    let piece = &mut buffer[..left.min(BUFFER_LEN as u64) as usize];
+                    commands.fill(piece)?;
+                    sink.literal(end, piece).map_err(LibrsyncError::Sink)?;
+                    end += piece.len() as u64;
+                    left -= piece.len() as u64;
+                }
+            }
+            OP_COPY..OP_RESERVED => {
+                let widths = command - OP_COPY;
+                let base_offset = commands.number(1 << (widths / 4))?;
+                let len_bytes = commands.number(1 << (widths % 4))?;
+                let base_end = base_offset.checked_add(len_bytes);
+                if len_bytes == 0 || base_end.is_none_or(|end| end > base_len_bytes) {
+                    return Err(LibrsyncError::Copy {
+                        position,
+                        base_offset,
+                        len_bytes,
+                        base_len_bytes,
+                    });
+                }
+                let range = extent(end, len_bytes)?;
+                sink.copy(range, base_offset).map_err(LibrsyncError::Sink)?;
+                end = range.end();
+            }
+            _ => return Err(LibrsyncError::Command { position, command }),
+        }
+    }
+}
+
+/// The first command that librsync keeps for itself.
+const OP_RESERVED: u8 = OP_COPY + 16;
+
+/// The stream, and how far it was read.
+struct Commands<R> {
+    stream: R,
+    position: u64,
+}
+
+impl<R: Read> Commands<R> {
+    fn fill<E>(&mut self, bytes: &mut [u8]) -> Result<(), LibrsyncError<E>> {
+        let position = self.position;
+        self.stream.read_exact(bytes).map_err(|source| match source.kind() {
+            ErrorKind::UnexpectedEof => LibrsyncError::CutOff { position },
+            _ => LibrsyncError::Read { position, source },
+        })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// A number of so many bytes, at most eight.
+    fn number<E>(&mut self, width: usize) -> Result<u64, LibrsyncError<E>> {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes[8 - width..])?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+}
+
+/// Builds the new content in an empty target from the base and a delta of librsync. Holes of the base stay holes.
+///
+/// # Errors
+/// As [`read_librsync_delta`]; and, as [`LibrsyncError::Sink`], if the target is not empty, or reading or writing fails. The target then
+/// holds nothing of use.
+pub fn apply_librsync(
+    base: &(impl Base + ?Sized),
+    stream: impl Read,
+    target: &mut impl Target,
+    new_len_max: u64,
+) -> Result<ApplyStats, LibrsyncError<ApplyError>> {
+    let applied = |error| LibrsyncError::Sink(error);
+    let len = |source| applied(ApplyError::Len(source));
+    let base_len_bytes = base.len_bytes().map_err(len)?;
+    let found = target.len_bytes().map_err(len)?;
+    if found != 0 {
+        return Err(applied(ApplyError::TargetNotEmpty { found }));
+    }
+    let building = Building {
+        copier: Copier::new(base),
+        target,
+        target_len: 0,
+        new_len_max,
+        literal_bytes: 0,
+    };
+    let (building, new_len) = read_librsync_delta(stream, base_len_bytes, new_len_max, building)?;
+    if building.target_len != new_len {
+        set_len(building.target, new_len).map_err(applied)?;
+    }
+    Ok(ApplyStats {
+        literal_bytes: building.literal_bytes,
+        copied_bytes: building.copier.copied_bytes(),
+    })
+}
+
+/// The new content as far as it is made.
+struct Building<'a, B: ?Sized, T> {
+    copier: Copier<'a, B>,
+    target: &'a mut T,
+    /// It grows in large steps, and is cut to its length at the end.
+    target_len: u64,
+    new_len_max: u64,
+    literal_bytes: u64,
+}
+
+/// The target grows by so much at least.
+const GROW_LEN_MIN: u64 = 1 << 20;
+
+impl<B: Base + ?Sized, T: Target> Building<'_, B, T> {
+    fn reach(&mut self, end: u64) -> Result<(), ApplyError> {
+        if end <= self.target_len {
+            return Ok(());
+        }
+        let doubled = (2 * self.target_len.min(u64::MAX / 2)).max(GROW_LEN_MIN);
+        self.target_len = doubled.min(self.new_len_max).max(end);
+        set_len(self.target, self.target_len)
+    }
+}
+
+fn set_len(target: &mut impl Target, len_bytes: u64) -> Result<(), ApplyError> {
+    let set = target.set_len_bytes(len_bytes);
+    set.map_err(|source| ApplyError::SetLen { len_bytes, source })
+}
+
+impl<B: Base + ?Sized, T: Target> ExtentSink for Building<'_, B, T> {
+    type Error = ApplyError;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ApplyError> {
+        let Some(range) = ByteRange::from_offset_len(offset, bytes.len() as u64) else {
+            return Ok(());
+        };
+        self.reach(range.end())?;
+        self.literal_bytes += range.len_bytes();
+        let written = self.target.write_range(offset, bytes);
+        written.map_err(|source| ApplyError::WriteTarget { range, source })
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), ApplyError> {
+        self.reach(range.end())?;
+        match ByteRange::from_offset_len(base_offset, range.len_bytes()) {
+            Some(from) => self.copier.copy(from, range.start(), self.target),
+            None => Ok(()),
+        }
+    }
+
+    /// The format has none; what is not written is a hole.
+    fn zero(&mut self, range: ByteRange) -> Result<(), ApplyError> {
+        self.reach(range.end())
+    }
+}
+
+#[cfg(test)]
+mod tests;
