@@ -91,6 +91,15 @@ struct Account {
     is_over: AtomicBool,
 }
 
+/// Ends the writer, also when a test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 fn make(path: &Path) -> File {
     let file = OpenOptions::new()
         .read(true)
@@ -190,6 +199,7 @@ fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut 
     let account = Account::default();
     let (mut told, mut untouched, mut refused) = (0, 0, 0);
     std::thread::scope(|scope| {
+        let over = Over(&account.is_over);
         scope.spawn(|| write(&path, 1, rest_ms, &account));
         scope.spawn(|| {
             let mut random = SplitMix64::new(2);
@@ -260,13 +270,14 @@ fn a_file_that_is_written_all_the_time_is_busy() {
     let file = make(&path);
     let account = Account::default();
     std::thread::scope(|scope| {
+        let over = Over(&account.is_over);
         scope.spawn(|| write(&path, 3, 0, &account));
         while account.ended.load(Ordering::SeqCst) < 5 {
             std::thread::yield_now();
         }
         let start = Instant::now();
         let one = collect(&file);
-        account.is_over.store(true, Ordering::SeqCst);
+        drop(over);
         assert!(matches!(one, Err(SourceError::Busy)), "{one:?}");
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     });
@@ -287,10 +298,10 @@ fn a_file_whose_extents_move_is_told_all_the_same() {
     let mut told = 0;
     std::thread::scope(|scope| {
         let balance = scope.spawn(|| {
+            let _over = Over(&is_over);
             for _ in 0..3 {
                 run("btrfs", &["balance", "start", "-d", text(&disk.path())]);
             }
-            is_over.store(true, Ordering::SeqCst);
         });
         while !is_over.load(Ordering::SeqCst) {
             if let Ok(one) = collect(&file) {
