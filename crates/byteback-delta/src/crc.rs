@@ -17,8 +17,8 @@
 //!
 //! A CRC proves nothing: who writes the content can give it any CRC. It finds; a strong checksum decides.
 //!
-//! Bytes are summed by the `crc-fast` crate, because it is kept well and has all kinds with vector instructions: 40 GB/s for CRC-32C
-//! in blocks of 4 KiB on the development machine, where reading them from the page cache does about 10.
+//! Bytes are summed by the `crc-fast` crate, because it is kept well and has all kinds with vector instructions: measured on the
+//! development machine in blocks of 4 KiB, 40 GB/s for CRC-32C, 23 and 24 for the others.
 
 mod field;
 mod ranges;

@@ -15,7 +15,9 @@
 //! content are believed: whoever takes them from storage proves that they are of the content as it is now.
 //!
 //! *What is not found*: blocks of the base that lie across a border between a place that was proven equal and one that was not; at
-//! most one block's length at each such border.
+//! most one block's length at each such border. And one block that moved by less than its length between two others that did not:
+//! where one or two changed blocks lie between blocks that are (or probably are) equal in place, no window moves. That is what scattered changes look like,
+//! and moving it there took a third of all time, to find next to nothing.
 //!
 //! *Holes* in what is read stay holes if they are long; short ones are read as the zeros that they are.
 //!
@@ -44,6 +46,9 @@ const READ_LEN: usize = 256 * 1024;
 
 /// Windows that may be hashed in vain before the account has to be filled.
 const VAIN_WINDOWS: u64 = 16;
+
+/// Blocks between others that are proven equal in place, up to which no window moves over them.
+const UNROLLED_BLOCKS: u64 = 2;
 
 /// Finding failed.
 #[derive(Debug, thiserror::Error)]
@@ -170,6 +175,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         let block_len = self.block_len as u64;
         // What has to be read and begins here.
         let mut pending: Option<(ByteRange, Need)> = None;
+        // Whether what was proven last, for certain or probably, lies in place; the beginning does.
+        let mut in_place = true;
         let mut block = 0;
         while let Some(start) = block_len.checked_mul(block)
             && let Some(range) = ByteRange::new(start, start.saturating_add(block_len).min(self.len_bytes))
@@ -181,9 +188,12 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                     Some((before.hull(range), need))
                 }
                 (before, _) => {
-                    self.read(before)?;
+                    let stays = need == Need::Proof || need == Need::Nothing { base_offset: start };
+                    self.read(before, in_place && stays)?;
+                    in_place |= before.is_some_and(|(_, need)| need == Need::Proof);
                     match need {
                         Need::Nothing { base_offset } => {
+                            in_place = stays;
                             self.extents
                                 .copy(range.len_bytes(), base_offset)
                                 .map_err(SkyError::Sink)?;
@@ -194,7 +204,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 }
             };
         }
-        self.read(pending)
+        self.read(pending, false)
     }
 
     /// What checksums alone say about a block.
@@ -257,9 +267,14 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
             .get_or_insert_with(|| BlockSearch::new(self.signature, self.kind))
     }
 
-    fn read(&mut self, pending: Option<(ByteRange, Need)>) -> Result<(), SkyError<S::Error>> {
+    /// Reads what has to be read; `is_between`: what is before and behind it is proven equal in place, or
+    /// probably is.
+    fn read(&mut self, pending: Option<(ByteRange, Need)>, is_between: bool) -> Result<(), SkyError<S::Error>> {
         match pending {
             Some((range, Need::Proof)) => self.prove(range),
+            Some((range, _)) if is_between && range.len_bytes() <= UNROLLED_BLOCKS * self.block_len as u64 => {
+                self.search_bytes(range, false)
+            }
             Some((range, _)) => self.search_with_holes(range),
             None => Ok(()),
         }
@@ -277,7 +292,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
             if is_strong_of(self.signature, block, &strong) && self.base_block_len(block) == len {
                 self.extents.copy(len, at).map_err(SkyError::Sink)?;
             } else if let Some(block) = ByteRange::from_offset_len(at, len) {
-                self.search_bytes(block)?;
+                self.search_bytes(block, false)?;
             }
             at += len;
         }
@@ -307,18 +322,18 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
             let inner = ByteRange::new(at.next_multiple_of(block_len), hole_end - hole_end % block_len);
             if let Some(inner) = inner.filter(|inner| inner.len_bytes() >= HOLE_LEN_MIN.max(2 * block_len)) {
                 if let Some(before) = ByteRange::new(start, inner.start()) {
-                    self.search_bytes(before)?;
+                    self.search_bytes(before, true)?;
                 }
                 self.extents.zero(inner.len_bytes()).map_err(SkyError::Sink)?;
                 start = inner.end();
             }
             at = data.map_or(range.end(), ByteRange::end);
         }
-        ByteRange::new(start, range.end()).map_or(Ok(()), |rest| self.search_bytes(rest))
+        ByteRange::new(start, range.end()).map_or(Ok(()), |rest| self.search_bytes(rest, true))
     }
 
-    /// Searches a range at every offset, as the header says under 4.
-    fn search_bytes(&mut self, range: ByteRange) -> Result<(), SkyError<S::Error>> {
+    /// Searches a range as the header says under 4, at every offset if the window `rolls`, otherwise from block to block.
+    fn search_bytes(&mut self, range: ByteRange, rolls: bool) -> Result<(), SkyError<S::Error>> {
         let block_len = self.block_len as u64;
         // Where the window begins, and what before it was not told yet.
         let (mut at, mut told) = (range.start(), range.start());
@@ -334,6 +349,10 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 self.tell_tail()?;
                 at += self.tail_len as u64;
                 (told, next) = (at, None);
+                continue;
+            }
+            if found.is_none() && !rolls {
+                (at, next) = (at + block_len, None);
                 continue;
             }
             if found.is_none() {

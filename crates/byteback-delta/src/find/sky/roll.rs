@@ -2,11 +2,13 @@
 //!
 //! With W a window of n bytes, a its first and c the byte that comes: crc(W c) follows from crc(W) by one table lookup, and
 //! crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another one, from a table made for n. Each step waits for the one before,
-//! for two memory accesses. So several windows, some hundred bytes apart, move on side by side, and their steps overlap: measured,
-//! 1.0 ns per byte instead of 2.5. The alternative, the CRC of each window combined from those of its parts, takes 25 ns.
+//! for two memory accesses. So several windows, some hundred bytes apart, move on side by side, and their steps overlap: measured on
+//! a busy machine, 2.1 ns per window with its lookup instead of 3.2 (and 5.7 with rsync's sums in `rolling`). The alternative, each
+//! window's CRC combined from those of its parts, takes 36 ns.
 //!
-//! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before the table: it stays in the
-//! processor's cache, and takes one load instead of two. CRCs are evenly spread, their lower bits are the bitmap's index.
+//! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before the table, two bits of one word for
+//! each block: it stays in the processor's cache, and takes one load instead of two. CRCs are evenly spread, so that their own bits are
+//! the bitmap's index.
 
 use crate::crc::{Combiner, CrcKind};
 use crate::cuckoo::CuckooTable;
@@ -16,7 +18,9 @@ use crate::signature::Signature;
 const LANES: usize = 4;
 
 /// Steps that they take before hits are looked at.
-const STEPS: usize = 512;
+const STEPS: usize = 256;
+
+const ALL_STEPS: usize = LANES * STEPS;
 
 /// The whole blocks of a signature by their CRCs, and what moves a window's CRC on.
 pub(super) struct BlockSearch {
@@ -51,8 +55,7 @@ impl BlockSearch {
         let filter_bits = (whole_blocks.max(64) * 16).next_power_of_two();
         let mut filter = vec![0; filter_bits / 64];
         for &weak in weak {
-            let bit = weak as usize & (filter_bits - 1);
-            filter[bit / 64] |= 1_u64 << (bit % 64);
+            filter[(weak as usize >> 6) & (filter_bits / 64 - 1)] |= filter_bits_of(weak);
         }
         // Of equal blocks side by side, zeros mostly, the first is kept: the others are found where they are expected.
         let distinct = weak.iter().zip(0_u32..).filter(|&(weak, block)| {
@@ -96,13 +99,14 @@ impl BlockSearch {
     fn may_contain(&self, crc: u32) -> bool {
         // The mask shows the compiler that the word exists.
         let word = (crc as usize >> 6) & (self.filter.len() - 1);
-        self.filter[word] & (1 << (crc & 63)) != 0
+        let bits = filter_bits_of(crc);
+        self.filter[word] & bits == bits
     }
 
     /// Moves `window` on by some steps, at least one, but not beyond `upto`, where the last window of `buffer` begins. All windows that
     /// were reached and whose CRC some block has are added to `hits`, ascending.
     pub(super) fn roll(&self, buffer: &[u8], window: &mut Rolled, upto: usize, hits: &mut Vec<(usize, u32)>) {
-        if upto - window.from >= LANES * STEPS {
+        if upto - window.from >= ALL_STEPS {
             self.roll_lanes(buffer, window, hits);
             return;
         }
@@ -123,20 +127,25 @@ impl BlockSearch {
 
     fn roll_lanes(&self, buffer: &[u8], window: &mut Rolled, hits: &mut Vec<(usize, u32)>) {
         let start = window.from;
-        let around: [_; LANES] = std::array::from_fn(|lane| self.around(buffer, start + lane * STEPS, STEPS));
+        let (leaving, coming) = self.around(buffer, start, ALL_STEPS);
+        // As arrays, whose lengths the compiler knows; `around` answers as many bytes.
+        let (Some(leaving), Some(coming)) = (leaving.first_chunk::<ALL_STEPS>(), coming.first_chunk::<ALL_STEPS>())
+        else {
+            return;
+        };
         let mut crcs = [window.crc; LANES];
         for lane in 1..LANES {
-            let (leaving, coming) = around[lane - 1];
-            let longer = self.of_steps.combine(u64::from(crcs[lane - 1]), self.kind.of(coming));
-            crcs[lane] = self.of_block.without_prefix(longer, self.kind.of(leaving)) as u32;
+            let passed = (lane - 1) * STEPS..lane * STEPS;
+            let coming = self.kind.of(&coming[passed.clone()]);
+            let longer = self.of_steps.combine(u64::from(crcs[lane - 1]), coming);
+            crcs[lane] = self.of_block.without_prefix(longer, self.kind.of(&leaving[passed])) as u32;
         }
         let mut of_lane: [Vec<(usize, u32)>; LANES] = Default::default();
-        let leaving: [&[u8; STEPS]; LANES] = std::array::from_fn(|lane| sized(around[lane].0));
-        let coming: [&[u8; STEPS]; LANES] = std::array::from_fn(|lane| sized(around[lane].1));
         for step in 0..STEPS {
             let mut may = false;
             for lane in 0..LANES {
-                crcs[lane] = self.step(crcs[lane], leaving[lane][step], coming[lane][step]);
+                let at = lane * STEPS + step;
+                crcs[lane] = self.step(crcs[lane], leaving[at], coming[at]);
                 may |= self.may_contain(crcs[lane]);
             }
             if may {
@@ -151,7 +160,7 @@ impl BlockSearch {
             hits.extend_from_slice(lane);
         }
         *window = Rolled {
-            from: start + LANES * STEPS,
+            from: start + ALL_STEPS,
             crc: crcs[LANES - 1],
         };
     }
@@ -169,7 +178,8 @@ impl BlockSearch {
     }
 }
 
-fn sized(bytes: &[u8]) -> &[u8; STEPS] {
-    const NONE: [u8; STEPS] = [0; STEPS];
-    bytes.first_chunk().unwrap_or(&NONE)
+/// The two bits of a CRC in its word of the filter.
+#[inline(always)]
+fn filter_bits_of(crc: u32) -> u64 {
+    (1 << (crc & 63)) | (1 << (crc >> 26))
 }

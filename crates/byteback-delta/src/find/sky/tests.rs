@@ -136,6 +136,32 @@ fn blocks_that_moved_by_whole_blocks_are_not_read_either() {
 }
 
 #[test]
+fn one_or_two_changed_blocks_between_others_are_not_rolled() {
+    let base = noise(1, 6400);
+    for (blocks, literal) in [(1, 64), (2, 128), (3, 64), (8, 64)] {
+        // A byte fewer at the beginning, another one at the end: all between moved.
+        let mut new = base.clone();
+        new.remove(640);
+        new.insert(640 + blocks * 64 - 1, 0);
+        let stats = check(&base, params(B), &new, || all_known(&new, B));
+        assert_eq!(
+            (stats.read_bytes, stats.literal_bytes),
+            (blocks as u64 * 64, literal),
+            "{blocks}"
+        );
+    }
+    // A block that is another one of the base is found without rolling.
+    let mut new = base.clone();
+    new.copy_within(64..128, 640);
+    let known = || Known {
+        crcs: None,
+        strong: Some(strong(&new, B, |_| true)),
+    };
+    let stats = check(&base, params(B), &new, known);
+    assert_eq!((stats.read_bytes, stats.literal_bytes), (64, 0));
+}
+
+#[test]
 fn crcs_alone_are_proven_by_reading() {
     let base = noise(1, 10_000);
     let mut new = base.clone();
