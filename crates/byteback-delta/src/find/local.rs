@@ -7,7 +7,8 @@
 //! 1. At the shift of what was found last, then in place. If at most a sixteenth differs ([`SCATTERED`]), that is it: the differing bytes
 //!    are literals, to the byte. So equal contents, appended ones and scattered overwrites cost one comparison.
 //! 2. Otherwise rsync's search: a window is moved over the piece, and its weak checksum looked up among those of the base's blocks. A
-//!    block that is found by it is compared, and the match is extended both ways byte by byte, so that an insertion costs itself.
+//!    block that is found by it is compared, and the match is extended both ways byte by byte, so that an insertion costs itself. Where a
+//!    match ends, it may go on a little later: that is looked at before a window is summed.
 //! 3. What was not found is compared in place once more, in cells of [`CELL_LEN`].
 //!
 //! The base's blocks are summed when something is searched for the first time. Before that, the ends of both contents are compared: an
@@ -68,8 +69,19 @@ const COUNTED_EXTENTS_MAX: usize = 4096;
 /// What is read of a candidate before the rest is.
 const FIRST_LOOK_LEN: usize = 256;
 
-/// How much is compared at once where a match is extended.
+/// How much is compared at once where a match is extended, at first and at most.
+const STEP_FIRST_LEN: usize = 512;
 const STEP_LEN: usize = 16 * 1024;
+
+/// How far behind a match is looked for its continuation, at first and at most.
+const RESUME_FIRST_LEN: usize = 512;
+const RESUME_LEN: usize = 4096;
+
+/// So many bytes must go on at least.
+const RESUME_RUN_LEN_MIN: usize = 128;
+
+/// So many times as long as the bytes that differ must be what goes on behind them.
+const RESUMED: usize = 4;
 
 /// Windows that may be compared in vain before the account has to be filled.
 const VAIN_WINDOWS: u64 = 16;
@@ -334,11 +346,12 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
 
     /// The bytes at `at` equal the base at `from`: finds out how many before them do too, and tells what is before those.
     fn begin_match(&mut self, from: u64) -> Compared<(), S> {
-        let mut back = 0;
+        let (mut back, mut step_len) = (0, STEP_FIRST_LEN);
         let mut scratch = std::mem::take(&mut self.scratch);
         while back < self.at - self.done {
             let base_left = usize::try_from(from - back as u64).unwrap_or(usize::MAX);
-            let step = (self.at - self.done - back).min(STEP_LEN).min(base_left);
+            let step = (self.at - self.done - back).min(step_len).min(base_left);
+            step_len = (2 * step_len).min(STEP_LEN);
             if step == 0 {
                 break;
             }
@@ -400,6 +413,9 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
     fn search_in(&mut self, table: &BaseTable) -> Compared<(), S> {
         let end = (self.at + self.piece_len).min(self.buffer.len());
         while self.at < end {
+            if self.done == self.at && self.resume()? {
+                continue;
+            }
             if self.buffer.len() - self.at < self.block_len {
                 // No window fits any more before a hole or the end.
                 self.at = self.buffer.len();
@@ -426,6 +442,38 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         self.give_up(kept)
     }
 
+    /// Behind a match: if it goes on after some bytes that differ, tells these and goes on with it. What goes on must be
+    /// [`RESUMED`] times as long, so that bytes that are equal by chance do not hide a shift.
+    fn resume(&mut self) -> Compared<bool, S> {
+        let Some((from, left)) = self.in_base(self.at, self.shift) else {
+            return Ok(false);
+        };
+        let most = (self.buffer.len() - self.at).min(RESUME_LEN.min(8 * self.block_len));
+        let most = usize::try_from(left).map_or(most, |left| most.min(left));
+        // A short look first, so that what is read stays in proportion to what is found.
+        let mut len = most.min(RESUME_FIRST_LEN);
+        let (end, equal) = loop {
+            self.read_base(from, len)?;
+            let new = &self.buffer[self.at..self.at + len];
+            let Some((0, end)) = next_difference(new, &self.piece, 0) else {
+                return Ok(false);
+            };
+            let equal = common_prefix(&new[end..], &self.piece[end..]);
+            if equal >= RESUME_RUN_LEN_MIN.max(RESUMED * end) {
+                break (end, equal);
+            }
+            if end + equal < len || len == most {
+                return Ok(false);
+            }
+            len = most;
+        };
+        self.tell_literal(self.at, self.at + end)?;
+        self.at += end;
+        self.done = self.at;
+        self.extend(from + end as u64, equal)?;
+        Ok(true)
+    }
+
     /// Looks for the window at `at` in the base. If it is there, tells the match and goes behind it.
     fn look_up(&mut self, table: &BaseTable, weak: u32) -> Compared<bool, S> {
         if !table.contains(weak) {
@@ -442,7 +490,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             }
             if self.window_equals(from)? {
                 self.begin_match(from)?;
-                self.extend(from)?;
+                self.extend(from, self.block_len)?;
                 // Offsets of files.
                 self.shift = from as i64 - here as i64;
                 return Ok(true);
@@ -467,13 +515,14 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_equal)
     }
 
-    /// The window at `at` equals the base at `from`: tells it and all that follows and is equal too.
-    fn extend(&mut self, from: u64) -> Compared<(), S> {
-        let mut len = self.block_len;
+    /// `len` bytes at `at` equal the base at `from`: tells them and all that follow and are equal too.
+    fn extend(&mut self, from: u64, mut len: usize) -> Compared<(), S> {
+        let mut step_len = STEP_FIRST_LEN;
         loop {
             let next = from + len as u64;
             let base_left = usize::try_from(self.base_len.saturating_sub(next)).unwrap_or(usize::MAX);
-            let step = (self.buffer.len() - self.at - len).min(STEP_LEN).min(base_left);
+            let step = (self.buffer.len() - self.at - len).min(step_len).min(base_left);
+            step_len = (2 * step_len).min(STEP_LEN);
             if step == 0 {
                 break;
             }

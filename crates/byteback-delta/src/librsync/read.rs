@@ -96,7 +96,7 @@ pub fn read_librsync_delta<S: ExtentSink>(
         let command = commands.number(1)? as u8;
         match command {
             OP_END => return Ok((sink, end)),
-            OP_END..OP_COPY => {
+            1..OP_COPY => {
                 let mut left = match u64::from(command) {
                     len_bytes @ ..=IMMEDIATE_LEN_MAX => len_bytes,
                     _ => commands.number(1 << (command - OP_LITERAL))?,

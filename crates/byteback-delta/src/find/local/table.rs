@@ -89,11 +89,13 @@ impl BaseTable {
     /// Moves a window over `content` until it may be a block, at most `most` bytes far, and as far as whole windows reach. `sum` is
     /// that of the first window. Answers how far it moved.
     pub(super) fn pass(&self, sum: &mut RollingSum, content: &[u8], block_len: usize, most: usize) -> usize {
+        let table = &self.table;
         let mut rolling = *sum;
         let coming = &content[block_len..];
         let steps = coming.len().min(most);
         for (at, (&leaving, &coming)) in content.iter().zip(&coming[..steps]).enumerate() {
-            if self.contains(rolling.value()) {
+            let value = rolling.value();
+            if table.may_contain(value) && table.contains(value) {
                 *sum = rolling;
                 return at;
             }

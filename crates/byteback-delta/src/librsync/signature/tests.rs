@@ -253,7 +253,7 @@ fn hostile_signatures_are_refused() {
     // Cut off: at a block's border it is another signature, elsewhere it shows. With the length known it always does.
     for at in 0..good.len() {
         let cut = &good[..at];
-        let is_border = at >= HEADER_LEN && (at - HEADER_LEN) % 36 == 0;
+        let is_border = at >= HEADER_LEN && (at - HEADER_LEN).is_multiple_of(36);
         assert_eq!(read(cut, None).is_ok(), is_border, "{at}");
         assert!(read(cut, Some(3000)).is_err(), "{at}");
     }
