@@ -3,12 +3,14 @@
 //! - [`source`]: what all sources have in common: which checksums, of which blocks, and how it is known that they are of what the file
 //!   holds now.
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
+//! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
 //!
 //! This crate knows neither deltas nor our network protocol; in the store a file is a number, and a version of all of them is a number.
 
 mod backend;
 pub mod btrfs;
+pub mod kept;
 pub mod source;
 mod store;
 

@@ -36,8 +36,8 @@ pub enum Kind {
     Blake2b256,
     /// The four sums of ZFS's fletcher4 over little-endian words; each little-endian.
     Fletcher4,
-    /// The first 16 bytes of BLAKE3. A source that keys it cannot be compared with another one; its layout has a salt then.
-    Blake3Keyed128,
+    /// The first 16 bytes of BLAKE3.
+    Blake3Cut16,
 }
 
 impl Kind {
@@ -47,7 +47,7 @@ impl Kind {
         match self {
             Self::Crc32c | Self::Crc32 => 4,
             Self::Crc64Nvme | Self::Xxh64 => 8,
-            Self::Blake3Keyed128 => 16,
+            Self::Blake3Cut16 => 16,
             Self::Sha256 | Self::Blake2b256 | Self::Fletcher4 => 32,
             Self::Sha512 => 64,
         }
@@ -56,10 +56,7 @@ impl Kind {
     /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody can make two such blocks.
     #[must_use]
     pub const fn is_strong(self) -> bool {
-        matches!(
-            self,
-            Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3Keyed128
-        )
+        matches!(self, Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3Cut16)
     }
 }
 
@@ -77,7 +74,7 @@ pub enum Tail {
 pub struct Layout {
     /// The function.
     pub kind: Kind,
-    /// What is fed to it before each block (or is its key, if the function has one); mostly nothing.
+    /// What is fed to it before each block; mostly nothing.
     pub salt: Vec<u8>,
     /// Bytes of a block; blocks begin at multiples of it. Never 0.
     pub block_len: u32,
@@ -125,12 +122,9 @@ impl Layout {
             Kind::Sha256 => self.append_digest::<sha2::Sha256>(block, padding, sums),
             Kind::Sha512 => self.append_digest::<sha2::Sha512>(block, padding, sums),
             Kind::Blake2b256 => self.append_digest::<Blake2b256>(block, padding, sums),
-            Kind::Blake3Keyed128 => {
-                let Ok(key) = <&[u8; 32]>::try_from(self.salt.as_slice()) else {
-                    return false;
-                };
-                let mut hasher = blake3::Hasher::new_keyed(key);
-                hasher.update(block).update(padding);
+            Kind::Blake3Cut16 => {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(&self.salt).update(block).update(padding);
                 sums.extend_from_slice(&hasher.finalize().as_bytes()[..16]);
             }
             Kind::Crc32 | Kind::Crc64Nvme | Kind::Fletcher4 => return false,

@@ -83,9 +83,9 @@ pub enum ChecksumError {
     Version(u64),
 }
 
-type Result<T> = std::result::Result<T, ChecksumError>;
+pub(crate) type Result<T> = std::result::Result<T, ChecksumError>;
 
-fn db(error: impl Into<redb::Error>) -> ChecksumError {
+pub(crate) fn db(error: impl Into<redb::Error>) -> ChecksumError {
     ChecksumError::Database(Box::new(error.into()))
 }
 
@@ -195,7 +195,7 @@ impl ChecksumStore {
 }
 
 /// Whether the file is no database any more, as opposed to a disk that fails.
-fn is_damage(error: &redb::Error) -> bool {
+pub(crate) fn is_damage(error: &redb::Error) -> bool {
     match error {
         redb::Error::Io(error) => matches!(
             error.kind(),
@@ -228,7 +228,7 @@ fn replace(txn: &WriteTransaction) -> Result<()> {
     Ok(())
 }
 
-fn number(meta: &impl ReadableTable<&'static str, &'static [u8]>, name: &str) -> Result<Option<u64>> {
+pub(crate) fn number(meta: &impl ReadableTable<&'static str, &'static [u8]>, name: &str) -> Result<Option<u64>> {
     let value = meta.get(name).map_err(db)?;
     Ok(value.and_then(|value| value.value().try_into().ok().map(u64::from_le_bytes)))
 }

@@ -1,0 +1,448 @@
+//! Checksums that we summed ourselves, kept so that a file that did not change need not be read by the next comparison: the source for
+//! file systems that keep none, or tell none.
+//!
+//! Words: a *record* is of one file, known by device and inode; it has a number that is never used again, under which the checksums lie. A
+//! *boot* is the time between two starts of the machine, known by a random number that the caller brings.
+//!
+//! Invariant: what is told is of what the file holds. A record counts only while device, inode, birth, mount, length, modification and
+//! change time are as they were, and only within the boot in which it was made:
+//!
+//! - *Before* the file is read, it is synced, so that each later store into a mapped page takes a page fault, which moves the times; and its
+//!   last change must be [`QUIET`] old by then, so that a later one has another time (git's rule for its index, with room for file
+//!   systems that keep every second second only, and for faults that are slow). After it was read, nothing may have moved.
+//! - *Within the boot*, because after a crash data can be new while all times are old (measured on ext4, XFS and F2FS).
+//! - File systems on which a store into a mapped page moves no time (tmpfs), or which others change (NFS, FUSE), are refused.
+//!
+//! One transaction makes a record and takes the former one of the file away, and the oldest ones until the bound holds: a crash leaves the
+//! one or the other. Damage: the database is checked as a whole when it is opened and is made anew if it is broken; each value has a
+//! CRC with its key; what is damaged is unknown. docs/format-checksums.md describes every byte.
+//!
+//! Memory: one chunk of a MiB of content, its checksums, and redb's cache.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use byteback_extents::ByteRange;
+use byteback_host::clock::Clock;
+use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::tree::{FileKind, Stat, stat_fd};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+
+use crate::backend::Backend;
+use crate::source::{Extraction, Kind, Layout, Result, Run, SourceError, Stamp, Tail, Unknown};
+use crate::store::{self, ChecksumError, db, is_damage, number};
+
+/// Bytes of a block.
+const BLOCK_LEN: usize = 4096;
+
+/// Blocks whose checksums lie in one value.
+const CHUNK_BLOCKS: u64 = 256;
+
+/// How long a file must not have changed before its checksums are kept.
+pub const QUIET: Duration = Duration::from_secs(3);
+
+const VERSION: u64 = 1;
+const CACHE_BYTES: usize = 8 << 20;
+
+/// CRC-32C and the first 16 bytes of BLAKE3.
+const CRC_LEN: usize = 4;
+const STRONG_LEN: usize = 16;
+const ENTRY_LEN: usize = CRC_LEN + STRONG_LEN;
+
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+/// (device, inode) -> record.
+const FILES: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("files");
+/// Number of a record -> device, inode and how many blocks it has.
+const ORDER: TableDefinition<'_, u64, (u64, u64, u64)> = TableDefinition::new("order");
+/// (number of a record, chunk) -> entries and their CRC.
+const SUMS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("sums");
+
+const META_VERSION: &str = "version";
+const META_NEXT: &str = "next";
+const META_BLOCKS: &str = "blocks";
+
+/// Which boot of the machine this is: different after each start.
+pub type Boot = [u8; 16];
+
+/// See the module.
+#[derive(Debug)]
+pub struct KeptChecksums {
+    database: Database,
+    boot: Boot,
+    blocks_max: u64,
+}
+
+/// What is asked of an open file.
+trait Content {
+    fn stat(&self) -> io::Result<Stat>;
+    fn sync(&self) -> io::Result<()>;
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Whether any change by anybody moves the file's times.
+    fn times_tell(&self) -> io::Result<bool>;
+}
+
+impl<F: AsFd> Content for F {
+    fn stat(&self) -> io::Result<Stat> {
+        stat_fd(self)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self)?)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        loop {
+            match rustix::io::pread(self, &mut *buffer, offset) {
+                Err(rustix::io::Errno::INTR) => {}
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    fn times_tell(&self) -> io::Result<bool> {
+        // The width of the field differs between machines.
+        #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
+        let magic = rustix::fs::fstatfs(self)?.f_type as i64 & 0xffff_ffff;
+        // ext2 to ext4, XFS, btrfs, F2FS, bcachefs.
+        Ok([0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e].contains(&magic))
+    }
+}
+
+/// What a record says of its file; everything must be the same for it to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    number: u64,
+    stamp: Stamp,
+    mount: Option<u64>,
+    boot: Boot,
+}
+
+/// Bytes of a record.
+const RECORD_LEN: usize = 8 + 9 + 9 + 8 + 8 + 8 + 16 + 4;
+
+impl Record {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.number.to_le_bytes().to_vec();
+        let birth = self.stamp.identity.birth_ns;
+        bytes.push(u8::from(birth.is_some()));
+        bytes.extend(birth.unwrap_or(0).to_le_bytes());
+        bytes.push(u8::from(self.mount.is_some()));
+        bytes.extend(self.mount.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.stamp.len_bytes.to_le_bytes());
+        bytes.extend(self.stamp.mtime_ns.to_le_bytes());
+        bytes.extend(self.stamp.ctime_ns.to_le_bytes());
+        bytes.extend(self.boot);
+        let key = (self.stamp.identity.dev, self.stamp.identity.ino);
+        bytes.extend(crc(key, &bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Its number, if `bytes` is a whole record under this key.
+    fn number_of(key: (u64, u64), bytes: &[u8]) -> Option<u64> {
+        let (body, stored) = bytes.split_last_chunk::<4>()?;
+        let is_whole = bytes.len() == RECORD_LEN && u32::from_le_bytes(*stored) == crc(key, body);
+        body.first_chunk()
+            .filter(|_| is_whole)
+            .map(|number| u64::from_le_bytes(*number))
+    }
+}
+
+fn crc((first, second): (u64, u64), body: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&first.to_le_bytes()), &second.to_le_bytes());
+    crc32c::crc32c_append(crc, body)
+}
+
+fn failed(error: ChecksumError) -> SourceError {
+    SourceError::Io {
+        what: "use the kept checksums",
+        source: io::Error::other(error),
+    }
+}
+
+impl KeptChecksums {
+    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew. At most `blocks_max` blocks of 4 KiB are kept, which take
+    /// about 24 bytes each. `boot` must be another one after each start of the machine. The caller sees to it that nobody else has it open.
+    ///
+    /// # Errors
+    /// The system fails, or the file is of another version.
+    pub fn open(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
+        match Self::open_as_it_is(dir, name, boot, blocks_max) {
+            Err(ChecksumError::Database(error)) if is_damage(&error) => {
+                dir.remove(name)
+                    .map_err(|source| ChecksumError::Io { what: "remove", source })?;
+                Self::open_as_it_is(dir, name, boot, blocks_max)
+            }
+            done => done,
+        }
+    }
+
+    fn open_as_it_is(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
+        let failed = |what| move |source| ChecksumError::Io { what, source };
+        let file = dir.open(name, OpenMode::CreateIfMissing).map_err(failed("open"))?;
+        let mut builder = redb::Builder::new();
+        builder.set_cache_size(CACHE_BYTES);
+        builder.set_check_integrity_on_open(true);
+        let database = builder.create_with_backend(Backend(file)).map_err(db)?;
+        let txn = database.begin_write().map_err(db)?;
+        {
+            let mut meta = txn.open_table(META).map_err(db)?;
+            match number(&meta, META_VERSION)? {
+                Some(VERSION) => {}
+                Some(version) => return Err(ChecksumError::Version(version)),
+                None => drop(meta.insert(META_VERSION, &VERSION.to_le_bytes()[..]).map_err(db)?),
+            }
+        }
+        txn.open_table(FILES).map_err(db)?;
+        txn.open_table(ORDER).map_err(db)?;
+        txn.open_table(SUMS).map_err(db)?;
+        txn.commit().map_err(db)?;
+        dir.sync().map_err(failed("make a name for"))?;
+        Ok(Self {
+            database,
+            boot,
+            blocks_max,
+        })
+    }
+
+    /// Reads `file`, which is open for reading, and keeps the checksums of its blocks.
+    ///
+    /// # Errors
+    /// [`SourceError::Busy`] if it changed within the last [`QUIET`]; [`SourceError::ChangedMeanwhile`]; [`SourceError::NotHere`] if it is no regular
+    /// file, lies where times do not tell, or is longer than all that may be kept. What was kept of it before stays, and no longer counts.
+    pub fn keep(&self, file: &impl AsFd, clock: &dyn Clock) -> Result<()> {
+        self.keep_content(file, clock)
+    }
+
+    fn keep_content(&self, file: &impl Content, clock: &dyn Clock) -> Result<()> {
+        let ask = || file.stat().map_err(SourceError::io("ask for the file's times"));
+        let before = ask()?;
+        if before.kind != FileKind::File {
+            return Err(SourceError::NotHere("not a regular file"));
+        }
+        if !file.times_tell().map_err(SourceError::io("ask for the file system"))? {
+            return Err(SourceError::NotHere(
+                "the times of files on this file system do not tell every change",
+            ));
+        }
+        let blocks = before.size.div_ceil(BLOCK_LEN as u64);
+        if blocks > self.blocks_max {
+            return Err(SourceError::NotHere("the file is longer than all that may be kept"));
+        }
+        let quiet_ns = i64::try_from(QUIET.as_nanos()).unwrap_or(i64::MAX);
+        if clock.now_ns().saturating_sub(before.ctime_ns) <= quiet_ns {
+            return Err(SourceError::Busy);
+        }
+        file.sync().map_err(SourceError::io("write what is dirty"))?;
+        let txn = self.database.begin_write().map_err(|error| failed(db(error)))?;
+        let number = self.make_room(&txn, &before, blocks).map_err(failed)?;
+        let mut buffer = vec![0; BLOCK_LEN * CHUNK_BLOCKS as usize];
+        for chunk in 0..blocks.div_ceil(CHUNK_BLOCKS) {
+            let start = chunk * buffer.len() as u64;
+            let len = usize::try_from(before.size - start)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            let bytes = buffer.get_mut(..len).unwrap_or_default();
+            let mut filled = 0;
+            while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+                match file
+                    .read_at(rest, start + filled as u64)
+                    .map_err(SourceError::io("read the file"))?
+                {
+                    0 => return Err(SourceError::ChangedMeanwhile),
+                    read => filled += read,
+                }
+            }
+            let mut value = Vec::with_capacity(CHUNK_BLOCKS as usize * ENTRY_LEN + 4);
+            for block in bytes.chunks(BLOCK_LEN) {
+                value.extend(crc32c::crc32c(block).to_le_bytes());
+                value.extend(&blake3::hash(block).as_bytes()[..STRONG_LEN]);
+            }
+            value.extend(crc((number, chunk), &value).to_le_bytes());
+            let mut sums = txn.open_table(SUMS).map_err(|error| failed(db(error)))?;
+            sums.insert((number, chunk), value.as_slice())
+                .map_err(|error| failed(db(error)))?;
+        }
+        if Stamp::of(&before) != Stamp::of(&ask()?) {
+            return Err(SourceError::ChangedMeanwhile);
+        }
+        txn.commit().map_err(|error| failed(db(error)))
+    }
+
+    fn record(&self, stat: &Stat, number: u64) -> Record {
+        Record {
+            number,
+            stamp: Stamp::of(stat),
+            mount: stat.mount_id,
+            boot: self.boot,
+        }
+    }
+
+    /// Makes the record of a file, in place of its former one and of as many of the oldest as its blocks need. Answers its number.
+    fn make_room(&self, txn: &WriteTransaction, stat: &Stat, blocks: u64) -> store::Result<u64> {
+        let mut meta = txn.open_table(META).map_err(db)?;
+        let mut files = txn.open_table(FILES).map_err(db)?;
+        let mut order = txn.open_table(ORDER).map_err(db)?;
+        let mut sums = txn.open_table(SUMS).map_err(db)?;
+        let next = number(&meta, META_NEXT)?.unwrap_or(0);
+        let mut kept = number(&meta, META_BLOCKS)?.unwrap_or(0);
+        let key = (stat.dev, stat.ino);
+        let former = files
+            .get(key)
+            .map_err(db)?
+            .and_then(|record| Record::number_of(key, record.value()));
+        let mut going = former;
+        loop {
+            if let Some(gone) = going {
+                let place = order.remove(gone).map_err(db)?.map(|place| place.value());
+                sums.retain_in((gone, 0)..=(gone, u64::MAX), |_, _| false).map_err(db)?;
+                if let Some((dev, ino, blocks)) = place {
+                    files.remove((dev, ino)).map_err(db)?;
+                    kept = kept.saturating_sub(blocks);
+                }
+            }
+            if kept + blocks <= self.blocks_max {
+                break;
+            }
+            going = order.first().map_err(db)?.map(|(number, _)| number.value());
+            if going.is_none() {
+                break;
+            }
+        }
+        let record = self.record(stat, next);
+        files.insert(key, record.encode().as_slice()).map_err(db)?;
+        order.insert(next, (key.0, key.1, blocks)).map_err(db)?;
+        meta.insert(META_NEXT, &(next + 1).to_le_bytes()[..]).map_err(db)?;
+        meta.insert(META_BLOCKS, &(kept + blocks).to_le_bytes()[..])
+            .map_err(db)?;
+        Ok(next)
+    }
+
+    /// Begins an extraction of what is kept of `file`, which is open, of this kind: [`Kind::Crc32c`] or [`Kind::Blake3Cut16`].
+    ///
+    /// # Errors
+    /// [`SourceError::NotHere`] if nothing is kept of the file as it is now, or nothing of this kind.
+    pub fn begin<'file, F: AsFd>(&self, file: &'file F, kind: Kind) -> Result<KeptExtraction<'file, F>> {
+        Ok(KeptExtraction(self.begin_content(file, kind)?))
+    }
+
+    fn begin_content<'file, F: Content>(&self, file: &'file F, kind: Kind) -> Result<Passage<'file, F>> {
+        let sum_at = match kind {
+            Kind::Crc32c => 0,
+            Kind::Blake3Cut16 => CRC_LEN,
+            _ => return Err(SourceError::NotHere("no checksums of this kind are kept")),
+        };
+        let stat = file.stat().map_err(SourceError::io("ask for the file's times"))?;
+        let key = (stat.dev, stat.ino);
+        let txn = self.database.begin_read().map_err(|error| failed(db(error)))?;
+        let files = txn.open_table(FILES).map_err(|error| failed(db(error)))?;
+        let record = files.get(key).map_err(|error| failed(db(error)))?;
+        let record = record.ok_or(SourceError::NotHere("nothing is kept of the file"))?;
+        let number = Record::number_of(key, record.value()).ok_or(SourceError::NotHere("the record is damaged"))?;
+        if self.record(&stat, number).encode() != record.value() {
+            return Err(SourceError::NotHere("the file changed since its checksums were kept"));
+        }
+        Ok(Passage {
+            file,
+            stat,
+            number,
+            layout: Layout {
+                kind,
+                salt: Vec::new(),
+                block_len: BLOCK_LEN as u32,
+                tail: Tail::AsIs,
+            },
+            sum_at,
+            table: txn.open_table(SUMS).map_err(|error| failed(db(error)))?,
+            chunk: 0,
+            sums: Vec::new(),
+        })
+    }
+}
+
+/// One passage through what is kept of a file; see [`KeptChecksums::begin`].
+pub struct KeptExtraction<'file, F>(Passage<'file, F>);
+
+impl<F> std::fmt::Debug for KeptExtraction<'_, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptExtraction").finish_non_exhaustive()
+    }
+}
+
+impl<F: AsFd> Extraction for KeptExtraction<'_, F> {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        self.0.next_run()
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        self.0.finish()
+    }
+}
+
+struct Passage<'file, F> {
+    file: &'file F,
+    stat: Stat,
+    number: u64,
+    layout: Layout,
+    /// Where the checksum is in an entry.
+    sum_at: usize,
+    table: ReadOnlyTable<(u64, u64), &'static [u8]>,
+    chunk: u64,
+    sums: Vec<u8>,
+}
+
+impl<F: Content> Extraction for Passage<'_, F> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.stat.size
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        let chunk_len = CHUNK_BLOCKS * BLOCK_LEN as u64;
+        let start = self.chunk * chunk_len;
+        let Some(range) = ByteRange::new(start, self.stat.size.min(start + chunk_len)) else {
+            return Ok(None);
+        };
+        let key = (self.number, self.chunk);
+        self.chunk += 1;
+        self.sums.clear();
+        let value = self.table.get(key).map_err(|error| failed(db(error)))?;
+        let value = value.as_ref().and_then(|value| value.value().split_last_chunk::<4>());
+        let whole = value.filter(|(body, stored)| {
+            body.len() as u64 == self.layout.block_count(range) * ENTRY_LEN as u64
+                && u32::from_le_bytes(**stored) == crc(key, body)
+        });
+        let Some((body, _)) = whole else {
+            let why = Unknown::NotSummed;
+            return Ok(Some(Run::Unknown { range, why }));
+        };
+        let sum_len = self.layout.kind.len_bytes();
+        for entry in body.as_chunks::<ENTRY_LEN>().0 {
+            self.sums.extend(entry.iter().skip(self.sum_at).take(sum_len));
+        }
+        let sums = &self.sums;
+        Ok(Some(Run::Sums { range, sums }))
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        let now = self.file.stat().map_err(SourceError::io("ask for the file's times"))?;
+        match Stamp::of(&now) == Stamp::of(&self.stat) && now.mount_id == self.stat.mount_id {
+            true => Ok(Stamp::of(&now)),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
