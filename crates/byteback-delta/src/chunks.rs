@@ -3,7 +3,8 @@
 //! The rules are those of FastCDC (Xia et al.; SkySync, section 4.1): no border before a shortest length, whose bytes are skipped
 //! without a look; a seldom rule for borders up to the average length and a frequent one behind it, which draws the lengths
 //! together (normalised chunking); a border at the longest length in any case. What is ours is the hash under them, made for
-//! vector units (`scan`): 10 ms for 100 MB where the `fastcdc` crate takes 32, whose streaming mode also copies each chunk.
+//! vector units (`scan`): 11 ms for 100 MB in the processor's cache, 20 ms in memory, where the `fastcdc` crate takes 33, whose
+//! streaming mode also copies each chunk. On noise, text and programs as few bytes differ after an insertion, or fewer.
 //! And borders are part of what two ends agree on: they may not change with a library.
 //!
 //! Words:

@@ -5,7 +5,11 @@
 //! for each chunk. A segment ends when it has [`SEGMENT_LEN`] bytes: so much the client has to hold, and so much is lost if a
 //! weak checksum was wrong.
 //!
-//! A segment proves itself: the client hashes its own bytes, with the answer's seed, and takes a copy only if the checksums are equal. A hostile
+//! Where the new content is proven as a whole in any case, strong checksums of segments only spare the fall-back when that proof
+//! fails. So it may be asked for *unproven* segments ([`MatchParams::for_whole_proof`]): runs whose weak checksums have 128 bits together,
+//! for which nothing is read a second time at either end. Others are proven as ever.
+//!
+//! A proven segment proves itself: the client hashes its own bytes, with the answer's seed, and takes a copy only if the checksums are equal. A hostile
 //! answer can only claim wrongly that the base has these bytes, which who uses copies finds out by [`crate::ContentDigest`].
 
 use std::io::{self, Read, Write};
@@ -14,6 +18,7 @@ use byteback_extents::ByteRange;
 
 use super::ChunkList;
 use super::wire::{ChunkStreamError, GroupReader, GroupWriter, VERSION, array, read_header};
+use crate::crc::CrcKind;
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::varint;
 use crate::wire::FILE_LEN_MAX;
@@ -24,8 +29,14 @@ pub const SEGMENT_LEN: u64 = 128 * 1024;
 /// The first bytes of every answer.
 const MAGIC: [u8; 8] = *b"\x89BBCHA\r\n";
 
-/// Magic, version, strong kind, strong length, seed, chunks, base length, segments, CRC.
-const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 4 * 8 + 4;
+/// Magic, version, strong kind, strong length, flags, a zero, seed, chunks, base length, segments, CRC.
+const HEADER_LEN: usize = 8 + 2 + 4 + 4 * 8 + 4;
+
+/// There may be unproven segments.
+const FLAG_UNPROVEN: u8 = 1;
+
+/// So many bytes of weak checksums a run must have to be taken unproven: as much as a strong one has.
+const UNPROVEN_WEAK_LEN: usize = 16;
 
 /// The shortest strong checksum, in bytes.
 const STRONG_LEN_MIN: u8 = 8;
@@ -44,6 +55,7 @@ pub struct MatchParams {
     strong: StrongKind,
     strong_len: u8,
     seed: u64,
+    has_unproven: bool,
 }
 
 impl MatchParams {
@@ -54,7 +66,23 @@ impl MatchParams {
             strong: StrongKind::Blake3,
             strong_len: STRONG_LEN_DEFAULT,
             seed,
+            has_unproven: false,
         }
+    }
+
+    /// The same, for who proves the new content as a whole ([`crate::ContentDigest`]) and finds another way if that fails, as it does when
+    /// somebody forged a CRC, or content changed behind its list: long runs are taken by their weak checksums.
+    #[must_use]
+    pub const fn for_whole_proof(seed: u64) -> Self {
+        Self {
+            has_unproven: true,
+            ..Self::new(seed)
+        }
+    }
+
+    /// Whether a run of so many chunks is taken without a strong checksum.
+    pub(crate) fn is_taken_unproven(&self, chunks: usize, kind: CrcKind) -> bool {
+        self.has_unproven && chunks.saturating_mul(kind.len_bytes()) >= UNPROVEN_WEAK_LEN
     }
 
     pub(crate) fn hasher(&self) -> StrongHasher {
@@ -71,8 +99,16 @@ pub struct Segment {
     pub chunks: usize,
     /// Where the base has their bytes.
     pub base_offset: u64,
-    /// Their strong checksum; what lies behind the answer's length is zero.
-    pub(crate) strong: [u8; STRONG_LEN_MAX],
+    /// Their strong checksum; what lies behind the answer's length is zero. `None` if they are unproven.
+    pub(crate) strong: Option<[u8; STRONG_LEN_MAX]>,
+}
+
+impl Segment {
+    /// Whether it has a strong checksum.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        self.strong.is_some()
+    }
 }
 
 /// What was found of a list in a base.
@@ -97,7 +133,9 @@ impl MatchAnswer {
 
     /// Adds a segment behind all others, with its strong checksum at full length.
     pub(crate) fn push(&mut self, mut segment: Segment) {
-        segment.strong[self.strong_len()..].fill(0);
+        if let Some(strong) = &mut segment.strong {
+            strong[self.strong_len()..].fill(0);
+        }
         self.segments.push(segment);
     }
 
@@ -119,10 +157,10 @@ impl MatchAnswer {
         &self.segments
     }
 
-    /// Whether a segment's bytes have this strong checksum.
+    /// Whether this is a segment's strong checksum.
     pub(crate) fn is_strong_of(&self, segment: &Segment, strong: &[u8; STRONG_LEN_MAX]) -> bool {
         let len = self.strong_len();
-        segment.strong[..len] == strong[..len]
+        segment.strong.is_some_and(|known| known[..len] == strong[..len])
     }
 
     fn strong_len(&self) -> usize {
@@ -137,7 +175,8 @@ impl MatchAnswer {
         let mut header = Vec::with_capacity(HEADER_LEN);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&VERSION.to_le_bytes());
-        header.extend_from_slice(&[self.params.strong.code(), self.params.strong_len]);
+        let flags = if self.params.has_unproven { FLAG_UNPROVEN } else { 0 };
+        header.extend_from_slice(&[self.params.strong.code(), self.params.strong_len, flags, 0]);
         for number in [
             self.params.seed,
             self.chunks as u64,
@@ -156,10 +195,15 @@ impl MatchAnswer {
             };
             let entry = groups.entry()?;
             varint::put(entry, (segment.first_chunk - context.next_chunk) as u64);
-            varint::put(entry, segment.chunks as u64 - 1);
+            varint::put(
+                entry,
+                (segment.chunks as u64 - 1) << 1 | u64::from(segment.strong.is_none()),
+            );
             let shift = segment.base_offset.wrapping_sub(start).cast_signed();
             varint::put(entry, varint::zigzag(shift.wrapping_sub(context.shift)));
-            entry.extend_from_slice(&segment.strong[..self.strong_len()]);
+            if let Some(strong) = segment.strong {
+                entry.extend_from_slice(&strong[..self.strong_len()]);
+            }
             context = Context {
                 next_chunk: segment.first_chunk + segment.chunks,
                 shift,
@@ -187,7 +231,10 @@ impl MatchAnswer {
             return Err(impossible("its strong checksums have a length that none has"));
         }
         let [seed, chunks, base_len_bytes, segments] =
-            [12, 20, 28, 36].map(|at| u64::from_le_bytes(array(&header, at)));
+            [14, 22, 30, 38].map(|at| u64::from_le_bytes(array(&header, at)));
+        if header[12] & !FLAG_UNPROVEN != 0 || header[13] != 0 {
+            return Err(impossible("reserved bits of its header are used"));
+        }
         if chunks != list.len() as u64 {
             return Err(impossible("it answers another list"));
         }
@@ -201,6 +248,7 @@ impl MatchAnswer {
             strong,
             strong_len,
             seed,
+            has_unproven: header[12] & FLAG_UNPROVEN != 0,
         };
         let mut answer = Self::new(params, list.len(), base_len_bytes);
         let mut context = Context::default();
@@ -242,6 +290,7 @@ impl Context {
     fn take(&mut self, list: &ChunkList, bytes: &mut &[u8], answer: &MatchAnswer) -> Result<Segment, ChunkStreamError> {
         let mut number = || varint::take(bytes).ok_or(impossible("a number of a segment is none"));
         let (passed, more, change) = (number()?, number()?, number()?);
+        let (more, is_unproven) = (more >> 1, more & 1 != 0);
         let outside = || impossible("a segment has chunks that the list has not");
         let first_chunk = usize::try_from(passed)
             .ok()
@@ -252,13 +301,16 @@ impl Context {
             .and_then(|more| more.checked_add(1))
             .filter(|&chunks| first_chunk.checked_add(chunks).is_some_and(|end| end <= list.len()))
             .ok_or_else(outside)?;
+        if is_unproven && !answer.params.is_taken_unproven(chunks, list.kind()) {
+            return Err(impossible("a segment is not proven"));
+        }
         // Work is bounded: no chunk is in two segments.
         let mut ends = (first_chunk..first_chunk + chunks)
             .filter_map(|index| list.get(index))
             .map(|chunk| chunk.range);
         let mut range = ends.next().ok_or_else(outside)?;
         for chunk in ends {
-            if chunk.start() != range.end() || range.len_bytes() >= SEGMENT_LEN {
+            if chunk.start() != range.end() || (range.len_bytes() >= SEGMENT_LEN && !is_unproven) {
                 return Err(impossible(
                     "the chunks of a segment do not follow each other, or are too many",
                 ));
@@ -275,12 +327,18 @@ impl Context {
                     .is_some_and(|end| end <= answer.base_len_bytes)
             })
             .ok_or(impossible("a segment reaches past the base's end"))?;
-        let (cut, rest) = bytes
-            .split_at_checked(answer.strong_len())
-            .ok_or(impossible("a group ends in a checksum"))?;
-        *bytes = rest;
-        let mut strong = [0; STRONG_LEN_MAX];
-        strong[..cut.len()].copy_from_slice(cut);
+        let strong = match is_unproven {
+            true => None,
+            false => {
+                let (cut, rest) = bytes
+                    .split_at_checked(answer.strong_len())
+                    .ok_or(impossible("a group ends in a checksum"))?;
+                *bytes = rest;
+                let mut strong = [0; STRONG_LEN_MAX];
+                strong[..cut.len()].copy_from_slice(cut);
+                Some(strong)
+            }
+        };
         *self = Self {
             next_chunk: first_chunk + chunks,
             shift,

@@ -1,7 +1,7 @@
 //! The rolling hash that borders depend on, and the search for the next window that may end a chunk.
 //!
-//! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i) modulo 2^16 (Rabin and Karp), and a window is a
-//! *candidate* if the hash, less a constant, is below a limit: `limit` windows in 65,536 are. FastCDC's gear hash is the same sum
+//! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i), less a constant, modulo 2^16 (Rabin and Karp), and a
+//! window is a *candidate* if that is below a limit: `limit` windows in 65,536 are. FastCDC's gear hash is the same sum
 //! with M = 2 and a table in front of it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and
 //! sums of windows can be had without rolling: those of 2 bytes from bytes, of 4 from those of 2, and so on, five steps for
 //! many windows at once, each one multiplication and one addition of vectors. The compiler makes these of plain loops.
@@ -33,7 +33,7 @@ const GROUP: usize = 64;
 /// Congruent to 5 modulo 8, so that its powers have the longest period.
 const MULTIPLIER: u16 = 0x6b8d;
 
-/// What hashes are compared with.
+/// What is taken off a hash.
 const TARGET: u16 = 0x1357;
 
 /// Which windows are candidates.
@@ -62,7 +62,7 @@ impl Rule {
     }
 
     fn allows(self, hash: u16) -> bool {
-        hash.wrapping_sub(TARGET) < self.limit
+        hash < self.limit
     }
 
     fn allows_window(self, window: &[u8]) -> bool {
@@ -76,23 +76,23 @@ pub(super) fn first_candidate(bytes: &[u8], windows: usize, rule: Rule) -> Optio
         return (0..windows).find(|&at| is_candidate(bytes.get(at..at + WINDOW_LEN), rule));
     }
     let mut padded = [0; BLOCK_LEN];
-    let mut hashes = [0; BLOCK_LEN];
+    let mut block = Block::EMPTY;
     let mut start = 0;
     while start < windows {
         let rest = bytes.get(start..).unwrap_or_default();
-        let block: &[u8; BLOCK_LEN] = match rest.first_chunk() {
-            Some(block) => block,
+        let bytes: &[u8; BLOCK_LEN] = match rest.first_chunk() {
+            Some(bytes) => bytes,
             None => {
                 padded[..rest.len()].copy_from_slice(rest);
                 padded[rest.len()..].fill(0);
                 &padded
             }
         };
-        hash_windows(block, &mut hashes);
+        block.hash(bytes);
         let count = BLOCK.min(windows - start);
         let mut from = 0;
-        while let Some(at) = first_allowed(&hashes, from, count, rule) {
-            if rule.allows_window(&block[at..at + WINDOW_LEN]) {
+        while let Some(at) = block.first_allowed(from, rule).filter(|&at| at < count) {
+            if rule.allows_window(&bytes[at..at + WINDOW_LEN]) {
                 return Some(start + at);
             }
             from = at + 1;
@@ -108,62 +108,78 @@ fn is_candidate(window: Option<&[u8]>, rule: Rule) -> bool {
 
 /// The hash of one window, byte by byte: what the other way is compared with.
 fn hash_of(window: &[u8]) -> u16 {
-    window.iter().fold(0, |hash: u16, &byte| {
+    let sum = window.iter().fold(0, |hash: u16, &byte| {
         hash.wrapping_mul(MULTIPLIER).wrapping_add(u16::from(byte))
-    })
+    });
+    sum.wrapping_sub(TARGET)
 }
 
-/// The first allowed hash from `from` on and before `count`.
-fn first_allowed(hashes: &[u16; BLOCK_LEN], from: usize, count: usize, rule: Rule) -> Option<usize> {
-    let mut start = from;
-    while start < count {
-        let group = &hashes[start..(start + GROUP).min(count)];
-        // Without leaving early: so it is vector code.
-        let any = group.iter().fold(false, |any, &hash| any | rule.allows(hash));
-        if any {
-            return group.iter().position(|&hash| rule.allows(hash)).map(|at| start + at);
+/// The hashes of [`BLOCK`] windows, each beginning a byte behind the one before.
+struct Block {
+    hashes: [u16; BLOCK_LEN],
+    /// The least of each group.
+    least: [u16; BLOCK / GROUP],
+}
+
+impl Block {
+    const EMPTY: Self = Self {
+        hashes: [0; BLOCK_LEN],
+        least: [0; BLOCK / GROUP],
+    };
+
+    /// The first allowed hash from `from` on.
+    fn first_allowed(&self, from: usize, rule: Rule) -> Option<usize> {
+        (from / GROUP..BLOCK / GROUP)
+            .filter(|&group| rule.allows(self.least[group]))
+            .flat_map(|group| group * GROUP..(group + 1) * GROUP)
+            .find(|&at| at >= from && rule.allows(self.hashes[at]))
+    }
+
+    /// Hashes the windows that begin at each of the first [`BLOCK`] bytes.
+    fn hash(&mut self, bytes: &[u8; BLOCK_LEN]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the function is safe code that was compiled for processors with AVX2, and this is one.
+            return unsafe { self.hash_avx2(bytes) };
         }
-        start += GROUP;
+        self.hash_anywhere(bytes);
     }
-    None
-}
 
-/// Fills in the hash of the window that begins at each of the first [`BLOCK`] bytes.
-fn hash_windows(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the function is safe code that was compiled for processors with AVX2, and this is one.
-        return unsafe { hash_windows_avx2(bytes, hashes) };
+    #[target_feature(enable = "avx2")]
+    fn hash_avx2(&mut self, bytes: &[u8; BLOCK_LEN]) {
+        self.hash_anywhere(bytes);
     }
-    hash_windows_anywhere(bytes, hashes);
-}
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn hash_windows_avx2(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
-    hash_windows_anywhere(bytes, hashes);
-}
-
-#[inline(always)]
-fn hash_windows_anywhere(bytes: &[u8; BLOCK_LEN], hashes: &mut [u16; BLOCK_LEN]) {
-    const M: [u16; 4] = [1, MULTIPLIER, power(2), power(3)];
-    for at in 0..BLOCK_LEN - 3 {
-        hashes[at] = u16::from(bytes[at])
-            .wrapping_mul(M[3])
-            .wrapping_add(u16::from(bytes[at + 1]).wrapping_mul(M[2]))
-            .wrapping_add(u16::from(bytes[at + 2]).wrapping_mul(M[1]))
-            .wrapping_add(u16::from(bytes[at + 3]));
-    }
-    // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array suffices.
-    for at in 0..BLOCK_LEN - 12 {
-        hashes[at] = hashes[at]
-            .wrapping_mul(power(12))
-            .wrapping_add(hashes[at + 4].wrapping_mul(power(8)))
-            .wrapping_add(hashes[at + 8].wrapping_mul(power(4)))
-            .wrapping_add(hashes[at + 12]);
-    }
-    for at in 0..BLOCK_LEN - 16 {
-        hashes[at] = hashes[at].wrapping_mul(power(16)).wrapping_add(hashes[at + 16]);
+    #[inline(always)]
+    fn hash_anywhere(&mut self, bytes: &[u8; BLOCK_LEN]) {
+        let hashes = &mut self.hashes;
+        for at in 0..BLOCK_LEN - 3 {
+            hashes[at] = u16::from(bytes[at])
+                .wrapping_mul(power(3))
+                .wrapping_add(u16::from(bytes[at + 1]).wrapping_mul(power(2)))
+                .wrapping_add(u16::from(bytes[at + 2]).wrapping_mul(power(1)))
+                .wrapping_add(u16::from(bytes[at + 3]));
+        }
+        // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array suffices.
+        for at in 0..BLOCK_LEN - 12 {
+            hashes[at] = hashes[at]
+                .wrapping_mul(power(12))
+                .wrapping_add(hashes[at + 4].wrapping_mul(power(8)))
+                .wrapping_add(hashes[at + 8].wrapping_mul(power(4)))
+                .wrapping_add(hashes[at + 12]);
+        }
+        for at in 0..BLOCK {
+            hashes[at] = hashes[at]
+                .wrapping_mul(power(16))
+                .wrapping_add(hashes[at + 16])
+                .wrapping_sub(TARGET);
+        }
+        // A loop of its own: both together are no vector code.
+        let (groups, _) = hashes.as_chunks::<GROUP>();
+        for (group, least) in groups.iter().zip(&mut self.least) {
+            *least = group.iter().fold(u16::MAX, |least, &hash| least.min(hash));
+        }
     }
 }
 

@@ -27,7 +27,8 @@ pub use matching::{ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
 /// The client's last step: the new content once more, beside its list and the answer.
 ///
 /// Content is pushed in pieces, whose borders need not be those of before. Memory: one segment. The list is believed as little as the
-/// answer: should the content be another one meanwhile, it is still told as it is now.
+/// answer: should the content be another one meanwhile, it is still told as it is now. Unproven segments are the exception: they are believed,
+/// and who takes them proves the whole.
 pub struct ChunkFinder<'a, S> {
     list: &'a ChunkList,
     answer: &'a MatchAnswer,
@@ -76,6 +77,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
             bytes = later;
             match inside {
                 false => self.extents.literal(now)?,
+                true if self.is_unproven() => self.copy_unproven(now.len() as u64, room)?,
                 true if self.buffer.is_empty() && now.len() as u64 == room => self.end_segment(now)?,
                 true => {
                     self.buffer.extend_from_slice(now);
@@ -95,8 +97,11 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
             let (inside, room) = self.room();
             let now = len_bytes.min(room);
             len_bytes -= now;
-            if !inside {
+            if !inside || self.is_unproven() {
                 self.extents.zero(now)?;
+                if inside && now == room {
+                    self.advance();
+                }
                 continue;
             }
             // The list had bytes here, as it has in every segment; a segment is short.
@@ -105,6 +110,20 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
             self.end_buffered(now == room)?;
         }
         Ok(())
+    }
+
+    /// Takes what the answer has here that needs no proof, and so no bytes: the number of bytes that are passed, none if bytes are needed.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn pass_unproven(&mut self) -> Result<u64, S::Error> {
+        match self.room() {
+            (true, room) if self.is_unproven() => {
+                self.copy_unproven(room, room)?;
+                Ok(room)
+            }
+            _ => Ok(0),
+        }
     }
 
     /// Passes so many bytes of the new content, which are known otherwise to equal the base from `base_offset` on.
@@ -145,6 +164,22 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
             Some((range, _)) if position < range.start() => (false, range.start() - position),
             Some((range, _)) => (true, range.end() - position),
         }
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.next.is_some_and(|(_, segment)| !segment.is_proven())
+    }
+
+    /// The next bytes, of `room` that the segment still has, are taken as the base's.
+    fn copy_unproven(&mut self, len_bytes: u64, room: u64) -> Result<(), S::Error> {
+        if let Some((range, segment)) = self.next {
+            let base_offset = segment.base_offset + (range.len_bytes() - room);
+            self.extents.copy(len_bytes, base_offset)?;
+        }
+        if len_bytes == room {
+            self.advance();
+        }
+        Ok(())
     }
 
     /// The buffer holds all of the segment, or not yet.

@@ -48,6 +48,36 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn long_runs_are_unproven_where_that_is_asked_for() {
+    let base = noise(1, 1_000_000);
+    let mut new = base.clone();
+    for start in [100_000, 100_900, 500_000] {
+        new[start] ^= 1;
+    }
+    let list = list_of(&new);
+    let runs = match_chunks(&list, &list_of(&base));
+    let (answer, read_bytes) = prove_matches(&list, &runs, &base[..], MatchParams::for_whole_proof(1)).unwrap();
+    assert!(read_bytes < 2000, "{read_bytes}");
+    for segment in answer.segments() {
+        assert_eq!(segment.is_proven(), segment.chunks < 4, "{segment:?}");
+    }
+    assert!(answer.segments().iter().any(Segment::is_proven));
+    let bytes = bytes_of(&answer, &list);
+    assert_eq!(MatchAnswer::read(&bytes[..], &list).unwrap(), answer);
+    // Short runs may not claim that they need no proof.
+    for (chunks, is_fine) in [(3, false), (4, true)] {
+        let bytes = crafted(&list, |bytes| bytes[12] = 1, &[]);
+        let mut out = Vec::new();
+        let mut header = bytes[..HEADER_LEN - 4].to_vec();
+        header[38] = 1;
+        let mut groups = GroupWriter::begin(&mut out, header).unwrap();
+        groups.entry().unwrap().extend_from_slice(&[0, 1 + 2 * (chunks - 1), 0]);
+        groups.finish().unwrap();
+        assert_eq!(MatchAnswer::read(&out[..], &list).is_ok(), is_fine, "{chunks} chunks");
+    }
+}
+
+#[test]
 fn segments_are_long_and_not_too_long() {
     let content = noise(1, 3_000_000);
     let list = list_of(&content);
@@ -71,9 +101,9 @@ fn golden_bytes_of_version_1() {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let expected = "89 42 42 43 48 41 0d 0a 01 00 01 10 2a 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 \
-                    fc 03 00 00 00 00 00 00 01 00 00 00 00 00 00 00 e0 19 91 2e 14 00 00 00 00 00 d0 0f 35 fc f3 bd \
-                    9a 11 9c c0 7e 85 29 70 f9 2c 57 b7 32 0a fa af";
+    let expected = "89 42 42 43 48 41 0d 0a 01 00 01 10 00 00 2a 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 \
+                    fc 03 00 00 00 00 00 00 01 00 00 00 00 00 00 00 68 bf c3 d0 14 00 00 00 00 00 d0 0f 35 fc f3 bd \
+                    9a 11 9c c0 7e 85 29 70 f9 2c 57 b7 02 ed 2e aa";
     assert_eq!(hex.join(" "), expected);
 }
 
@@ -104,7 +134,7 @@ fn an_answer_to_another_list_is_refused() {
 /// An answer with a correct checksum everywhere, whatever it says.
 fn crafted(list: &ChunkList, header: impl FnOnce(&mut [u8]), entries: &[&[u64]]) -> Vec<u8> {
     let mut bytes = bytes_of(&MatchAnswer::new(MatchParams::new(1), list.len(), 10_000), list);
-    bytes[36..44].copy_from_slice(&(entries.len() as u64).to_le_bytes());
+    bytes[38..46].copy_from_slice(&(entries.len() as u64).to_le_bytes());
     header(&mut bytes);
     bytes.truncate(HEADER_LEN - 4);
     let mut out = Vec::new();
@@ -133,26 +163,27 @@ fn hostile_answers_are_refused() {
         read(crafted(
             &list,
             |_| (),
-            &[&[0, before_gap - 1, 0], &[0, chunks - before_gap - 1, 0]]
+            &[&[0, 2 * (before_gap - 1), 0], &[0, 2 * (chunks - before_gap - 1), 0]]
         ))
         .is_ok()
     );
     assert!(read(crafted(&list, |_| (), &[&[0, 0, 0], &[chunks - 2, 0, 0]])).is_ok());
     let too_far = varint::zigzag(10_000);
     for (what, entries) in [
-        ("across a gap", vec![&[0, before_gap, 0][..]]),
+        ("across a gap", vec![&[0, 2 * before_gap, 0][..]]),
         ("behind the last chunk", vec![&[chunks, 0, 0]]),
-        ("more chunks than there are", vec![&[0, chunks, 0]]),
+        ("more chunks than there are", vec![&[0, 2 * chunks, 0]]),
         ("numbers that overflow", vec![&[u64::MAX, u64::MAX, 0]]),
         ("an end that overflows", vec![&[1, u64::MAX, 0]]),
         ("past the base's end", vec![&[0, 0, too_far]]),
         ("before the base's beginning", vec![&[0, 0, varint::zigzag(-1)]]),
+        ("not proven, and it should be", vec![&[0, 1 + 2 * 10, 0]]),
         ("more segments than chunks", vec![&[0, 0, 0]; list.len() + 1]),
     ] {
         let error = read(crafted(&list, |_| (), &entries)).unwrap_err();
         assert!(matches!(error, ChunkStreamError::Impossible { .. }), "{what}: {error}");
     }
-    for (at, value) in [(11, 7), (11, 33), (20, 0), (35, 0x80), (43, 1)] {
+    for (at, value) in [(11, 7), (11, 33), (12, 2), (13, 1), (22, 0), (37, 0x80), (45, 1)] {
         let error = read(crafted(&list, |bytes| bytes[at] = value, &[])).unwrap_err();
         assert!(matches!(error, ChunkStreamError::Impossible { .. }), "{at}: {error}");
     }
@@ -167,8 +198,8 @@ fn a_segment_that_is_too_long_to_hold_is_refused() {
     let content = noise(4, 400_000);
     let list = list_of(&content);
     let up_to = |len: u64| list.iter().take_while(|chunk| chunk.range.start() < len).count() as u64;
-    let header = |bytes: &mut [u8]| bytes[28..36].copy_from_slice(&400_000_u64.to_le_bytes());
-    let read = |chunks: u64| MatchAnswer::read(&crafted(&list, header, &[&[0, chunks - 1, 0]])[..], &list);
+    let header = |bytes: &mut [u8]| bytes[30..38].copy_from_slice(&400_000_u64.to_le_bytes());
+    let read = |chunks: u64| MatchAnswer::read(&crafted(&list, header, &[&[0, 2 * (chunks - 1), 0]])[..], &list);
     assert!(read(up_to(SEGMENT_LEN)).is_ok());
     assert!(read(up_to(SEGMENT_LEN) + 1).is_err());
 }

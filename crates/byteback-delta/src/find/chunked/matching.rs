@@ -94,7 +94,8 @@ fn is_like(list: &ChunkList, index: usize, chunk: Chunk) -> bool {
 }
 
 /// Makes the strong checksums of what was paired, from the bytes of the base; answers the number of bytes that it read, too. These
-/// are at most [`READS_PER_BASE`] times those of the base: what is paired beyond is left out.
+/// are at most [`READS_PER_BASE`] times those of the base: what is paired beyond is left out. With parameters that take long runs
+/// unproven, nothing is read for these.
 ///
 /// # Errors
 /// If the base cannot be read.
@@ -114,6 +115,15 @@ pub fn prove_matches(
         let mut base_offset = run.base_offset;
         let mut first_chunk = run.first_chunk;
         let last = run.first_chunk + run.chunks;
+        if params.is_taken_unproven(run.chunks, new.kind()) {
+            answer.push(Segment {
+                first_chunk,
+                chunks: run.chunks,
+                base_offset,
+                strong: None,
+            });
+            continue;
+        }
         while first_chunk < last {
             let mut len_bytes = 0;
             let mut chunks = 0;
@@ -147,7 +157,7 @@ pub fn prove_matches(
                     first_chunk,
                     chunks,
                     base_offset,
-                    strong,
+                    strong: Some(strong),
                 });
             }
             base_offset += len_bytes;

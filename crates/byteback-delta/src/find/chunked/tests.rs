@@ -168,6 +168,47 @@ proptest! {
     }
 
     #[test]
+    fn unproven_segments_are_right_where_lists_are(
+        seed in any::<u64>(),
+        lens in prop::collection::vec((any::<bool>(), 0..100_000_u64), 1..6),
+        edits in prop::collection::vec(edit(), 0..5),
+        is_unread in any::<bool>(),
+    ) {
+        let (mut base, places) = content_with_holes(seed, &lens);
+        let list = list_of(&base, small());
+        let new = base.clone();
+        for edit in &edits {
+            apply_edit(&mut base, edit);
+        }
+        let runs = match_chunks(&list, &list_of(&base, small()));
+        let (answer, _) = prove_matches(&list, &runs, &base[..], MatchParams::for_whole_proof(7)).unwrap();
+        let answer = sent_answer(&answer, &list);
+        let mut finder = ChunkFinder::new(&list, &answer, FoundExtents::default());
+        let mut at = 0;
+        while is_unread && at < new.len() {
+            match finder.pass_unproven().unwrap() {
+                0 => {
+                    let len = (at % 500 + 1).min(new.len() - at);
+                    finder.push(&new[at..at + len]).unwrap();
+                    at += len;
+                }
+                passed => at += passed as usize,
+            }
+            prop_assert_eq!(finder.position(), at as u64);
+        }
+        if !is_unread {
+            for place in &places {
+                match place.of(&new) {
+                    Part::Hole(len) => finder.push_hole(len).unwrap(),
+                    Part::Bytes(bytes) => finder.push(bytes).unwrap(),
+                }
+            }
+        }
+        let (found, _) = finder.finish().unwrap();
+        prop_assert_eq!(compose(&base, &found.extents), new);
+    }
+
+    #[test]
     fn known_checksums_change_nothing_and_stale_ones_nothing_but_the_cost(
         seed in any::<u64>(),
         edits in prop::collection::vec(edit(), 0..5),
