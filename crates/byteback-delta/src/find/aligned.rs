@@ -8,7 +8,8 @@
 //! Blocks may be of different lengths if the checksums are CRCs and one length divides the other: those of the shorter blocks are
 //! combined (SkySync, section 3.3.1). Other checksums are only comparable at equal lengths.
 //!
-//! A last block that is shorter is compared where both contents end, and if both sides summed it alike; CRCs are translated.
+//! A last block that is shorter is compared where both contents end. If one side summed it with zeros behind it and the other did not,
+//! CRCs are translated, and other checksums differ.
 //!
 //! What none of this can find out is whether a checksum belongs to the content as it is now. Whoever takes checksums from storage
 //! proves that they are fresh.
@@ -342,11 +343,6 @@ impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
         };
         // Where one content ends inside the other's block, their checksums are of ranges of different lengths.
         if range_of(step, self.step_len, self.base_layout.content_len_bytes) != Some(range) || self.sum_len == 0 {
-            return Verdict::Read;
-        }
-        let is_whole = range.len_bytes() == self.step_len;
-        let is_crc = matches!(self.base_layout.kind, SumKind::Crc(_));
-        if !is_whole && !is_crc && self.base_layout.last != self.new_layout.last {
             return Verdict::Read;
         }
         let Some(new) = self.new_sum(step) else {

@@ -143,10 +143,10 @@ impl BlockSearch {
         let mut of_lane: [Vec<(usize, u32)>; LANES] = Default::default();
         for step in 0..STEPS {
             let mut may = false;
-            for lane in 0..LANES {
+            for (lane, crc) in crcs.iter_mut().enumerate() {
                 let at = lane * STEPS + step;
-                crcs[lane] = self.step(crcs[lane], leaving[at], coming[at]);
-                may |= self.may_contain(crcs[lane]);
+                *crc = self.step(*crc, leaving[at], coming[at]);
+                may |= self.may_contain(*crc);
             }
             if may {
                 for lane in 0..LANES {
