@@ -194,3 +194,32 @@ fn a_source_that_fails_is_named() {
     }
     assert!(matches!(MatchList::read(Fails, 0, 100), Err(MatchesError::Io(_))));
 }
+
+#[test]
+fn runs_that_cannot_be_are_refused() {
+    let with = |runs: &[(u64, u64, u64)]| {
+        let runs = runs.iter().map(|&(start, end, base_offset)| MatchRun {
+            range: ByteRange::new(start, end).unwrap(),
+            base_offset,
+        });
+        let list = MatchList {
+            runs: runs.collect(),
+            ..MatchList::new(100, 1000, 500)
+        };
+        read(&stream(&list), &list).map(|read| read.runs)
+    };
+    let reason = |runs: &[(u64, u64, u64)]| match with(runs) {
+        Err(MatchesError::Impossible { run, reason }) => (run, reason),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(with(&[(0, 500, 0), (900, 1000, 400)]).unwrap().len(), 2);
+    assert_eq!(reason(&[(0, 100, 401)]), (0, "it lies outside the base"));
+    assert_eq!(reason(&[(0, 100, FILE_LEN_MAX)]), (0, "it lies outside the base"));
+    assert_eq!(
+        reason(&[(0, 100, 0), (500, 1100, 0)]),
+        (1, "it lies outside the new content")
+    );
+    assert_eq!(reason(&[(1000, 1100, 0)]), (0, "it lies outside the new content"));
+    let continued = (1, "it continues the run before, and should be part of it");
+    assert_eq!(reason(&[(0, 100, 7), (100, 200, 107)]), continued);
+}

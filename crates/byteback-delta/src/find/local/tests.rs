@@ -405,3 +405,31 @@ fn differences_are_exact_to_the_byte() {
     assert_eq!(common_suffix(&a[..999], &b[..999]), 999 - 302);
     assert_eq!(common_prefix(&a[6..], &b[6..]), 294);
 }
+
+#[test]
+fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_little() {
+    // In place there is noise. Behind it are blocks whose weak checksum is that of every window of the new content, and which
+    // differ from it only at their ends.
+    let len = 4 << 20;
+    let block = block_len(len as u64) as usize;
+    assert!(block > FIRST_LOOK_LEN);
+    let mut base = noise(1, len / 2);
+    base.resize(len, 100);
+    for at in (len / 2 + block..=len).step_by(block) {
+        let shift = (at / block) % 8;
+        for (index, change) in [1_i8, -1, -1, 1].into_iter().enumerate() {
+            base[at - 20 + shift + index] = 100_u8.wrapping_add_signed(change);
+        }
+    }
+    let new = vec![100; len / 2];
+    let places = [Place {
+        is_hole: false,
+        range: ByteRange::new(0, len as u64).unwrap(),
+    }];
+    let counted = Sparse::new(&base, &places);
+    let (extents, stats) = find(&counted, &new[..]);
+    assert!(compose(&base, &extents) == new);
+    assert_eq!(stats.copied_bytes + stats.literal_bytes, new.len() as u64);
+    let read = counted.read_bytes.get() as f64 / len as f64;
+    assert!(read <= 4.0, "{read} bytes of the base read for one");
+}

@@ -271,3 +271,18 @@ fn bytes_that_are_missing_or_out_of_order_are_refused() {
     ));
     missing((9500, 10_000), content.finish().err());
 }
+
+#[test]
+fn a_last_block_of_unknown_length_is_no_match_of_a_whole_one() {
+    let new = noise(1, 3 * 4096 + 1000);
+    let params = crate::librsync_params(4096 * 4096);
+    let mut writer = crate::LibrsyncSignatureWriter::new(Vec::new(), params).unwrap();
+    writer.push(&new).unwrap();
+    let signature = writer.finish().unwrap();
+    let index = BlockIndex::new(crate::read_librsync_signature(&signature[..], None, 10).unwrap());
+    let mut finder = ReverseFinder::new(&index);
+    finder.push(&new);
+    let (list, _) = finder.finish();
+    assert_eq!(list.runs().len(), 1);
+    assert_eq!(list.runs()[0].range.end(), 3 * 4096);
+}

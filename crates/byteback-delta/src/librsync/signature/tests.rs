@@ -305,3 +305,21 @@ fn hostile_signatures_are_refused() {
     assert!(LibrsyncSignatureWriter::new(Vec::new(), of_ours).is_err());
     assert!(crate::signature::SignatureWriter::new(Vec::new(), librsync_params(1000), 1000).is_err());
 }
+
+#[test]
+fn an_end_of_the_last_blocks_weak_checksum_is_not_taken_for_it() {
+    // +1 -1 -1 +1 changes neither sum.
+    let base = vec![100; 4096 + 1000];
+    let mut new = base.clone();
+    for (index, byte) in [101, 99, 99, 101].into_iter().enumerate() {
+        new[4500 + index] = byte;
+    }
+    let params = params(4096, WeakKind::LibrsyncRollsum, StrongKind::Md4, 16);
+    assert_eq!(params.weak.of(&base[4096..]), params.weak.of(&new[4096..]));
+    let index = BlockIndex::new(read_librsync_signature(&ours(&base, params, 9999)[..], None, 10).unwrap());
+    let mut finder = RollingFinder::new(&index, FoundExtents::default());
+    finder.push(&new).unwrap();
+    let (found, stats) = finder.finish().unwrap();
+    assert!(compose(&base, &found.extents) == new);
+    assert_eq!(stats.literal_bytes, 1000);
+}
