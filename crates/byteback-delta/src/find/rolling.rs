@@ -69,7 +69,7 @@ impl WindowSum {
     fn of(kind: WeakKind, window: &[u8]) -> Self {
         match kind {
             WeakKind::Rsync => Self::Rsync(RollingSum::of(window)),
-            // `SkyFinder` is there for these. Here, blocks are found where they are expected, and never by this sum.
+            // `find_sky` is there for these. Here, blocks are found where they are expected, and never by this sum.
             WeakKind::Crc32c | WeakKind::Crc32cPadded | WeakKind::Crc32 | WeakKind::Crc32Padded => {
                 Self::Rsync(RollingSum::of(window))
             }

@@ -133,6 +133,15 @@ fn blocks_that_moved_by_whole_blocks_are_not_read_either() {
         (stats.read_bytes, stats.strong_bytes, stats.literal_bytes),
         (128, 0, 128)
     );
+    // But they are if the signature's checksums are cut too short to be a proof.
+    let short = SignatureParams {
+        strong_len_bytes: 19,
+        ..params(B)
+    };
+    let stats = check(&base, short, &new, || all_known(&new, B));
+    assert_eq!((stats.read_bytes, stats.literal_bytes), (6528, 128));
+    let stats = check(&base, short, &base, || all_known(&base, B));
+    assert_eq!((stats.read_bytes, stats.literal_bytes), (6400, 0));
 }
 
 #[test]
