@@ -354,6 +354,41 @@ fn ranges_known_to_be_equal_are_neither_read_nor_listed() {
 }
 
 #[test]
+fn a_gap_of_the_base_is_in_no_run() {
+    // The base has a hole between two chunks that follow each other in the new content.
+    let new = noise(6, 50_000);
+    let list = list_of(&new, small());
+    let cut = list.get(100).unwrap().range.start();
+    let hole = small().hole_len_min();
+    let (before, behind) = new.split_at(cut as usize);
+    let mut lister = ChunkLister::new(small(), CrcKind::Crc32c);
+    lister.push(before);
+    lister.push_hole(hole);
+    lister.push(behind);
+    let (base_list, _) = lister.finish();
+    let base = [before, &vec![0; hole as usize], behind].concat();
+    let runs = match_chunks(&list, &base_list);
+    assert_eq!(runs.len(), 2);
+    assert_eq!((runs[1].first_chunk, runs[1].base_offset), (100, cut + hole));
+    for params in [MatchParams::new(1), MatchParams::for_whole_proof(1)] {
+        let (answer, _) = prove_matches(&list, &runs, &base[..], params).unwrap();
+        let (extents, stats) = find_parts(&list, &answer, &[Part::Bytes(&new)]);
+        assert_eq!(compose(&base, &extents), new);
+        assert_eq!(stats.copied_bytes, 50_000);
+    }
+    // And the other way round: a hole of the new content.
+    let runs = match_chunks(&base_list, &list);
+    assert_eq!(runs.len(), 2);
+    for params in [MatchParams::new(1), MatchParams::for_whole_proof(1)] {
+        let (answer, _) = prove_matches(&base_list, &runs, &new[..], params).unwrap();
+        let parts = [Part::Bytes(before), Part::Hole(hole), Part::Bytes(behind)];
+        let (extents, stats) = find_parts(&base_list, &answer, &parts);
+        assert_eq!(compose(&new, &extents), base);
+        assert_eq!(stats.copied_bytes, 50_000);
+    }
+}
+
+#[test]
 fn lists_cut_by_other_rules_have_nothing_in_common() {
     let content = noise(1, 50_000);
     let list = list_of(&content, small());
