@@ -38,6 +38,9 @@ pub struct CutRequest {
     /// says whose mark to begin at; it may be empty. Every file can be read, also one that did not change.
     #[serde(default)]
     pub anonymous: bool,
+    /// Whoever makes it will read files that changed as a whole, not only what changed in them: all of them is held still.
+    #[serde(default)]
+    pub whole_files: bool,
 }
 
 impl CutRequest {
@@ -50,6 +53,7 @@ impl CutRequest {
             look_only: false,
             since: None,
             anonymous: false,
+            whole_files: false,
         }
     }
 }
@@ -453,7 +457,8 @@ pub trait TreeService: Send + Sync {
 
     /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in order, in pieces that together
     /// cover the ranges up to the file's end at the cut. What was read is not kept for the cut any longer. Where a daemon holds the tree
-    /// still, only what is reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`]; with an anonymous cut, everything.
+    /// still, only what is reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`], or to
+    /// [`CutRequest::whole_files`]; with an anonymous cut, everything.
     ///
     /// # Errors
     /// [`ErrorKind::Node`] if this file cannot be read, otherwise for the whole cut. An error of `sink` is handed back.

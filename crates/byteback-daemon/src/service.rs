@@ -155,7 +155,7 @@ impl Service {
         let list = wanted.changes(&cut)?;
         let mut open = OpenCut::of(cut, list, self.page_limits)?;
         if let Some(picture) = &picture {
-            open.restrict(picture, request.anonymous)?;
+            open.restrict(picture, request)?;
         }
         open.consumer = (!request.anonymous).then(|| request.consumer.clone());
         open.picture = picture;

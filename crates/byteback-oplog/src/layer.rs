@@ -78,7 +78,9 @@ pub enum WholeReason {
 }
 
 impl WholeReason {
-    fn code(self) -> u8 {
+    /// The number that stands for it in files; it never changes.
+    #[must_use]
+    pub fn code(self) -> u8 {
         match self {
             Self::Created => 1,
             Self::NoMark => 2,
@@ -90,16 +92,18 @@ impl WholeReason {
         }
     }
 
-    fn from_code(code: u8) -> Result<Self, Malformed> {
+    /// The reason that a number stands for.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
         match code {
-            1 => Ok(Self::Created),
-            2 => Ok(Self::NoMark),
-            3 => Ok(Self::Untracked),
-            4 => Ok(Self::Interrupted),
-            5 => Ok(Self::Unsaved),
-            6 => Ok(Self::Dropped),
-            7 => Ok(Self::LogLost),
-            _ => Err(Malformed),
+            1 => Some(Self::Created),
+            2 => Some(Self::NoMark),
+            3 => Some(Self::Untracked),
+            4 => Some(Self::Interrupted),
+            5 => Some(Self::Unsaved),
+            6 => Some(Self::Dropped),
+            7 => Some(Self::LogLost),
+            _ => None,
         }
     }
 }
@@ -200,7 +204,7 @@ impl Layer {
         };
         let whole = match code {
             0 => None,
-            code => Some(WholeReason::from_code(code)?),
+            code => Some(WholeReason::from_code(code).ok_or(Malformed)?),
         };
         let ranges = match version {
             VERSION_1 => decode_ranges_of_version_1(&mut reader)?,

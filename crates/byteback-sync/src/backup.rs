@@ -26,6 +26,7 @@ mod content;
 mod examine;
 mod note;
 mod part_stream;
+mod plan;
 mod report;
 mod transfer;
 mod trim;
@@ -46,6 +47,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use transfer::{Sent, transfer};
 
+pub use plan::DeltaChoice;
 pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
 
 /// Length of the parts that a large batch is cut into, in bytes.
@@ -78,6 +80,10 @@ pub struct BackupOptions {
     /// Where checksums of what the server has are kept between backups; nobody else uses this directory meanwhile. Without it,
     /// all that may have changed is sent, or looked for at the server.
     pub block_checksums: Option<Arc<dyn DurableDir>>,
+    /// How changes are to be found.
+    pub delta: DeltaChoice,
+    /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses this directory meanwhile.
+    pub decisions: Option<Arc<dyn DurableDir>>,
 }
 
 impl BackupOptions {
@@ -95,6 +101,8 @@ impl BackupOptions {
             force_full: false,
             snapshot_if_unchanged: true,
             block_checksums: None,
+            delta: DeltaChoice::Auto,
+            decisions: None,
         }
     }
 }
@@ -147,8 +155,10 @@ struct Job<'a> {
     folder: &'a FolderName,
     options: &'a BackupOptions,
     monitor: &'a dyn Monitor,
-    /// Whether whole files are looked for in what the server has of them; not any more when a proof was refused.
-    examines: Cell<bool>,
+    /// Whether the server is worth asking for signatures; not any more when it has no such call, or is busy.
+    server_answers: Cell<bool>,
+    /// Whether it refused what was found by one: then nothing is looked for any more.
+    proof_refused: Cell<bool>,
     /// Checksums of what the server has.
     store: Option<ChecksumStore>,
 }
@@ -172,7 +182,8 @@ pub fn backup(
         folder,
         options,
         monitor,
-        examines: Cell::new(true),
+        server_answers: Cell::new(true),
+        proof_refused: Cell::new(false),
         store: match options.dry_run {
             true => None,
             false => trim::open_store(options, monitor),
@@ -208,8 +219,10 @@ pub fn backup(
                 ));
             }
             // The server's checksums were not those of what it has. Nothing was applied.
-            Err(SyncError::Server(error)) if error.kind == ServerErrorKind::ContentMismatch && job.examines.get() => {
-                job.examines.set(false);
+            Err(SyncError::Server(error))
+                if error.kind == ServerErrorKind::ContentMismatch && !job.proof_refused.get() =>
+            {
+                job.proof_refused.set(true);
                 monitor.event(Event::Warning(&format!(
                     "{}; sending such files in full",
                     error.message
@@ -376,6 +389,7 @@ impl Job<'_> {
         let cut = self.tree.cut(&CutRequest {
             everything: basis.everything.is_some(),
             look_only: self.options.dry_run,
+            whole_files: self.options.delta != DeltaChoice::Auto,
             ..CutRequest::of(&self.options.consumer)
         })?;
         report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);

@@ -11,11 +11,13 @@
 //! | get it back | [`restore()`] |
 //! | check it | [`verify()`] |
 //! | hand a change to another program | [`export_delta()`] |
+//! | tell why a file was saved as it was | [`decisions`] |
 //! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`], [`file_change()`] |
 //!
 //! It must not know how folders are mounted or how the server stores.
 
 mod backup;
+pub mod decisions;
 mod error;
 mod export_delta;
 mod file_change;
@@ -29,7 +31,8 @@ mod tree_reader;
 mod verify;
 
 pub use backup::{
-    BackupDurations, BackupOptions, BackupReport, PART_LEN_BYTES_DEFAULT, UnsavedFile, WholeFiles, backup, file_id,
+    BackupDurations, BackupOptions, BackupReport, DeltaChoice, PART_LEN_BYTES_DEFAULT, UnsavedFile, WholeFiles, backup,
+    file_id,
 };
 pub use error::{Result, ServerError, ServerErrorKind, SyncError};
 pub use export_delta::{ExportReport, ExportRequest, export_delta};

@@ -129,6 +129,8 @@ pub(crate) enum Command {
     Changes(commands::changes::ChangesArguments),
     /// Write what changed in one file as a delta for 'rdiff patch'
     ExportDelta(commands::export_delta::ExportDeltaArguments),
+    /// Show how the last backup of a file found what had changed in it, and why that way
+    Explain(commands::explain::ExplainArguments),
     /// List the programs that have a mark in a folder, and set their marks from scripts
     Consumers(commands::consumers::ConsumersArguments),
     /// Open, list and end moments of a mounted folder that any program can read

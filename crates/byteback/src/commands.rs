@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod consumers;
 pub(crate) mod cut;
 pub(crate) mod diff;
+pub(crate) mod explain;
 pub(crate) mod export_delta;
 pub(crate) mod history;
 pub(crate) mod init;
@@ -39,6 +40,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Restore(arguments) => restore::run(&arguments, settings),
         Command::History(arguments) => history::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
+        Command::Explain(arguments) => explain::run(&arguments, settings),
         Command::ExportDelta(arguments) => export_delta::run(&arguments, settings),
         Command::Consumers(arguments) => consumers::run(&arguments, settings),
         Command::Cut(arguments) => cut::run(&arguments, settings),

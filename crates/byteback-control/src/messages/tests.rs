@@ -44,9 +44,10 @@ fn golden_requests_of_version_3() {
                     look_only: false,
                     since: Some(Epoch(3)),
                     anonymous: false,
+                    whole_files: true,
                 },
             },
-            r#"{"cut":{"cut":{"consumer":"c","everything":true,"look_only":false,"since":3,"anonymous":false}}}"#,
+            r#"{"cut":{"cut":{"consumer":"c","everything":true,"look_only":false,"since":3,"anonymous":false,"whole_files":true}}}"#,
         ),
         (
             Request::DropConsumer {
@@ -63,9 +64,10 @@ fn golden_requests_of_version_3() {
                     look_only: true,
                     since: None,
                     anonymous: false,
+                    whole_files: false,
                 },
             },
-            r#"{"look_at":{"name":"n","cut":{"consumer":"c","everything":false,"look_only":true,"since":null,"anonymous":false}}}"#,
+            r#"{"look_at":{"name":"n","cut":{"consumer":"c","everything":false,"look_only":true,"since":null,"anonymous":false,"whole_files":false}}}"#,
         ),
         (
             Request::Changes {

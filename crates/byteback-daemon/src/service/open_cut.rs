@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NameChange, NodeChange,
-    NodeNames, Result, ServiceError,
+    ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NameChange,
+    NodeChange, NodeNames, Result, ServiceError,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_mount::live::LiveTree;
@@ -106,13 +106,15 @@ impl OpenCut {
         Ok(())
     }
 
-    /// Tells the picture what the cut's owner will read. A backup reads what changed; others (`reads_all`) whatever they want to know.
-    pub(super) fn restrict(&self, picture: &Picture, reads_all: bool) -> Result<()> {
-        if reads_all || self.is_everything() {
+    /// Tells the picture what the cut's owner will read. A backup reads what changed, or whole files that did; others, without a name,
+    /// whatever they want to know.
+    pub(super) fn restrict(&self, picture: &Picture, request: &CutRequest) -> Result<()> {
+        if request.anonymous || self.is_everything() {
             picture.ends_with(self.cut.last_node().map_err(log_failed)?);
         } else if self.totals.nodes <= RESTRICTED_PAGES_MAX * self.limits.items.get() as u64 {
             let needed = |content: &Content| match content {
                 Content::Unchanged => Needed::Ranges(ExtentSet::new()),
+                Content::Ranges(_) if request.whole_files => Needed::All,
                 // Who compares blocks reads the rest of each as well.
                 Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
                 Content::Whole(_) => Needed::All,

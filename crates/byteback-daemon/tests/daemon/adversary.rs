@@ -520,3 +520,42 @@ fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_rea
     drop(file);
     fixture.umount();
 }
+
+/// Who compares files with what a server has reads all of them, not only what is reported.
+#[test]
+fn whole_files_that_changed_are_held_still_for_those_who_say_that_they_read_them() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    for name in ["changed", "other"] {
+        fs::write(fixture.tree().join(name), vec![1; 100_000]).unwrap();
+    }
+    fixture.mount();
+    let client = fixture.client();
+    Begun::cut(&client, "backup").save(&client, &mut Saved::default());
+    let open = |name| fs::File::options().write(true).open(fixture.tree().join(name)).unwrap();
+    let (changed, other) = (open("changed"), open("other"));
+    changed.write_all_at(&[2; 100], 9000).unwrap();
+    let cut = client
+        .cut(&CutRequest {
+            whole_files: true,
+            ..CutRequest::of("backup")
+        })
+        .unwrap();
+    let nodes = files_of(&client, &cut);
+    assert_eq!(nodes.len(), 1);
+    changed.write_all_at(&[3; 100], 50_000).unwrap();
+    other.write_all_at(&[3; 100], 50_000).unwrap();
+    let mut read = Vec::new();
+    let mut take = |piece: byteback_control::Piece<'_>| {
+        if let byteback_control::Piece::Data { bytes, .. } = piece {
+            read.extend_from_slice(bytes);
+        }
+        Ok(())
+    };
+    client.read(cut.cut, nodes[0], &[(0, 100_000)], &mut take).unwrap();
+    let mut expected = vec![1; 100_000];
+    expected[9000..9100].fill(2);
+    assert!(read == expected, "what was written after the cut was read");
+    client.finish(cut.cut, &Outcome::Abandoned).unwrap();
+    drop((changed, other));
+    fixture.umount();
+}

@@ -83,15 +83,6 @@ impl FileChange {
             ranges: set.iter().collect(),
         }
     }
-
-    /// Whether all of it may have changed.
-    pub(crate) fn is_whole(&self) -> bool {
-        ByteRange::new(0, self.attributes.size).is_some_and(|all| self.ranges == [all])
-    }
-
-    pub(crate) fn changed_bytes(&self) -> u64 {
-        self.ranges.iter().map(|range| range.len_bytes()).sum()
-    }
 }
 
 /// Reads what changed and adds the file's records to the batch.

@@ -5,8 +5,8 @@
 //! a file, its signature is fetched, the content at the cut is rolled over it, and only what the server lacks is sent, with copies for
 //! the rest. So an insertion into a file that was written anew costs about the insertion.
 //!
-//! *Not examined*: small files, and those of which the signature would cost more than a share of the content (`worth`); everything, when
-//! the server has no such call, or when it once refused a proof in this backup.
+//! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and everything when the server has no such call, or
+//! when it once refused a proof in this backup.
 //!
 //! *Proof.* The checksums are somebody else's word. Every file that takes copies is sent with the digest of its whole content at the
 //! cut, and the server compares before the batch counts. If they differ, nothing was applied, and everything is sent once more without
@@ -20,33 +20,36 @@
 use super::content::{Failure, FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::part_stream::PartStream;
 use super::trim::{BlockSums, Gathering};
+use crate::decisions::DeltaMethod;
 use crate::error::Result;
 use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::batch::{ContentBase, ProofRecord};
 use byteback_api::{Attributes, Digest, FileId};
 use byteback_control::{CutId, ErrorKind, Piece, ServiceError, TreeService};
-use byteback_delta::find::{BlockIndex, ExtentSink, FindStats, RollingFinder};
-use byteback_delta::signature::BLOCKS_MAX;
+use byteback_delta::find::{BlockIndex, ExtentSink, FindStats, FixedFinder, RollingFinder};
 use byteback_delta::{ContentDigest, DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_oplog::NodeId;
 
-/// Files shorter than this are sent as they are: an answer of the server takes longer than their bytes.
-const EXAMINED_LEN_MIN: u64 = 64 * 1024;
-
-/// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the store).
-const EXAMINED_LEN_MAX: u64 = 1 << 40;
-
-/// A signature is taken with at most one block for so many bytes of the new content: it then costs at most a quarter of it.
-const BYTES_PER_BLOCK_MIN: u64 = 64;
-
 /// Most extents of one file that are kept; beyond, it is sent whole.
 const EXTENTS_MAX: usize = 1 << 18;
 
-/// How many blocks a signature may have for a content of so many bytes; `None` if the content is not worth asking.
-pub(super) fn worth(len_bytes: u64) -> Option<u64> {
-    let is_worth = (EXAMINED_LEN_MIN..=EXAMINED_LEN_MAX).contains(&len_bytes);
-    is_worth.then_some((len_bytes / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX))
+/// Which finder looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finder {
+    Rolling,
+    Fixed,
+}
+
+impl Finder {
+    /// The one of a method, if it has one.
+    pub(super) fn of(method: DeltaMethod) -> Option<Self> {
+        match method {
+            DeltaMethod::Rsync => Some(Self::Rolling),
+            DeltaMethod::Hash => Some(Self::Fixed),
+            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => None,
+        }
+    }
 }
 
 /// A file that is to be sent as what the server lacks of it.
@@ -56,6 +59,7 @@ pub(super) struct Examined<'a> {
     pub(super) attributes: &'a Attributes,
     /// What the server has.
     pub(super) base: &'a BlockIndex,
+    pub(super) finder: Finder,
 }
 
 /// How examining one file ended.
@@ -113,7 +117,11 @@ fn read_and_send(
     let len = file.attributes.size;
     let mut digest = ContentDigest::new(len);
     let mut gathering = Gathering::of_file(sums, file.node, len);
-    let mut finder = RollingFinder::new(file.base, FoundFile::new(file, stream));
+    let sink = FoundFile::new(file, stream);
+    let mut finder = match file.finder {
+        Finder::Rolling => Looking::Rolling(RollingFinder::new(file.base, sink)),
+        Finder::Fixed => Looking::Fixed(FixedFinder::new(file.base, sink)),
+    };
     // An error of our own has to pass through the service; it waits here meanwhile.
     let mut own_error = None;
     let read = tree.read(cut, file.node, &[(0, len)], &mut |piece| {
@@ -162,6 +170,42 @@ fn read_and_send(
     let stats = found_file.finish(Digest(digest), found.copied_bytes > 0)?;
     gathering.end(sums);
     Ok((stats, found))
+}
+
+/// A finder at work.
+enum Looking<'i, S> {
+    Rolling(RollingFinder<'i, S>),
+    Fixed(FixedFinder<'i, S>),
+}
+
+impl<S: ExtentSink> Looking<'_, S> {
+    fn position(&self) -> u64 {
+        match self {
+            Self::Rolling(finder) => finder.position(),
+            Self::Fixed(finder) => finder.position(),
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.push(bytes),
+            Self::Fixed(finder) => finder.push(bytes),
+        }
+    }
+
+    fn push_hole(&mut self, len_bytes: u64) -> Result<(), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.push_hole(len_bytes),
+            Self::Fixed(finder) => finder.push_hole(len_bytes),
+        }
+    }
+
+    fn finish(self) -> Result<(S, FindStats), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.finish(),
+            Self::Fixed(finder) => finder.finish(),
+        }
+    }
 }
 
 fn disorder(what: String) -> Stop {

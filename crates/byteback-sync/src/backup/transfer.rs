@@ -5,17 +5,19 @@
 //! remembered for the next backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
-use super::examine::{self, Examination, Examined, send_examined};
+use super::examine::{Examination, Examined, Finder, send_examined};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
+use super::plan::{self, Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
+use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
-use byteback_api::{Attributes, ByteString, Code, NodeKind, Problem, Seq};
+use byteback_api::{Attributes, ByteString, Code, FileId, NodeKind, Problem, Seq};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
 };
@@ -47,6 +49,7 @@ pub(super) fn transfer(
     report: &mut BackupReport,
 ) -> Result<Sent> {
     let label = job.label();
+    let label_time_ns = label.time_ns;
     let manifest = Manifest {
         device: job.options.device,
         counter,
@@ -82,6 +85,11 @@ pub(super) fn transfer(
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
             sums: BlockSums::begin(job.store.as_ref(), basis, job.monitor),
+            decisions: job
+                .options
+                .decisions
+                .as_ref()
+                .map(|dir| DecisionWriter::begin(dir, cut.tree, counter, label_time_ns)),
         };
         if let Some(note) = &basis.note {
             transfer.missing.extend(&note.missing);
@@ -121,6 +129,19 @@ fn for_each_page(tree: &dyn TreeService, cut: &CutInfo, mut each: impl FnMut(Cha
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
             Some(next) => cursor = next,
+        }
+    }
+}
+
+/// Bytes of a file that may have changed.
+fn changed_bytes(content: &ContentChange, size_bytes: u64) -> u64 {
+    match content {
+        ContentChange::Unchanged => 0,
+        ContentChange::Whole(_) => size_bytes,
+        ContentChange::Ranges(ranges) => {
+            let within =
+                |(offset, len): &(u64, u64)| offset.saturating_add(*len).min(size_bytes).saturating_sub(*offset);
+            ranges.iter().map(within).sum()
         }
     }
 }
@@ -177,6 +198,7 @@ struct Transfer<'a, 'scope, 'env> {
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
     sums: BlockSums<'a>,
+    decisions: Option<DecisionWriter>,
 }
 
 impl Transfer<'_, '_, '_> {
@@ -208,7 +230,7 @@ impl Transfer<'_, '_, '_> {
             None
         } else {
             let is_complete = self.unsaved.is_empty() && missing.is_empty() && left_out.is_empty();
-            let (job, report, mut sums) = (self.job, self.report, self.sums);
+            let (job, report, mut sums, decisions) = (self.job, self.report, self.sums, self.decisions);
             report.hashed_bytes += sums.hashed_bytes;
             report.found_bytes += sums.known_bytes;
             report.parts = self.stream.staged_parts();
@@ -224,7 +246,11 @@ impl Transfer<'_, '_, '_> {
                 Ok(())
             });
             report.durations.commit_ns = clock.monotonic_ns().saturating_sub(began_ns);
-            Some(committed?)
+            let applied = committed?;
+            if let Some(decisions) = decisions {
+                decisions.end(applied.seq);
+            }
+            Some(applied)
         };
         Ok(Sent {
             applied,
@@ -261,50 +287,29 @@ impl Transfer<'_, '_, '_> {
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = file_id(self.cut.tree, change.node);
-        let server_has = self.server_has(change);
-        let narrows = server_has
-            && matches!(change.content, ContentChange::Whole(_))
-            && self.sums.knows_most(change.node, attributes.size);
-        let file = match (&change.content, attributes.kind) {
-            (_, NodeKind::File) if !server_has => Some(FileChange::whole(change.node, id, attributes.clone())),
-            (ContentChange::Unchanged, _) => None,
-            (ContentChange::Ranges(ranges), NodeKind::File) => {
-                Some(FileChange::of_ranges(change.node, id, attributes.clone(), ranges))
-            }
-            (ContentChange::Whole(_), NodeKind::File) if narrows => {
-                self.report.examined_files += 1;
-                let all = [(0, attributes.size)];
-                Some(FileChange::of_ranges(change.node, id, attributes.clone(), &all))
-            }
-            (ContentChange::Whole(_), NodeKind::File) => Some(FileChange::whole(change.node, id, attributes.clone())),
+        let planned = match attributes.kind {
+            NodeKind::File => self.plan(change, attributes.size),
             _ => None,
         };
         let is_resent = self.missing.contains(&change.node);
-        match file {
-            Some(file) => {
-                let changed_bytes = file.changed_bytes();
-                let examined = match Some(&file)
-                    .filter(|_| !narrows)
-                    .and_then(|file| self.base_of(change, file))
-                {
-                    Some(base) => self.examined(&file, &base)?,
-                    None => None,
+        match planned {
+            Some(planned) => {
+                let changed_bytes = match planned.cause {
+                    Cause::New => attributes.size,
+                    _ => changed_bytes(&change.content, attributes.size),
                 };
-                let outcome = match examined {
-                    Some(outcome) => outcome,
-                    None => send_file(
-                        self.job.tree,
-                        self.cut.cut,
-                        file,
-                        &mut self.stream,
-                        &mut self.sums,
-                        self.job.monitor,
-                    )?,
-                };
+                let (outcome, decision) = self.file(change, planned, &attributes)?;
                 match outcome {
                     FileOutcome::Sent(stats) => {
                         self.report.changed_bytes += changed_bytes;
                         self.report.literal_bytes += stats.literal_bytes;
+                        if let Some(decisions) = &mut self.decisions {
+                            decisions.decided(&Decision {
+                                changed_bytes,
+                                literal_bytes: stats.literal_bytes,
+                                ..decision
+                            });
+                        }
                     }
                     FileOutcome::Unreadable(error) => return self.failed(change, &error),
                 }
@@ -324,18 +329,100 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// What the server has of a file that would be sent whole, if looking for the file in it is worth its cost.
-    fn base_of(&self, change: &NodeChange, file: &FileChange) -> Option<BlockIndex> {
-        let base_seq = self.base_seq?;
-        if !self.job.examines.get() || !self.server_has(change) || !file.is_whole() {
-            return None;
+    /// Which way the change of a file's content is to be found.
+    fn plan(&mut self, change: &NodeChange, size_bytes: u64) -> Option<Plan> {
+        let known = Known {
+            choice: self.job.options.delta,
+            log: match &change.content {
+                ContentChange::Unchanged => LogSays::Unchanged,
+                ContentChange::Whole(reason) => LogSays::Whole(*reason),
+                ContentChange::Ranges(_)
+                    if changed_bytes(&change.content, size_bytes) == size_bytes && size_bytes > 0 =>
+                {
+                    LogSays::Rewritten
+                }
+                ContentChange::Ranges(_) => LogSays::Ranges,
+            },
+            size_bytes,
+            server_has: self.server_has(change),
+            server_answers: self.job.server_answers.get(),
+            proof_refused: self.job.proof_refused.get(),
+        };
+        let sums = &mut self.sums;
+        plan(&known, || sums.knows_most(change.node, size_bytes))
+    }
+
+    /// Sends the content of a file as planned, or as is possible; answers how that was, without what the caller knows.
+    fn file(
+        &mut self,
+        change: &NodeChange,
+        mut planned: Plan,
+        attributes: &Attributes,
+    ) -> Result<(FileOutcome, Decision)> {
+        let (node, id) = (change.node, file_id(self.cut.tree, change.node));
+        let hashed_before = (self.report.hashed_bytes, self.sums.hashed_bytes);
+        let found_before = (self.report.found_bytes, self.sums.known_bytes);
+        let mut outcome = None;
+        if let Some(finder) = Finder::of(planned.method) {
+            let sent = match self.base_of(id, attributes.size) {
+                Some(base) => self
+                    .examined((node, id, attributes), &base, finder)?
+                    .ok_or(Fallback::TooScattered),
+                None => Err(Fallback::NoSignature),
+            };
+            match sent {
+                Ok(sent) => outcome = Some(sent),
+                Err(fallback) => planned = planned.fall_back(fallback),
+            }
         }
-        let blocks_max = examine::worth(file.attributes.size)?;
-        match self
-            .job
-            .server
-            .signature(self.job.folder, file.id, base_seq, blocks_max)
-        {
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                let whole = [(0, attributes.size)];
+                let file = match (planned.method, &change.content) {
+                    (DeltaMethod::Log, ContentChange::Ranges(ranges)) => {
+                        FileChange::of_ranges(node, id, attributes.clone(), ranges)
+                    }
+                    (DeltaMethod::Sums, _) => {
+                        self.report.examined_files += 1;
+                        FileChange::of_ranges(node, id, attributes.clone(), &whole)
+                    }
+                    // Over what the server has: blocks that it has already need not be sent, if sums are kept.
+                    (_, ContentChange::Ranges(_)) if planned.cause == Cause::Rewritten => {
+                        FileChange::of_ranges(node, id, attributes.clone(), &whole)
+                    }
+                    _ => FileChange::whole(node, id, attributes.clone()),
+                };
+                send_file(
+                    self.job.tree,
+                    self.cut.cut,
+                    file,
+                    &mut self.stream,
+                    &mut self.sums,
+                    self.job.monitor,
+                )?
+            }
+        };
+        let since = |(report, sums): (u64, u64), now: (u64, u64)| (now.0 - report) + (now.1 - sums);
+        let decision = Decision {
+            node,
+            method: planned.method,
+            cause: planned.cause,
+            fallback: planned.fallback,
+            size_bytes: attributes.size,
+            changed_bytes: 0,
+            hashed_bytes: since(hashed_before, (self.report.hashed_bytes, self.sums.hashed_bytes)),
+            found_bytes: since(found_before, (self.report.found_bytes, self.sums.known_bytes)),
+            literal_bytes: 0,
+        };
+        Ok((outcome, decision))
+    }
+
+    /// What the server has of a file; `None` if it does not tell.
+    fn base_of(&self, id: FileId, size_bytes: u64) -> Option<BlockIndex> {
+        let job = self.job;
+        let blocks_max = plan::blocks_max(size_bytes);
+        match job.server.signature(job.folder, id, self.base_seq?, blocks_max) {
             Ok(signature) if signature.content_len_bytes() > 0 => Some(BlockIndex::new(signature)),
             Ok(_) => None,
             Err(error) => {
@@ -344,7 +431,7 @@ impl Transfer<'_, '_, '_> {
                 let is_unknown =
                     |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
                 if error.kind.is_transient() || error.problem.as_deref().is_some_and(is_unknown) {
-                    self.job.examines.set(false);
+                    job.server_answers.set(false);
                 }
                 None
             }
@@ -352,13 +439,20 @@ impl Transfer<'_, '_, '_> {
     }
 
     /// Sends what the server lacks of a file; `None` if the file is to be sent whole after all.
-    fn examined(&mut self, file: &FileChange, base: &BlockIndex) -> Result<Option<FileOutcome>> {
+    fn examined(
+        &mut self,
+        file: (NodeId, FileId, &Attributes),
+        base: &BlockIndex,
+        finder: Finder,
+    ) -> Result<Option<FileOutcome>> {
         let (tree, cut, monitor) = (self.job.tree, self.cut.cut, self.job.monitor);
+        let (node, id, attributes) = file;
         let file = Examined {
-            node: file.node,
-            id: file.id,
-            attributes: &file.attributes,
+            node,
+            id,
+            attributes,
             base,
+            finder,
         };
         match send_examined(tree, cut, &file, &mut self.stream, &mut self.sums, monitor)? {
             Examination::Sent(stats, found) => {

@@ -1,11 +1,14 @@
 //! Selective hashing: files that would be sent whole are looked for in what the server has.
 
 use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
-use crate::SnapshotSpec;
+use crate::decisions::{Cause, Decision, DeltaMethod, last_decision};
 use crate::monitor::Silent;
+use crate::{DeltaChoice, SnapshotSpec};
 use byteback_api::{MEDIA_SIGNATURE, NodeKind};
+use byteback_control::TreeService;
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_extents::ByteRange;
+use byteback_host::durable::DurableDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::{NodeId, WholeReason};
 use std::io::{Read, Write};
@@ -311,4 +314,96 @@ fn what_somebody_else_changed_meanwhile_is_a_conflict_and_not_a_wrong_content() 
     rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
     rig.backup().unwrap();
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// What the last backup is on record to have done with a file.
+fn decided(rig: &Rig, dir: &Arc<dyn DurableDir>, file: NodeId) -> Decision {
+    let tree = rig.tree.status().unwrap().tree;
+    let decided = last_decision(dir.as_ref(), tree, file).unwrap().unwrap();
+    assert_eq!(decided.seq, rig.seq());
+    decided.decision
+}
+
+#[test]
+fn each_way_to_find_a_change_finds_it_and_is_on_record() {
+    let mut rig = Rig::new(12);
+    let decisions = rig.keep_decisions();
+    let len = 1_000_003;
+    let file = rig.with_file(&noise(1, len as usize));
+    let first = decided(&rig, &decisions, file);
+    assert_eq!((first.method, first.cause), (DeltaMethod::Full, Cause::New));
+    assert_eq!(
+        (first.size_bytes, first.changed_bytes, first.literal_bytes),
+        (len, len, len)
+    );
+    for (number, (choice, method, cause)) in [
+        (DeltaChoice::Auto, DeltaMethod::Log, Cause::LogKnew),
+        (DeltaChoice::Rsync, DeltaMethod::Rsync, Cause::Asked),
+        (DeltaChoice::Hash, DeltaMethod::Hash, Cause::Asked),
+        (DeltaChoice::Full, DeltaMethod::Full, Cause::Asked),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        rig.options.delta = choice;
+        let number = number as u64;
+        rig.tree
+            .lock()
+            .write(file, 100_000 * (1 + number), &noise(20 + number, 3000));
+        let report = rig.backup().unwrap();
+        let decision = decided(&rig, &decisions, file);
+        assert_eq!(
+            (decision.method, decision.cause, decision.fallback),
+            (method, cause, None)
+        );
+        assert_eq!((decision.size_bytes, decision.changed_bytes), (len, 3000));
+        assert_eq!(
+            (decision.hashed_bytes, decision.found_bytes, decision.literal_bytes),
+            (report.hashed_bytes, report.found_bytes, report.literal_bytes)
+        );
+        let literal_max = match method {
+            DeltaMethod::Log => 3000,
+            DeltaMethod::Full => len,
+            // Blocks have 1,000 bytes.
+            _ => 3000 + 2 * 1000,
+        };
+        assert!((3000..=literal_max).contains(&decision.literal_bytes), "{decision:?}");
+        assert_eq!(
+            decision.hashed_bytes,
+            if matches!(method, DeltaMethod::Log | DeltaMethod::Full) {
+                0
+            } else {
+                len
+            }
+        );
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+    // An insertion shifts what follows out of sight of blocks at multiples of their length.
+    let mut bytes = noise(3, len as usize);
+    rig.tree.lock().write(file, 0, &bytes);
+    rig.options.delta = DeltaChoice::Auto;
+    rig.backup().unwrap();
+    for (choice, sent) in [
+        (DeltaChoice::Hash, 900_000..=len + 200),
+        (DeltaChoice::Rsync, 100..=3000),
+    ] {
+        bytes.splice(1000..1000, noise(4, 100));
+        rig.tree.lock().write(file, 0, &bytes);
+        rig.options.delta = choice;
+        rig.backup().unwrap();
+        let decision = decided(&rig, &decisions, file);
+        assert!(sent.contains(&decision.literal_bytes), "{decision:?}");
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+    // A backup that is not applied is not on record.
+    rig.tree.lock().write(file, 0, b"once more");
+    rig.options.delta = DeltaChoice::Full;
+    rig.cutter.cut_after(0, true);
+    let seq = rig.seq();
+    rig.backup().unwrap_err();
+    assert_eq!(rig.seq(), seq);
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::Rsync);
+    rig.cutter.heal();
+    rig.backup().unwrap();
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::Full);
 }

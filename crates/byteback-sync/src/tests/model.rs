@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, seed};
 use super::scripted_tree::Picture;
-use crate::{SnapshotSpec, SyncError};
+use crate::{DeltaChoice, SnapshotSpec, SyncError};
 use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
@@ -18,12 +18,22 @@ fn every_snapshot_of_a_changing_tree_comes_back() {
             rig.keep_checksums();
         }
         let mut pictures: Vec<(u64, Picture)> = Vec::new();
+        let auto = DeltaChoice::Auto;
+        let ways = [
+            auto,
+            auto,
+            auto,
+            DeltaChoice::Rsync,
+            DeltaChoice::Hash,
+            DeltaChoice::Full,
+        ];
         for _ in 0..8 {
             let times = 1 + random.below(40);
             rig.change(&mut random, times);
             // From one delta and one part for all to many of each for one file.
             rig.options.part_len_bytes = [4 * 1024, 16 * 1024, 1 << 24][random.below(3) as usize];
             rig.options.force_full = random.below(8) == 0;
+            rig.options.delta = ways[random.below(6) as usize];
             let report = rig.backup().unwrap();
             assert!(report.is_complete());
             if round % 2 == 0 {

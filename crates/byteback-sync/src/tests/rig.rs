@@ -283,6 +283,13 @@ impl Rig {
         self.options.block_checksums = Some(Arc::new(dir));
     }
 
+    /// Keeps from now on how files were saved; answers where.
+    pub(super) fn keep_decisions(&mut self) -> Arc<dyn DurableDir> {
+        let dir: Arc<dyn DurableDir> = Arc::new(RealDir::create(self.temp.path().join("decisions")).unwrap());
+        self.options.decisions = Some(Arc::clone(&dir));
+        dir
+    }
+
     /// Stops the server and starts it on the same data, elsewhere but behind the same proxy.
     pub(super) fn restart_server(&self, limits: StoreLimits) {
         let mut serving = self.serving.lock().unwrap();

@@ -7,7 +7,8 @@ mod picture;
 use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    FinishReport, HELD_BLOCK_BYTES, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError,
+    TreeService, TreeStatus,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::SplitMix64;
@@ -39,10 +40,35 @@ struct EpochLog {
 struct OpenCut {
     consumer: String,
     look_only: bool,
+    whole_files: bool,
     epoch: u64,
     picture: Picture,
     nodes: Vec<NodeChange>,
     names: Vec<NameChange>,
+}
+
+impl OpenCut {
+    /// Only what is reported as changed is held still, widened to blocks; or whole files that changed, if that was asked for.
+    fn assert_held(&self, node: NodeId, asked: &[(u64, u64)]) {
+        let change = self.nodes.iter().find(|change| change.node == node);
+        let Some(NodeChange {
+            content: ContentChange::Ranges(ranges),
+            ..
+        }) = change.filter(|_| !self.whole_files)
+        else {
+            assert!(change.is_some(), "a file is read that did not change");
+            return;
+        };
+        let range = |(offset, len): &(u64, u64)| ByteRange::from_offset_len(*offset, *len);
+        let changed: ExtentSet = ranges.iter().filter_map(range).collect();
+        let held = changed.aligned_out(HELD_BLOCK_BYTES);
+        for asked in asked.iter().filter_map(range) {
+            assert!(
+                held.covers(asked),
+                "{asked:?} of a file is read, of which {held:?} is held"
+            );
+        }
+    }
 }
 
 pub(super) struct State {
@@ -550,6 +576,7 @@ impl TreeService for ScriptedTree {
         let cut = OpenCut {
             consumer: request.consumer.clone(),
             look_only: request.look_only,
+            whole_files: request.whole_files,
             epoch,
             picture,
             nodes,
@@ -606,8 +633,10 @@ impl TreeService for ScriptedTree {
     ) -> Result<()> {
         let (file, mut left) = {
             let state = self.lock();
-            assert!(!state.cuts[&cut.0].look_only);
-            let file = state.cuts[&cut.0].picture.nodes[&node].clone();
+            let open = &state.cuts[&cut.0];
+            assert!(!open.look_only);
+            open.assert_held(node, ranges);
+            let file = open.picture.nodes[&node].clone();
             (file, state.failing.get(&node).copied().unwrap_or(usize::MAX))
         };
         for (offset, len) in ranges {

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use byteback_api::ByteString;
-use byteback_daemon::StateFolder;
 use byteback_host::durable::{DirLock, DurableDir, RealDir};
-use byteback_sync::{BackupOptions, BackupReport, backup};
-use clap::Args;
+use byteback_sync::{BackupOptions, BackupReport, DeltaChoice, backup};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::binding::Binding;
+use crate::commands::explain;
 use crate::consumer_notes;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
@@ -43,9 +42,35 @@ pub(crate) struct BackupArguments {
     /// Only say what would be saved
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// How to find what changed in a file: auto takes the log, then checksums, whatever costs least
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    delta: Delta,
     /// Save everything, as if it were the first time
     #[arg(long)]
     full: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Delta {
+    /// What costs least, file by file; 'byteback explain FILE' tells what that was
+    Auto,
+    /// Look for files in what the server has, by rolling checksums
+    Rsync,
+    /// Look for files in what the server has, by hashes of blocks in their places
+    Hash,
+    /// Send files that changed as they are
+    Full,
+}
+
+impl From<Delta> for DeltaChoice {
+    fn from(delta: Delta) -> Self {
+        match delta {
+            Delta::Auto => Self::Auto,
+            Delta::Rsync => Self::Rsync,
+            Delta::Hash => Self::Hash,
+            Delta::Full => Self::Full,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -57,22 +82,14 @@ struct Summary<'a> {
     report: &'a BackupReport,
 }
 
-/// Where block checksums are kept, if they are, and the lock on it.
-fn block_checksums(
-    folder: &StateFolder,
-    binding: &Binding,
-    settings: &Settings,
-) -> Option<(Arc<dyn DurableDir>, DirLock)> {
-    if !binding.block_checksums {
-        return None;
-    }
-    let path = Path::new(folder.path()).join("checksums");
-    let locked = RealDir::create(&path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
+/// A directory of the state folder for this backup alone, and the lock on it. The backup can go on without `what` is in it.
+fn own_directory(path: &Path, what: &str, settings: &Settings) -> Option<(Arc<dyn DurableDir>, DirLock)> {
+    let locked = RealDir::create(path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
     match locked {
         Ok((dir, lock)) => Some((Arc::new(dir) as Arc<dyn DurableDir>, lock)),
         Err(error) => {
             settings.output.warn(&format!(
-                "the block checksums in {} cannot be used ({error}); this backup goes on without them",
+                "{what} in {} cannot be used ({error}); this backup goes on without",
                 path.display()
             ));
             None
@@ -86,10 +103,21 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "backup", Some(interrupt));
     let owner = Owner::of(&folder, settings, &progress)?;
-    let checksums = block_checksums(&folder, &binding, settings);
-    let (block_checksums, _lock) = checksums.unzip();
+    let path = Path::new(folder.path()).join("checksums");
+    let checksums = binding
+        .block_checksums
+        .then(|| own_directory(&path, "the block checksums", settings));
+    let (block_checksums, _checksums_lock) = checksums.flatten().unzip();
+    let decisions = own_directory(
+        &explain::decisions_path(&folder),
+        "the record of how files were saved",
+        settings,
+    );
+    let (decisions, _decisions_lock) = decisions.unzip();
     let options = BackupOptions {
         block_checksums,
+        decisions,
+        delta: arguments.delta.into(),
         tags: arguments.tag,
         host: settings.host(arguments.host.as_ref()),
         path: ByteString::from(folder.directory().as_os_str().as_bytes()),

@@ -214,6 +214,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     fs::write(&path, "once more").unwrap();
     let path = path.to_str().unwrap();
     check.of("history", &world.run(&["history", "--json", path]).fine());
+    check.of("explain", &world.run(&["explain", "--json", path]).fine());
     let beside = world.path("beside");
     let past = ["restore", "--json", "--at", "now", path, "-o", beside.to_str().unwrap()];
     check.of("restore --at", &world.run(&past).fine());

@@ -7,6 +7,7 @@
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
+//! | `explaining` | which way a change was found, and why; forced ways |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `undo` | files brought back without a backup, also after a kill |
@@ -31,6 +32,7 @@ mod random;
 mod tree;
 
 mod consumers;
+mod explaining;
 mod exports;
 mod failing;
 mod json;

@@ -1,0 +1,208 @@
+use super::*;
+
+use byteback_host::random::SplitMix64;
+use byteback_host::sim::SimDisk;
+
+const TREE: TreeId = TreeId(7);
+
+fn decision(random: &mut SplitMix64, node: u64) -> Decision {
+    let methods = [
+        DeltaMethod::Log,
+        DeltaMethod::Sums,
+        DeltaMethod::Rsync,
+        DeltaMethod::Hash,
+        DeltaMethod::Full,
+    ];
+    let causes = [
+        Cause::LogKnew,
+        Cause::New,
+        Cause::Asked,
+        Cause::Rewritten,
+        Cause::Whole(WholeReason::Created),
+        Cause::Whole(WholeReason::LogLost),
+    ];
+    let fallbacks = [
+        None,
+        Some(Fallback::TooShort),
+        Some(Fallback::TooLong),
+        Some(Fallback::NoSignature),
+        Some(Fallback::TooScattered),
+        Some(Fallback::ProofRefused),
+    ];
+    Decision {
+        node: NodeId(node),
+        method: methods[random.below(5) as usize],
+        cause: causes[random.below(6) as usize],
+        fallback: fallbacks[random.below(6) as usize],
+        size_bytes: random.next_u64(),
+        changed_bytes: random.next_u64(),
+        hashed_bytes: random.next_u64(),
+        found_bytes: random.next_u64(),
+        literal_bytes: random.next_u64(),
+    }
+}
+
+fn dir(disk: &SimDisk) -> Arc<dyn DurableDir> {
+    Arc::new(disk.clone())
+}
+
+/// One backup that saved these.
+fn backup(disk: &SimDisk, batch: u64, decisions: &[Decision]) {
+    let mut writer = DecisionWriter::begin(&dir(disk), TREE, batch, batch as i64 * 10);
+    decisions.iter().for_each(|decision| writer.decided(decision));
+    writer.end(batch + 1);
+}
+
+fn last(disk: &SimDisk, node: u64) -> Option<Decided> {
+    last_decision(disk, TREE, NodeId(node)).unwrap()
+}
+
+fn contents(disk: &SimDisk, name: &str) -> Vec<u8> {
+    let file = disk.open(name, OpenMode::Existing).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_file_of_version_1() {
+    let disk = SimDisk::new(1);
+    let saved = Decision {
+        node: NodeId(5),
+        method: DeltaMethod::Rsync,
+        cause: Cause::Whole(WholeReason::Untracked),
+        fallback: None,
+        size_bytes: 4096,
+        changed_bytes: 4096,
+        hashed_bytes: 4096,
+        found_bytes: 4000,
+        literal_bytes: 96,
+    };
+    backup(&disk, 2, &[saved]);
+    let mut expected = b"BBDECID\x01".to_vec();
+    let mut frame = |kind: u8, body: &[u64], decision: &[u8], numbers: &[u64]| {
+        let start = expected.len();
+        let len = (1 + body.len() * 8 + decision.len() + numbers.len() * 8) as u32;
+        expected.extend_from_slice(&len.to_le_bytes());
+        expected.push(kind);
+        body.iter()
+            .for_each(|number| expected.extend_from_slice(&number.to_le_bytes()));
+        expected.extend_from_slice(decision);
+        numbers
+            .iter()
+            .for_each(|number| expected.extend_from_slice(&number.to_le_bytes()));
+        let crc = crc32c::crc32c(&expected[start..]);
+        expected.extend_from_slice(&crc.to_le_bytes());
+        expected.extend_from_slice(&len.to_le_bytes());
+    };
+    frame(1, &[2, 7, 20], &[], &[]);
+    // rsync; changed while nobody tracked it; as planned.
+    frame(2, &[2], &[3, 5, 3, 0], &[5, 4096, 4096, 4096, 4000, 96]);
+    frame(3, &[2, 3], &[], &[]);
+    assert_eq!(contents(&disk, "decisions"), expected);
+    let decided = Decided {
+        at_ns: 20,
+        batch: 2,
+        seq: 3,
+        decision: saved,
+    };
+    assert_eq!(last(&disk, 5), Some(decided));
+    assert_eq!(last(&disk, 6), None);
+    assert_eq!(last_decision(&disk, TreeId(8), NodeId(5)).unwrap(), None);
+}
+
+#[test]
+fn the_last_backup_that_was_applied_counts() {
+    for seed in 0..20 {
+        let mut random = SplitMix64::new(seed);
+        let disk = SimDisk::new(seed);
+        let mut expected = std::collections::BTreeMap::new();
+        // More than one file holds, and less than two.
+        for batch in 1..30 {
+            let nodes = (0..random.below(12)).map(|_| random.below(8));
+            let decisions: Vec<Decision> = nodes
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(|node| decision(&mut random, node))
+                .collect();
+            let is_applied = random.below(4) > 0;
+            if is_applied {
+                backup(&disk, batch, &decisions);
+                expected.extend(decisions.iter().map(|decision| (decision.node.0, (batch, *decision))));
+            } else {
+                let mut writer = DecisionWriter::begin(&dir(&disk), TREE, batch, 0);
+                decisions.iter().for_each(|decision| writer.decided(decision));
+            }
+        }
+        for node in 0..8 {
+            let found = last(&disk, node).map(|decided| (decided.batch, decided.decision));
+            assert_eq!(found, expected.get(&node).copied(), "seed {seed}, node {node}");
+        }
+    }
+}
+
+#[test]
+fn two_files_hold_the_youngest_and_no_more() {
+    let mut random = SplitMix64::new(3);
+    let disk = SimDisk::new(3);
+    for batch in 1..400 {
+        let some: Vec<Decision> = (0..20).map(|node| decision(&mut random, batch * 100 + node)).collect();
+        backup(&disk, batch, &some);
+        assert!(last(&disk, batch * 100 + 19).is_some());
+        for name in FILE_NAMES {
+            let len = disk
+                .open(name, OpenMode::Existing)
+                .map_or(0, |file| file.len().unwrap());
+            assert!(len <= FILE_LEN_MAX, "{name}: {len}");
+        }
+    }
+    assert!(last(&disk, 399 * 100 - 100).is_some());
+    assert_eq!(last(&disk, 100), None);
+    // One backup with more than both hold: of its last ones is known how they were saved.
+    let many: Vec<Decision> = (0..3000).map(|node| decision(&mut random, 1_000_000 + node)).collect();
+    backup(&disk, 400, &many);
+    let youngest = last(&disk, 1_002_999).unwrap();
+    assert_eq!(
+        (youngest.batch, youngest.at_ns, youngest.decision),
+        (400, 4000, many[2999])
+    );
+    assert_eq!(last(&disk, 1_000_000), None);
+}
+
+#[test]
+fn what_is_torn_or_damaged_is_not_known_and_hinders_nobody() {
+    let mut random = SplitMix64::new(4);
+    let disk = SimDisk::new(4);
+    let (one, two) = (decision(&mut random, 1), decision(&mut random, 2));
+    backup(&disk, 1, &[one]);
+    let whole_len = contents(&disk, "decisions").len();
+    backup(&disk, 2, &[two]);
+    let whole = contents(&disk, "decisions");
+    for len in 0..whole.len() {
+        let disk = SimDisk::new(4);
+        disk.open("decisions", OpenMode::CreateNew)
+            .unwrap()
+            .write_all_at(0, &whole[..len])
+            .unwrap();
+        let known = last(&disk, 1).map(|decided| decided.decision);
+        assert_eq!(known, (len >= whole_len).then_some(one), "cut at {len}");
+        assert_eq!(last(&disk, 2), None);
+        backup(&disk, 3, &[two]);
+        assert_eq!(last(&disk, 2).map(|decided| decided.batch), Some(3), "cut at {len}");
+        assert_eq!(last(&disk, 1).is_some(), len >= whole_len, "cut at {len}");
+    }
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << random.below(8);
+        let disk = SimDisk::new(4);
+        disk.open("decisions", OpenMode::CreateNew)
+            .unwrap()
+            .write_all_at(0, &flipped)
+            .unwrap();
+        for (node, decision) in [(1, one), (2, two)] {
+            let known = last(&disk, node).map(|decided| decided.decision);
+            assert!(known.is_none_or(|known| known == decision), "byte {at}");
+        }
+        backup(&disk, 3, &[two]);
+    }
+}

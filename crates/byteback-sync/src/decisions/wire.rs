@@ -1,0 +1,234 @@
+//! The bytes of the decisions file: docs/format-decisions.md.
+//!
+//! A frame is `length | payload | CRC-32C | length`: the second length lets a writer find out, without reading the file, whether its end is
+//! whole. Everything in it is taken for hostile: what is not whole ends the reading.
+
+use std::io;
+
+use byteback_host::durable::DurableFile;
+use byteback_oplog::{NodeId, TreeId, WholeReason};
+
+use super::{Cause, Decision, DeltaMethod, Fallback};
+
+/// The first bytes of the file: name and version.
+pub(super) const HEAD: [u8; 8] = *b"BBDECID\x01";
+
+/// The longest payload.
+pub(super) const FRAME_LEN_MAX: usize = 8 << 10;
+
+/// Length, CRC, length.
+const AROUND_LEN: usize = 12;
+
+const KIND_BEGIN: u8 = 1;
+const KIND_DECISIONS: u8 = 2;
+const KIND_END: u8 = 3;
+
+/// A frame that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    /// A backup begins.
+    Begin { batch: u64, tree: TreeId, at_ns: i64 },
+    /// Some of its decisions.
+    Decisions { batch: u64, bytes: &'a [u8] },
+    /// It was applied.
+    End { batch: u64, seq: u64 },
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn begin(batch: u64, tree: TreeId, at_ns: i64) -> Vec<u8> {
+        let numbers = [batch.to_le_bytes(), tree.0.to_le_bytes(), at_ns.to_le_bytes()];
+        framed(KIND_BEGIN, numbers.as_flattened())
+    }
+
+    pub(super) fn decisions(batch: u64, bytes: &[u8]) -> Vec<u8> {
+        framed(KIND_DECISIONS, &[&batch.to_le_bytes()[..], bytes].concat())
+    }
+
+    pub(super) fn end(batch: u64, seq: u64) -> Vec<u8> {
+        framed(KIND_END, [batch.to_le_bytes(), seq.to_le_bytes()].as_flattened())
+    }
+
+    fn parse(payload: &'a [u8]) -> Option<Self> {
+        let (&kind, rest) = payload.split_first()?;
+        let (batch, rest) = number(rest)?;
+        match kind {
+            KIND_BEGIN => {
+                let (tree, rest) = number(rest)?;
+                let (at_ns, rest) = number(rest)?;
+                rest.is_empty().then_some(Self::Begin {
+                    batch,
+                    tree: TreeId(tree),
+                    at_ns: at_ns.cast_signed(),
+                })
+            }
+            KIND_DECISIONS => Some(Self::Decisions { batch, bytes: rest }),
+            KIND_END => {
+                let (seq, rest) = number(rest)?;
+                rest.is_empty().then_some(Self::End { batch, seq })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(1 + body.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let mut frame = Vec::with_capacity(AROUND_LEN + 1 + body.len());
+    frame.extend_from_slice(&len);
+    frame.push(kind);
+    frame.extend_from_slice(body);
+    let crc = crc32c::crc32c(&frame);
+    frame.extend_from_slice(&crc.to_le_bytes());
+    frame.extend_from_slice(&len);
+    frame
+}
+
+/// The payload of the frame that `bytes` begins with, and its length with all around it.
+fn unframed(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (len_bytes, _) = bytes.split_first_chunk::<4>()?;
+    let len = usize::try_from(u32::from_le_bytes(*len_bytes))
+        .ok()
+        .filter(|len| *len <= FRAME_LEN_MAX)?;
+    let end = 4 + len;
+    let (covered, rest) = bytes.split_at_checked(end)?;
+    let (crc, rest) = rest.split_first_chunk::<4>()?;
+    let again = rest.first_chunk::<4>()?;
+    let is_whole = again == len_bytes && u32::from_le_bytes(*crc) == crc32c::crc32c(covered);
+    is_whole.then(|| (covered.get(4..).unwrap_or_default(), len + AROUND_LEN))
+}
+
+/// Whether a file of `len` bytes begins as ours do, and ends with a whole frame or right after its head.
+pub(super) fn ends_whole(file: &dyn DurableFile, len: u64) -> io::Result<bool> {
+    let head_len = HEAD.len() as u64;
+    if len < head_len {
+        return Ok(false);
+    }
+    let mut head = HEAD;
+    file.read_exact_at(0, &mut head)?;
+    if head != HEAD || len == head_len {
+        return Ok(head == HEAD);
+    }
+    let mut last = [0; 4];
+    if len < head_len + AROUND_LEN as u64 {
+        return Ok(false);
+    }
+    file.read_exact_at(len - 4, &mut last)?;
+    let frame_len = AROUND_LEN + u32::from_le_bytes(last) as usize;
+    if frame_len > AROUND_LEN + FRAME_LEN_MAX || frame_len as u64 > len - head_len {
+        return Ok(false);
+    }
+    let mut frame = vec![0; frame_len];
+    file.read_exact_at(len - frame_len as u64, &mut frame)?;
+    Ok(unframed(&frame).is_some_and(|(_, whole_len)| whole_len == frame_len))
+}
+
+/// Calls `each` with the frames of a file in order, up to the first that is not whole or not known.
+pub(super) fn for_each_frame(file: &dyn DurableFile, mut each: impl FnMut(Frame<'_>)) -> io::Result<()> {
+    // At most what a writer makes of it, which is bounded; a longer one is not ours.
+    let len = file.len()?.min(super::FILE_LEN_MAX + FRAME_LEN_MAX as u64);
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+    file.read_exact_at(0, &mut bytes)?;
+    let Some(mut rest) = bytes.strip_prefix(&HEAD) else {
+        return Ok(());
+    };
+    while let Some((payload, frame_len)) = unframed(rest) {
+        if let Some(frame) = Frame::parse(payload) {
+            each(frame);
+        }
+        rest = rest.get(frame_len..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Length of a decision: kinds and seven numbers.
+const DECISION_LEN: usize = 4 + 6 * 8;
+
+/// Appends a decision.
+pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
+    let (cause, whole) = match decision.cause {
+        Cause::LogKnew => (1, 0),
+        Cause::New => (2, 0),
+        Cause::Asked => (3, 0),
+        Cause::Rewritten => (4, 0),
+        Cause::Whole(reason) => (5, reason.code()),
+    };
+    let method = match decision.method {
+        DeltaMethod::Log => 1,
+        DeltaMethod::Sums => 2,
+        DeltaMethod::Rsync => 3,
+        DeltaMethod::Hash => 4,
+        DeltaMethod::Full => 5,
+    };
+    let fallback = match decision.fallback {
+        None => 0,
+        Some(Fallback::TooShort) => 1,
+        Some(Fallback::TooLong) => 2,
+        Some(Fallback::NoSignature) => 3,
+        Some(Fallback::TooScattered) => 4,
+        Some(Fallback::ProofRefused) => 5,
+    };
+    out.extend_from_slice(&[method, cause, whole, fallback]);
+    for number in [
+        decision.node.0,
+        decision.size_bytes,
+        decision.changed_bytes,
+        decision.hashed_bytes,
+        decision.found_bytes,
+        decision.literal_bytes,
+    ] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// The decisions of a frame; those that this version does not know are left out.
+pub(super) fn decisions(bytes: &[u8]) -> impl Iterator<Item = Decision> {
+    bytes.chunks_exact(DECISION_LEN).filter_map(decision)
+}
+
+fn decision(bytes: &[u8]) -> Option<Decision> {
+    let (&[method, cause, whole, fallback], rest) = bytes.split_first_chunk()?;
+    let (node, rest) = number(rest)?;
+    let (size_bytes, rest) = number(rest)?;
+    let (changed_bytes, rest) = number(rest)?;
+    let (hashed_bytes, rest) = number(rest)?;
+    let (found_bytes, rest) = number(rest)?;
+    let (literal_bytes, _) = number(rest)?;
+    Some(Decision {
+        node: NodeId(node),
+        method: match method {
+            1 => DeltaMethod::Log,
+            2 => DeltaMethod::Sums,
+            3 => DeltaMethod::Rsync,
+            4 => DeltaMethod::Hash,
+            5 => DeltaMethod::Full,
+            _ => return None,
+        },
+        cause: match cause {
+            1 => Cause::LogKnew,
+            2 => Cause::New,
+            3 => Cause::Asked,
+            4 => Cause::Rewritten,
+            5 => Cause::Whole(WholeReason::from_code(whole)?),
+            _ => return None,
+        },
+        fallback: match fallback {
+            0 => None,
+            1 => Some(Fallback::TooShort),
+            2 => Some(Fallback::TooLong),
+            3 => Some(Fallback::NoSignature),
+            4 => Some(Fallback::TooScattered),
+            5 => Some(Fallback::ProofRefused),
+            _ => return None,
+        },
+        size_bytes,
+        changed_bytes,
+        hashed_bytes,
+        found_bytes,
+        literal_bytes,
+    })
+}

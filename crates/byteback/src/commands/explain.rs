@@ -1,0 +1,152 @@
+//! `byteback explain`: how the last backup of a file found its change, and why that way.
+
+use std::path::{Path, PathBuf};
+
+use byteback_api::ByteString;
+use byteback_control::{CutRequest, Outcome, TreeService};
+use byteback_daemon::StateFolder;
+use byteback_host::durable::RealDir;
+use byteback_oplog::{NodeId, TreeId, WholeReason};
+use byteback_sync::decisions::{Cause, Decided, Decision, DeltaMethod, Fallback, last_decision};
+use clap::Args;
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::timestamp;
+use crate::tracked_folder::{self, Owner};
+use crate::wording::size_exact;
+
+/// Flags of `explain`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Changes are found by the log of what was written, if it knows; else by checksums of blocks that were kept, or by
+looking for the file in what the server has of it. 'byteback backup --delta' forces one of these ways."
+)]
+pub(crate) struct ExplainArguments {
+    /// The file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    file: String,
+    time: String,
+    seq: u64,
+    because: &'a str,
+    #[serde(flatten)]
+    decision: Decision,
+}
+
+/// Where it is kept how files were saved.
+pub(super) fn decisions_path(folder: &StateFolder) -> PathBuf {
+    Path::new(folder.path()).join("decisions")
+}
+
+pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<()> {
+    let file = arguments.file.display();
+    let (known, path) = tracked_folder::folder_of_file(&arguments.file, settings)?;
+    let progress = Progress::new(settings, "explain", None);
+    let owner = Owner::of(&known.folder, settings, &progress)?;
+    let found = find(owner.service(), &path);
+    progress.finish();
+    let (tree, node) = found?;
+    let node = node.ok_or_else(|| {
+        CommandError::new(format!("there is no {file} in {}", known.folder.directory().display()))
+            .next("Name a file that is there now; the log knows files by what they are, not by names they had.")
+    })?;
+    let unreadable = |error: &std::io::Error| CommandError::file("read", &decisions_path(&known.folder), error);
+    let decided = match RealDir::open(&decisions_path(&known.folder)) {
+        Ok(dir) => last_decision(&dir, tree, node).map_err(|error| unreadable(&error))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(unreadable(&error)),
+    };
+    let decided = decided.ok_or_else(|| {
+        CommandError::new(format!("nothing is on record about how {file} was saved"))
+            .next("It was not saved yet, its content has not changed for very long, or it is no file; 'byteback changes' tells whether it waits.")
+    })?;
+    if settings.output.json {
+        let line = Line {
+            file: file.to_string(),
+            time: timestamp::rfc3339(decided.at_ns),
+            seq: decided.seq,
+            because: &because(&decided.decision),
+            decision: decided.decision,
+        };
+        return settings.output.object("decision", &line);
+    }
+    print(&file.to_string(), &decided, settings)
+}
+
+/// Which file a path stands for now.
+fn find(tree: &dyn TreeService, path: &ByteString) -> Result<(TreeId, Option<NodeId>)> {
+    let info = tree.cut(&CutRequest {
+        look_only: true,
+        ..CutRequest::of("")
+    })?;
+    let node = tree.find(info.cut, path);
+    let finished = tree.finish(info.cut, &Outcome::Abandoned);
+    let node = node?;
+    finished?;
+    Ok((info.tree, node))
+}
+
+fn print(file: &str, decided: &Decided, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let decision = &decided.decision;
+    let size = |bytes: u64| size_exact(bytes, output.verbosity > 0);
+    output.line(format!(
+        "{file}: saved {}, {} long",
+        timestamp::local(decided.at_ns),
+        size(decision.size_bytes)
+    ))?;
+    output.line(format!("  how      {}", how(decision.method)))?;
+    output.line(format!("  why      {}", because(decision)))?;
+    output.line(format!("  changed  {} at most", size(decision.changed_bytes)))?;
+    let hashed = match decision.hashed_bytes {
+        0 => "nothing".to_owned(),
+        bytes => format!("{}; the server had {}", size(bytes), size(decision.found_bytes)),
+    };
+    output.line(format!("  hashed   {hashed}"))?;
+    output.line(format!(
+        "  sent     {} before compression",
+        size(decision.literal_bytes)
+    ))
+}
+
+fn how(method: DeltaMethod) -> &'static str {
+    match method {
+        DeltaMethod::Log => "the changed ranges were sent, as the log told them",
+        DeltaMethod::Sums => "the file was read, and the blocks were sent that differ from the checksums kept here",
+        DeltaMethod::Rsync => "the file was looked for in what the server had, by rolling checksums (rsync)",
+        DeltaMethod::Hash => "the file was looked for in what the server had, by hashes of its blocks",
+        DeltaMethod::Full => "the whole file was sent",
+    }
+}
+
+fn because(decision: &Decision) -> String {
+    let cause = match decision.cause {
+        Cause::LogKnew => "the log knew which bytes had been written",
+        Cause::New => "the server had no version of it",
+        Cause::Asked => "that was asked for (--delta)",
+        Cause::Rewritten => "it had been written anew, from the first byte to the last",
+        Cause::Whole(WholeReason::Created) => "it was new to the log",
+        Cause::Whole(WholeReason::NoMark) => "nothing had been saved before",
+        Cause::Whole(WholeReason::Untracked) => "it had changed while the folder was not mounted",
+        Cause::Whole(WholeReason::Interrupted) => "it was being changed when tracking last ended",
+        Cause::Whole(WholeReason::Unsaved) => "it could not be saved the time before",
+        Cause::Whole(WholeReason::Dropped) => "the mark of this backup had been dropped",
+        Cause::Whole(WholeReason::LogLost) => "the log was lost and began anew",
+    };
+    let fallback = match decision.fallback {
+        None => return cause.to_owned(),
+        Some(Fallback::TooShort) => "for so short a file the server is not asked",
+        Some(Fallback::TooLong) => "servers do not check files as long as this",
+        Some(Fallback::NoSignature) => "the server gave no checksums of what it had",
+        Some(Fallback::TooScattered) => "it consisted of too many pieces",
+        Some(Fallback::ProofRefused) => "the server refused what its own checksums had led to",
+    };
+    format!("{cause}, and {fallback}")
+}
