@@ -3,8 +3,8 @@
 //! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i), less a constant, modulo 2^16 (Rabin and Karp), and a
 //! window is a *candidate* if that is below a limit: `limit` windows in 65,536 are. FastCDC's gear hash is the same sum
 //! with M = 2 and a table in front of it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and
-//! sums of windows can be had without rolling: those of 2 bytes from bytes, of 4 from those of 2, and so on, five steps for
-//! many windows at once, each one multiplication and one addition of vectors. The compiler makes these of plain loops.
+//! sums of windows can be had without rolling: those of 4 bytes from bytes, of 16 from those of 4, of 32 from those of 16,
+//! for many windows at once, by multiplications and additions of vectors. The compiler makes these of plain loops.
 //!
 //! More than 16 bits are needed where averages are long: then a candidate counts only if a second hash of its window has zeros at its end.
 //!
