@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<(
             .next("Name a file that is there now; the log knows files by what they are, not by names they had.")
     })?;
     let unreadable = |error: &std::io::Error| CommandError::file("read", &decisions_path(&known.folder), error);
-    let decided = match RealDir::open(&decisions_path(&known.folder)) {
+    let decided = match RealDir::open(decisions_path(&known.folder)) {
         Ok(dir) => last_decision(&dir, tree, node).map_err(|error| unreadable(&error))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(unreadable(&error)),
