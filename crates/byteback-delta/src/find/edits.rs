@@ -3,8 +3,15 @@
 use byteback_extents::ByteRange;
 use proptest::prelude::*;
 
+use super::IntoDelta;
+use crate::apply::apply_to_new;
 use crate::model::noise;
+use crate::read::DeltaReader;
+use crate::signature::SignatureParams;
 use crate::source::Source;
+use crate::strong::StrongKind;
+use crate::weak::WeakKind;
+use crate::write::{DeltaWriter, WriterOptions};
 
 /// An extent as [`super::FoundExtents`] keeps it.
 pub(crate) type Found = (ByteRange, Source<Vec<u8>>);
@@ -77,7 +84,7 @@ pub(crate) enum Edit {
     Zeros(usize, usize),
 }
 
-pub(crate) fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
+fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
     let at = |offset: usize, len: usize| if len == 0 { 0 } else { offset % (len + 1) };
     let cut = |content: &[u8], from: usize, len: usize| {
         let from = at(from, content.len());
@@ -113,6 +120,38 @@ pub(crate) fn apply_edit(content: &mut Vec<u8>, edit: &Edit) {
             let range = cut(content, *from, *len);
             content[range].fill(0);
         }
+    }
+}
+
+/// A content with these changes, one after the other.
+pub(crate) fn edited(base: &[u8], edits: &[Edit]) -> Vec<u8> {
+    let mut new = base.to_vec();
+    edits.iter().for_each(|edit| apply_edit(&mut new, edit));
+    new
+}
+
+/// Lets `find` tell a new content to the writer of a delta, and checks that base and delta make that content.
+pub(crate) fn through_a_delta(base: &[u8], new: &[u8], find: impl FnOnce(IntoDelta<'_, Vec<u8>>)) {
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
+    find(IntoDelta(&mut writer));
+    let (stream, _) = writer.finish().unwrap();
+    let mut target = Vec::new();
+    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
+    assert!(target == new, "base and delta do not make the content");
+}
+
+/// For a signature of blocks of this length, as rsync sums them.
+pub(crate) fn params(block_len: u32) -> SignatureParams {
+    SignatureParams {
+        block_len_bytes: block_len,
+        weak: WeakKind::Rsync,
+        strong: StrongKind::Blake3,
+        strong_len_bytes: 16,
+        seed: 42,
     }
 }
 

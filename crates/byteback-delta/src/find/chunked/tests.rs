@@ -3,15 +3,13 @@
 use byteback_extents::ExtentSet;
 use proptest::prelude::*;
 
-use super::super::edits::{Found, Part, apply_edit, base, compose, content_with_holes, edit};
+use super::super::edits::{Found, Part, base, compose, content_with_holes, edit, edited, through_a_delta};
 use super::*;
-use crate::apply::{Base, apply_to_new};
+use crate::apply::Base;
 use crate::chunks::{ChunkLister, ChunkParams, MatchParams, list_chunks, list_chunks_with_crcs, with_slack};
 use crate::crc::{CrcKind, CrcList, LastBlock, RangeCrcs};
-use crate::find::{FoundExtents, IntoDelta};
+use crate::find::FoundExtents;
 use crate::model::noise;
-use crate::read::DeltaReader;
-use crate::write::{DeltaWriter, WriterOptions};
 
 fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
@@ -66,19 +64,12 @@ fn check(base: &[u8], new: &[u8], params: ChunkParams, piece_len: usize) -> Find
     assert_eq!(stats.examined_bytes, new.len() as u64);
     // Whatever the answer: no more is hashed than there is.
     assert!(stats.strong_bytes <= new.len() as u64);
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    let mut finder = ChunkFinder::new(&list, &answer, IntoDelta(&mut writer));
-    finder.push(new).unwrap();
-    let (_, in_one) = finder.finish().unwrap();
-    assert_eq!(in_one, stats, "pieces change nothing");
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert_eq!(target, new);
+    through_a_delta(base, new, |sink| {
+        let mut finder = ChunkFinder::new(&list, &answer, sink);
+        finder.push(new).unwrap();
+        let (_, in_one) = finder.finish().unwrap();
+        assert_eq!(in_one, stats, "pieces change nothing");
+    });
     stats
 }
 
@@ -93,10 +84,7 @@ proptest! {
         piece_len in prop_oneof![Just(1_usize), Just(63), Just(1000), Just(100_000)],
         large in any::<bool>(),
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let mut new = edited(&base, &edits);
         if let Some((start, len)) = inverse {
             new.iter_mut().skip(usize::from(start)).take(usize::from(len)).for_each(|byte| *byte = !*byte);
         }
@@ -139,10 +127,7 @@ proptest! {
         let base = noise(seed, 30_000);
         let list = list_of(&base, small());
         let answer = answer_to(&list, &base, &list);
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         let mut equal = ExtentSet::new();
         for (start, len) in known {
             let end = (start + len).min(new.len() as u64).min(base.len() as u64);
@@ -174,12 +159,9 @@ proptest! {
         edits in prop::collection::vec(edit(), 0..5),
         is_unread in any::<bool>(),
     ) {
-        let (mut base, places) = content_with_holes(seed, &lens);
-        let list = list_of(&base, small());
-        let new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut base, edit);
-        }
+        let (new, places) = content_with_holes(seed, &lens);
+        let list = list_of(&new, small());
+        let base = edited(&new, &edits);
         let runs = match_chunks(&list, &list_of(&base, small()));
         let (answer, _) = prove_matches(&list, &runs, &base[..], MatchParams::for_whole_proof(7)).unwrap();
         let answer = sent_answer(&answer, &list);
@@ -215,10 +197,7 @@ proptest! {
         stale in prop::collection::vec(0..100_usize, 0..4),
     ) {
         let base = noise(seed, 60_000);
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         let params = ChunkParams::new(256, 1024, 3000).unwrap();
         let with_crcs = |content: &[u8], stale: &[usize]| {
             let mut of = content.to_vec();

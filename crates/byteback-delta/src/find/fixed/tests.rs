@@ -3,26 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
-use crate::find::edits::{Found, Part, apply_edit, base, compose, content_with_holes, edit};
-use crate::find::{FoundExtents, IntoDelta, RollingFinder};
+use crate::find::edits::{Found, Part, base, compose, content_with_holes, edit, edited, params, through_a_delta};
+use crate::find::{FoundExtents, RollingFinder};
 use crate::model::noise;
-use crate::read::DeltaReader;
-use crate::signature::{Signature, SignatureParams};
+use crate::signature::Signature;
 use crate::source::Source;
-use crate::strong::StrongKind;
-use crate::weak::WeakKind;
-use crate::write::{DeltaWriter, WriterOptions};
-
-fn params(block_len: u32) -> SignatureParams {
-    SignatureParams {
-        block_len_bytes: block_len,
-        weak: WeakKind::Rsync,
-        strong: StrongKind::Blake3,
-        strong_len_bytes: 16,
-        seed: 7,
-    }
-}
 
 fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindStats) {
     let index = BlockIndex::new(Signature::of(base, params(block_len)));
@@ -48,18 +33,11 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats
         (new.len() as u64, new.len() as u64)
     );
     let index = BlockIndex::new(Signature::of(base, params(block_len)));
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    let mut finder = FixedFinder::new(&index, IntoDelta(&mut writer));
-    finder.push(new).unwrap();
-    assert_eq!(finder.finish().unwrap().1, stats, "pieces change nothing");
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert_eq!(target, new);
+    through_a_delta(base, new, |sink| {
+        let mut finder = FixedFinder::new(&index, sink);
+        finder.push(new).unwrap();
+        assert_eq!(finder.finish().unwrap().1, stats, "pieces change nothing");
+    });
     stats
 }
 
@@ -73,10 +51,7 @@ proptest! {
         block_len in prop_oneof![Just(1_u32), Just(7), Just(64), Just(700), Just(4096)],
         piece_len in prop_oneof![Just(1_usize), Just(63), Just(1000), Just(100_000)],
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         let stats = check(&base, block_len, &new, piece_len);
         // Each block of the new content that is some block of the base is found; a reference in one line.
         let blocks: std::collections::HashSet<&[u8]> = base.chunks(block_len as usize).collect();

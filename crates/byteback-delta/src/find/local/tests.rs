@@ -5,13 +5,10 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
-use crate::find::edits::{Found, Place, apply_edit, base, compose, content_with_holes, edit};
-use crate::find::{FoundExtents, IntoDelta};
+use crate::find::FoundExtents;
+use crate::find::edits::{Found, Place, base, compose, content_with_holes, edit, edited, through_a_delta};
 use crate::model::noise;
-use crate::read::DeltaReader;
 use crate::source::Source;
-use crate::write::{DeltaWriter, WriterOptions};
 
 /// A content that knows its holes, and counts what is read.
 struct Sparse<'a> {
@@ -65,16 +62,9 @@ fn check(base: &[u8], new: &[u8]) -> (Vec<Found>, FindStats) {
             assert_ne!(from + pair[0].0.len_bytes(), *next);
         }
     }
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    find_local(base, new, IntoDelta(&mut writer)).unwrap();
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert!(target == new);
+    through_a_delta(base, new, |sink| {
+        find_local(base, new, sink).unwrap();
+    });
     (extents, stats)
 }
 
@@ -86,10 +76,7 @@ proptest! {
         base in base(),
         edits in prop::collection::vec(edit(), 0..8),
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         check(&base, &new);
         check(&new, &base);
     }

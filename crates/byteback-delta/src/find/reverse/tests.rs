@@ -3,25 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
-use crate::find::edits::{Part, apply_edit, base, compose, content_with_holes, edit};
-use crate::find::{FoundExtents, IntoDelta};
+use crate::find::FoundExtents;
+use crate::find::edits::{Part, base, compose, content_with_holes, edit, edited, params, through_a_delta};
 use crate::model::noise;
-use crate::read::DeltaReader;
-use crate::signature::{Signature, SignatureParams};
-use crate::strong::StrongKind;
-use crate::weak::WeakKind;
-use crate::write::{DeltaWriter, WriterOptions};
-
-fn params(block_len: u32) -> SignatureParams {
-    SignatureParams {
-        block_len_bytes: block_len,
-        weak: WeakKind::Rsync,
-        strong: StrongKind::Blake3,
-        strong_len_bytes: 16,
-        seed: 3,
-    }
-}
+use crate::signature::Signature;
 
 /// What the server answers; the list has travelled.
 fn search(new: &[u8], block_len: u32, base: &[Part<'_>]) -> (MatchList, FindStats) {
@@ -64,24 +49,17 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> (MatchLis
     assert!(compose(base, &found.extents) == new);
     assert_eq!(stats.examined_bytes, stats.literal_bytes);
     // All of it is read, and told as a delta.
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    let mut content = MatchedContent::new(&list, IntoDelta(&mut writer));
-    for (index, piece) in new.chunks(piece_len).enumerate() {
-        content.push((index * piece_len) as u64, piece).unwrap();
-    }
-    let (_, from_all) = content.finish().unwrap();
-    assert_eq!(
-        (from_all.literal_bytes, from_all.copied_bytes),
-        (stats.literal_bytes, stats.copied_bytes)
-    );
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert!(target == new);
+    through_a_delta(base, new, |sink| {
+        let mut content = MatchedContent::new(&list, sink);
+        for (index, piece) in new.chunks(piece_len).enumerate() {
+            content.push((index * piece_len) as u64, piece).unwrap();
+        }
+        let (_, from_all) = content.finish().unwrap();
+        assert_eq!(
+            (from_all.literal_bytes, from_all.copied_bytes),
+            (stats.literal_bytes, stats.copied_bytes)
+        );
+    });
     (
         list,
         FindStats {
@@ -101,10 +79,7 @@ proptest! {
         block_len in prop_oneof![Just(1_u32), Just(7), Just(64), Just(700), Just(4096)],
         piece_len in prop_oneof![Just(13_usize), Just(1000), Just(100_000)],
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         check(&base, block_len, &new, piece_len);
     }
 

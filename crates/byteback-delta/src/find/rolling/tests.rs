@@ -5,26 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
-use crate::find::edits::{Found, Part, apply_edit, base, compose, content_with_holes, edit};
-use crate::find::{FoundExtents, IntoDelta};
+use crate::find::FoundExtents;
+use crate::find::edits::{Found, Part, base, compose, content_with_holes, edit, edited, params, through_a_delta};
 use crate::model::noise;
-use crate::read::DeltaReader;
-use crate::signature::{Signature, SignatureParams};
+use crate::signature::Signature;
 use crate::source::Source;
-use crate::strong::StrongKind;
-use crate::weak::WeakKind;
-use crate::write::{DeltaWriter, WriterOptions};
-
-fn params(block_len: u32) -> SignatureParams {
-    SignatureParams {
-        block_len_bytes: block_len,
-        weak: WeakKind::Rsync,
-        strong: StrongKind::Blake3,
-        strong_len_bytes: 16,
-        seed: 42,
-    }
-}
 
 fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindStats) {
     let index = BlockIndex::new(Signature::of(base, params(block_len)));
@@ -50,19 +35,12 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats
     );
     // And through the stream, where what stays in place is not mentioned.
     let index = BlockIndex::new(Signature::of(base, params(block_len)));
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    let mut finder = RollingFinder::new(&index, IntoDelta(&mut writer));
-    finder.push(new).unwrap();
-    let (_, in_one) = finder.finish().unwrap();
-    assert_eq!(in_one.literal_bytes, stats.literal_bytes, "pieces change nothing");
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert_eq!(target, new);
+    through_a_delta(base, new, |sink| {
+        let mut finder = RollingFinder::new(&index, sink);
+        finder.push(new).unwrap();
+        let (_, in_one) = finder.finish().unwrap();
+        assert_eq!(in_one.literal_bytes, stats.literal_bytes, "pieces change nothing");
+    });
     stats
 }
 
@@ -76,10 +54,7 @@ proptest! {
         block_len in prop_oneof![Just(1_u32), Just(7), Just(64), Just(700), Just(4096)],
         piece_len in prop_oneof![Just(1_usize), Just(63), Just(1000), Just(100_000)],
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         check(&base, block_len, &new, piece_len);
     }
 

@@ -3,17 +3,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
 use crate::crc::{BlockCrcs, CrcList, LastBlock};
+use crate::find::FoundExtents;
 use crate::find::aligned::{CrcSums, SumKind, SumLayout, SumList};
-use crate::find::edits::{Edit, apply_edit, base, compose, edit};
-use crate::find::{FoundExtents, IntoDelta};
+use crate::find::edits::{Edit, base, compose, edit, edited, through_a_delta};
 use crate::model::noise;
-use crate::read::DeltaReader;
 use crate::signature::SignatureParams;
 use crate::strong::{StrongHasher, StrongKind};
 use crate::weak::WeakKind;
-use crate::write::{DeltaWriter, WriterOptions};
 
 const B: u32 = 64;
 
@@ -81,16 +78,9 @@ fn check(base: &[u8], params: SignatureParams, new: &[u8], known: impl Fn() -> K
     );
     assert_eq!(stats.literal_bytes + stats.copied_bytes + stats.zero_bytes, len);
     assert_eq!(stats.read_bytes + stats.unread_bytes, len);
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, len, options).unwrap();
-    find_sky(&signature, known(), new, len, IntoDelta(&mut writer)).unwrap();
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert!(target == new, "the delta does not make the content");
+    through_a_delta(base, new, |sink| {
+        find_sky(&signature, known(), new, len, sink).unwrap();
+    });
     stats
 }
 
@@ -376,10 +366,7 @@ proptest! {
         stale in any::<bool>(),
         strong_len in prop_oneof![Just(32_u8), Just(20), Just(8)],
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         let params = SignatureParams { strong_len_bytes: strong_len, ..params(block_len) };
         let mut of_crcs = new.clone();
         if stale {
@@ -405,8 +392,7 @@ fn edits_of_one_kind_each() {
         Edit::Duplicate(5000, 2500, 20_001),
         Edit::Zeros(30_000, 500),
     ] {
-        let mut new = base.clone();
-        apply_edit(&mut new, &edit);
+        let new = edited(&base, std::slice::from_ref(&edit));
         let stats = check(&base, params(B), &new, || all_known(&new, B));
         assert!(stats.literal_bytes <= 700, "{edit:?}: {stats:?}");
     }

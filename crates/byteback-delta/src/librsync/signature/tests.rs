@@ -7,13 +7,10 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::apply_to_new;
-use crate::find::edits::{apply_edit, base, compose, edit};
-use crate::find::{BlockIndex, FixedFinder, FoundExtents, IntoDelta, RollingFinder};
+use crate::find::edits::{base, compose, edit, edited, through_a_delta};
+use crate::find::{BlockIndex, FixedFinder, FoundExtents, RollingFinder};
 use crate::librsync::{IntoLibrsync, LibrsyncWriter, apply_librsync};
 use crate::model::noise;
-use crate::read::DeltaReader;
-use crate::write::{DeltaWriter, WriterOptions};
 
 /// All kinds, as options of `rdiff`.
 const ALL: [(&str, &str, WeakKind, StrongKind); 4] = [
@@ -123,18 +120,11 @@ fn our_delta(base: &[u8], signature: &[u8], base_len: Option<u64>, new: &[u8]) -
     finder.finish().unwrap();
     let (delta, _) = writer.finish().unwrap();
 
-    let options = WriterOptions {
-        copies: true,
-        ..WriterOptions::default()
-    };
-    let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, new.len() as u64, options).unwrap();
-    let mut finder = RollingFinder::new(&index, IntoDelta(&mut writer));
-    finder.push(new).unwrap();
-    finder.finish().unwrap();
-    let (stream, _) = writer.finish().unwrap();
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
-    assert!(target == new);
+    through_a_delta(base, new, |sink| {
+        let mut finder = RollingFinder::new(&index, sink);
+        finder.push(new).unwrap();
+        finder.finish().unwrap();
+    });
     let mut finder = FixedFinder::new(&index, FoundExtents::default());
     finder.push(new).unwrap();
     assert!(compose(base, &finder.finish().unwrap().0.extents) == new);
@@ -189,10 +179,7 @@ proptest! {
         kind in 0..4_usize,
         is_len_known in any::<bool>(),
     ) {
-        let mut new = base.clone();
-        for edit in &edits {
-            apply_edit(&mut new, edit);
-        }
+        let new = edited(&base, &edits);
         let dir = tempfile::tempdir().unwrap();
         check(dir.path(), &base, &new, block_len, kind, is_len_known);
     }
