@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::durable::DurableDir;
 use byteback_host::tree::{FileKind, Stat, stat_fd};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::backend::Backend;
+use crate::backend;
 use crate::source::{Extraction, Kind, Layout, Result, Run, SourceError, Stamp, Tail, Unknown};
-use crate::store::{self, ChecksumError, db, is_damage, number};
+use crate::store::{self, ChecksumError, db, number};
 
 /// Bytes of a block.
 const BLOCK_LEN: usize = 4096;
@@ -43,8 +43,6 @@ const CHUNK_BLOCKS: u64 = 256;
 pub const QUIET: Duration = Duration::from_secs(3);
 
 const VERSION: u64 = 1;
-const CACHE_BYTES: usize = 8 << 20;
-
 /// CRC-32C and the first 16 bytes of BLAKE3.
 const CRC_LEN: usize = 4;
 const STRONG_LEN: usize = 16;
@@ -167,23 +165,10 @@ impl KeptChecksums {
     /// # Errors
     /// The system fails, or the file is of another version.
     pub fn open(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
-        match Self::open_as_it_is(dir, name, boot, blocks_max) {
-            Err(ChecksumError::Database(error)) if is_damage(&error) => {
-                dir.remove(name)
-                    .map_err(|source| ChecksumError::Io { what: "remove", source })?;
-                Self::open_as_it_is(dir, name, boot, blocks_max)
-            }
-            done => done,
-        }
+        backend::open(dir, name, |database| Self::begin_with(database, boot, blocks_max))
     }
 
-    fn open_as_it_is(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
-        let failed = |what| move |source| ChecksumError::Io { what, source };
-        let file = dir.open(name, OpenMode::CreateIfMissing).map_err(failed("open"))?;
-        let mut builder = redb::Builder::new();
-        builder.set_cache_size(CACHE_BYTES);
-        builder.set_check_integrity_on_open(true);
-        let database = builder.create_with_backend(Backend(file)).map_err(db)?;
+    fn begin_with(database: Database, boot: Boot, blocks_max: u64) -> store::Result<Self> {
         let txn = database.begin_write().map_err(db)?;
         {
             let mut meta = txn.open_table(META).map_err(db)?;
@@ -197,7 +182,6 @@ impl KeptChecksums {
         txn.open_table(ORDER).map_err(db)?;
         txn.open_table(SUMS).map_err(db)?;
         txn.commit().map_err(db)?;
-        dir.sync().map_err(failed("make a name for"))?;
         Ok(Self {
             database,
             boot,

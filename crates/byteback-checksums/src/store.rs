@@ -22,15 +22,15 @@
 //! *Damage*: the file is checked as a whole when it is opened, and each value carries a CRC with its key. What is damaged is unknown; a
 //! file that cannot be opened is made anew, empty. docs/format-checksums.md describes every byte.
 //!
-//! Memory: one chunk of checksums, and redb's cache of [`CACHE_BYTES`].
+//! Memory: one chunk of checksums, and redb's cache.
 
 use std::io;
 
-use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::backend::Backend;
+use crate::backend;
 
 /// Bytes of a block.
 pub const BLOCK_LEN: u64 = 4096;
@@ -40,9 +40,6 @@ const CHUNK_BLOCKS: u64 = 256;
 
 /// The version of the format that this program writes, and the only one that it reads.
 const VERSION: u64 = 1;
-
-/// redb's memory.
-const CACHE_BYTES: usize = 8 << 20;
 
 /// A checksum of a block.
 pub type Sum = [u8; 16];
@@ -102,24 +99,11 @@ impl ChecksumStore {
     /// # Errors
     /// The system fails, or the file is of another version.
     pub fn open(dir: &dyn DurableDir, name: &str, randomness: &dyn Randomness) -> Result<Self> {
-        match Self::open_as_it_is(dir, name, randomness) {
-            Err(ChecksumError::Database(error)) if is_damage(&error) => {
-                dir.remove(name)
-                    .map_err(|source| ChecksumError::Io { what: "remove", source })?;
-                Self::open_as_it_is(dir, name, randomness)
-            }
-            done => done,
-        }
+        backend::open(dir, name, |database| Self::begin_with(database, randomness))
     }
 
-    fn open_as_it_is(dir: &dyn DurableDir, name: &str, randomness: &dyn Randomness) -> Result<Self> {
+    fn begin_with(database: Database, randomness: &dyn Randomness) -> Result<Self> {
         let failed = |what| move |source| ChecksumError::Io { what, source };
-        let file = dir.open(name, OpenMode::CreateIfMissing).map_err(failed("open"))?;
-        let mut builder = redb::Builder::new();
-        builder.set_cache_size(CACHE_BYTES);
-        // Without this only what an unclean stop left is checked, and a flipped bit elsewhere could make redb panic.
-        builder.set_check_integrity_on_open(true);
-        let database = builder.create_with_backend(Backend(file)).map_err(db)?;
         let txn = database.begin_write().map_err(db)?;
         let key = {
             let mut meta = txn.open_table(META).map_err(db)?;
@@ -142,7 +126,6 @@ impl ChecksumStore {
         }
         txn.open_table(PENDING_CUT).map_err(db)?;
         txn.commit().map_err(db)?;
-        dir.sync().map_err(failed("make a name for"))?;
         Ok(Self { database, key })
     }
 
@@ -191,18 +174,6 @@ impl ChecksumStore {
             };
         }
         txn.commit().map_err(db)
-    }
-}
-
-/// Whether the file is no database any more, as opposed to a disk that fails.
-pub(crate) fn is_damage(error: &redb::Error) -> bool {
-    match error {
-        redb::Error::Io(error) => matches!(
-            error.kind(),
-            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof
-        ),
-        redb::Error::PreviousIo | redb::Error::DatabaseAlreadyOpen => false,
-        _ => true,
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use byteback_host::clock::{RealClock, SimClock};
+use byteback_host::durable::OpenMode;
 use byteback_host::random::SplitMix64;
 use byteback_host::sim::{CrashPhase, SimDisk};
 

@@ -1,6 +1,7 @@
 //! Random lives of backups with crashes at every step, against the server that they talk to.
 
 use super::*;
+use byteback_host::durable::OpenMode;
 use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::{CrashPhase, SimDisk};
 use std::collections::BTreeMap;
