@@ -133,6 +133,15 @@ impl NodeHistory {
         }
     }
 
+    /// The name with which the file was removed is gone by `now_ns`: up to then that name stands for what was kept when the removal began,
+    /// however long the system took.
+    pub(crate) fn gone_by(&mut self, now_ns: i64) {
+        let removed = self.moments.back_mut().filter(|last| last.how == ContentHow::Removed);
+        if let Some(last) = removed {
+            last.end_ns = last.end_ns.max(now_ns.saturating_add(1));
+        }
+    }
+
     /// Whether the file came into being less than a quantum ago: a temporary file, a journal of a database.
     pub(crate) fn lived_shortly(&self, now_ns: i64, quantum_ns: i64) -> bool {
         self.born_ns

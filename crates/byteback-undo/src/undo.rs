@@ -289,6 +289,8 @@ impl Undo {
             how: how.code(),
             name: name.as_bytes().to_vec(),
         };
+        let gone = before.and_then(|node| self.nodes.lock().get(&node).cloned());
+        let mut gone = gone.as_ref().map(|history| history.lock());
         let at_ns = {
             let mut names = self.names.lock();
             // Under the lock: not a time of before the clock was set back among those of after.
@@ -300,8 +302,12 @@ impl Undo {
                 after,
             };
             names.add(parent, name, event);
+            if let Some(history) = &mut gone {
+                history.gone_by(at_ns);
+            }
             at_ns
         };
+        drop(gone);
         self.append(at_ns, &record, &[]);
     }
 

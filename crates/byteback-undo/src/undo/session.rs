@@ -196,6 +196,9 @@ impl Undo {
                         if how != NameHow::Created && after != 0 {
                             history(after).lock().close_at(framed.time_ns);
                         }
+                        if before != 0 {
+                            history(before).lock().gone_by(framed.time_ns);
+                        }
                         let event = NameEvent {
                             at_ns: framed.time_ns,
                             how,

@@ -679,3 +679,27 @@ fn between_the_removal_of_a_file_and_that_of_its_name_there_is_no_such_file() {
     let content = read_at(undo, node, between_ns, None);
     assert!(matches!(content, Err(UndoError::NoFile)), "{content:?}");
 }
+
+/// Seen on a busy disk: removing took longer than a quantum, and the time of the removal, as the history tells it, brought nothing back.
+#[test]
+fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
+    let mut life = Life::new(9, options(100_000, 64 << 20));
+    let (node, name) = (NodeId(2), OsStr::new("gone"));
+    let content = vec![7; 5000];
+    life.undo()
+        .before_removal(node, content.len() as u64, &mut reader(&content));
+    life.clock.advance(Duration::from_secs(60));
+    life.undo()
+        .name_changed(NodeId::ROOT, name, NameHow::Removed, Some(node), None);
+    let at_ns = life.undo().name_events(NodeId::ROOT, name)[0].at_ns;
+    life.clock.advance(Duration::from_secs(60));
+    for _ in 0..2 {
+        let bore = life.undo().child_at(NodeId::ROOT, name, at_ns, || Ok(None));
+        assert_eq!(bore.unwrap(), Some(node));
+        assert!(read_at(life.undo(), node, at_ns, None).unwrap() == content);
+        // As a later start knows it.
+        life.undo().end(TREE).unwrap();
+        life.undo = None;
+        life.start(&Gap::default());
+    }
+}
