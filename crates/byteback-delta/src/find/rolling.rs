@@ -225,7 +225,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
                         self.found_tail()?;
                         continue;
                     }
-                    self.sum_of_window(self.block_len)
+                    self.sum_of_window()
                 }
             };
             let began = self.window;
@@ -298,9 +298,12 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         index.contains(rolling.value())
     }
 
-    /// The checksum of the window, cut to `len` bytes.
-    fn sum_of_window(&self, len: usize) -> WindowSum {
-        WindowSum::of(self.index.signature().params().weak, &self.buffer[self.window..][..len])
+    /// The checksum of the window.
+    fn sum_of_window(&self) -> WindowSum {
+        WindowSum::of(
+            self.index.signature().params().weak,
+            &self.buffer[self.window..][..self.block_len],
+        )
     }
 
     /// The block that continues what was found, or lies at the window's own offset, if the window equals it.
@@ -376,12 +379,14 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         let Some(&weak) = self.index.signature().weak().get(last) else {
             return Ok(());
         };
-        let (window, end) = (self.window, self.buffer.len());
-        if window == end || end - window >= self.block_len {
+        let end = self.buffer.len();
+        // The last window that is as long as a block was looked at already, and may still stand there.
+        let start = self.window.max(end.saturating_sub(self.block_len - 1));
+        if start == end {
             return Ok(());
         }
-        let mut sum = self.sum_of_window(end - window);
-        for at in window..end {
+        let mut sum = WindowSum::of(self.index.signature().params().weak, &self.buffer[start..end]);
+        for at in start..end {
             if sum.value() == weak && self.account >= (end - at) as u64 {
                 let strong = self.strong(at, end - at);
                 if self.is_strong_of(last, &strong) {
