@@ -33,11 +33,13 @@
 //!
 //! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
 
+mod leaf_kind;
 mod reader;
 mod writer;
 
 use crate::messages::SnapshotLabel;
 use crate::{Attributes, ByteString, DeviceId, Digest, FileId, Seq};
+use byteback_delta::leaves::LeafKind;
 use serde::{Deserialize, Serialize};
 
 pub use reader::{BatchReader, Record};
@@ -135,6 +137,10 @@ pub struct ProofRecord {
     pub id: FileId,
     /// The digest of the whole contents.
     pub digest: Digest,
+    /// `None`: of their bytes (`byteback_delta::ContentDigest`). Otherwise of their leaves of this kind
+    /// (`byteback_delta::leaves::LeafDigest`), for whoever has these without reading; spelt `sha256`, `blake2b256` or `blake3`.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "leaf_kind")]
+    pub sums: Option<LeafKind>,
 }
 
 /// How many records of each kind the whole batch holds, all pieces together.

@@ -19,7 +19,8 @@
 //!   [`cuckoo`]: the table in which they are looked up.
 //! - [`matches`]: what a search on the server answers.
 //! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that works both ends.
-//! - [`ContentDigest`]: proves at one end what was composed at the other.
+//! - [`leaves`]: checksums of 4 KiB as storage keeps them, and what follows from them.
+//! - [`ContentDigest`], [`leaves::LeafDigest`]: prove at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
 //! block. This crate knows no names, versions, storage or network.
@@ -31,6 +32,7 @@ pub mod cuckoo;
 mod digest;
 pub mod find;
 mod frame;
+pub mod leaves;
 mod librsync;
 mod map;
 pub mod matches;

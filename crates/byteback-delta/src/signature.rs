@@ -4,7 +4,8 @@
 //! each (rsync's idea). Kinds and lengths travel in its header, so that later kinds need no other format. docs/format-signature.md
 //! describes every byte; `wire` holds the layout.
 //!
-//! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync does.
+//! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync does; [`SignatureRequest`] is what one end
+//!   wants, from which the other end chooses.
 //! - [`SignatureWriter`]: makes the stream from a content that comes piece by piece; memory: one block and one group of checksums.
 //! - [`Signature`]: a whole one in memory, read with a limit on the number of blocks ([`Signature::read`]).
 //!
@@ -12,15 +13,18 @@
 //! arrive. What none of this can find out is whether the checksums are those of the content that is meant. Who finds copies by a
 //! signature proves the result ([`crate::ContentDigest`]).
 
+mod request;
 mod wire;
 mod write;
 
 use std::io::{self, Read};
 
+use crate::leaves::LEAF_LEN_BYTES;
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
 use crate::wire::FILE_LEN_MAX;
 
+pub use request::{NoCommonKind, SignatureRequest};
 pub use wire::{MAGIC, VERSION};
 pub use write::SignatureWriter;
 
@@ -305,6 +309,8 @@ fn check_lengths(params: &SignatureParams, content_len_bytes: u64) -> Result<(),
     } else if WeakKind::from_code(params.weak.code()).is_none() || StrongKind::from_code(params.strong.code()).is_none()
     {
         "its checksums are of kinds that only files of librsync have"
+    } else if matches!(params.strong, StrongKind::Tree(_)) && !params.block_len_bytes.is_multiple_of(LEAF_LEN_BYTES) {
+        "its blocks are not made of whole leaves"
     } else if content_len_bytes > FILE_LEN_MAX {
         "its content is longer than any file"
     } else {

@@ -9,10 +9,15 @@
 //! Other kinds exist because others make them. Signatures of librsync have MD4 and BLAKE2b; storage keeps SHA-256 (btrfs, fs-verity)
 //! and BLAKE2b (btrfs), without a key and of a last block that is shorter with zeros behind it. What has no key can be made to collide
 //! by whoever finds a collision of the length that it is cut to: as evidence on its own it needs [`PROOF_LEN_MIN`] bytes.
+//!
+//! *Tree kinds* have both advantages: a block's checksum is keyed BLAKE3 over the plain checksums of its 4 KiB pieces ([`crate::leaves`]).
+//! These can be kept by storage, at full length and without a key, and what is made of them for one signature has a key again, so
+//! that it may be short.
 
 use md4::Digest;
 
 use crate::crc::LastBlock;
+use crate::leaves::{LEAF_LEN_BYTES, LeafKind};
 
 /// How a strong checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,9 @@ pub enum StrongKind {
     Blake2b256,
     /// BLAKE2b of 256 bits, of a last block that is shorter with zeros behind it (btrfs).
     Blake2b256Padded,
+    /// BLAKE3, keyed by the signature's seed, over the leaves of the block: of its bytes from each multiple of
+    /// [`LEAF_LEN_BYTES`] on.
+    Tree(LeafKind),
 }
 
 /// The longest strong checksum, in bytes.
@@ -48,6 +56,7 @@ impl StrongKind {
             Self::Sha256Padded => 3,
             Self::Blake2b256 => 4,
             Self::Blake2b256Padded => 5,
+            Self::Tree(leaf) => leaf.code(),
             Self::Md4 => 0xf0,
         }
     }
@@ -57,7 +66,12 @@ impl StrongKind {
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::Md4 => 16,
-            Self::Blake3 | Self::Sha256 | Self::Sha256Padded | Self::Blake2b256 | Self::Blake2b256Padded => 32,
+            Self::Blake3
+            | Self::Sha256
+            | Self::Sha256Padded
+            | Self::Blake2b256
+            | Self::Blake2b256Padded
+            | Self::Tree(_) => 32,
         }
     }
 
@@ -66,7 +80,7 @@ impl StrongKind {
     pub const fn last_block(self) -> LastBlock {
         match self {
             Self::Sha256Padded | Self::Blake2b256Padded => LastBlock::ZeroPadded,
-            Self::Blake3 | Self::Sha256 | Self::Blake2b256 | Self::Md4 => LastBlock::AsItIs,
+            Self::Blake3 | Self::Sha256 | Self::Blake2b256 | Self::Tree(_) | Self::Md4 => LastBlock::AsItIs,
         }
     }
 
@@ -85,13 +99,25 @@ impl StrongKind {
             3 => Some(Self::Sha256Padded),
             4 => Some(Self::Blake2b256),
             5 => Some(Self::Blake2b256Padded),
-            _ => None,
+            _ => match LeafKind::from_code(code) {
+                Some(leaf) => Some(Self::Tree(leaf)),
+                None => None,
+            },
         }
+    }
+
+    /// Whether it has a key that whoever makes a signature draws.
+    #[must_use]
+    pub const fn is_keyed(self) -> bool {
+        matches!(self, Self::Blake3 | Self::Tree(_))
     }
 }
 
 /// What separates these keys from all others that are derived with BLAKE3.
 const KEY_CONTEXT: &str = "byteback 2026-11 strong checksums of a signature's blocks";
+
+/// The same, of tree kinds.
+const TREE_KEY_CONTEXT: &str = "byteback 2026-11 strong checksums of a signature's blocks from their leaves";
 
 /// Makes strong checksums of one kind and seed.
 #[derive(Clone)]
@@ -121,6 +147,7 @@ impl StrongHasher {
     pub fn for_blocks(kind: StrongKind, seed: u64, block_len: usize) -> Self {
         let key = match kind {
             StrongKind::Blake3 => blake3::derive_key(KEY_CONTEXT, &seed.to_le_bytes()),
+            StrongKind::Tree(_) => blake3::derive_key(TREE_KEY_CONTEXT, &seed.to_le_bytes()),
             _ => [0; 32],
         };
         let padded_len = match kind.last_block() {
@@ -135,6 +162,13 @@ impl StrongHasher {
     pub fn of(&self, block: &[u8]) -> [u8; STRONG_LEN_MAX] {
         match self.kind {
             StrongKind::Blake3 => *blake3::keyed_hash(&self.key, block).as_bytes(),
+            StrongKind::Tree(kind) => {
+                let mut tree = self.tree();
+                for block in block.chunks(LEAF_LEN_BYTES as usize) {
+                    tree.update(&kind.leaf(block));
+                }
+                *tree.finalize().as_bytes()
+            }
             StrongKind::Md4 => {
                 let mut strong = [0; STRONG_LEN_MAX];
                 strong[..16].copy_from_slice(&md4::Md4::digest(block));
@@ -143,6 +177,11 @@ impl StrongHasher {
             StrongKind::Sha256 | StrongKind::Sha256Padded => self.padded::<sha2::Sha256>(block).into(),
             StrongKind::Blake2b256 | StrongKind::Blake2b256Padded => self.padded::<blake2::Blake2b256>(block).into(),
         }
+    }
+
+    /// What a block's leaves are put into, in order, to make its checksum of a tree kind.
+    pub(crate) fn tree(&self) -> blake3::Hasher {
+        blake3::Hasher::new_keyed(&self.key)
     }
 
     /// The checksum of a block and of the zeros that belong behind it.

@@ -1,7 +1,7 @@
 //! Between the API's types and the store's. Nothing is decided here.
 
 use crate::problem::refuse;
-use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::{
     BatchApplied, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, Snapshot, SnapshotLabel, VerifyEvent,
 };
@@ -137,6 +137,13 @@ pub(crate) fn entry_to_store(entry: EntryRecord) -> model::EntryChange {
         parent: file_to_store(entry.parent),
         name: entry.name.0,
         child: entry.child.map(file_to_store),
+    }
+}
+
+pub(crate) fn proof_to_store(proof: &ProofRecord) -> model::Proof {
+    model::Proof {
+        digest: proof.digest.0,
+        sums: proof.sums,
     }
 }
 

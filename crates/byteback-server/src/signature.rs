@@ -9,7 +9,8 @@ use crate::dispatch::{Answer, Call, blocking, signature_permit};
 use crate::problem::parameter;
 use crate::reading::insert;
 use axum::http::{HeaderValue, Response, header};
-use byteback_api::{MEDIA_SIGNATURE, Seq};
+use byteback_api::{MEDIA_SIGNATURE, Problem, Seq};
+use byteback_store::signature::{BLOCK_LEN_MAX, STRONG_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
 use std::io;
 use std::sync::Arc;
 
@@ -18,15 +19,12 @@ const BLOCK_LEN_MIN: u32 = 256;
 
 pub(crate) async fn signature(mut call: Call) -> Answer {
     let (folder, file) = (call.folder()?, call.node()?);
-    let (at, block) = (call.query::<Seq>("at")?, call.query::<u32>("block")?);
+    let at = call.query::<Seq>("at")?;
+    let request = request(&mut call)?;
     call.finish_query()?;
-    let block_max = byteback_store::signature::BLOCK_LEN_MAX;
-    if block.is_some_and(|block| !(BLOCK_LEN_MIN..=block_max).contains(&block)) {
-        return Err(parameter(format!("'block' goes from {BLOCK_LEN_MIN} to {block_max}")));
-    }
     let permit = signature_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let reader = blocking(move || store.signature(&folder, file, at, block)).await?;
+    let reader = blocking(move || store.signature(&folder, file, at, &request)).await?;
     let len = reader.stream_len_bytes();
     let (mut out, body) = outgoing(Some(len));
     let shared = Arc::clone(&call.shared);
@@ -46,4 +44,30 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_SIGNATURE));
     insert(headers, header::CONTENT_LENGTH, &len.to_string());
     Ok(response)
+}
+
+/// What the query wants the signature to be.
+fn request(call: &mut Call) -> Result<SignatureRequest, Box<Problem>> {
+    let mut request = SignatureRequest {
+        block_len_bytes: call.query("block")?,
+        strong_len_bytes: call.query("strong_len")?,
+        ..SignatureRequest::default()
+    };
+    let block_lens = BLOCK_LEN_MIN..=BLOCK_LEN_MAX;
+    if request.block_len_bytes.is_some_and(|len| !block_lens.contains(&len)) {
+        let (least, most) = block_lens.into_inner();
+        return Err(parameter(format!("'block' goes from {least} to {most}")));
+    }
+    let strong_lens = STRONG_LEN_MIN..=STRONG_LEN_MAX;
+    if request.strong_len_bytes.is_some_and(|len| !strong_lens.contains(&len)) {
+        let (least, most) = strong_lens.into_inner();
+        return Err(parameter(format!("'strong_len' goes from {least} to {most}")));
+    }
+    if let Some(names) = call.query::<String>("weak")? {
+        request.prefer_weak(&names).map_err(|e| parameter(e.to_string()))?;
+    }
+    if let Some(names) = call.query::<String>("strong")? {
+        request.prefer_strong(&names).map_err(|e| parameter(e.to_string()))?;
+    }
+    Ok(request)
 }

@@ -115,7 +115,9 @@ fn read_piece(bytes: IncomingBytes, writer: &mut PartWriter) -> Result<(), Box<P
                 store(writer.delta(convert::file_to_store(file), reader.delta()))?;
                 reader.finish_delta().map_err(|e| of_batch(&e))?;
             }
-            Record::Proof(proof) => store(writer.proof(convert::file_to_store(proof.id), proof.digest.0))?,
+            Record::Proof(proof) => {
+                store(writer.proof(convert::file_to_store(proof.id), convert::proof_to_store(&proof)))?
+            }
             Record::End(totals) => store(writer.end(convert::totals_to_store(totals)))?,
         }
     }

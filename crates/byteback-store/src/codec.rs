@@ -5,9 +5,11 @@
 
 use crate::error::StoreError;
 use crate::model::{
-    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
+    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, SnapshotLabel,
+    Totals,
 };
 use byteback_delta::DIGEST_LEN;
+use byteback_delta::leaves::LeafKind;
 
 /// Appends to a blob.
 #[derive(Debug, Default)]
@@ -209,8 +211,8 @@ pub(crate) enum StagedRecord {
     Node(NodeChange),
     Entry(EntryChange),
     Delta(StagedDelta),
-    /// What the contents of a file are to be: their digest.
-    Proof(FileId, [u8; DIGEST_LEN]),
+    /// What the contents of a file are to be.
+    Proof(FileId, Proof),
     End(Totals),
 }
 
@@ -311,10 +313,13 @@ impl StagedRecord {
                     out.varint(totals.proofs);
                 }
             }
-            Self::Proof(file, digest) => {
-                out.u8(6);
+            Self::Proof(file, proof) => {
+                out.u8(if proof.sums.is_some() { 7 } else { 6 });
                 out.id(*file);
-                out.bytes(digest);
+                out.bytes(&proof.digest);
+                if let Some(kind) = proof.sums {
+                    out.u8(kind.code());
+                }
             }
         }
         out.finish_with_crc()
@@ -337,7 +342,7 @@ impl StagedRecord {
                 deltas: r.varint()?,
                 proofs: if r.is_empty() { 0 } else { r.varint()? },
             }),
-            6 => Self::Proof(r.id()?, r.bytes()?.try_into().map_err(|_| r.damaged())?),
+            tag @ (6 | 7) => Self::Proof(r.id()?, decode_proof(&mut r, tag == 7)?),
             _ => return Err(r.damaged()),
         };
         if !r.is_empty() {
@@ -407,6 +412,15 @@ fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
         attributes,
         content,
     })
+}
+
+fn decode_proof(r: &mut Reader<'_>, is_by_sums: bool) -> Result<Proof, StoreError> {
+    let digest: [u8; DIGEST_LEN] = r.bytes()?.try_into().map_err(|_| r.damaged())?;
+    let sums = match is_by_sums {
+        true => Some(LeafKind::from_code(r.u8()?).ok_or_else(|| r.damaged())?),
+        false => None,
+    };
+    Ok(Proof { digest, sums })
 }
 
 fn decode_delta(r: &mut Reader<'_>) -> Result<StagedDelta, StoreError> {

@@ -1,5 +1,7 @@
 //! The store's own words for what clients send and read; free of JSON and HTTP.
 
+use byteback_delta::DIGEST_LEN;
+use byteback_delta::leaves::LeafKind;
 use std::fmt;
 
 /// A folder's sequence number.
@@ -174,6 +176,22 @@ pub struct EntryChange {
     pub name: Vec<u8>,
     /// What it names now; `None` removes it.
     pub child: Option<FileId>,
+}
+
+/// What the contents of a file are to be after a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The digest of the whole contents.
+    pub digest: [u8; DIGEST_LEN],
+    /// Of their leaves of this kind, or else of their bytes.
+    pub sums: Option<LeafKind>,
+}
+
+impl From<[u8; DIGEST_LEN]> for Proof {
+    /// By the bytes.
+    fn from(digest: [u8; DIGEST_LEN]) -> Self {
+        Self { digest, sums: None }
+    }
 }
 
 /// How many records of each kind a batch holds.

@@ -15,10 +15,11 @@ use crate::apply::{Pending, staged_part_ids};
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
-use crate::model::{ContentBase, FileId, NodeChange, Seq};
+use crate::model::{ContentBase, FileId, NodeChange, Proof, Seq};
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
+use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ const MISMATCHES_MAX: usize = 8;
 
 /// What is known of a file that has a proof.
 struct Claim {
-    digest: [u8; DIGEST_LEN],
+    proof: Proof,
     /// Whether it was compared.
     is_done: bool,
     content: Option<Assembly>,
@@ -60,9 +61,9 @@ impl Store {
         };
         let mut claims = HashMap::new();
         self.for_each_record(last, &parts, |record| {
-            if let StagedRecord::Proof(file, digest) = record {
+            if let StagedRecord::Proof(file, proof) = record {
                 let claim = Claim {
-                    digest,
+                    proof,
                     is_done: false,
                     content: None,
                 };
@@ -101,7 +102,7 @@ impl Store {
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;
-                if self.digest(content)? != Some(claim.digest) {
+                if self.digest(content, claim.proof.sums)? != Some(claim.proof.digest) {
                     wrong.push(file);
                 }
             }
@@ -178,7 +179,7 @@ impl Store {
         }))
     }
 
-    fn digest(&self, content: Assembly) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+    fn digest(&self, content: Assembly, sums: Option<LeafKind>) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
         let len = content.pending.len;
         let len_max = self.parts.limits.hashed_len_max;
         if len > len_max {
@@ -190,6 +191,16 @@ impl Store {
         let runs = content.staged.into_iter().rev().chain(content.stored).collect();
         let resolver = Resolver::through(runs, ByteRange::new(0, len));
         let mut reader = ContentReader::of_resolver(self, resolver, len)?;
+        if let Some(kind) = sums {
+            let mut digest = LeafDigest::new(kind, len);
+            while let Some((range, bytes)) = reader.next_part()? {
+                match bytes {
+                    Some(bytes) => digest.push(bytes),
+                    None => digest.push_zeros(range.len_bytes()),
+                }
+            }
+            return Ok(digest.finish());
+        }
         let mut digest = ContentDigest::new(len);
         while let Some((range, bytes)) = reader.next_part()? {
             match bytes {

@@ -9,7 +9,10 @@ use crate::store::Store;
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use std::io::{self, Write};
 
-pub use byteback_delta::signature::BLOCK_LEN_MAX;
+pub use byteback_delta::signature::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
+
+/// The longest strong checksum, in bytes.
+pub const STRONG_LEN_MAX: u8 = byteback_delta::strong::STRONG_LEN_MAX as u8;
 
 /// A content whose signature is to be made.
 #[derive(Debug)]
@@ -19,8 +22,7 @@ pub struct SignatureReader {
 }
 
 impl Store {
-    /// Begins the signature of a file's contents at a moment, in blocks of `block_len_bytes`, or as long as suits the contents. It
-    /// is keyed by a random number.
+    /// Begins the signature of a file's contents at a moment, as `request` wants it. It is keyed by a random number.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the contents are longer than the store hashes; the catalog fails.
@@ -29,7 +31,7 @@ impl Store {
         folder: &str,
         file: FileId,
         at: Option<Seq>,
-        block_len_bytes: Option<u32>,
+        request: &SignatureRequest,
     ) -> Result<SignatureReader, StoreError> {
         let content = self.content(folder, file, at, None)?;
         let len = content.size();
@@ -41,10 +43,7 @@ impl Store {
         }
         let seed = self.parts.randomness.next_u64();
         let seed = seed.map_err(|e| StoreError::io("draw a random number", e))?;
-        let params = match block_len_bytes {
-            Some(block_len) => SignatureParams::with_block_len(len, block_len, seed),
-            None => SignatureParams::for_content(len, seed),
-        };
+        let params = request.params(len, seed);
         Ok(SignatureReader { content, params })
     }
 }

@@ -13,10 +13,10 @@ use crate::catalog::BatchKey;
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::error::StoreError;
 use crate::layer::{Literal, PageBuilder};
-use crate::model::{Attributes, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals};
+use crate::model::{Attributes, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, Totals};
 use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
 use crate::store::{Store, StoreLimits, folder_row};
-use byteback_delta::{Block, DIGEST_LEN, DeltaReader};
+use byteback_delta::{Block, DeltaReader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -138,8 +138,8 @@ impl PartWriter {
     ///
     /// # Errors
     /// There are too many records.
-    pub fn proof(&mut self, file: FileId, digest: [u8; DIGEST_LEN]) -> Result<(), StoreError> {
-        self.push(&StagedRecord::Proof(file, digest))
+    pub fn proof(&mut self, file: FileId, proof: impl Into<Proof>) -> Result<(), StoreError> {
+        self.push(&StagedRecord::Proof(file, proof.into()))
     }
 
     /// Takes in the totals.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{NodeKind, Xattr};
+use byteback_delta::leaves::LeafKind;
 use proptest::prelude::*;
 use std::io::Read;
 
@@ -173,6 +174,7 @@ fn golden_bytes_of_a_proof() {
     let proof = ProofRecord {
         id: FileId(2),
         digest: crate::Digest([0xa5; 32]),
+        sums: None,
     };
     writer.proof(&proof).unwrap();
     let bytes = writer.end().unwrap();
@@ -188,6 +190,25 @@ fn golden_bytes_of_a_proof() {
     let records = read_all(&bytes[..]).unwrap();
     assert_eq!(records[0].0, Record::Proof(proof));
     assert!(matches!(&records[1].0, Record::End(totals) if totals.proofs == 1));
+}
+
+#[test]
+fn golden_json_of_a_proof_by_sums() {
+    for kind in LeafKind::ALL {
+        let proof = ProofRecord {
+            id: FileId(2),
+            digest: crate::Digest([0xa5; 32]),
+            sums: Some(kind),
+        };
+        let json = format!(
+            r#"{{"id":"00000000000000000000000000000002","digest":"{}","sums":"{}"}}"#,
+            "a5".repeat(32),
+            kind.name()
+        );
+        assert_eq!(serde_json::to_string(&proof).unwrap(), json);
+        assert_eq!(serde_json::from_str::<ProofRecord>(&json).unwrap(), proof);
+        assert!(serde_json::from_str::<ProofRecord>(&json.replace(kind.name(), "md4")).is_err());
+    }
 }
 
 #[test]

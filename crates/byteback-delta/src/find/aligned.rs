@@ -5,6 +5,11 @@
 //! always. So nothing may be left out because of it, until a strong checksum of the bytes themselves, or of a better source, agrees.
 //! A checksum that differs says for certain that the bytes do; what is not known on both sides, or differs, is [`Verdict::Read`].
 //!
+//! How long a cryptographic one has to be depends on who knew it before. Without a key, whoever makes contents finds two that agree in
+//! a few bytes; so it takes [`PROOF_LEN_MIN`]. With a key that was drawn for one signature there is only chance, and the signature's
+//! length was chosen for that: one content in 2^24 is found to have a block that is none. Such a delta is sent with a proof of the
+//! whole, which does not agree then, and the content is sent without copies. So keyed kinds count at every length that a signature has.
+//!
 //! Blocks may be of different lengths if the checksums are CRCs and one length divides the other: those of the shorter blocks are
 //! combined (SkySync, section 3.3.1). Other checksums are only comparable at equal lengths.
 //!
@@ -17,7 +22,8 @@
 use byteback_extents::ByteRange;
 
 use crate::crc::{BlockCrcs, CrcKind, LastBlock};
-use crate::signature::Signature;
+use crate::leaves::LeafKind;
+use crate::signature::{STRONG_LEN_MIN, Signature};
 use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
 
 /// How blocks are summed.
@@ -36,15 +42,24 @@ pub enum SumKind {
         /// The signature's seed.
         seed: u64,
     },
+    /// BLAKE3 over leaves, keyed as signatures with this seed are.
+    Tree {
+        /// How the leaves are made.
+        leaf: LeafKind,
+        /// The signature's seed.
+        seed: u64,
+    },
 }
 
 impl SumKind {
-    /// Whether equal checksums of so many bytes prove that blocks are equal.
+    /// Whether equal checksums of so many bytes prove that blocks are equal; those with a key do so only together with a proof of the
+    /// whole, see the module's header.
     #[must_use]
     pub const fn is_proof(self, len_bytes: usize) -> bool {
         match self {
             Self::Crc(_) | Self::Xxh64 => false,
-            Self::Sha256 | Self::Blake2b256 | Self::Blake3 { .. } => len_bytes >= PROOF_LEN_MIN,
+            Self::Sha256 | Self::Blake2b256 => len_bytes >= PROOF_LEN_MIN,
+            Self::Blake3 { .. } | Self::Tree { .. } => len_bytes >= STRONG_LEN_MIN as usize,
         }
     }
 }
@@ -211,6 +226,10 @@ impl<'s> StrongOf<'s> {
             StrongKind::Blake3 => SumKind::Blake3 { seed: params.seed },
             StrongKind::Sha256 | StrongKind::Sha256Padded => SumKind::Sha256,
             StrongKind::Blake2b256 | StrongKind::Blake2b256Padded => SumKind::Blake2b256,
+            StrongKind::Tree(leaf) => SumKind::Tree {
+                leaf,
+                seed: params.seed,
+            },
             StrongKind::Md4 => return None,
         };
         Some(Self(signature, kind))

@@ -1,4 +1,5 @@
 use super::*;
+use crate::leaves::LeafKind;
 use crate::model::noise;
 
 fn stream(content: &[u8], params: SignatureParams, piece_len: usize) -> Vec<u8> {
@@ -251,4 +252,26 @@ fn checksums_that_storage_has_make_the_same_stream_as_the_bytes() {
     assert!(writer.push_sums(0, &[0; 31]).is_err(), "too short");
     writer.push(&[1]).unwrap();
     assert!(writer.push_sums(0, &[0; 32]).is_err(), "inside a block");
+}
+
+#[test]
+fn golden_bytes_of_a_tree_kind() {
+    let params = SignatureParams {
+        block_len_bytes: 4096,
+        weak: WeakKind::Crc32c,
+        strong: StrongKind::Tree(LeafKind::Sha256),
+        ..small(0)
+    };
+    let bytes = stream(&[b'x'; 4097], params, 1000);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex[20..26], *"020608");
+    assert_eq!(hex[80..], *"1fb26aa406904fef28ee94a3935f3ca96b41d2425a95f68bcc08c06a");
+    // By the definition: the key, and the leaves (here one for each block).
+    let key = blake3::derive_key(
+        "byteback 2026-11 strong checksums of a signature's blocks from their leaves",
+        &params.seed.to_le_bytes(),
+    );
+    let leaf = LeafKind::Sha256.leaf(&[b'x'; 4096]);
+    assert_eq!(bytes[44..52], blake3::keyed_hash(&key, &leaf).as_bytes()[..8]);
+    assert_eq!(LeafKind::Sha256.leaf(b"x")[..4], [0x2d, 0x71, 0x16, 0x42]);
 }

@@ -1,11 +1,14 @@
 use super::*;
 
-const KINDS: [StrongKind; 6] = [
+const KINDS: [StrongKind; 9] = [
     StrongKind::Blake3,
     StrongKind::Sha256,
     StrongKind::Sha256Padded,
     StrongKind::Blake2b256,
     StrongKind::Blake2b256Padded,
+    StrongKind::Tree(LeafKind::Sha256),
+    StrongKind::Tree(LeafKind::Blake2b256),
+    StrongKind::Tree(LeafKind::Blake3),
     StrongKind::Md4,
 ];
 
@@ -63,6 +66,6 @@ fn codes_are_those_of_the_format() {
             _ => assert_eq!(StrongKind::from_code(kind.code()), Some(kind)),
         }
     }
-    assert_eq!(KINDS.map(StrongKind::code), [1, 2, 3, 4, 5, 0xf0]);
+    assert_eq!(KINDS.map(StrongKind::code), [1, 2, 3, 4, 5, 6, 7, 8, 0xf0]);
     assert!(StrongKind::Sha256.is_proof(20) && !StrongKind::Sha256.is_proof(19) && !StrongKind::Md4.is_proof(16));
 }

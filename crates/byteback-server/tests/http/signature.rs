@@ -78,6 +78,12 @@ fn what_cannot_be_is_refused() {
         "?at=2",
         "?at=0",
         "?more=1",
+        "?weak=crc128",
+        "?weak=",
+        "?strong=md4,tree-sha3",
+        "?strong_len=5",
+        "?strong_len=33",
+        "?strong_len=300",
     ] {
         world.get(&target(query)).problem(400, "invalid_parameter");
     }
@@ -118,4 +124,47 @@ fn a_server_can_refuse_to_make_them() {
     world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);
     world.get(&target("")).problem(503, "unavailable");
     world.content(1, &[]).expect(200);
+}
+
+#[test]
+fn kinds_and_lengths_are_the_first_that_the_server_makes() {
+    let world = World::new();
+    let bytes = noise(1, 300_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    for (query, block, weak, strong) in [
+        (
+            "?weak=crc128,crc32c,rolling&strong=tree-sha3,tree-sha256,blake3-keyed",
+            4096,
+            "crc32c",
+            "tree-sha256",
+        ),
+        (
+            "?weak=crc32c&strong=tree-blake3&block=5000",
+            8192,
+            "crc32c",
+            "tree-blake3",
+        ),
+        ("?strong=tree-blake2b256&block=4096", 4096, "rolling", "tree-blake2b256"),
+        (
+            "?weak=crc32-padded&strong=sha256-padded&block=1000",
+            1000,
+            "crc32-padded",
+            "sha256-padded",
+        ),
+    ] {
+        for strong_len in [None, Some(6), Some(32)] {
+            let mut query = query.to_owned();
+            query.extend(strong_len.map(|len| format!("&strong_len={len}")));
+            let answer = world.get(&target(&query)).expect(200);
+            let signature = Signature::read(&answer.body[..], 10_000).unwrap();
+            let params = *signature.params();
+            assert_eq!(params.stream_len_bytes(300_000), answer.body.len() as u64);
+            assert_eq!(
+                (params.block_len_bytes, params.weak.name(), params.strong.name()),
+                (block, Some(weak), Some(strong))
+            );
+            assert!(strong_len.is_none_or(|len| len == params.strong_len_bytes), "{query}");
+            assert_eq!(blocks(&signature), blocks(&Signature::of(&bytes, params)), "{query}");
+        }
+    }
 }

@@ -73,7 +73,14 @@ fn records() -> Vec<StagedRecord> {
             deltas: 3,
             proofs: 4,
         }),
-        StagedRecord::Proof(FileId(5), [7; DIGEST_LEN]),
+        StagedRecord::Proof(FileId(5), [7; DIGEST_LEN].into()),
+        StagedRecord::Proof(
+            FileId(5),
+            Proof {
+                digest: [7; DIGEST_LEN],
+                sums: Some(LeafKind::Blake2b256),
+            },
+        ),
     ]
 }
 

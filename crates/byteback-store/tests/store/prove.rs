@@ -3,10 +3,11 @@
 use byteback_host::random::noise;
 
 use super::lab::{Lab, attributes, patch};
+use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_store::StoreError;
-use byteback_store::model::{ContentBase, ContentChange, FileId, NodeChange, NodeKind, Totals};
+use byteback_store::model::{ContentBase, ContentChange, FileId, NodeChange, NodeKind, Proof, Totals};
 use byteback_store::stage::PartWriter;
 
 const FILE: FileId = FileId(2);
@@ -177,4 +178,46 @@ fn literals_that_were_appended_first_are_put_in_their_places() {
     assert_eq!(seq.unwrap(), 2);
     assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
     assert_eq!(lab.read(FILE.0, 1).unwrap(), base);
+}
+
+fn by_sums(kind: LeafKind, bytes: &[u8]) -> Proof {
+    let mut digest = LeafDigest::new(kind, bytes.len() as u64);
+    digest.push(bytes);
+    Proof {
+        digest: digest.finish().unwrap(),
+        sums: Some(kind),
+    }
+}
+
+#[test]
+fn a_proof_by_sums_is_worth_as_much() {
+    let lab = Lab::new(1 << 20);
+    let base = noise(1, 1000);
+    lab.first(&[(FILE.0, &base)]);
+    let new = [&base[500..], &base[..500]].concat();
+    let mut counter = 1;
+    let mut commit = |proof: Proof| {
+        counter += 1;
+        commit(&lab, counter, totals(1, 1), |part| {
+            part.node(file(1000, 1, ContentBase::Previous)).unwrap();
+            part.delta(FILE, &swapped()[..]).unwrap();
+            part.proof(FILE, proof).unwrap();
+        })
+    };
+    for kind in LeafKind::ALL {
+        let right = by_sums(kind, &new);
+        let other = LeafKind::ALL.into_iter().find(|other| *other != kind);
+        for wrong in [
+            by_sums(kind, &base),
+            Proof { sums: None, ..right },
+            Proof { sums: other, ..right },
+        ] {
+            assert!(
+                matches!(commit(wrong), Err(StoreError::ContentMismatch { .. })),
+                "{kind:?}"
+            );
+        }
+    }
+    assert_eq!(commit(by_sums(LeafKind::Sha256, &new)).unwrap(), 2);
+    assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
 }

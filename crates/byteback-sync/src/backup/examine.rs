@@ -309,7 +309,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             .deltas
             .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
         if has_copies {
-            let proved = self.stream.proof(&ProofRecord { id, digest });
+            let proved = self.stream.proof(&ProofRecord { id, digest, sums: None });
             proved.map_err(|error| Stop::Failure(Failure::All(error)))?;
         }
         Ok(stats)

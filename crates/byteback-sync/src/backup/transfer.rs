@@ -22,6 +22,7 @@ use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
 };
 use byteback_delta::find::BlockIndex;
+use byteback_delta::signature::SignatureRequest;
 use byteback_oplog::{NodeId, WholeReason};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -422,7 +423,10 @@ impl Transfer<'_, '_, '_> {
     fn base_of(&self, id: FileId, size_bytes: u64) -> Option<BlockIndex> {
         let job = self.job;
         let blocks_max = plan::blocks_max(size_bytes);
-        match job.server.signature(job.folder, id, self.base_seq?, blocks_max) {
+        match job
+            .server
+            .signature(job.folder, id, self.base_seq?, &SignatureRequest::default(), blocks_max)
+        {
             Ok(signature) if signature.content_len_bytes() > 0 => Some(BlockIndex::new(signature)),
             Ok(_) => None,
             Err(error) => {

@@ -10,7 +10,7 @@ use byteback_api::messages::{
 };
 use byteback_api::routes::Route;
 use byteback_api::{FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_DELTA, MEDIA_SIGNATURE, Seq, query};
-use byteback_delta::signature::{Signature, SignatureError};
+use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
 use std::io::{self, BufRead, BufReader, Read};
 use ureq::http;
 
@@ -272,19 +272,26 @@ impl ServerClient {
         )))
     }
 
-    /// The signature of a file's contents at a moment, with at most `blocks_max` blocks.
+    /// The signature of a file's contents at a moment, as `request` wants it, with at most `blocks_max` blocks. Its own parameters say
+    /// what the server chose.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
-    /// [`ServerErrorKind::Protocol`] for something that is no signature, or is one of too many blocks.
+    /// [`ServerErrorKind::Protocol`] for something that is no signature, or is one of too many blocks. A server that is older than
+    /// the choice of kinds refuses every request but the default one as invalid.
     pub fn signature(
         &self,
         folder: &FolderName,
         node: FileId,
         at: Seq,
+        request: &SignatureRequest,
         blocks_max: u64,
     ) -> Result<Signature, ServerError> {
-        let parameters = [("at", at.to_string())];
+        let mut parameters = vec![("at", at.to_string())];
+        parameters.extend(request.block_len_bytes.map(|len| ("block", len.to_string())));
+        parameters.extend(request.weak_names().map(|names| ("weak", names)));
+        parameters.extend(request.strong_names().map(|names| ("strong", names)));
+        parameters.extend(request.strong_len_bytes.map(|len| ("strong_len", len.to_string())));
         let ask = self.ask(Route::Signature, &[folder.as_str(), &node.to_string()], &parameters);
         persist(self.pauses(), &|_| true, || {
             let response = self.send_once(&ask)?;

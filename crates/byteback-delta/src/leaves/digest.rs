@@ -1,0 +1,196 @@
+//! The digest of a content from its leaves.
+//!
+//! Two levels above the leaves: [`GROUP_LEAVES`] of them make a *group* (a MiB of the content; the last one may be shorter), and the
+//! digest is of all groups, so that a MiB of zeros, or one whose group somebody kept, costs 32 bytes of hashing:
+//!
+//! ```text
+//! digest = BLAKE3-derive(CONTEXT, kind u8 | content_len u64 LE | group*)      group = BLAKE3(leaf{1..256})
+//! ```
+
+use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_len_bytes};
+use crate::digest::DIGEST_LEN;
+
+/// Leaves of a group.
+pub const GROUP_LEAVES: u64 = 256;
+
+/// What separates this digest from all else that is hashed with BLAKE3.
+const CONTEXT: &str = "byteback 2026-11 digest of a content's block sums";
+
+/// The checksum of a group of leaves.
+pub type GroupSum = [u8; 32];
+
+/// The checksum of a group, from its leaves in order.
+#[must_use]
+pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
+    let mut group = blake3::Hasher::new();
+    for leaf in leaves {
+        group.update(leaf);
+    }
+    *group.finalize().as_bytes()
+}
+
+/// Makes the digest of a content that comes from its first byte to its last, as bytes, as zeros, as leaves or as groups of leaves.
+#[derive(Clone, Debug)]
+pub struct LeafDigest {
+    kind: LeafKind,
+    root: blake3::Hasher,
+    group: blake3::Hasher,
+    /// Leaves in `group`.
+    in_group: u64,
+    /// Bytes of a block that is not yet whole.
+    block: Vec<u8>,
+    /// Bytes that came; those of `block` among them.
+    len: u64,
+    announced: u64,
+    /// Whether something came where it could not stand.
+    is_misfit: bool,
+    /// The leaf of a block of zeros, and the group of nothing else, once one was met.
+    zero_leaf: Option<Leaf>,
+    zero_group: Option<GroupSum>,
+}
+
+impl LeafDigest {
+    /// The digest of a content of `len_bytes`.
+    #[must_use]
+    pub fn new(kind: LeafKind, len_bytes: u64) -> Self {
+        let mut root = blake3::Hasher::new_derive_key(CONTEXT);
+        root.update(&[kind.code()]);
+        root.update(&len_bytes.to_le_bytes());
+        Self {
+            kind,
+            root,
+            group: blake3::Hasher::new(),
+            in_group: 0,
+            block: Vec::new(),
+            len: 0,
+            announced: len_bytes,
+            is_misfit: false,
+            zero_leaf: None,
+            zero_group: None,
+        }
+    }
+
+    /// How its leaves are made.
+    #[must_use]
+    pub fn kind(&self) -> LeafKind {
+        self.kind
+    }
+
+    /// Bytes that were added so far.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Adds the next bytes.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        self.len = self.len.saturating_add(bytes.len() as u64);
+        let leaf_len = LEAF_LEN_BYTES as usize;
+        while !bytes.is_empty() {
+            if self.block.is_empty()
+                && let Some((block, rest)) = bytes.split_at_checked(leaf_len)
+            {
+                self.add_leaf(&self.kind.leaf(block));
+                bytes = rest;
+                continue;
+            }
+            let (now, later) = bytes.split_at((leaf_len - self.block.len()).min(bytes.len()));
+            self.block.extend_from_slice(now);
+            bytes = later;
+            if self.block.len() == leaf_len {
+                self.end_block();
+            }
+        }
+    }
+
+    /// Adds so many zeros; a MiB of them costs a constant.
+    pub fn push_zeros(&mut self, mut len_bytes: u64) {
+        let (leaf_len, group_len) = (u64::from(LEAF_LEN_BYTES), GROUP_LEAVES * u64::from(LEAF_LEN_BYTES));
+        while len_bytes > 0 {
+            let now = if self.block.is_empty() && len_bytes >= leaf_len {
+                let leaf = *self
+                    .zero_leaf
+                    .get_or_insert_with(|| self.kind.leaf_of_zeros(LEAF_LEN_BYTES));
+                if self.in_group == 0 && len_bytes >= group_len {
+                    let group = *self
+                        .zero_group
+                        .get_or_insert_with(|| group_sum(std::iter::repeat_n(&leaf, GROUP_LEAVES as usize)));
+                    self.root.update(&group);
+                    group_len
+                } else {
+                    self.add_leaf(&leaf);
+                    leaf_len
+                }
+            } else {
+                let room = (LEAF_LEN_BYTES as usize - self.block.len()) as u64;
+                let now = room.min(len_bytes);
+                // At most a block.
+                self.block.resize(self.block.len() + now as usize, 0);
+                if now == room {
+                    self.end_block();
+                }
+                now
+            };
+            self.len = self.len.saturating_add(now);
+            len_bytes -= now;
+        }
+    }
+
+    /// Adds the next block by its leaf. If bytes of a block are pending, or none is left, there will be no digest.
+    pub fn push_leaf(&mut self, leaf: &Leaf) {
+        let len_bytes = leaf_len_bytes(self.announced, self.len / u64::from(LEAF_LEN_BYTES));
+        if !self.block.is_empty() || len_bytes == 0 || self.len >= self.announced {
+            self.is_misfit = true;
+            return;
+        }
+        self.len += u64::from(len_bytes);
+        self.add_leaf(leaf);
+    }
+
+    /// Adds the next [`GROUP_LEAVES`] blocks, or those up to the content's end if there are fewer, by the checksum of their leaves
+    /// ([`group_sum`]). If part of a group is pending, or none is left, there will be no digest.
+    pub fn push_group(&mut self, group: &GroupSum) {
+        let left = self.announced.saturating_sub(self.len);
+        if !self.block.is_empty() || self.in_group != 0 || left == 0 {
+            self.is_misfit = true;
+            return;
+        }
+        self.len += left.min(GROUP_LEAVES * u64::from(LEAF_LEN_BYTES));
+        self.root.update(group);
+    }
+
+    /// The digest; `None` if not as many bytes came as were announced, or a leaf or a group came where none could stand.
+    #[must_use]
+    pub fn finish(mut self) -> Option<[u8; DIGEST_LEN]> {
+        if self.len != self.announced || self.is_misfit {
+            return None;
+        }
+        if !self.block.is_empty() {
+            self.end_block();
+        }
+        if self.in_group > 0 {
+            self.end_group();
+        }
+        Some(*self.root.finalize().as_bytes())
+    }
+
+    fn end_block(&mut self) {
+        let leaf = self.kind.leaf(&self.block);
+        self.block.clear();
+        self.add_leaf(&leaf);
+    }
+
+    fn add_leaf(&mut self, leaf: &Leaf) {
+        self.group.update(leaf);
+        self.in_group += 1;
+        if self.in_group == GROUP_LEAVES {
+            self.end_group();
+        }
+    }
+
+    fn end_group(&mut self) {
+        self.root.update(self.group.finalize().as_bytes());
+        self.group.reset();
+        self.in_group = 0;
+    }
+}
