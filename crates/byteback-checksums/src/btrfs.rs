@@ -130,6 +130,19 @@ pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsEx
     Ok(BtrfsExtraction(Passage::begin(RealKernel::new(file), clock)?))
 }
 
+/// Which checksums the file system of `file` keeps, if this process may read them. Nothing is written or waited for.
+///
+/// # Errors
+/// [`SourceError::NotHere`] for anything that does not lie on btrfs; [`SourceError::NeedsRoot`] without `CAP_SYS_ADMIN`.
+pub fn layout(file: &impl AsFd) -> Result<Layout> {
+    let file = file.as_fd();
+    refuse_others(file)?;
+    let mut kernel = RealKernel::new(file);
+    let (filesystem, _) = ask(&kernel)?;
+    may_search(&mut kernel)?;
+    Ok(filesystem.layout)
+}
+
 /// Whether the file is still, to the byte, what an extraction with this stamp described. False if that cannot be proven.
 ///
 /// # Errors
@@ -239,14 +252,7 @@ impl<K: Kernel> Passage<K> {
     fn begin(mut kernel: K, clock: &dyn Clock) -> Result<Self> {
         let (filesystem, _) = ask(&kernel)?;
         // Whoever may not search shall know it before anything is written to the disk for him.
-        let nothing = Query {
-            tree: 0,
-            objectid: u64::MAX,
-            item_type: EXTENT_DATA,
-            offset_min: u64::MAX,
-            offset_max: u64::MAX,
-        };
-        kernel.search(&nothing).map_err(search_failed)?;
+        may_search(&mut kernel)?;
         let stat = rest(&kernel, clock)?;
         Ok(Self {
             kernel,
@@ -450,6 +456,19 @@ impl<K: Kernel> Extraction for Passage<K> {
             ..Stamp::of(&stat)
         })
     }
+}
+
+/// Searches for nothing: whether that is allowed.
+fn may_search(kernel: &mut impl Kernel) -> Result<()> {
+    let nothing = Query {
+        tree: 0,
+        objectid: u64::MAX,
+        item_type: EXTENT_DATA,
+        offset_min: u64::MAX,
+        offset_max: u64::MAX,
+    };
+    kernel.search(&nothing).map_err(search_failed)?;
+    Ok(())
 }
 
 /// Asks what the file system is like, and for its generation.

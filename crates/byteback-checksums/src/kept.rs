@@ -42,10 +42,10 @@ const CHUNK_BLOCKS: u64 = 256;
 /// How long a file must not have changed before its checksums are kept.
 pub const QUIET: Duration = Duration::from_secs(3);
 
-const VERSION: u64 = 1;
-/// CRC-32C and the first 16 bytes of BLAKE3.
+const VERSION: u64 = 2;
+/// CRC-32C and BLAKE3.
 const CRC_LEN: usize = 4;
-const STRONG_LEN: usize = 16;
+const STRONG_LEN: usize = 32;
 const ENTRY_LEN: usize = CRC_LEN + STRONG_LEN;
 
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -160,7 +160,7 @@ fn failed(error: ChecksumError) -> SourceError {
 
 impl KeptChecksums {
     /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew. At most `blocks_max` blocks of 4 KiB are kept, which take
-    /// about 24 bytes each. `boot` must be another one after each start of the machine. The caller sees to it that nobody else has it open.
+    /// about 40 bytes each. `boot` must be another one after each start of the machine. The caller sees to it that nobody else has it open.
     ///
     /// # Errors
     /// The system fails, or the file is of another version.
@@ -240,7 +240,7 @@ impl KeptChecksums {
             let mut value = Vec::with_capacity(CHUNK_BLOCKS as usize * ENTRY_LEN + 4);
             for block in bytes.chunks(BLOCK_LEN) {
                 value.extend(crc32c::crc32c(block).to_le_bytes());
-                value.extend(&blake3::hash(block).as_bytes()[..STRONG_LEN]);
+                value.extend(blake3::hash(block).as_bytes());
             }
             value.extend(crc((number, chunk), &value).to_le_bytes());
             let mut sums = txn.open_table(SUMS).map_err(|error| failed(db(error)))?;
@@ -302,7 +302,7 @@ impl KeptChecksums {
         Ok(next)
     }
 
-    /// Begins an extraction of what is kept of `file`, which is open, of this kind: [`Kind::Crc32c`] or [`Kind::Blake3Cut16`].
+    /// Begins an extraction of what is kept of `file`, which is open, of this kind: [`Kind::Crc32c`] or [`Kind::Blake3`].
     ///
     /// # Errors
     /// [`SourceError::NotHere`] if nothing is kept of the file as it is now, or nothing of this kind.
@@ -313,7 +313,7 @@ impl KeptChecksums {
     fn begin_content<'file, F: Content>(&self, file: &'file F, kind: Kind) -> Result<Passage<'file, F>> {
         let sum_at = match kind {
             Kind::Crc32c => 0,
-            Kind::Blake3Cut16 => CRC_LEN,
+            Kind::Blake3 => CRC_LEN,
             _ => return Err(SourceError::NotHere("no checksums of this kind are kept")),
         };
         let stat = file.stat().map_err(SourceError::io("ask for the file's times"))?;
@@ -340,12 +340,21 @@ impl KeptChecksums {
             table: txn.open_table(SUMS).map_err(|error| failed(db(error)))?,
             chunk: 0,
             sums: Vec::new(),
+            crcs: Vec::new(),
         })
     }
 }
 
 /// One passage through what is kept of a file; see [`KeptChecksums::begin`].
 pub struct KeptExtraction<'file, F>(Passage<'file, F>);
+
+impl<F> KeptExtraction<'_, F> {
+    /// The CRC-32Cs (little-endian) of the blocks of the last run, if that has checksums, whatever kind they are of.
+    #[must_use]
+    pub fn crcs(&self) -> &[u8] {
+        &self.0.crcs
+    }
+}
 
 impl<F> std::fmt::Debug for KeptExtraction<'_, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -381,6 +390,7 @@ struct Passage<'file, F> {
     table: ReadOnlyTable<(u64, u64), &'static [u8]>,
     chunk: u64,
     sums: Vec<u8>,
+    crcs: Vec<u8>,
 }
 
 impl<F: Content> Extraction for Passage<'_, F> {
@@ -401,6 +411,7 @@ impl<F: Content> Extraction for Passage<'_, F> {
         let key = (self.number, self.chunk);
         self.chunk += 1;
         self.sums.clear();
+        self.crcs.clear();
         let value = self.table.get(key).map_err(|error| failed(db(error)))?;
         let value = value.as_ref().and_then(|value| value.value().split_last_chunk::<4>());
         let whole = value.filter(|(body, stored)| {
@@ -414,6 +425,7 @@ impl<F: Content> Extraction for Passage<'_, F> {
         let sum_len = self.layout.kind.len_bytes();
         for entry in body.as_chunks::<ENTRY_LEN>().0 {
             self.sums.extend(entry.iter().skip(self.sum_at).take(sum_len));
+            self.crcs.extend(entry.iter().take(CRC_LEN));
         }
         let sums = &self.sums;
         Ok(Some(Run::Sums { range, sums }))

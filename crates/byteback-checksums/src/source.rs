@@ -36,8 +36,8 @@ pub enum Kind {
     Blake2b256,
     /// The four sums of ZFS's fletcher4 over little-endian words; each little-endian.
     Fletcher4,
-    /// The first 16 bytes of BLAKE3.
-    Blake3Cut16,
+    /// BLAKE3 with 32 bytes, without a key.
+    Blake3,
 }
 
 impl Kind {
@@ -47,8 +47,7 @@ impl Kind {
         match self {
             Self::Crc32c | Self::Crc32 => 4,
             Self::Crc64Nvme | Self::Xxh64 => 8,
-            Self::Blake3Cut16 => 16,
-            Self::Sha256 | Self::Blake2b256 | Self::Fletcher4 => 32,
+            Self::Sha256 | Self::Blake2b256 | Self::Blake3 | Self::Fletcher4 => 32,
             Self::Sha512 => 64,
         }
     }
@@ -56,7 +55,7 @@ impl Kind {
     /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody can make two such blocks.
     #[must_use]
     pub const fn is_strong(self) -> bool {
-        matches!(self, Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3Cut16)
+        matches!(self, Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3)
     }
 }
 
@@ -122,10 +121,10 @@ impl Layout {
             Kind::Sha256 => self.append_digest::<sha2::Sha256>(block, padding, sums),
             Kind::Sha512 => self.append_digest::<sha2::Sha512>(block, padding, sums),
             Kind::Blake2b256 => self.append_digest::<Blake2b256>(block, padding, sums),
-            Kind::Blake3Cut16 => {
+            Kind::Blake3 => {
                 let mut hasher = blake3::Hasher::new();
                 hasher.update(&self.salt).update(block).update(padding);
-                sums.extend_from_slice(&hasher.finalize().as_bytes()[..16]);
+                sums.extend_from_slice(hasher.finalize().as_bytes());
             }
             Kind::Crc32 | Kind::Crc64Nvme | Kind::Fletcher4 => return false,
         }

@@ -11,6 +11,7 @@ use byteback_extents::ByteRange;
 use byteback_oplog::{Epoch, NodeId};
 
 use crate::frame::{self, Frame, protocol};
+use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold};
 use crate::messages::{Answer, Request};
 use crate::server::socket_address;
 use crate::service::{
@@ -128,6 +129,15 @@ impl Client {
         self.connection.lock().unwrap().buffer.capacity()
     }
 
+    /// For what is answered by content and that it was done.
+    fn fetch(&self, request: &Request, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+        match self.ask(request, sink)? {
+            Answer::Done => Ok(()),
+            Answer::Error(error) => Err(error),
+            other => unexpected(&other),
+        }
+    }
+
     fn call(&self, request: &Request) -> Result<Answer> {
         match self.ask(request, &mut |_| Err(protocol("content came where none was asked for")))? {
             Answer::Error(error) => Err(error),
@@ -216,15 +226,50 @@ impl TreeService for Client {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
-        match self.ask(
-            &Request::Read {
-                cut,
-                node,
-                ranges: ranges.to_vec(),
-            },
-            sink,
-        )? {
-            Answer::Done => Ok(()),
+        let ranges = ranges.to_vec();
+        self.fetch(&Request::Read { cut, node, ranges }, sink)
+    }
+
+    fn peek(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let ranges = ranges.to_vec();
+        self.fetch(&Request::Peek { cut, node, ranges }, sink)
+    }
+
+    fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
+        match self.call(&Request::LeafOffer { cut, node })? {
+            Answer::LeafOffer(offer) => Ok(offer),
+            other => unexpected(&other),
+        }
+    }
+
+    fn leaf_sums(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        leaves: LeafRequest,
+        sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
+    ) -> Result<LeavesTold> {
+        let request = Request::LeafSums { cut, node, leaves };
+        let odd = || protocol("the daemon told checksums of no whole leaves");
+        let mut sink = |piece: Piece<'_>| match piece {
+            Piece::Data { offset, bytes } => {
+                let is_whole = offset % LEAF_LEN_BYTES == 0 && bytes.len() % leaves.entry_len() == 0;
+                if !is_whole || bytes.is_empty() {
+                    return Err(odd());
+                }
+                sink(LeafPiece::Sums { offset, entries: bytes })
+            }
+            Piece::Hole(range) if range.start() % LEAF_LEN_BYTES != 0 => Err(odd()),
+            Piece::Hole(range) => sink(LeafPiece::Zeros(range)),
+        };
+        match self.ask(&request, &mut sink)? {
+            Answer::LeafSums(told) => Ok(told),
             Answer::Error(error) => Err(error),
             other => unexpected(&other),
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 hello | magic and version, [`HELLO`]; each side's first frame, and no other |
 //! | 1 message | JSON: a request, or the answer that ends the answering of one |
-//! | 2 data | an offset (u64) and the bytes there |
+//! | 2 data | an offset (u64) and the bytes there, or what is told of the leaves from there on |
 //! | 3 hole | start and end (u64) of bytes that read as zeros |
 //! | 4 stop | nothing: the client wants no more pieces of what it is being sent; ignored where nothing is being sent |
 //!
@@ -29,8 +29,8 @@ pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
 /// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance; consumers can be
-/// dropped, cuts can be for nobody; named cuts.
-const VERSION: u8 = 4;
+/// dropped, cuts can be for nobody; named cuts. Version 4: undo. Version 5: peek, checksums of leaves.
+const VERSION: u8 = 5;
 
 const KIND_HELLO: u8 = 0;
 const KIND_JSON: u8 = 1;

@@ -8,6 +8,7 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `service` | the trait and its types |
+//! | `leaves` | the types of the checksums of a file's leaves |
 //! | `messages` | requests and answers as JSON |
 //! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
 //! | `client`, `server` | the two ends |
@@ -16,11 +17,15 @@
 
 mod client;
 mod frame;
+mod leaves;
 mod messages;
 mod server;
 mod service;
 
 pub use client::Client;
+pub use leaves::{
+    LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+};
 pub use server::{Server, socket_address};
 pub use service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,

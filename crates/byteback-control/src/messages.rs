@@ -7,6 +7,7 @@ use byteback_api::{Attributes, ByteString};
 use byteback_oplog::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::leaves::{LeafOffer, LeafRequest, LeavesTold};
 use crate::service::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames,
     Outcome, PastFile, ServiceError, TreeStatus,
@@ -42,6 +43,20 @@ pub(crate) enum Request {
         cut: CutId,
         node: NodeId,
         ranges: Vec<(u64, u64)>,
+    },
+    Peek {
+        cut: CutId,
+        node: NodeId,
+        ranges: Vec<(u64, u64)>,
+    },
+    LeafOffer {
+        cut: CutId,
+        node: NodeId,
+    },
+    LeafSums {
+        cut: CutId,
+        node: NodeId,
+        leaves: LeafRequest,
     },
     Path {
         cut: CutId,
@@ -109,6 +124,8 @@ pub(crate) enum Answer {
     NamedCuts(Vec<NamedCut>),
     History(Box<FileHistory>),
     Past(PastFile),
+    LeafOffer(LeafOffer),
+    LeafSums(LeavesTold),
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::frame::{self, Frame};
+use crate::leaves::{LEAF_LEN_BYTES, LeafPiece, LeafRequest};
 use crate::messages::{Answer, Request};
 use crate::service::{CutId, ErrorKind, Outcome, Piece, Result, TreeService};
 
@@ -360,6 +361,25 @@ fn send(piece: Piece<'_>, output: &mut impl Write, asks_to_stop: &dyn Fn() -> bo
     }
 }
 
+/// As [`send`], for what is told of leaves: a frame ends with one.
+fn send_leaves(
+    piece: LeafPiece<'_>,
+    request: LeafRequest,
+    output: &mut impl Write,
+    asks_to_stop: &dyn Fn() -> bool,
+) -> Result<()> {
+    let entry_len = request.entry_len();
+    match piece {
+        LeafPiece::Zeros(range) => send(Piece::Hole(range), output, asks_to_stop),
+        LeafPiece::Sums { offset, entries } => {
+            let leaves_max = frame::DATA_LEN_MAX / entry_len;
+            let starts = (offset..).step_by(leaves_max * LEAF_LEN_BYTES as usize);
+            let mut frames = entries.chunks(leaves_max * entry_len).zip(starts);
+            frames.try_for_each(|(bytes, offset)| send(Piece::Data { offset, bytes }, output, asks_to_stop))
+        }
+    }
+}
+
 fn answer(
     request: Request,
     open: &mut OpenCuts<'_>,
@@ -389,6 +409,15 @@ fn answer(
         Request::Read { cut, node, ranges } => {
             service.read(cut, node, &ranges, &mut |piece| send(piece, output, asks_to_stop))?;
             Answer::Done
+        }
+        Request::Peek { cut, node, ranges } => {
+            service.peek(cut, node, &ranges, &mut |piece| send(piece, output, asks_to_stop))?;
+            Answer::Done
+        }
+        Request::LeafOffer { cut, node } => Answer::LeafOffer(service.leaf_offer(cut, node)?),
+        Request::LeafSums { cut, node, leaves } => {
+            let mut sink = |piece: LeafPiece<'_>| send_leaves(piece, leaves, output, asks_to_stop);
+            Answer::LeafSums(service.leaf_sums(cut, node, leaves, &mut sink)?)
         }
         Request::Path { cut, node } => Answer::Path(service.path(cut, node)?),
         Request::Names { cut, nodes } => Answer::Names(service.names(cut, &nodes)?),

@@ -15,6 +15,8 @@ use byteback_oplog::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesTold};
+
 /// A cut that is being read, as long as its tree's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -469,6 +471,43 @@ pub trait TreeService: Send + Sync {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()>;
+
+    /// As [`read`](TreeService::read), for whoever will read the same bytes again: they stay as they were at the cut.
+    ///
+    /// # Errors
+    /// As [`read`](TreeService::read).
+    fn peek(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.read(cut, node, ranges, sink)
+    }
+
+    /// Which checksums of a file's leaves are best asked for. Nothing is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Node`] if there is no such file at the cut; for a cut that is not open, or a tree that cannot tell.
+    fn leaf_offer(&self, _cut: CutId, _node: NodeId) -> Result<LeafOffer> {
+        Err(untold())
+    }
+
+    /// Tells the checksums of all leaves of a file as it was at the cut, ascending, without gaps, to its end. What nobody has of all that is
+    /// asked for is read, and can be read again. Nothing counts before this returns; a piece at 0 that is not the first begins anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Node`] if this file cannot be summed, otherwise for the whole cut. An error of `sink` is handed back.
+    fn leaf_sums(
+        &self,
+        _cut: CutId,
+        _node: NodeId,
+        _request: LeafRequest,
+        _sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
+    ) -> Result<LeavesTold> {
+        Err(untold())
+    }
 
     /// The path of a node below the root at the cut.
     ///

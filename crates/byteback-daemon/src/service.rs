@@ -4,6 +4,7 @@
 //! attributes before and after the reading agree, and then they become its fence in the log, so that the next backup passes it by.
 
 mod attributes;
+mod leaves;
 mod named_cuts;
 mod open_cut;
 mod past;
@@ -18,7 +19,8 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
-    FinishReport, NamedCut, NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
+    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NamedCut, NodeNames, Outcome, PastFile, Piece, Result,
+    ServiceError, TreeService, TreeStatus,
 };
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
@@ -211,6 +213,62 @@ impl Service {
         }
     }
 
+    /// `once`: what was read is not needed any more.
+    fn read_content(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        once: bool,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let open = self.cut_of(cut)?;
+        let picture = open.picture()?;
+        let ranges = ranges
+            .iter()
+            .filter_map(|(offset, len)| byteback_extents::ByteRange::new(*offset, offset.saturating_add(*len)));
+        let mut refused = None;
+        let mut hand_on = |content: byteback_mount::picture::Content<'_>| {
+            use byteback_mount::picture::Content as Read;
+            let piece = match content {
+                Read::Data(offset, bytes) => Piece::Data { offset, bytes },
+                Read::Hole(range) => Piece::Hole(range),
+            };
+            sink(piece).map_err(|error| {
+                refused = Some(error);
+                PictureError::Stopped
+            })
+        };
+        let live = self.tree.live();
+        let outcome = match once {
+            true => picture.read(live, node, ranges, &mut hand_on),
+            false => picture.peek(live, node, ranges, &mut hand_on),
+        };
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        outcome.map_err(|error| self.node_failed(&open.cut, node, &error))?;
+        self.check_attached()?;
+        self.check_unchanged(&open, node)
+    }
+
+    /// Refuses what was read of a file that nothing held still, if it changed meanwhile.
+    fn check_unchanged(&self, open: &OpenCut, node: NodeId) -> Result<()> {
+        if open.is_unprotected && !open.is_unchanged(self.tree.live(), node) {
+            let path = self.path_text(&open.cut, node);
+            let name = path.clone().unwrap_or_else(|| ByteString::from("a file"));
+            let message = format!(
+                "{name} was changed while it was read: it will be saved next time (a mounted folder is saved as of one moment)"
+            );
+            return Err(ServiceError {
+                kind: ErrorKind::Node,
+                message,
+                path,
+            });
+        }
+        Ok(())
+    }
+
     fn finish_cut(&self, open: &OpenCut, outcome: &Outcome) -> Result<FinishReport> {
         let Some(picture) = &open.picture else {
             return Ok(FinishReport::default());
@@ -397,41 +455,36 @@ impl TreeService for Service {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.read_content(cut, node, ranges, true, sink)
+    }
+
+    fn peek(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.read_content(cut, node, ranges, false, sink)
+    }
+
+    fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
         let open = self.cut_of(cut)?;
-        let picture = open.picture()?;
-        let ranges = ranges
-            .iter()
-            .filter_map(|(offset, len)| byteback_extents::ByteRange::new(*offset, offset.saturating_add(*len)));
-        let mut refused = None;
-        let outcome = picture.read(self.tree.live(), node, ranges, &mut |content| {
-            use byteback_mount::picture::Content as Read;
-            let piece = match content {
-                Read::Data(offset, bytes) => Piece::Data { offset, bytes },
-                Read::Hole(range) => Piece::Hole(range),
-            };
-            sink(piece).map_err(|error| {
-                refused = Some(error);
-                PictureError::Stopped
-            })
-        });
-        if let Some(error) = refused {
-            return Err(error);
-        }
-        outcome.map_err(|error| self.node_failed(&open.cut, node, &error))?;
+        self.offer_leaves(&open, node)
+    }
+
+    fn leaf_sums(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        request: LeafRequest,
+        sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
+    ) -> Result<LeavesTold> {
+        let open = self.cut_of(cut)?;
+        let told = self.tell_leaves(&open, node, request, sink)?;
         self.check_attached()?;
-        if open.is_unprotected && !open.is_unchanged(self.tree.live(), node) {
-            let path = self.path_text(&open.cut, node);
-            let name = path.clone().unwrap_or_else(|| ByteString::from("a file"));
-            let message = format!(
-                "{name} was changed while it was read: it will be saved next time (a mounted folder is saved as of one moment)"
-            );
-            return Err(ServiceError {
-                kind: ErrorKind::Node,
-                message,
-                path,
-            });
-        }
-        Ok(())
+        self.check_unchanged(&open, node)?;
+        Ok(told)
     }
 
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {

@@ -26,6 +26,8 @@ use crate::error::DaemonError;
 const NAME_BYTES_MAX: usize = 40;
 /// The folder with the undo journal.
 pub(crate) const UNDO_NAME: &str = "undo";
+/// The checksums of files that this process summed.
+pub(crate) const KEPT_NAME: &str = "kept.redb";
 /// The file that says whose folder it is.
 const PATH_NAME: &str = "path";
 

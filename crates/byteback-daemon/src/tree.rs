@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use byteback_checksums::kept::KeptChecksums;
+use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::RealRandomness;
@@ -11,13 +13,17 @@ use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_oplog::{ChangesCursor, Content, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
-use crate::state_folder::{StateFolder, UNDO_NAME};
+use crate::state_folder::{KEPT_NAME, StateFolder, UNDO_NAME};
 
 /// More changes than the undo wants to hear of, one by one.
 const GAP_LEN_MAX: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
+
+/// Blocks of 4 KiB of which checksums are kept at most: those of 16 GiB, which take some 170 MB.
+const KEPT_BLOCKS_MAX: u64 = 1 << 22;
 
 /// A tree that this process owns. Everybody else is refused until it is dropped.
 pub struct TrackedTree {
@@ -28,6 +34,9 @@ pub struct TrackedTree {
     scan: ScanReport,
     undo: Option<Arc<Undo>>,
     was_interrupted: bool,
+    dir: Arc<dyn DurableDir>,
+    /// Opened when it is first asked for; then `None` if it cannot be used.
+    kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
     _lock: DirLock,
 }
 
@@ -128,6 +137,8 @@ impl TrackedTree {
             scan,
             undo: undo.map(Arc::new),
             was_interrupted,
+            dir,
+            kept: Mutex::default(),
             _lock: lock,
         })
     }
@@ -203,6 +214,14 @@ impl TrackedTree {
     #[must_use]
     pub fn undo(&self) -> Option<&Arc<Undo>> {
         self.undo.as_ref()
+    }
+
+    /// The checksums that this process keeps of files that it summed; `None` if that is not possible here.
+    pub(crate) fn kept_checksums(&self) -> Option<Arc<KeptChecksums>> {
+        let mut kept = self.kept.lock();
+        // They only save work: whatever is wrong with them, files are read instead.
+        let open = || KeptChecksums::open(&*self.dir, KEPT_NAME, boot_id().ok()?, KEPT_BLOCKS_MAX).ok();
+        kept.get_or_insert_with(|| open().map(Arc::new)).clone()
     }
 
     /// Where its state is.

@@ -4,6 +4,7 @@
 //! durable files ([`durable`]), time ([`clock`]), randomness ([`random`]). Each has a real
 //! implementation and a simulated one ([`sim`]) that is stricter than any real machine: it loses,
 //! tears and reorders whatever was not synced, and crashes at any sync point, reproducibly from a seed.
+//! [`boot`] tells one start of the machine from the next.
 //! [`tree`] is the access to a directory tree of the machine (a tracked folder) by file descriptors;
 //! it has no simulated twin, because its users are tested on real file systems.
 //!
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod clock;
 pub mod durable;
 mod error;

@@ -270,6 +270,8 @@ struct NodeState {
     is_kept_whole: bool,
     /// Why its state at the cut is not known any more.
     failed: Option<String>,
+    /// Its content may have changed since the cut.
+    is_written: bool,
 }
 
 impl NodeState {
@@ -487,6 +489,7 @@ impl Picture {
         if state.failed.is_some() {
             return Ok(());
         }
+        state.is_written |= range.is_some();
         let size = match &state.attributes {
             Some(attributes) => attributes.stat.size,
             None => {
@@ -592,6 +595,11 @@ impl Picture {
             state.done.insert(ALL);
         }
         Ok(())
+    }
+
+    /// Counts bytes of a backing file that were read elsewhere, for this picture's reader.
+    pub fn count_read_bytes(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// `once`: what was read is not needed any more.

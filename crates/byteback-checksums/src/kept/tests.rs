@@ -191,7 +191,7 @@ fn nothing_stale_is_told_in_random_lives_with_crashes() {
                     }
                 }
                 if let Some(kept) = &kept {
-                    let kind = [Kind::Crc32c, Kind::Blake3Cut16][random.below(2) as usize];
+                    let kind = [Kind::Crc32c, Kind::Blake3][random.below(2) as usize];
                     for file in &files {
                         match check(kept, file, kind, seed) {
                             Some(unknown) => {
@@ -245,7 +245,7 @@ fn what_changed_lately_or_meanwhile_is_not_kept() {
     ));
     clock.advance(QUIET * 2);
     kept.keep_content(&file, &*clock).unwrap();
-    assert_eq!(check(&kept, &file, Kind::Blake3Cut16, 0), Some(0));
+    assert_eq!(check(&kept, &file, Kind::Blake3, 0), Some(0));
     assert_eq!(check(&kept, &file, Kind::Sha256, 0), None);
     // Another mount, another boot, and a file that is too long.
     file.borrow_mut().stat.mount_id = Some(31);
@@ -312,15 +312,15 @@ fn a_damaged_file_is_made_anew_and_a_newer_one_is_refused() {
     let txn = kept.database.begin_write().unwrap();
     txn.open_table(META)
         .unwrap()
-        .insert(META_VERSION, &2_u64.to_le_bytes()[..])
+        .insert(META_VERSION, &3_u64.to_le_bytes()[..])
         .unwrap();
     txn.commit().unwrap();
     drop(kept);
-    assert!(matches!(open(&disk, 1, 10), Err(ChecksumError::Version(2))));
+    assert!(matches!(open(&disk, 1, 10), Err(ChecksumError::Version(3))));
 }
 
 #[test]
-fn golden_values_of_version_1() {
+fn golden_values_of_version_2() {
     let clock = Rc::new(SimClock::new(1_000_000_000_000));
     let file = File::make(&clock, 0x0507, vec![b'x'; 5000]);
     clock.advance(QUIET * 2);
@@ -347,10 +347,14 @@ fn golden_values_of_version_1() {
     let mut expected = Vec::new();
     for block in [&[b'x'; 4096][..], &[b'x'; 904]] {
         expected.extend(crc32c::crc32c(block).to_le_bytes());
-        expected.extend(&blake3::hash(block).as_bytes()[..16]);
+        expected.extend(blake3::hash(block).as_bytes());
     }
     expected.extend(crc32c::crc32c(&[&[0; 16][..], &expected].concat()).to_le_bytes());
     assert_eq!(value, expected);
+    let mut extraction = kept.begin_content(&file, Kind::Blake3).unwrap();
+    extraction.next_run().unwrap();
+    let crcs = [&[b'x'; 4096][..], &[b'x'; 904]].map(|block| crc32c::crc32c(block).to_le_bytes());
+    assert_eq!(extraction.crcs, crcs.concat());
     let order = txn.open_table(ORDER).unwrap();
     assert_eq!(order.get(0).unwrap().unwrap().value(), (1, 0x0507, 2));
 }

@@ -1,9 +1,10 @@
-//! Requests and answers as JSON: what version 4 of the protocol says.
+//! Requests and answers as JSON: what version 5 of the protocol says.
 
 use byteback_oplog::{Epoch, WholeReason};
 use proptest::prelude::*;
 
 use super::*;
+use crate::leaves::{LeafKind, LeafSource};
 use crate::service::{ContentChange, ErrorKind, NameChange, NodeChange};
 
 fn json<T: Serialize>(value: &T) -> String {
@@ -11,7 +12,7 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 #[test]
-fn golden_requests_of_version_3() {
+fn golden_requests_of_version_5() {
     let cut = CutId(7);
     for (request, text) in [
         (Request::Status, r#""status""#),
@@ -136,6 +137,29 @@ fn golden_requests_of_version_3() {
             r#"{"note_batch":{"cut":7,"batch":9}}"#,
         ),
         (
+            Request::Peek {
+                cut,
+                node: NodeId(1),
+                ranges: vec![(2, 3)],
+            },
+            r#"{"peek":{"cut":7,"node":1,"ranges":[[2,3]]}}"#,
+        ),
+        (
+            Request::LeafOffer { cut, node: NodeId(1) },
+            r#"{"leaf_offer":{"cut":7,"node":1}}"#,
+        ),
+        (
+            Request::LeafSums {
+                cut,
+                node: NodeId(1),
+                leaves: LeafRequest {
+                    kind: LeafKind::Blake2b256,
+                    with_crcs: true,
+                },
+            },
+            r#"{"leaf_sums":{"cut":7,"node":1,"leaves":{"kind":"blake2b256","with_crcs":true}}}"#,
+        ),
+        (
             Request::Finish {
                 cut,
                 outcome: Outcome::Saved {
@@ -247,6 +271,8 @@ proptest! {
             Answer::Advanced(path.is_some()),
             Answer::Path(path),
             Answer::Finished(FinishReport { read_bytes, kept_bytes, cpu_ns }),
+            Answer::LeafOffer(LeafOffer { kind: LeafKind::Blake3, source: LeafSource::Btrfs, has_crcs: read_bytes % 2 == 0 }),
+            Answer::LeafSums(LeavesTold { source: LeafSource::Read, read_bytes }),
             Answer::Done,
         ] {
             prop_assert_eq!(&serde_json::from_str::<Answer>(&json(&answer)).unwrap(), &answer);

@@ -7,6 +7,7 @@ use byteback_oplog::{Epoch, NodeId};
 
 use super::memory_tree::MemoryTree;
 use super::peer::{Served, soon};
+use crate::leaves::{LeafKind, LeafPiece, LeafRequest, LeavesTold};
 use crate::server::Limits;
 use crate::service::{
     ChangesCursor, ChangesPage, CutId, CutRequest, ErrorKind, Outcome, Piece, Result, ServiceError, TreeService,
@@ -47,6 +48,29 @@ fn read(tree: &dyn TreeService, cut: CutId, node: u64, ranges: &[(u64, u64)]) ->
         Ok(())
     })?;
     Ok(got)
+}
+
+/// What is told of leaves, each by itself: its offset and what is told, or how long a stretch of zeros is.
+type Leaves = Vec<(u64, Result<Vec<u8>, u64>)>;
+
+fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> Result<(Leaves, LeavesTold)> {
+    let request = LeafRequest {
+        kind: LeafKind::Sha256,
+        with_crcs,
+    };
+    let mut leaves = Leaves::new();
+    let told = tree.leaf_sums(cut, NodeId(node), request, &mut |piece| {
+        match piece {
+            LeafPiece::Zeros(range) => leaves.push((range.start(), Err(range.len_bytes()))),
+            LeafPiece::Sums { offset, entries } => {
+                let starts = (offset..).step_by(4096);
+                let entries = entries.chunks(request.entry_len()).zip(starts);
+                leaves.extend(entries.map(|(entry, start)| (start, Ok(entry.to_vec()))));
+            }
+        }
+        Ok(())
+    })?;
+    Ok((leaves, told))
 }
 
 fn all_pages(tree: &dyn TreeService, cut: CutId) -> Vec<ChangesPage> {
@@ -97,6 +121,14 @@ fn every_call_answers_as_if_the_tree_were_here() {
                 read(near, cut, node, ranges),
                 "{node} {ranges:?}"
             );
+        }
+    }
+    for node in [2, 3, 5, 8, 99] {
+        assert_eq!(far.leaf_offer(cut, NodeId(node)), near.leaf_offer(cut, NodeId(node)));
+        for with_crcs in [false, true] {
+            let far = leaf_sums(&far, cut, node, with_crcs);
+            assert_eq!(far, leaf_sums(near, cut, node, with_crcs), "{node}");
+            assert_eq!(far.is_ok(), node != 99);
         }
     }
     for node in [2, 99] {

@@ -65,6 +65,7 @@ impl NodeState {
             fd,
             is_kept_whole,
             failed,
+            is_written,
         } = self;
         matches!(needed, super::Needed::All)
             && (done.is_empty() || done.covers(super::ALL))
@@ -73,6 +74,7 @@ impl NodeState {
             && fd.is_none()
             && !is_kept_whole
             && failed.is_none()
+            && !is_written
     }
 }
 
@@ -92,6 +94,38 @@ impl Picture {
             node,
             state,
         })
+    }
+
+    /// As [`Picture::read`], but what was read is needed further on.
+    ///
+    /// # Errors
+    /// As [`Picture::read`].
+    pub fn peek(
+        &self,
+        live: &LiveTree,
+        node: NodeId,
+        ranges: impl IntoIterator<Item = ByteRange>,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        self.check()?;
+        let visit = self.visit(node)?;
+        let source = source(live, &visit.state, node)?;
+        self.read_ranges(&visit.state, &source, ranges, false, sink)
+    }
+
+    /// Whether the backing file holds what `node` held at the cut, because nothing of it has changed since. What somebody else than this
+    /// picture finds out about the backing file is true of the cut if this is true *afterwards*: a change is told to the picture before it
+    /// reaches the file.
+    ///
+    /// # Errors
+    /// [`PictureError::Node`] if the node is not needed, or its state at the cut is not known any more; [`PictureError::Lost`].
+    pub fn is_unwritten(&self, node: NodeId) -> Result<bool, PictureError> {
+        let visit = self.visit(node)?;
+        let state = visit.state.lock();
+        self.check()?;
+        state.check()?;
+        // Cut off from its name, it can be changed by programs that have it open, which nobody would find by its name.
+        Ok(!state.is_written && state.fd.is_none() && !state.is_kept_whole)
     }
 
     /// Opens the regular file `node` as it was at the cut. `live`: where it is found if it was not changed since.
@@ -165,6 +199,21 @@ impl FrozenFile {
         self.picture
             .read_ranges(&visit.state, &self.source, [range], false, &mut sink)?;
         Ok(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
+    }
+
+    /// Hands the bytes of `range`, clipped to the file's length, to `sink` in order, with holes where there are some.
+    ///
+    /// # Errors
+    /// As [`FrozenFile::read_at`]; [`PictureError::Stopped`] if `sink` says so.
+    pub fn peek(
+        &self,
+        range: ByteRange,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        self.picture.check()?;
+        let visit = self.picture.visit(self.node)?;
+        self.picture
+            .read_ranges(&visit.state, &self.source, [range], false, sink)
     }
 
     /// The first position from `from` on that lies in data, or in a hole (the end of the file counts as one); `None` if there is
