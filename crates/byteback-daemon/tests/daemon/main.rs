@@ -1,6 +1,7 @@
 //! The process behind a tree, on real mounts.
 //!
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
+//! `leaves`: checksums of a file's leaves are those of the cut.
 //! `life`: start, stop, untracked changes, everything that a start finds.
 //! `trimming`: what a write leaves as it was is not reported.
 //! `undo`: files as they were some time ago.
@@ -16,12 +17,17 @@
 #[path = "../../../byteback-mount/tests/mount/operations.rs"]
 mod operations;
 
+#[path = "../../../byteback-checksums/tests/btrfs/disk.rs"]
+#[allow(dead_code, reason = "it is for other tests, too")]
+mod btrfs_disk;
+
 mod adversary;
 mod coverage;
 mod crowd;
 mod cuts;
 mod deltas;
 mod fixture;
+mod leaves;
 mod life;
 mod other_mount;
 mod saved;
