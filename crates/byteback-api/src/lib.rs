@@ -54,6 +54,15 @@ pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
 /// Media type of a signature stream (`byteback-delta`'s wire format).
 pub const MEDIA_SIGNATURE: &str = "application/vnd.byteback.signature";
 
+/// Media type of a list of matches (`byteback-delta`'s wire format).
+pub const MEDIA_MATCHES: &str = "application/vnd.byteback.matches";
+
+/// Media type of a list of chunks (`byteback-delta`'s wire format).
+pub const MEDIA_CHUNKS: &str = "application/vnd.byteback.chunks";
+
+/// Media type of the answer to a list of chunks (`byteback-delta`'s wire format).
+pub const MEDIA_CHUNK_ANSWER: &str = "application/vnd.byteback.chunk-answer";
+
 /// Media type of JSON lines, the answer of a verification.
 pub const MEDIA_JSON_LINES: &str = "application/x-ndjson";
 

@@ -171,7 +171,7 @@ impl Code {
                 413,
                 "body_too_large",
                 "The body is larger than this server takes",
-                "Split the batch into parts.",
+                "Split the batch into parts; look for longer blocks or chunks.",
             ),
             Code::BatchTooLarge => (
                 413,

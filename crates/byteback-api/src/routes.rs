@@ -106,6 +106,10 @@ routes! {
     Content = Get "/v1/folders/{folder}/nodes/{node}/content" Device;
     /// Weak and strong checksums of a content's blocks.
     Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Device;
+    /// Look for the blocks of a new content.
+    Matches = Post "/v1/folders/{folder}/nodes/{node}/matches" Device;
+    /// Look for the chunks of a new content.
+    Chunks = Post "/v1/folders/{folder}/nodes/{node}/chunks" Device;
     /// List data and holes.
     Extents = Get "/v1/folders/{folder}/nodes/{node}/extents" Device;
     /// List ranges written between two moments.

@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Chunks in flight.
 const CHUNKS: usize = 4;
@@ -28,6 +29,16 @@ pub(crate) const CHUNK_LEN: usize = 128 * 1024;
 pub(crate) struct BodyLimits {
     pub(crate) len_max: u64,
     pub(crate) idle_timeout: Duration,
+    /// How fast it has to arrive on average once `idle_timeout` is over, for bodies that keep others waiting.
+    pub(crate) bytes_per_s_min: Option<u32>,
+}
+
+impl BodyLimits {
+    /// How long the first `len` bytes may take.
+    fn time_for(&self, len: u64) -> Duration {
+        let at_least = |rate: u32| self.idle_timeout + Duration::from_secs(len) / rate.max(1);
+        self.bytes_per_s_min.map_or(Duration::MAX, at_least)
+    }
 }
 
 /// The blocking end of a request's body.
@@ -121,10 +132,17 @@ async fn pump_chunks(
         return Err(too_large());
     }
     let mut total = 0u64;
+    let began = Instant::now();
     while let Some(chunk) = next_chunk(body, limits.idle_timeout).await? {
         total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
         if total > limits.len_max {
             return Err(too_large());
+        }
+        if began.elapsed() > limits.time_for(total) {
+            return Err(refuse(
+                Code::RequestTimeout,
+                format!("only {total} bytes arrived in {} s", began.elapsed().as_secs()),
+            ));
         }
         // A reader that has stopped gets no more, but the client is heard out.
         let _ = sender.send(Ok(chunk)).await;

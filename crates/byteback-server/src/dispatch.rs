@@ -9,7 +9,7 @@ use crate::connection::Peer;
 use crate::metrics::Metrics;
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
-use crate::{listing, reading, signature, upload};
+use crate::{listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// Calls that read and hash a whole content for a short request.
     pub(crate) signatures: Arc<Semaphore>,
+    /// Calls that keep a list of what is looked for in memory.
+    pub(crate) searches: Arc<Semaphore>,
 }
 
 /// A request on its way to its call.
@@ -94,6 +96,7 @@ fn drain_limits(shared: &Shared) -> BodyLimits {
     BodyLimits {
         len_max: DRAIN_LEN_MAX,
         idle_timeout: shared.config.idle_timeout,
+        bytes_per_s_min: None,
     }
 }
 
@@ -152,6 +155,8 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
         Route::Diff => listing::diff(call).await,
         Route::Content => reading::content(call).await,
         Route::Signature => signature::signature(call).await,
+        Route::Matches => search::matches(call).await,
+        Route::Chunks => search::chunks(call).await,
         Route::Verify => reading::verify(call).await,
     }
 }
@@ -231,6 +236,7 @@ impl Call {
         let limits = BodyLimits {
             len_max: JSON_LEN_MAX,
             idle_timeout: self.shared.config.idle_timeout,
+            bytes_per_s_min: None,
         };
         let bytes = collect(std::mem::take(&mut self.body), limits).await?;
         serde_json::from_slice(&bytes)
@@ -256,6 +262,11 @@ pub(crate) async fn stream_permit(shared: &Shared) -> Result<OwnedSemaphorePermi
 /// The right to keep a processor busy with a whole content.
 pub(crate) async fn signature_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.signatures, "signatures").await
+}
+
+/// The right to keep a list of what is looked for in memory.
+pub(crate) async fn search_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    permit(shared, &shared.searches, "searches").await
 }
 
 async fn permit(shared: &Shared, of: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Box<Problem>> {

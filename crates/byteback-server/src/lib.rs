@@ -18,6 +18,7 @@ mod listing;
 mod metrics;
 mod problem;
 mod reading;
+mod search;
 mod server;
 mod signature;
 mod upload;

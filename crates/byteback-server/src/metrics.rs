@@ -14,6 +14,7 @@ pub(crate) struct Metrics {
     pub(crate) batches_applied: AtomicU64,
     pub(crate) batches_repeated: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
+    pub(crate) searched_bytes: AtomicU64,
     /// Per route, and per class of status (1xx to 5xx).
     requests: Vec<[AtomicU64; 5]>,
     other_requests: AtomicU64,
@@ -34,6 +35,7 @@ impl Metrics {
             batches_applied: AtomicU64::new(0),
             batches_repeated: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
+            searched_bytes: AtomicU64::new(0),
             requests: Route::ALL.iter().map(|_| Default::default()).collect(),
             other_requests: AtomicU64::new(0),
             unauthorized: AtomicU64::new(0),
@@ -121,6 +123,12 @@ impl Metrics {
                 "counter",
                 "Bytes of literal frames that batches added.",
                 load(&self.stored_bytes),
+            ),
+            (
+                "searched_bytes_total",
+                "counter",
+                "Bytes of stored contents in which blocks or chunks of others were looked for.",
+                load(&self.searched_bytes),
             ),
             (
                 "unauthorized_total",

@@ -19,7 +19,7 @@ pub(crate) fn of_store(error: &StoreError) -> Box<Problem> {
         StoreError::SnapshotNotFound { .. } => Code::SnapshotNotFound,
         StoreError::NodeNotFound(_) => Code::NodeNotFound,
         StoreError::InvalidParameter(_) => Code::InvalidParameter,
-        StoreError::InvalidDelta { .. } => Code::InvalidBody,
+        StoreError::InvalidDelta { .. } | StoreError::InvalidSearch(_) => Code::InvalidBody,
         StoreError::InvalidBatch(_) => Code::InvalidBatch,
         StoreError::Conflict { .. } => Code::Conflict,
         StoreError::ContentMismatch { .. } => Code::ContentMismatch,

@@ -40,6 +40,9 @@ pub struct ServerConfig {
     /// Signatures that are made at once: each reads and hashes a whole content for a short request. More wait, and are refused
     /// after `idle_timeout`.
     pub signatures_max: usize,
+    /// Searches for what a client has (`matches`, `chunks`) that are at work or wait for their turn among the signatures: each keeps a list in
+    /// memory, some 200 MiB for the longest. More wait, and are refused after `idle_timeout`.
+    pub searches_max: usize,
     /// How long the head of a request may take, and a connection may idle.
     pub head_timeout: Duration,
     /// How long a client may be silent inside a body, or refuse to take bytes.
@@ -60,6 +63,7 @@ impl Default for ServerConfig {
             connections_max: 1024,
             streams_max: 64,
             signatures_max: 2,
+            searches_max: 4,
             head_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
@@ -133,6 +137,7 @@ impl Server {
                 config
                     .streams_max
                     .saturating_add(config.signatures_max)
+                    .saturating_add(config.searches_max)
                     .saturating_add(64),
             )
             .thread_name("byteback-serve")
@@ -237,12 +242,14 @@ async fn serve(
     let shutdown_timeout = config.shutdown_timeout;
     let streams = Arc::new(Semaphore::new(config.streams_max));
     let signatures = Arc::new(Semaphore::new(config.signatures_max));
+    let searches = Arc::new(Semaphore::new(config.searches_max));
     let shared = Arc::new(Shared {
         store,
         config,
         metrics,
         streams,
         signatures,
+        searches,
     });
     let collector = tokio::spawn(collect(Arc::clone(&shared)));
     let (stopping, mut deadline) = oneshot::channel();

@@ -83,6 +83,7 @@ async fn take_piece<T: Send + 'static>(
     let limits = BodyLimits {
         len_max: call.shared.config.part_len_max,
         idle_timeout: call.shared.config.idle_timeout,
+        bytes_per_s_min: None,
     };
     let body: Body = std::mem::take(&mut call.body);
     let (sender, bytes) = incoming();

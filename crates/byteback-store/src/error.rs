@@ -35,6 +35,9 @@ pub enum StoreError {
         /// What is wrong.
         source: byteback_delta::ReadError,
     },
+    /// A list of what is looked for is malformed, or asks for more than is looked for at once.
+    #[error("the list of what is looked for cannot be taken: {0}")]
+    InvalidSearch(String),
     /// A batch contradicts itself or the folder. Nothing was applied.
     #[error("{0}")]
     InvalidBatch(String),

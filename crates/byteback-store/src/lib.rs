@@ -7,7 +7,7 @@
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`, `compact` extents laid over
 //! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back;
-//! [`token`] who may ask; `collect` what is thrown away.
+//! [`signature`], [`search`] what helps to find a change; [`token`] who may ask; `collect` what is thrown away.
 //!
 //! Order of durable steps: segments are written and synced, then one catalog transaction refers to them, deletion
 //! comes last. A crash between them leaves bytes that nothing refers to; they are collected at the next start.
@@ -27,6 +27,7 @@ mod paths;
 mod prove;
 pub mod read;
 mod resolve;
+pub mod search;
 pub mod segments;
 pub mod signature;
 pub mod stage;

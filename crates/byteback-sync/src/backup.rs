@@ -43,6 +43,7 @@ use byteback_host::durable::DurableDir;
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_oplog::{LedgerEntry, LedgerEvent, NodeId, TreeId};
 use note::Note;
+use plan::Answers;
 use std::cell::Cell;
 use std::sync::Arc;
 use transfer::{Sent, transfer};
@@ -155,8 +156,8 @@ struct Job<'a> {
     folder: &'a FolderName,
     options: &'a BackupOptions,
     monitor: &'a dyn Monitor,
-    /// Whether the server is worth asking for signatures; not any more when it has no such call, or is busy.
-    server_answers: Cell<bool>,
+    /// What the server is worth asking; not any more when it has no such call, or is busy.
+    answers: Cell<Answers>,
     /// Whether it refused what was found by one: then nothing is looked for any more.
     proof_refused: Cell<bool>,
     /// Checksums of what the server has.
@@ -182,7 +183,7 @@ pub fn backup(
         folder,
         options,
         monitor,
-        server_answers: Cell::new(true),
+        answers: Cell::new(Answers::ALL),
         proof_refused: Cell::new(false),
         store: match options.dry_run {
             true => None,

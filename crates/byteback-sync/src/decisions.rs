@@ -38,6 +38,10 @@ pub enum DeltaMethod {
     Rsync,
     /// Hashes of blocks at multiples of their length found it.
     Hash,
+    /// The server looked for hashes of its blocks in what it had.
+    Webr,
+    /// Chunks that the content itself delimits were compared with those of what the server had.
+    Cdc,
     /// It was sent as it is.
     Full,
 }
@@ -66,7 +70,7 @@ pub enum Fallback {
     TooShort,
     /// Servers do not prove contents as long as this.
     TooLong,
-    /// The server had no signature to give: it is older, busy, or has an empty file.
+    /// The server told nothing of what it had: it is older, busy, or has an empty file.
     NoSignature,
     /// It consists of too many pieces.
     TooScattered,

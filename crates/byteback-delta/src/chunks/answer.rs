@@ -157,6 +157,20 @@ impl MatchAnswer {
         &self.segments
     }
 
+    /// The ranges of the new content, whose list was answered, that are in no unproven segment, ascending: of these its finder needs
+    /// the bytes ([`crate::find::ChunkFinder::pass_unproven`]).
+    pub fn needed<'a>(&'a self, list: &'a ChunkList) -> impl Iterator<Item = ByteRange> + 'a {
+        let unproven = || {
+            let segments = self.segments.iter().filter(|segment| !segment.is_proven());
+            segments.filter_map(|segment| range_of(list, segment.first_chunk, segment.chunks))
+        };
+        let starts = std::iter::once(0).chain(unproven().map(ByteRange::end));
+        let ends = unproven()
+            .map(ByteRange::start)
+            .chain(std::iter::once(list.content_len_bytes()));
+        starts.zip(ends).filter_map(|(start, end)| ByteRange::new(start, end))
+    }
+
     /// Whether this is a segment's strong checksum.
     pub(crate) fn is_strong_of(&self, segment: &Segment, strong: &[u8; STRONG_LEN_MAX]) -> bool {
         let len = self.strong_len();

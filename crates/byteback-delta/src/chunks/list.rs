@@ -180,6 +180,12 @@ impl ChunkLister {
             .saturating_add(self.hole_len)
     }
 
+    /// Chunks that ended so far.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.list.len()
+    }
+
     /// Ends the content.
     #[must_use]
     pub fn finish(mut self) -> (ChunkList, ListStats) {

@@ -4,7 +4,7 @@
 //!
 //! 1. *The log* knows the ranges: they are sent. It costs nothing to find them, and nothing can cost less to send.
 //! 2. *Block checksums* of our own know most of the file: it is read, and what they do not know is sent. No question to the server.
-//! 3. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a question.
+//! 3. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a question. The others are there to be asked for.
 //! 4. *Whole*.
 //!
 //! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is remembered in [`crate::decisions`].
@@ -34,6 +34,10 @@ pub enum DeltaChoice {
     Rsync,
     /// By hashes of blocks at multiples of their length, whatever the log knows.
     Hash,
+    /// By the server, which looks for hashes of the file's blocks in what it has (WebR2sync+), whatever the log knows.
+    Webr,
+    /// By chunks that the content itself delimits (dsync), whatever the log knows.
+    Cdc,
     /// Not at all: files that changed are sent whole.
     Full,
 }
@@ -51,6 +55,67 @@ pub(super) enum LogSays {
     Whole(WholeReason),
 }
 
+/// A call by which a server helps to find a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Signature,
+    Matches,
+    Chunks,
+}
+
+impl Call {
+    /// The one that a method needs, if it needs one.
+    pub(super) fn of(method: DeltaMethod) -> Option<Self> {
+        match method {
+            DeltaMethod::Rsync | DeltaMethod::Hash => Some(Self::Signature),
+            DeltaMethod::Webr => Some(Self::Matches),
+            DeltaMethod::Cdc => Some(Self::Chunks),
+            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => None,
+        }
+    }
+}
+
+/// Which calls the server is worth making, as far as this backup knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answers {
+    signature: bool,
+    matches: bool,
+    chunks: bool,
+}
+
+impl Answers {
+    /// All, until something else shows.
+    pub(super) const ALL: Self = Self {
+        signature: true,
+        matches: true,
+        chunks: true,
+    };
+
+    /// None of them: the server is busy, or gone.
+    pub(super) fn end(&mut self) {
+        (self.signature, self.matches, self.chunks) = (false, false, false);
+    }
+
+    /// The server has no such call.
+    pub(super) fn end_of(&mut self, call: Call) {
+        match call {
+            Call::Signature => self.signature = false,
+            Call::Matches => self.matches = false,
+            Call::Chunks => self.chunks = false,
+        }
+    }
+
+    /// Whether all is there that a method needs.
+    pub(super) fn suffice_for(self, method: DeltaMethod) -> bool {
+        match Call::of(method) {
+            None => true,
+            Some(Call::Signature) => self.signature,
+            Some(Call::Matches) => self.matches,
+            Some(Call::Chunks) => self.chunks,
+        }
+    }
+}
+
 /// What is known of a file that the cut reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
@@ -59,8 +124,8 @@ pub(super) struct Known {
     pub(super) size_bytes: u64,
     /// The server has a version that a change can follow.
     pub(super) server_has: bool,
-    /// The server can be asked for a signature.
-    pub(super) server_answers: bool,
+    /// What the server can be asked.
+    pub(super) answers: Answers,
     /// The server refused what was found in this backup.
     pub(super) proof_refused: bool,
 }
@@ -101,6 +166,8 @@ pub(super) fn plan(known: &Known, sums_know_most: impl FnOnce() -> bool) -> Opti
         DeltaChoice::Auto => None,
         DeltaChoice::Rsync => Some(DeltaMethod::Rsync),
         DeltaChoice::Hash => Some(DeltaMethod::Hash),
+        DeltaChoice::Webr => Some(DeltaMethod::Webr),
+        DeltaChoice::Cdc => Some(DeltaMethod::Cdc),
         DeltaChoice::Full => Some(DeltaMethod::Full),
     };
     let cause = match (known.log, forced) {
@@ -121,7 +188,7 @@ pub(super) fn plan(known: &Known, sums_know_most: impl FnOnce() -> bool) -> Opti
         Fallback::TooLong
     } else if known.proof_refused {
         Fallback::ProofRefused
-    } else if !known.server_answers {
+    } else if !known.answers.suffice_for(plan.method) {
         Fallback::NoSignature
     } else {
         return Some(plan);

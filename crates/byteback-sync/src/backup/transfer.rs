@@ -5,10 +5,10 @@
 //! remembered for the next backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
-use super::examine::{Examination, Examined, Finder, send_examined};
+use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
-use super::plan::{self, Known, LogSays, Plan, plan};
+use super::plan::{Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
@@ -17,12 +17,10 @@ use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
-use byteback_api::{Attributes, ByteString, Code, FileId, NodeKind, Problem, Seq};
+use byteback_api::{Attributes, ByteString, NodeKind, Seq};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
 };
-use byteback_delta::find::BlockIndex;
-use byteback_delta::signature::SignatureRequest;
 use byteback_oplog::{NodeId, WholeReason};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -346,7 +344,7 @@ impl Transfer<'_, '_, '_> {
             },
             size_bytes,
             server_has: self.server_has(change),
-            server_answers: self.job.server_answers.get(),
+            answers: self.job.answers.get(),
             proof_refused: self.job.proof_refused.get(),
         };
         let sums = &mut self.sums;
@@ -364,14 +362,9 @@ impl Transfer<'_, '_, '_> {
         let hashed_before = (self.report.hashed_bytes, self.sums.hashed_bytes);
         let found_before = (self.report.found_bytes, self.sums.known_bytes);
         let mut outcome = None;
-        if let Some(finder) = Finder::of(planned.method) {
-            let sent = match self.base_of(id, attributes.size) {
-                Some(base) => self
-                    .examined((node, id, attributes), &base, finder)?
-                    .ok_or(Fallback::TooScattered),
-                None => Err(Fallback::NoSignature),
-            };
-            match sent {
+        if is_examined_by(planned.method) {
+            let file = Examined { node, id, attributes };
+            match self.examined(&file, planned.method)? {
                 Ok(sent) => outcome = Some(sent),
                 Err(fallback) => planned = planned.fall_back(fallback),
             }
@@ -419,54 +412,25 @@ impl Transfer<'_, '_, '_> {
         Ok((outcome, decision))
     }
 
-    /// What the server has of a file; `None` if it does not tell.
-    fn base_of(&self, id: FileId, size_bytes: u64) -> Option<BlockIndex> {
-        let job = self.job;
-        let blocks_max = plan::blocks_max(size_bytes);
-        match job
-            .server
-            .signature(job.folder, id, self.base_seq?, &SignatureRequest::default(), blocks_max)
-        {
-            Ok(signature) if signature.content_len_bytes() > 0 => Some(BlockIndex::new(signature)),
-            Ok(_) => None,
-            Err(error) => {
-                // Whatever it is, sending the file whole is right. A server that is older than this call, or is busy or gone, need not
-                // be asked for each of the other files.
-                let is_unknown =
-                    |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
-                if error.kind.is_transient() || error.problem.as_deref().is_some_and(is_unknown) {
-                    job.server_answers.set(false);
-                }
-                None
-            }
-        }
-    }
-
-    /// Sends what the server lacks of a file; `None` if the file is to be sent whole after all.
-    fn examined(
-        &mut self,
-        file: (NodeId, FileId, &Attributes),
-        base: &BlockIndex,
-        finder: Finder,
-    ) -> Result<Option<FileOutcome>> {
-        let (tree, cut, monitor) = (self.job.tree, self.cut.cut, self.job.monitor);
-        let (node, id, attributes) = file;
-        let file = Examined {
-            node,
-            id,
-            attributes,
-            base,
-            finder,
+    /// Sends what the server lacks of a file; why not, if the file is to be sent whole after all.
+    fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<FileOutcome, Fallback>> {
+        let Some(base_seq) = self.base_seq else {
+            return Ok(Err(Fallback::NoSignature));
         };
-        match send_examined(tree, cut, &file, &mut self.stream, &mut self.sums, monitor)? {
+        let place = Place {
+            job: self.job,
+            cut: self.cut.cut,
+            base_seq,
+        };
+        match send_examined(place, file, method, &mut self.stream, &mut self.sums)? {
             Examination::Sent(stats, found) => {
                 self.report.examined_files += 1;
                 self.report.hashed_bytes += found.examined_bytes;
                 self.report.found_bytes += found.copied_bytes;
-                Ok(Some(FileOutcome::Sent(stats)))
+                Ok(Ok(FileOutcome::Sent(stats)))
             }
-            Examination::Unreadable(error) => Ok(Some(FileOutcome::Unreadable(error))),
-            Examination::TooScattered => Ok(None),
+            Examination::Unreadable(error) => Ok(Ok(FileOutcome::Unreadable(error))),
+            Examination::Whole(fallback) => Ok(Err(fallback)),
         }
     }
 

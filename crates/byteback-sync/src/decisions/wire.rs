@@ -163,6 +163,8 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         DeltaMethod::Rsync => 3,
         DeltaMethod::Hash => 4,
         DeltaMethod::Full => 5,
+        DeltaMethod::Webr => 6,
+        DeltaMethod::Cdc => 7,
     };
     let fallback = match decision.fallback {
         None => 0,
@@ -206,6 +208,8 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             3 => DeltaMethod::Rsync,
             4 => DeltaMethod::Hash,
             5 => DeltaMethod::Full,
+            6 => DeltaMethod::Webr,
+            7 => DeltaMethod::Cdc,
             _ => return None,
         },
         cause: match cause {

@@ -1,6 +1,6 @@
 //! The calls of the API, one method each.
 
-use super::{Body, ClientOptions, GoOn, ServerClient, persist, read_json};
+use super::{Ask, Body, ClientOptions, GoOn, ServerClient, persist, read_json};
 use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::MAGIC;
@@ -9,7 +9,12 @@ use byteback_api::messages::{
     JoinResponse, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
 };
 use byteback_api::routes::Route;
-use byteback_api::{FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_DELTA, MEDIA_SIGNATURE, Seq, query};
+use byteback_api::{
+    FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_MATCHES,
+    MEDIA_SIGNATURE, Seq, query,
+};
+use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
+use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
 use std::io::{self, BufRead, BufReader, Read};
 use ureq::http;
@@ -293,20 +298,100 @@ impl ServerClient {
         parameters.extend(request.strong_names().map(|names| ("strong", names)));
         parameters.extend(request.strong_len_bytes.map(|len| ("strong_len", len.to_string())));
         let ask = self.ask(Route::Signature, &[folder.as_str(), &node.to_string()], &parameters);
+        self.stream_of(&ask, MEDIA_SIGNATURE, |stream| {
+            Signature::read(stream, blocks_max).map_err(|error| match error {
+                SignatureError::Io(error) => Broken::Connection(error),
+                // The head said how much was to come.
+                SignatureError::Truncated { .. } => Broken::cut_short(),
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
+    /// Lets the server look for the blocks of a new content in a file's contents at a moment. `signature` is the stream of the new
+    /// content's signature, which has so many bytes, in blocks of so many. The server reads through its contents before it answers.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
+    /// [`ServerErrorKind::Protocol`] for something that is no list of matches of this content.
+    pub fn matches(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        signature: &[u8],
+        new_len_bytes: u64,
+        block_len_bytes: u32,
+    ) -> Result<MatchList, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(Route::Matches, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        ask.body = Body::Bytes {
+            media: MEDIA_SIGNATURE,
+            bytes: signature,
+        };
+        self.stream_of(&ask, MEDIA_MATCHES, |stream| {
+            MatchList::read(stream, new_len_bytes, block_len_bytes).map_err(|error| match error {
+                MatchesError::Io(error) => Broken::Connection(error),
+                MatchesError::Truncated { .. } => Broken::cut_short(),
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
+    /// Lets the server look for the chunks of a new content in a file's contents at a moment; with `has_unproven`, long runs come without
+    /// strong checksums, for who proves the content as a whole. The server reads through its contents before it answers.
+    ///
+    /// # Errors
+    /// As [`Self::matches`].
+    pub fn chunks(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        list: &ChunkList,
+        has_unproven: bool,
+    ) -> Result<MatchAnswer, ServerError> {
+        let mut parameters = vec![("at", at.to_string())];
+        if has_unproven {
+            parameters.push(("unproven", "1".to_owned()));
+        }
+        let mut ask = self.ask(Route::Chunks, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        let mut bytes = Vec::new();
+        list.write_to(&mut bytes).map_err(|error| {
+            ServerError::protocol(&ask.name(), format!("the list of chunks cannot be told: {error}"))
+        })?;
+        ask.body = Body::Bytes {
+            media: MEDIA_CHUNKS,
+            bytes: &bytes,
+        };
+        self.stream_of(&ask, MEDIA_CHUNK_ANSWER, |stream| {
+            MatchAnswer::read(stream, list).map_err(|error| match error {
+                ChunkStreamError::Io { source, .. } => Broken::Connection(source),
+                ChunkStreamError::Truncated { .. } => Broken::cut_short(),
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
+    /// Sends a request, and reads the stream that answers it; what breaks on the way is asked for again.
+    fn stream_of<T>(
+        &self,
+        ask: &Ask<'_>,
+        media: &str,
+        read: impl Fn(BufReader<ureq::BodyReader<'static>>) -> Result<T, Broken>,
+    ) -> Result<T, ServerError> {
         persist(self.pauses(), &|_| true, || {
-            let response = self.send_once(&ask)?;
-            let media = response.headers().get(http::header::CONTENT_TYPE);
-            if media.is_none_or(|media| media.as_bytes() != MEDIA_SIGNATURE.as_bytes()) {
-                return Err(ServerError::protocol(&ask.name(), "what came is no signature"));
+            let response = self.send_once(ask)?;
+            let told = response.headers().get(http::header::CONTENT_TYPE);
+            if told.is_none_or(|told| told.as_bytes() != media.as_bytes()) {
+                return Err(ServerError::protocol(&ask.name(), format!("what came is no {media}")));
             }
             let stream = BufReader::with_capacity(1 << 16, response.into_body().into_reader());
-            Signature::read(stream, blocks_max).map_err(|error| match error {
-                SignatureError::Io(error) => ServerError::of_transport(&ask.name(), error.into()),
-                // The connection broke: the head said how much was to come.
-                SignatureError::Truncated { .. } => {
-                    ServerError::of_transport(&ask.name(), io::Error::from(io::ErrorKind::UnexpectedEof).into())
-                }
-                error => ServerError::protocol(&ask.name(), error.to_string()),
+            read(stream).map_err(|broken| match broken {
+                Broken::Connection(error) => ServerError::of_transport(&ask.name(), error.into()),
+                Broken::Content(what) => ServerError::protocol(&ask.name(), what),
             })
         })
     }
@@ -357,6 +442,20 @@ impl ServerClient {
             request: ask.name(),
             lines: BufReader::new(Box::new(response.into_body().into_reader())),
         })
+    }
+}
+
+/// Why a stream cannot be taken.
+enum Broken {
+    /// It did not come whole, and may come again.
+    Connection(io::Error),
+    /// It is something else, and will be again.
+    Content(String),
+}
+
+impl Broken {
+    fn cut_short() -> Self {
+        Self::Connection(io::ErrorKind::UnexpectedEof.into())
     }
 }
 

@@ -340,6 +340,8 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
         (DeltaChoice::Auto, DeltaMethod::Log, Cause::LogKnew),
         (DeltaChoice::Rsync, DeltaMethod::Rsync, Cause::Asked),
         (DeltaChoice::Hash, DeltaMethod::Hash, Cause::Asked),
+        (DeltaChoice::Webr, DeltaMethod::Webr, Cause::Asked),
+        (DeltaChoice::Cdc, DeltaMethod::Cdc, Cause::Asked),
         (DeltaChoice::Full, DeltaMethod::Full, Cause::Asked),
     ]
     .into_iter()
@@ -364,6 +366,8 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
         let literal_max = match method {
             DeltaMethod::Log => 3000,
             DeltaMethod::Full => len,
+            // Chunks have 12 KiB at most.
+            DeltaMethod::Cdc => 3000 + 3 * 12 * 1024,
             // Blocks have 1,000 bytes.
             _ => 3000 + 2 * 1000,
         };
@@ -386,6 +390,8 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
     for (choice, sent) in [
         (DeltaChoice::Hash, 900_000..=len + 200),
         (DeltaChoice::Rsync, 100..=3000),
+        (DeltaChoice::Webr, 100..=3000),
+        (DeltaChoice::Cdc, 100..=30_000),
     ] {
         bytes.splice(1000..1000, noise(4, 100));
         rig.tree.lock().write(file, 0, &bytes);
@@ -402,7 +408,7 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
     let seq = rig.seq();
     rig.backup().unwrap_err();
     assert_eq!(rig.seq(), seq);
-    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::Rsync);
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::Cdc);
     rig.cutter.heal();
     rig.backup().unwrap();
     assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::Full);

@@ -58,6 +58,10 @@ enum Delta {
     Rsync,
     /// Look for files in what the server has, by hashes of blocks in their places
     Hash,
+    /// Let the server look for blocks of files in what it has: least work here
+    Webr,
+    /// Compare chunks that the content itself delimits with those of what the server has
+    Cdc,
     /// Send files that changed as they are
     Full,
 }
@@ -68,6 +72,8 @@ impl From<Delta> for DeltaChoice {
             Delta::Auto => Self::Auto,
             Delta::Rsync => Self::Rsync,
             Delta::Hash => Self::Hash,
+            Delta::Webr => Self::Webr,
+            Delta::Cdc => Self::Cdc,
             Delta::Full => Self::Full,
         }
     }

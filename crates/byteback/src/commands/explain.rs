@@ -122,6 +122,10 @@ fn how(method: DeltaMethod) -> &'static str {
         DeltaMethod::Sums => "the file was read, and the blocks were sent that differ from the checksums kept here",
         DeltaMethod::Rsync => "the file was looked for in what the server had, by rolling checksums (rsync)",
         DeltaMethod::Hash => "the file was looked for in what the server had, by hashes of its blocks",
+        DeltaMethod::Webr => "the server looked for the file's blocks in what it had (WebR2sync+)",
+        DeltaMethod::Cdc => {
+            "the file was cut into chunks by its content, which were compared with those of what the server had"
+        }
         DeltaMethod::Full => "the whole file was sent",
     }
 }
@@ -144,7 +148,7 @@ fn because(decision: &Decision) -> String {
         None => return cause.to_owned(),
         Some(Fallback::TooShort) => "for so short a file the server is not asked",
         Some(Fallback::TooLong) => "servers do not check files as long as this",
-        Some(Fallback::NoSignature) => "the server gave no checksums of what it had",
+        Some(Fallback::NoSignature) => "the server told nothing of what it had",
         Some(Fallback::TooScattered) => "it consisted of too many pieces",
         Some(Fallback::ProofRefused) => "the server refused what its own checksums had led to",
     };

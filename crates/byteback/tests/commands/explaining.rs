@@ -42,6 +42,9 @@ fn each_way_is_told_with_its_reason() {
     for (delta, how, literal_max) in [
         ("rsync", "rolling checksums", 3000),
         ("hash", "hashes of its blocks", 3000),
+        ("webr", "the server looked for the file's blocks", 3000),
+        // Chunks have up to 12 KiB.
+        ("cdc", "cut into chunks by its content", 1000 + 3 * 12 * 1024),
         ("full", "the whole file", 300_000),
     ] {
         write();

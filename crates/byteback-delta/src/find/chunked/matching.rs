@@ -1,7 +1,6 @@
 //! What the end does that has the base: pairs chunks, and makes the strong checksums of what it paired.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::io;
 
 use crate::apply::Base;
@@ -97,6 +96,9 @@ fn is_like(list: &ChunkList, index: usize, chunk: Chunk) -> bool {
 /// are at most [`READS_PER_BASE`] times those of the base: what is paired beyond is left out. With parameters that take long runs
 /// unproven, nothing is read for these.
 ///
+/// The base is read from front to back, whatever the order of the new content: a list cannot make a base that is
+/// kept in compressed frames be decoded again and again.
+///
 /// # Errors
 /// If the base cannot be read.
 pub fn prove_matches(
@@ -107,64 +109,106 @@ pub fn prove_matches(
 ) -> io::Result<(MatchAnswer, u64)> {
     let hasher = params.hasher();
     let mut answer = MatchAnswer::new(params, new.len(), base.len_bytes()?);
+    let mut strong_of: BTreeMap<(u64, u64), Option<[u8; STRONG_LEN_MAX]>> = BTreeMap::new();
+    for stretch in runs.iter().flat_map(|run| Stretches::new(new, run, params)) {
+        if stretch.is_proven {
+            strong_of.insert((stretch.base_offset, stretch.len_bytes), None);
+        }
+    }
     let mut buffer: Vec<u8> = Vec::new();
-    let mut known: BTreeMap<(u64, u64), [u8; STRONG_LEN_MAX]> = BTreeMap::new();
     let mut read_bytes = 0;
     let read_bytes_max = answer.base_len_bytes().saturating_mul(READS_PER_BASE);
-    for run in runs {
-        let mut base_offset = run.base_offset;
-        let mut first_chunk = run.first_chunk;
-        let last = run.first_chunk + run.chunks;
-        if params.is_taken_unproven(run.chunks, new.kind()) {
-            answer.push(Segment {
-                first_chunk,
-                chunks: run.chunks,
-                base_offset,
-                strong: None,
-            });
-            continue;
+    for (&(base_offset, len_bytes), strong) in &mut strong_of {
+        if read_bytes + len_bytes > read_bytes_max {
+            break;
         }
-        while first_chunk < last {
-            let mut len_bytes = 0;
-            let mut chunks = 0;
-            while let Some(chunk) = new.get(first_chunk + chunks)
-                && first_chunk + chunks < last
-                && len_bytes < SEGMENT_LEN
-            {
-                len_bytes += chunk.range.len_bytes();
-                chunks += 1;
-            }
-            if chunks == 0 {
-                break;
-            }
-            let strong = match known.entry((base_offset, len_bytes)) {
-                Entry::Occupied(known) => Some(*known.get()),
-                Entry::Vacant(unknown) if read_bytes + len_bytes <= read_bytes_max => {
-                    // Less than a segment and a chunk.
-                    let len = len_bytes as usize;
-                    if buffer.len() < len {
-                        buffer.resize(len, 0);
-                    }
-                    let bytes = &mut buffer[..len];
-                    base.read_range(base_offset, bytes)?;
-                    read_bytes += len_bytes;
-                    Some(*unknown.insert(hasher.of(bytes)))
-                }
-                Entry::Vacant(_) => None,
-            };
-            if let Some(strong) = strong {
-                answer.push(Segment {
-                    first_chunk,
-                    chunks,
-                    base_offset,
-                    strong: Some(strong),
-                });
-            }
-            base_offset += len_bytes;
-            first_chunk += chunks;
+        // Less than a segment and a chunk.
+        let len = len_bytes as usize;
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        let bytes = &mut buffer[..len];
+        base.read_range(base_offset, bytes)?;
+        read_bytes += len_bytes;
+        *strong = Some(hasher.of(bytes));
+    }
+    for stretch in runs.iter().flat_map(|run| Stretches::new(new, run, params)) {
+        let strong = strong_of
+            .get(&(stretch.base_offset, stretch.len_bytes))
+            .copied()
+            .flatten()
+            .filter(|_| stretch.is_proven);
+        if strong.is_some() || !stretch.is_proven {
+            answer.push(Segment {
+                first_chunk: stretch.first_chunk,
+                chunks: stretch.chunks,
+                base_offset: stretch.base_offset,
+                strong,
+            });
         }
     }
     Ok((answer, read_bytes))
+}
+
+/// Chunks of a run that become one segment.
+struct Stretch {
+    first_chunk: usize,
+    chunks: usize,
+    base_offset: u64,
+    len_bytes: u64,
+    is_proven: bool,
+}
+
+/// The stretches of a run: all of it if it needs no proof, otherwise each as long as a segment.
+struct Stretches<'l> {
+    list: &'l ChunkList,
+    rest: ChunkRun,
+    is_proven: bool,
+}
+
+impl<'l> Stretches<'l> {
+    fn new(list: &'l ChunkList, run: &ChunkRun, params: MatchParams) -> Self {
+        Self {
+            list,
+            rest: *run,
+            is_proven: !params.is_taken_unproven(run.chunks, list.kind()),
+        }
+    }
+}
+
+impl Iterator for Stretches<'_> {
+    type Item = Stretch;
+
+    fn next(&mut self) -> Option<Stretch> {
+        let ChunkRun {
+            first_chunk,
+            chunks: left,
+            base_offset,
+        } = self.rest;
+        let (mut chunks, mut len_bytes) = (0, 0);
+        while chunks < left
+            && (len_bytes < SEGMENT_LEN || !self.is_proven)
+            && let Some(chunk) = self.list.get(first_chunk + chunks)
+        {
+            len_bytes += chunk.range.len_bytes();
+            chunks += 1;
+        }
+        if chunks == 0 {
+            return None;
+        }
+        self.rest = ChunkRun {
+            first_chunk: first_chunk + chunks,
+            chunks: left - chunks,
+            base_offset: base_offset + len_bytes,
+        };
+        Some(Stretch {
+            first_chunk,
+            chunks,
+            base_offset,
+            len_bytes,
+            is_proven: self.is_proven,
+        })
+    }
 }
 
 /// The chunks of a list by length and weak checksum: flat, linear probing, at most half full. Of equal ones, the first.

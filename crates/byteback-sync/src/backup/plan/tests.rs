@@ -6,7 +6,7 @@ fn known(log: LogSays) -> Known {
         log,
         size_bytes: 1 << 20,
         server_has: true,
-        server_answers: true,
+        answers: Answers::ALL,
         proof_refused: false,
     }
 }
@@ -50,6 +50,8 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
         for (choice, method) in [
             (DeltaChoice::Rsync, DeltaMethod::Rsync),
             (DeltaChoice::Hash, DeltaMethod::Hash),
+            (DeltaChoice::Webr, DeltaMethod::Webr),
+            (DeltaChoice::Cdc, DeltaMethod::Cdc),
             (DeltaChoice::Full, DeltaMethod::Full),
         ] {
             let asked = Known { choice, ..known(log) };
@@ -88,15 +90,41 @@ fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
     assert_eq!(plan(&of_size(EXAMINED_LEN_MIN), unasked).unwrap().fallback, None);
     assert_eq!(plan(&of_size(EXAMINED_LEN_MAX), unasked).unwrap().fallback, None);
     assert_eq!(fallback(of_size(EXAMINED_LEN_MAX + 1)), Fallback::TooLong);
-    let mute = Known {
-        server_answers: false,
-        ..rewritten
-    };
+    let mut answers = Answers::ALL;
+    answers.end();
+    let mute = Known { answers, ..rewritten };
     assert_eq!(fallback(mute), Fallback::NoSignature);
     let refused = Known {
         proof_refused: true,
-        server_answers: false,
+        answers,
         ..rewritten
     };
     assert_eq!(fallback(refused), Fallback::ProofRefused);
+}
+
+#[test]
+fn a_call_that_a_server_has_not_ends_what_needs_it_and_nothing_else() {
+    let methods = [
+        (DeltaChoice::Rsync, Call::Signature),
+        (DeltaChoice::Hash, Call::Signature),
+        (DeltaChoice::Webr, Call::Matches),
+        (DeltaChoice::Cdc, Call::Chunks),
+    ];
+    for lacking in [Call::Signature, Call::Matches, Call::Chunks] {
+        let mut answers = Answers::ALL;
+        answers.end_of(lacking);
+        for (choice, call) in methods {
+            let asked = Known {
+                choice,
+                answers,
+                ..known(LogSays::Rewritten)
+            };
+            let fallback = plan(&asked, unasked).unwrap().fallback;
+            assert_eq!(
+                fallback,
+                (call == lacking).then_some(Fallback::NoSignature),
+                "{choice:?}"
+            );
+        }
+    }
 }

@@ -1,0 +1,178 @@
+//! What finders find of a file, as delta records.
+//!
+//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a second record would refer to the result of
+//! the first, in which old bytes are overwritten. So literals that do not fit are first appended behind the old content, delta by delta;
+//! a last delta without literals then takes all pieces from there and from the old content. The intermediate contents exist only inside
+//! the batch. Memory: the literals of one record, and the list of extents, of which there are at most [`EXTENTS_MAX`].
+
+use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
+use super::super::part_stream::PartStream;
+use super::{Examined, Stop};
+use crate::decisions::Fallback;
+use byteback_api::batch::{ContentBase, ProofRecord};
+use byteback_api::{Attributes, Digest, FileId};
+use byteback_delta::find::ExtentSink;
+use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
+use byteback_extents::ByteRange;
+
+/// Most extents of one file that are kept; beyond, it is sent whole.
+const EXTENTS_MAX: usize = 1 << 18;
+
+/// Where an extent's bytes come from.
+#[derive(Clone, Copy)]
+enum Found {
+    /// From the server's version, from this offset on.
+    Copy(u64),
+    /// From the literals, after so many others.
+    Literal(u64),
+    Zero,
+}
+
+/// Takes what is found and makes delta records of it.
+pub(super) struct FoundFile<'a, 'scope, 'env> {
+    id: FileId,
+    attributes: &'a Attributes,
+    stream: &'a mut PartStream<'scope, 'env>,
+    base_len: u64,
+    /// Ascending, without gaps.
+    extents: Vec<(ByteRange, Found)>,
+    /// Literals that were not appended yet.
+    literals: Vec<u8>,
+    literals_len_max: usize,
+    /// Literals that deltas append to the old content.
+    appended: u64,
+    deltas: FileDeltas,
+}
+
+impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
+    /// Of a file that the server has in a version of `base_len` bytes, as it says.
+    pub(super) fn new(file: &Examined<'a>, base_len: u64, stream: &'a mut PartStream<'scope, 'env>) -> Self {
+        let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
+        Self {
+            id: file.id,
+            attributes: file.attributes,
+            stream,
+            base_len,
+            extents: Vec::new(),
+            literals: Vec::new(),
+            // At most 8 MiB.
+            literals_len_max: usize::try_from(literals_len_max).unwrap_or(usize::MAX),
+            appended: 0,
+            deltas: FileDeltas::default(),
+        }
+    }
+
+    fn push(&mut self, range: ByteRange, found: Found) -> Result<(), Stop> {
+        if let Some((last, of_last)) = self.extents.last_mut() {
+            let continues = match (*of_last, found) {
+                (Found::Copy(from), Found::Copy(next)) | (Found::Literal(from), Found::Literal(next)) => {
+                    from + last.len_bytes() == next
+                }
+                (Found::Zero, Found::Zero) => true,
+                _ => false,
+            };
+            if continues && last.end() == range.start() {
+                *last = last.hull(range);
+                return Ok(());
+            }
+        }
+        if self.extents.len() == EXTENTS_MAX {
+            return Err(Stop::Fallback(Fallback::TooScattered));
+        }
+        self.extents.push((range, found));
+        Ok(())
+    }
+
+    /// A delta that appends the gathered literals to the old content and what was appended before.
+    fn append(&mut self) -> Result<(), Stop> {
+        if self.literals.is_empty() {
+            return Ok(());
+        }
+        let id = self.id;
+        let old_len = self.base_len + self.appended;
+        let new_len = old_len + len_u64(self.literals.len());
+        let write = || -> Result<_, WriteError> {
+            let mut writer = DeltaWriter::new(Vec::new(), old_len, new_len, WriterOptions::default())?;
+            writer.literal_bytes(old_len, &self.literals)?;
+            writer.finish()
+        };
+        let (bytes, stats) = write().map_err(|error| unusable(id, error))?;
+        self.appended += len_u64(self.literals.len());
+        self.literals.clear();
+        self.deltas.push(self.stream, id, bytes, stats.literal_bytes)?;
+        Ok(())
+    }
+
+    /// Adds the last delta, the file's record, and what proves them.
+    pub(super) fn finish(mut self, digest: Digest, has_copies: bool) -> Result<FileStats, Stop> {
+        if self.appended > 0 {
+            self.append()?;
+        }
+        let id = self.id;
+        let (bytes, literal_bytes) = self.last_delta().map_err(|error| unusable(id, error))?;
+        self.deltas.push(self.stream, id, bytes, literal_bytes)?;
+        let stats = self
+            .deltas
+            .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
+        if has_copies {
+            self.stream.proof(&ProofRecord { id, digest, sums: None })?;
+        }
+        Ok(stats)
+    }
+
+    /// The delta that puts the content together.
+    fn last_delta(&self) -> Result<(Vec<u8>, u64), WriteError> {
+        let options = WriterOptions {
+            copies: true,
+            ..WriterOptions::default()
+        };
+        let old_len = self.base_len + self.appended;
+        let mut writer = DeltaWriter::new(Vec::new(), old_len, self.attributes.size, options)?;
+        for (range, found) in &self.extents {
+            match *found {
+                Found::Copy(from) if from == range.start() => {}
+                Found::Copy(from) => writer.copy(*range, from)?,
+                Found::Literal(before) if self.appended > 0 => writer.copy(*range, self.base_len + before)?,
+                Found::Literal(before) => {
+                    let rest = usize::try_from(before)
+                        .ok()
+                        .and_then(|before| self.literals.get(before..));
+                    writer.literal(*range, rest.unwrap_or_default())?;
+                }
+                Found::Zero => writer.zero(*range)?,
+            }
+        }
+        let (bytes, stats) = writer.finish()?;
+        Ok((bytes, stats.literal_bytes))
+    }
+}
+
+impl ExtentSink for FoundFile<'_, '_, '_> {
+    type Error = Stop;
+
+    fn literal(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), Stop> {
+        let before = self.appended + len_u64(self.literals.len());
+        if let Some(range) = ByteRange::from_offset_len(offset, len_u64(bytes.len())) {
+            self.push(range, Found::Literal(before))?;
+        }
+        while !bytes.is_empty() {
+            // Only when more come: what just fits needs no delta of its own.
+            if self.literals.len() == self.literals_len_max {
+                self.append()?;
+            }
+            let room = self.literals_len_max - self.literals.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.literals.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Stop> {
+        self.push(range, Found::Copy(base_offset))
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), Stop> {
+        self.push(range, Found::Zero)
+    }
+}

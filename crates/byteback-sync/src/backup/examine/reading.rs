@@ -1,0 +1,133 @@
+//! Reads the content of a file at the cut: all of it, with what is made of every byte on the way, or some ranges of it.
+
+use super::super::content::{Failure, len_u64};
+use super::super::trim::{BlockSums, Gathering};
+use super::{Examined, Place, Stop, disorder};
+use crate::monitor::{Event, check_cancelled};
+use byteback_api::Digest;
+use byteback_control::{ErrorKind, Piece, ServiceError};
+use byteback_delta::ContentDigest;
+use byteback_extents::ByteRange;
+use byteback_oplog::NodeId;
+
+/// Most ranges of one request to the tree.
+const RANGES_PER_READ_MAX: usize = 4096;
+
+/// What was made of a whole content while it was read.
+pub(super) struct WholeContent {
+    /// What proves it.
+    pub(super) digest: Digest,
+    /// Its bytes that are in no hole.
+    pub(super) data_bytes: u64,
+    gathering: Gathering,
+}
+
+impl WholeContent {
+    /// The file is in the batch.
+    pub(super) fn end(self, sums: &mut BlockSums<'_>) {
+        self.gathering.end(sums);
+    }
+}
+
+/// Reads all of a file, in order; `take` gets each piece.
+pub(super) fn read_whole(
+    place: Place<'_>,
+    file: &Examined<'_>,
+    sums: &mut BlockSums<'_>,
+    take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
+) -> Result<WholeContent, Stop> {
+    let len = file.attributes.size;
+    let mut digest = ContentDigest::new(len);
+    let mut gathering = Gathering::of_file(sums, file.node, len);
+    let mut data_bytes = 0;
+    read_ranges(place, file.node, ByteRange::new(0, len).into_iter(), &mut |piece| {
+        gathering.piece(piece, sums)?;
+        match piece {
+            Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+            Piece::Data { bytes, .. } => {
+                data_bytes += len_u64(bytes.len());
+                digest.push(bytes);
+            }
+        }
+        take(piece)
+    })?;
+    let digest = digest.finish().ok_or_else(|| disorder("not all came"))?;
+    Ok(WholeContent {
+        digest: Digest(digest),
+        data_bytes,
+        gathering,
+    })
+}
+
+/// Reads ranges of a file, ascending and apart from each other; `take` gets each piece.
+pub(super) fn read_ranges(
+    place: Place<'_>,
+    node: NodeId,
+    ranges: impl Iterator<Item = ByteRange>,
+    take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mut ranges = ranges.peekable();
+    let mut some = Vec::new();
+    while ranges.peek().is_some() {
+        some.clear();
+        some.extend(ranges.by_ref().take(RANGES_PER_READ_MAX));
+        read_some(place, node, &some, take)?;
+    }
+    Ok(())
+}
+
+fn read_some(
+    place: Place<'_>,
+    node: NodeId,
+    ranges: &[ByteRange],
+    take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let monitor = place.job.monitor;
+    let asked: Vec<(u64, u64)> = ranges.iter().map(|range| (range.start(), range.len_bytes())).collect();
+    let mut left = ranges.iter();
+    let mut rest = left.next().copied();
+    // An error of our own has to pass through the service; it waits here meanwhile.
+    let mut own_error = None;
+    let read = place.job.tree.read(place.cut, node, &asked, &mut |piece| {
+        let taken = check_cancelled(monitor).map_err(Stop::from).and_then(|()| {
+            let (offset, len) = match piece {
+                Piece::Hole(range) => (range.start(), range.len_bytes()),
+                Piece::Data { offset, bytes } => (offset, len_u64(bytes.len())),
+            };
+            let came = ByteRange::from_offset_len(offset, len);
+            let (Some(expected), Some(came)) = (rest, came) else {
+                return Err(disorder(&format!("{len} at {offset}, expected none")));
+            };
+            if came.start() != expected.start() || came.end() > expected.end() {
+                let expected = expected.start();
+                return Err(disorder(&format!("{len} at {offset}, expected at {expected}")));
+            }
+            rest = ByteRange::new(came.end(), expected.end()).or_else(|| left.next().copied());
+            if let Piece::Data { .. } = piece {
+                monitor.event(Event::BytesRead(len));
+            }
+            take(piece)
+        });
+        taken.map_err(|error| {
+            own_error = Some(error);
+            ServiceError::new(ErrorKind::Protocol, "the file is given up")
+        })
+    });
+    if let Some(error) = own_error {
+        return Err(error);
+    }
+    if let Err(error) = read {
+        return Err(Stop::Failure(match error.kind {
+            ErrorKind::Node => Failure::File(error),
+            _ => Failure::All(error.into()),
+        }));
+    }
+    match rest {
+        None => Ok(()),
+        Some(rest) => Err(disorder(&format!(
+            "an end at {}, expected at {}",
+            rest.start(),
+            rest.end()
+        ))),
+    }
+}

@@ -1,0 +1,82 @@
+//! By the server's signature: rsync's way, and hashes of blocks at multiples of their length. The content is read once.
+
+use super::super::part_stream::PartStream;
+use super::super::trim::BlockSums;
+use super::found::FoundFile;
+use super::reading::read_whole;
+use super::{Call, Examined, Finding, Place, Stop, blocks_max};
+use crate::decisions::Fallback;
+use byteback_control::Piece;
+use byteback_delta::find::{BlockIndex, ExtentSink, FindStats, FixedFinder, RollingFinder};
+use byteback_delta::signature::SignatureRequest;
+
+/// Where blocks of the server's version are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// At any offset.
+    Rolling,
+    /// At multiples of their length.
+    Fixed,
+}
+
+pub(super) fn find(
+    place: Place<'_>,
+    file: &Examined<'_>,
+    way: Way,
+    stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
+) -> Finding {
+    let job = place.job;
+    let blocks_max = blocks_max(file.attributes.size);
+    let request = SignatureRequest::default();
+    let signature = job
+        .server
+        .signature(job.folder, file.id, place.base_seq, &request, blocks_max);
+    let signature = place.answered(Call::Signature, signature)?;
+    if signature.content_len_bytes() == 0 {
+        return Err(Stop::Fallback(Fallback::NoSignature));
+    }
+    let base = BlockIndex::new(signature);
+    let sink = FoundFile::new(file, base.signature().content_len_bytes(), stream);
+    let mut finder = match way {
+        Way::Rolling => Looking::Rolling(RollingFinder::new(&base, sink)),
+        Way::Fixed => Looking::Fixed(FixedFinder::new(&base, sink)),
+    };
+    let content = read_whole(place, file, sums, &mut |piece| match piece {
+        Piece::Hole(range) => finder.push_hole(range.len_bytes()),
+        Piece::Data { bytes, .. } => finder.push(bytes),
+    })?;
+    let (found_file, found) = finder.finish()?;
+    let stats = found_file.finish(content.digest, found.copied_bytes > 0)?;
+    content.end(sums);
+    Ok((stats, found))
+}
+
+/// A finder at work.
+enum Looking<'i, S> {
+    Rolling(RollingFinder<'i, S>),
+    Fixed(FixedFinder<'i, S>),
+}
+
+impl<S: ExtentSink> Looking<'_, S> {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.push(bytes),
+            Self::Fixed(finder) => finder.push(bytes),
+        }
+    }
+
+    fn push_hole(&mut self, len_bytes: u64) -> Result<(), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.push_hole(len_bytes),
+            Self::Fixed(finder) => finder.push_hole(len_bytes),
+        }
+    }
+
+    fn finish(self) -> Result<(S, FindStats), S::Error> {
+        match self {
+            Self::Rolling(finder) => finder.finish(),
+            Self::Fixed(finder) => finder.finish(),
+        }
+    }
+}
