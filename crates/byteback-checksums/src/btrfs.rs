@@ -37,7 +37,7 @@
 //! is not used: sectors without a checksum come as undefined bytes from it as far as is known, and no kernel to test on was at hand. With
 //! the format's experimental second extent tree there are several checksum trees; sectors of others than the first are unknown.
 
-mod items;
+pub(crate) mod items;
 mod kernel;
 mod scan;
 

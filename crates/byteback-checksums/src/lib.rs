@@ -10,6 +10,8 @@
 
 mod backend;
 pub mod btrfs;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod kept;
 pub mod source;
 mod store;

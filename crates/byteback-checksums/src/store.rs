@@ -205,9 +205,9 @@ pub(crate) fn number(meta: &impl ReadableTable<&'static str, &'static [u8]>, nam
 }
 
 /// Checksums of some blocks of a chunk, ascending by their index in it.
-type Entries = Vec<(u8, Sum)>;
+pub(crate) type Entries = Vec<(u8, Sum)>;
 
-fn encode(key: (u64, u64), entries: &Entries) -> Vec<u8> {
+pub(crate) fn encode(key: (u64, u64), entries: &Entries) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entries.len() * ENTRY_LEN + 4);
     for (index, sum) in entries {
         bytes.push(*index);
@@ -218,7 +218,7 @@ fn encode(key: (u64, u64), entries: &Entries) -> Vec<u8> {
 }
 
 /// Nothing for what is damaged.
-fn decode(key: (u64, u64), bytes: &[u8]) -> Entries {
+pub(crate) fn decode(key: (u64, u64), bytes: &[u8]) -> Entries {
     let Some((body, stored)) = bytes.split_last_chunk::<4>() else {
         return Entries::new();
     };
@@ -233,7 +233,7 @@ fn decode(key: (u64, u64), bytes: &[u8]) -> Entries {
     entries.collect()
 }
 
-fn crc((file, chunk): (u64, u64), body: &[u8]) -> u32 {
+pub(crate) fn crc((file, chunk): (u64, u64), body: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&file.to_le_bytes()), &chunk.to_le_bytes());
     crc32c::crc32c_append(crc, body)
 }

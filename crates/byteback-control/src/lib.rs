@@ -18,6 +18,8 @@
 mod client;
 mod frame;
 mod leaves;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod messages;
 mod server;
 mod service;

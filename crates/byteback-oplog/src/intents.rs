@@ -39,7 +39,7 @@ use crate::ids::NodeId;
 
 pub(crate) const FILE_NAME: &str = "intents";
 
-const SECTOR_BYTES: usize = 512;
+pub(crate) const SECTOR_BYTES: usize = 512;
 const INTENT_BYTES: usize = 32;
 const HEAD_MAGIC: &[u8; 8] = b"BBINTENT";
 const RECORD_MAGIC: u32 = 0x544e_4942; // "BINT"
@@ -300,7 +300,7 @@ fn encode_head(half_sectors: u64) -> [u8; SECTOR_BYTES] {
     head
 }
 
-fn encode(node: NodeId, generation: Generation) -> [u8; INTENT_BYTES] {
+pub(crate) fn encode(node: NodeId, generation: Generation) -> [u8; INTENT_BYTES] {
     let mut record = [0; INTENT_BYTES];
     record[..8].copy_from_slice(&node.0.to_le_bytes());
     record[8..16].copy_from_slice(&generation.0.to_le_bytes());

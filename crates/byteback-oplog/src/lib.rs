@@ -28,6 +28,8 @@ mod damage;
 mod database;
 mod error;
 mod file_marks;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod held;
 mod ids;
 mod intents;

@@ -21,6 +21,8 @@ pub mod collect;
 mod compact;
 pub mod content;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod layer;
 pub mod model;
 mod paths;

@@ -18,7 +18,7 @@
 //! A number that the catalog ever referred to is never used twice. What this does not do: interpret frames, count references, compact.
 
 mod files;
-mod format;
+pub(crate) mod format;
 
 use crate::error::StoreError;
 use byteback_delta::Codec;

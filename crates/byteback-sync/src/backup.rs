@@ -24,7 +24,7 @@
 
 mod content;
 mod examine;
-mod note;
+pub(crate) mod note;
 mod part_stream;
 mod plan;
 mod report;

@@ -9,6 +9,8 @@
 //! *Nothing depends on it.* It is written without waiting for the disk, and whatever cannot be read is not known; a backup that cannot
 //! write it goes on. After a tear (the machine stopped), the torn file is set aside as the old one and a new one begins.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod wire;
 
 use std::io;

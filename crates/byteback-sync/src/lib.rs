@@ -21,6 +21,8 @@ pub mod decisions;
 mod error;
 mod export_delta;
 mod file_change;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod listing;
 mod monitor;
 mod path_list;

@@ -30,6 +30,8 @@
 //! What this does not do: attributes (owner, mode, times), directories, symlinks; files without a name.
 
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod journal;
 mod name_history;
 mod node_history;

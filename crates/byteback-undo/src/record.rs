@@ -213,7 +213,7 @@ pub(crate) fn decode(head: &[u8]) -> Option<Framed> {
         },
         _ => return None,
     };
-    if kind != 2 && data_len != 0 {
+    if (kind != 2 && data_len != 0) || (!matches!(kind, 3 | 5) && tail_len != 0) {
         return None;
     }
     let data_at = len as u64;

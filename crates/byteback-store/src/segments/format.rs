@@ -20,7 +20,7 @@ pub(super) const MAGIC: [u8; 7] = *b"BYBSEGM";
 pub(super) const VERSION: u8 = 1;
 const MARK: [u8; 4] = *b"FRAM";
 
-pub(super) fn segment_header(number: u64) -> Vec<u8> {
+pub(crate) fn segment_header(number: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(VERSION);
     bytes.extend_from_slice(&number.to_le_bytes());
@@ -33,7 +33,7 @@ pub(super) fn segment_header(number: u64) -> Vec<u8> {
 ///
 /// A header that does not agree with its own checksum says nothing: the frames behind it have checksums of their own, and
 /// must not be lost with it.
-pub(super) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
+pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
     let [fields @ .., _, _, _, _] = header;
     let [.., a, b, c, d] = header;
     if !fields.starts_with(&MAGIC) || crc32c::crc32c(fields) != u32::from_le_bytes([*a, *b, *c, *d]) {
@@ -49,7 +49,7 @@ pub(super) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(),
 }
 
 /// Appends a frame's record to `out`.
-pub(super) fn put_frame(codec: u8, raw_len: u32, stored_len: u32, stored: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_frame(codec: u8, raw_len: u32, stored_len: u32, stored: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&MARK);
     out.extend_from_slice(&[codec, 0, 0, 0]);
@@ -62,7 +62,7 @@ pub(super) fn put_frame(codec: u8, raw_len: u32, stored_len: u32, stored: &[u8],
 }
 
 /// Compares a frame's record with what refers to it; the error says what is wrong.
-pub(super) fn check_frame(record: &[u8], frame: &FrameRef) -> Result<(), &'static str> {
+pub(crate) fn check_frame(record: &[u8], frame: &FrameRef) -> Result<(), &'static str> {
     let (header, stored) = record.split_first_chunk::<24>().ok_or("the frame is cut off")?;
     let (checked, crc) = header.split_last_chunk::<4>().ok_or("the frame is cut off")?;
     if crc32c::crc32c(checked) != u32::from_le_bytes(*crc) {

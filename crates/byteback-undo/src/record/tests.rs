@@ -97,3 +97,17 @@ fn the_bytes_are_those_of_the_document() {
         "29d4271ab7020000000000004cbb719a080706050403020107000000000000000a0000000000000005000000000000000000000000000000050000000000000068656c6c6f000000"
     );
 }
+
+/// Found by fuzzing: a session with a name was read as a session.
+#[test]
+fn a_tail_where_the_kind_has_none_is_damage() {
+    for (record, data) in all() {
+        let has_name = matches!(record, Record::Name { .. } | Record::NameBarrier { .. });
+        let mut bytes = record.encode(1, data);
+        bytes.splice(HEADER_LEN_BYTES.., *b"a name\0\0");
+        bytes[8..12].copy_from_slice(&6_u32.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[4..]).to_le_bytes();
+        bytes[..4].copy_from_slice(&crc);
+        assert_eq!(decode(&bytes).is_some(), has_name, "{record:?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! All finders: whatever base and new content are, what they find makes the new content, in memory and as a stream.
+#![no_main]
+
+use byteback_delta::chunks::{ChunkParams, MatchAnswer, MatchParams, list_chunks, list_chunks_with_crcs};
+use byteback_delta::crc::{BlockCrcs, CrcKind, CrcList, LastBlock, RangeCrcs};
+use byteback_delta::find::{
+    BlockIndex, ChunkFinder, CrcSums, FixedFinder, FoundExtents, Known, MatchedContent, ReverseFinder, RollingFinder,
+    SumKind, SumLayout, SumList, find_local, find_sky, match_chunks, prove_matches,
+};
+use byteback_delta::signature::{Signature, SignatureParams};
+use byteback_delta::strong::{StrongHasher, StrongKind};
+use byteback_delta::weak::WeakKind;
+use byteback_fuzz::contents::{self, Input, base_and_new, compose, through_a_delta};
+
+byteback_fuzz::target!(check, seeds);
+
+fn check(data: &[u8]) {
+    let mut input = Input(data);
+    let (finder, block_len, piece_len) = (input.byte(), input.byte(), input.number() % 5000 + 1);
+    let block_len = [1, 7, 64, 700, 4096, 8192][usize::from(block_len) % 6];
+    let known = input.byte();
+    let (base, new) = base_and_new(&mut input);
+    let found = match finder % 6 {
+        0 | 1 => by_signature(&base, &new, block_len, piece_len, finder % 6 == 0),
+        2 => reverse(&base, &new, block_len),
+        3 => chunked(&base, &new, piece_len, known),
+        4 => sky(&base, &new, block_len, known),
+        _ => {
+            let Ok((found, _)) = find_local(&base[..], &new[..], FoundExtents::default()) else {
+                unreachable!()
+            };
+            found
+        }
+    };
+    assert!(
+        compose(&base, &found) == new,
+        "what is found does not make the new content"
+    );
+    assert!(
+        through_a_delta(&base, &found, new.len()) == new,
+        "the stream does not make the new content"
+    );
+}
+
+fn params(block_len_bytes: u32, weak: WeakKind, strong: StrongKind) -> SignatureParams {
+    SignatureParams {
+        block_len_bytes,
+        weak,
+        strong,
+        strong_len_bytes: 32,
+        seed: 42,
+    }
+}
+
+fn by_signature(base: &[u8], new: &[u8], block_len: u32, piece_len: usize, is_rolling: bool) -> FoundExtents {
+    let params = params(block_len, WeakKind::Rsync, StrongKind::Blake3);
+    let index = BlockIndex::new(Signature::of(base, params));
+    let mut rolling = RollingFinder::new(&index, FoundExtents::default());
+    let mut fixed = FixedFinder::new(&index, FoundExtents::default());
+    for piece in new.chunks(piece_len) {
+        let Ok(()) = match is_rolling {
+            true => rolling.push(piece),
+            false => fixed.push(piece),
+        };
+    }
+    let finished = match is_rolling {
+        true => rolling.finish(),
+        false => fixed.finish(),
+    };
+    let Ok((found, _)) = finished;
+    found
+}
+
+fn reverse(base: &[u8], new: &[u8], block_len: u32) -> FoundExtents {
+    let params = params(block_len, WeakKind::Rsync, StrongKind::Blake3);
+    let index = BlockIndex::new(Signature::of(new, params));
+    let mut finder = ReverseFinder::new(&index);
+    finder.push(base);
+    let (list, _) = finder.finish();
+    let mut content = MatchedContent::new(&list, FoundExtents::default());
+    for range in list.missing() {
+        let bytes = &new[range.start() as usize..range.end() as usize];
+        content.push(range.start(), bytes).expect("it is missing");
+    }
+    content.finish().expect("all of it came").0
+}
+
+fn chunked(base: &[u8], new: &[u8], piece_len: usize, known: u8) -> FoundExtents {
+    let params = match known % 2 {
+        0 => ChunkParams::new(64, 256, 512).expect("lengths of chunks"),
+        _ => ChunkParams::for_content(new.len() as u64),
+    };
+    let (list, _) = list_chunks(new, None, params, CrcKind::Crc32c).expect("it is in memory");
+    if known & 2 != 0 {
+        // As SkySync-C lists them, from the CRCs of aligned blocks.
+        let blocks = CrcList::of(new, CrcKind::Crc32c, 4096, LastBlock::ZeroPadded);
+        let mut crcs = RangeCrcs::new(blocks);
+        let (from_crcs, _) = list_chunks_with_crcs(new, None, params, &mut crcs).expect("it is in memory");
+        assert_eq!(from_crcs, list, "from CRCs of blocks, another list comes");
+    }
+    let (of_base, _) = list_chunks(base, None, params, CrcKind::Crc32c).expect("it is in memory");
+    let runs = match_chunks(&list, &of_base);
+    let (answer, _) = prove_matches(&list, &runs, base, MatchParams::new(7)).expect("it is in memory");
+    let mut bytes = Vec::new();
+    answer.write_to(&list, &mut bytes).expect("memory");
+    let answer = MatchAnswer::read(&bytes[..], &list).expect("ours");
+    let mut finder = ChunkFinder::new(&list, &answer, FoundExtents::default());
+    for piece in new.chunks(piece_len) {
+        let Ok(()) = finder.push(piece);
+    }
+    let Ok((found, _)) = finder.finish();
+    found
+}
+
+/// With CRCs and strong checksums of some blocks of the new content; `known` says of which.
+fn sky(base: &[u8], new: &[u8], block_len: u32, known: u8) -> FoundExtents {
+    let signature = Signature::of(
+        base,
+        params(block_len, WeakKind::Crc32cPadded, StrongKind::Sha256Padded),
+    );
+    let is_known = |block: u64, shift: u8| known >> (shift + (block % 3) as u8) & 1 == 0;
+    let all = CrcList::of(new, CrcKind::Crc32c, block_len, LastBlock::ZeroPadded);
+    let mut all = all;
+    let mut crcs = CrcList::new(all.layout());
+    for block in 0..all.layout().blocks() {
+        let crc = all.crc(block).filter(|_| is_known(block, 0));
+        // A wrong CRC costs time, and nothing else.
+        crcs.push(crc.map(|crc| crc ^ u64::from(known & 0x80 != 0)));
+    }
+    let hasher = StrongHasher::for_blocks(StrongKind::Sha256Padded, 0, block_len as usize);
+    let mut strong = SumList::new(SumLayout {
+        kind: SumKind::Sha256,
+        sum_len_bytes: 32,
+        block_len_bytes: block_len,
+        content_len_bytes: new.len() as u64,
+        last: LastBlock::ZeroPadded,
+    });
+    for (block, bytes) in (0..).zip(new.chunks(block_len as usize)) {
+        strong.push(is_known(block, 3).then_some(&hasher.of(bytes)[..]));
+    }
+    let known = Known {
+        crcs: Some(CrcSums(crcs)),
+        strong: (known & 0x40 == 0).then_some(strong),
+    };
+    let len = new.len() as u64;
+    let Ok((found, stats)) = find_sky(&signature, known, new, len, FoundExtents::default()) else {
+        unreachable!()
+    };
+    assert_eq!(stats.read_bytes + stats.unread_bytes, len);
+    found
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    (0..6)
+        .flat_map(|finder| contents::seeds(&[finder, 2 + finder % 3, 3, 0, finder * 9]))
+        .collect()
+}
