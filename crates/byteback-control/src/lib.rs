@@ -17,9 +17,9 @@
 
 mod client;
 mod frame;
-mod leaves;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod leaves;
 mod messages;
 mod server;
 mod service;
