@@ -136,7 +136,10 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             })
         }
-        Route::Metrics => Ok(text("text/plain; version=0.0.4", call.shared.metrics.to_text())),
+        Route::Metrics => {
+            let metrics = call.shared.metrics.to_text(call.shared.store.sums_cost());
+            Ok(text("text/plain; version=0.0.4", metrics))
+        }
         Route::OpenApi => Ok(text("application/json", byteback_api::openapi::DOCUMENT.to_owned())),
         Route::Join => join(call).await,
         Route::Folders => listing::folders(call).await,

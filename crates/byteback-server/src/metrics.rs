@@ -1,6 +1,7 @@
 //! Counters of the server, told in Prometheus' text format. None of them carries a folder's or a file's name.
 
 use byteback_api::routes::Route;
+use byteback_store::sums::SumsCost;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +83,7 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self, sums: SumsCost) -> String {
         let mut out = String::new();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let open = load(&self.connections_opened).saturating_sub(load(&self.connections_closed));
@@ -129,6 +130,30 @@ impl Metrics {
                 "counter",
                 "Bytes of stored contents in which blocks or chunks of others were looked for.",
                 load(&self.searched_bytes),
+            ),
+            (
+                "signature_read_bytes_total",
+                "counter",
+                "Bytes of contents read for signatures.",
+                sums.signature_read_bytes,
+            ),
+            (
+                "signature_unread_bytes_total",
+                "counter",
+                "Bytes of contents not read for signatures: their checksums were kept, or they are holes.",
+                sums.signature_unread_bytes,
+            ),
+            (
+                "proof_read_bytes_total",
+                "counter",
+                "Bytes of contents read to compare them with proofs.",
+                sums.proof_read_bytes,
+            ),
+            (
+                "proof_unread_bytes_total",
+                "counter",
+                "Bytes of contents compared with proofs without reading them: their checksums were kept, or they are holes.",
+                sums.proof_unread_bytes,
             ),
             (
                 "unauthorized_total",

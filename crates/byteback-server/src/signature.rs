@@ -1,4 +1,4 @@
-//! The signature of a stored content: a short request that reads and hashes all of it.
+//! The signature of a stored content: a short request that may read and hash all of it (but for what the store keeps, `byteback_store::sums`).
 //!
 //! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away ends at its next chunk. Memory is a
 //! few decoded frames and a group of checksums, whatever the length. The stream's length is known before it is made and stands in

@@ -7,7 +7,8 @@
 //!
 //! Order: (1) literals of the last piece are synced; (2) proofs are compared (`prove`), outside of the transaction, as that reads whole
 //! contents; (3) the transaction refers to them, applies, removes the staged
-//! parts, and commits. A crash before the commit leaves the staged parts as they were.
+//! parts, and commits; (4) checksums that were made for proofs are kept (`sums`). A crash before the commit leaves the staged parts
+//! as they were, one after it at most loses checksums.
 //!
 //! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
 //! came first. Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
@@ -89,10 +90,10 @@ impl Store {
         }
         let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
         if let Some(proven) = &proven
-            && *proven != parts
+            && proven.parts != parts
         {
             // Somebody staged one of them anew meanwhile: it may be another one.
-            let missing = (1..).zip(proven.iter().zip(&parts));
+            let missing = (1..).zip(proven.parts.iter().zip(&parts));
             let missing = missing.filter(|(_, (before, now))| before != now);
             return Err(StoreError::PartsMissing {
                 missing: missing.map(|(part, _)| part).take(MISSING_MAX).collect(),
@@ -116,6 +117,10 @@ impl Store {
         let row = apply.finish()?;
         catalog.delete_staged_parts(last.key)?;
         catalog.commit()?;
+        for rows in proven.into_iter().flat_map(|proven| proven.kept) {
+            // What is not kept is made anew; the batch is applied.
+            let _ = rows.write_committed(self);
+        }
         Ok(applied(&row, false))
     }
 }

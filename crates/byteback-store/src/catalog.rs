@@ -135,6 +135,19 @@ pub struct StagedPartRow {
     pub created_ns: i64,
 }
 
+/// What is kept of one file: its sums of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumsRow {
+    /// Number of the leaves' kind.
+    pub kind: u8,
+    /// When they were last used, ns since the Unix epoch.
+    pub used_ns: i64,
+    /// Bytes of its rows.
+    pub len_bytes: u64,
+    /// The highest number of a row.
+    pub last_chunk: Option<u64>,
+}
+
 /// Whose batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BatchKey {
@@ -215,6 +228,12 @@ pub trait CatalogRead {
     fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError>;
     /// Segments that the catalog knows, by number.
     fn known_segments(&self) -> Result<Vec<u64>, StoreError>;
+    /// The row of kept sums with this number.
+    fn sum_chunk(&self, node: i64, kind: u8, chunk: u64) -> Result<Option<Vec<u8>>, StoreError>;
+    /// What is kept of a file, by kind.
+    fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError>;
+    /// Bytes of all rows of kept sums.
+    fn sums_len(&self) -> Result<u64, StoreError>;
     /// The device whose token has this hash.
     fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError>;
     /// Whether any device or join token exists.
@@ -277,6 +296,13 @@ pub trait CatalogWrite: CatalogRead {
     fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError>;
     /// Removes the parts of batches whose newest part was staged before; answers how many.
     fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError>;
+    /// Keeps sums: adds or replaces rows, and notes that they were used. There may be no rows.
+    fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError>;
+    /// Removes a file's rows of kept sums from a number on.
+    fn delete_sums(&self, node: i64, kind: u8, from_chunk: u64) -> Result<(), StoreError>;
+    /// Removes at most so many rows of kept sums, those that were not used for longest, of another file than this one or of another
+    /// kind; answers how many bytes they had.
+    fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError>;
     /// Adds a join token.
     fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError>;
     /// Uses up a join token that is valid at `now_ns`; answers whether it was.

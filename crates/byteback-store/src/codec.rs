@@ -135,6 +135,13 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
+    /// So many bytes without their number.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], StoreError> {
+        let (value, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.damaged())?;
+        self.rest = rest;
+        Ok(value)
+    }
+
     fn option(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(if self.u8()? == 0 {
             None

@@ -7,7 +7,8 @@
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`, `compact` extents laid over
 //! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back;
-//! [`signature`], [`search`] what helps to find a change; [`token`] who may ask; `collect` what is thrown away.
+//! [`signature`], [`search`] what helps to find a change; [`sums`] checksums that are kept for that; [`token`] who may ask;
+//! `collect` what is thrown away.
 //!
 //! Order of durable steps: segments are written and synced, then one catalog transaction refers to them, deletion
 //! comes last. A crash between them leaves bytes that nothing refers to; they are collected at the next start.
@@ -34,6 +35,7 @@ pub mod segments;
 pub mod signature;
 pub mod stage;
 mod store;
+pub mod sums;
 pub mod token;
 pub mod verify;
 

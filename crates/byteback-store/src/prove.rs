@@ -5,7 +5,11 @@
 //! the digest of what it has, and here the new contents are read as they would be after the batch and compared: the stored layers of the
 //! base with the staged deltas on top, through the same resolver that later serves them.
 //!
-//! That reads whole contents, so it happens before the transaction that applies the batch. What it has seen is what is applied: the base
+//! A proof by sums is compared leaf by leaf: those whose bytes are where they were when their sums were kept are not read
+//! ([`crate::sums`], which says why they can be believed), so that it costs what the batch changes. What it sums is kept once the batch
+//! is committed.
+//!
+//! A proof by the bytes reads whole contents. Either happens before the transaction that applies the batch. What it has seen is what is applied: the base
 //! is the one at the batch's `base_seq`, which never changes, and a younger one is a conflict; staged parts are told by their row numbers,
 //! which are never used twice.
 //!
@@ -19,6 +23,9 @@ use crate::model::{ContentBase, FileId, NodeChange, Proof, Seq};
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
+use crate::sums::Purpose;
+use crate::sums::keep::{Keeper, KeptRows, WAITING_ROWS_MAX};
+use crate::sums::reader::{LeafReader, Leaves};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
@@ -27,6 +34,14 @@ use std::ops::ControlFlow;
 
 /// How many files of a mismatch are told.
 const MISMATCHES_MAX: usize = 8;
+
+/// What was proven.
+pub(crate) struct Proven {
+    /// Row numbers of the staged parts that were looked at.
+    pub(crate) parts: Vec<i64>,
+    /// Sums that were made meanwhile, to be written once the batch is committed.
+    pub(crate) kept: Vec<KeptRows>,
+}
 
 /// What is known of a file that has a proof.
 struct Claim {
@@ -39,18 +54,19 @@ struct Claim {
 /// Contents that are being put together.
 struct Assembly {
     pending: Pending,
+    /// If the file was there before.
+    node: Option<i64>,
     /// Newest last.
     staged: Vec<Run>,
     stored: Vec<Run>,
 }
 
 impl Store {
-    /// Compares what the batch makes of each file that it has a proof of. Answers the row numbers of the staged parts that were looked
-    /// at; `None` if the batch is applied already, and nothing was.
+    /// Compares what the batch makes of each file that it has a proof of; `None` if the batch is applied already, and nothing was.
     ///
     /// # Errors
     /// `ContentMismatch`; missing parts; a proof of a file that gets no contents, or of one that is too long; the store fails.
-    pub(crate) fn prove(&self, last: &PartWriter, staged_parts: u32) -> Result<Option<Vec<i64>>, StoreError> {
+    pub(crate) fn prove(&self, last: &PartWriter, staged_parts: u32) -> Result<Option<Proven>, StoreError> {
         let (parts, folder) = {
             let catalog = self.catalog().read()?;
             if catalog.batch_by_key(last.key)?.is_some() {
@@ -75,6 +91,7 @@ impl Store {
         })?;
         let mut base_seq = None;
         let mut wrong = Vec::new();
+        let mut kept = Vec::new();
         self.for_each_record(last, &parts, |record| {
             let file = match &record {
                 StagedRecord::Manifest(manifest) => {
@@ -102,7 +119,11 @@ impl Store {
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;
-                if self.digest(content, claim.proof.sums)? != Some(claim.proof.digest) {
+                let digest = match claim.proof.sums {
+                    Some(kind) => self.digest_of_leaves(content, kind, &mut kept)?,
+                    None => self.digest(content)?,
+                };
+                if digest != Some(claim.proof.digest) {
                     wrong.push(file);
                 }
             }
@@ -118,7 +139,7 @@ impl Store {
             let message = format!("file {file} has a proof, but gets no whole contents");
             return Err(StoreError::InvalidBatch(message));
         }
-        Ok(Some(parts))
+        Ok(Some(Proven { parts, kept }))
     }
 
     fn for_each_record(
@@ -159,10 +180,11 @@ impl Store {
             size: node.attributes.size,
         };
         let mut stored = Vec::new();
+        let catalog = self.catalog().read()?;
+        let number = catalog.node_number(folder, node.id)?;
         // At first contact, as in `apply`, nothing that the folder had counts any more.
         if let (ContentBase::Previous, Some(base_seq)) = (change.base, base_seq) {
-            let catalog = self.catalog().read()?;
-            if let Some(node) = catalog.node_number(folder, node.id)?
+            if let Some(node) = number
                 && let Some(row) = catalog.attributes(node, base_seq)?
             {
                 pending.resets = false;
@@ -174,12 +196,56 @@ impl Store {
         }
         Ok(Some(Assembly {
             pending,
+            node: number,
             staged: Vec::new(),
             stored,
         }))
     }
 
-    fn digest(&self, content: Assembly, sums: Option<LeafKind>) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+    fn digest(&self, content: Assembly) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+        let (resolver, len) = self.resolver(content)?;
+        let mut reader = ContentReader::of_resolver(self, resolver, len)?;
+        let mut digest = ContentDigest::new(len);
+        while let Some((range, bytes)) = reader.next_part()? {
+            match bytes {
+                Some(bytes) => {
+                    digest.push(bytes);
+                    self.sums_work.add(Purpose::Proof, range.len_bytes(), 0);
+                }
+                None => {
+                    digest.push_zeros(range.len_bytes());
+                    self.sums_work.add(Purpose::Proof, 0, range.len_bytes());
+                }
+            }
+        }
+        Ok(digest.finish())
+    }
+
+    fn digest_of_leaves(
+        &self,
+        content: Assembly,
+        kind: LeafKind,
+        kept: &mut Vec<KeptRows>,
+    ) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+        let node = content.node;
+        let (resolver, len) = self.resolver(content)?;
+        let waiting: usize = kept.iter().map(KeptRows::len).sum();
+        let rows_max = WAITING_ROWS_MAX.saturating_sub(waiting);
+        let keeper = node.map(|node| Keeper::of_uncommitted(self, node, kind, len, rows_max));
+        let mut leaves = LeafReader::new(self, kind, node, (resolver, len), keeper, Purpose::Proof)?;
+        let mut digest = LeafDigest::new(kind, len);
+        while let Some(next) = leaves.next()? {
+            match next {
+                Leaves::Zeros(len) => digest.push_zeros(len),
+                Leaves::Sums(sums) => sums.iter().for_each(|sum| digest.push_leaf(&sum.leaf)),
+            }
+        }
+        kept.extend(leaves.finish().and_then(Keeper::finish));
+        Ok(digest.finish())
+    }
+
+    /// What puts the contents together, and their length.
+    fn resolver(&self, content: Assembly) -> Result<(Resolver, u64), StoreError> {
         let len = content.pending.len;
         let len_max = self.parts.limits.hashed_len_max;
         if len > len_max {
@@ -189,26 +255,7 @@ impl Store {
             )));
         }
         let runs = content.staged.into_iter().rev().chain(content.stored).collect();
-        let resolver = Resolver::through(runs, ByteRange::new(0, len));
-        let mut reader = ContentReader::of_resolver(self, resolver, len)?;
-        if let Some(kind) = sums {
-            let mut digest = LeafDigest::new(kind, len);
-            while let Some((range, bytes)) = reader.next_part()? {
-                match bytes {
-                    Some(bytes) => digest.push(bytes),
-                    None => digest.push_zeros(range.len_bytes()),
-                }
-            }
-            return Ok(digest.finish());
-        }
-        let mut digest = ContentDigest::new(len);
-        while let Some((range, bytes)) = reader.next_part()? {
-            match bytes {
-                Some(bytes) => digest.push(bytes),
-                None => digest.push_zeros(range.len_bytes()),
-            }
-        }
-        Ok(digest.finish())
+        Ok((Resolver::through(runs, ByteRange::new(0, len)), len))
     }
 }
 

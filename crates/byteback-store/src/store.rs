@@ -7,6 +7,7 @@ use crate::catalog::{Catalog, CatalogRead, FolderRow, SqliteCatalog};
 use crate::error::StoreError;
 use crate::model::{Folder, Seq, Snapshot, SnapshotLabel};
 use crate::segments::{SegmentFiles, Segments};
+use crate::sums::{SumsCost, SumsWork};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_host::random::{Randomness, RealRandomness};
@@ -29,6 +30,9 @@ pub struct StoreLimits {
     pub staged_expiry_ns: i64,
     /// Bytes of a content that is read and hashed as a whole, for its signature or for a proof.
     pub hashed_len_max: u64,
+    /// Bytes of the catalog for checksums that are kept so that contents need not be read for signatures and proofs; about a
+    /// hundredth of the contents. 0 keeps none.
+    pub sums_len_max: u64,
 }
 
 impl Default for StoreLimits {
@@ -41,6 +45,7 @@ impl Default for StoreLimits {
             xattrs_len_max: 1024 * 1024,
             staged_expiry_ns: 24 * 3600 * 1_000_000_000,
             hashed_len_max: 1 << 40,
+            sums_len_max: 1 << 30,
         }
     }
 }
@@ -72,6 +77,7 @@ impl std::fmt::Debug for StoreParts {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) parts: Arc<StoreParts>,
+    pub(crate) sums_work: Arc<SumsWork>,
     // Held while any clone lives.
     _lock: Option<Arc<DirLock>>,
 }
@@ -115,10 +121,17 @@ impl Store {
     pub fn from_parts(parts: StoreParts) -> Result<Self, StoreError> {
         let store = Self {
             parts: Arc::new(parts),
+            sums_work: Arc::default(),
             _lock: None,
         };
         store.collect()?;
         Ok(store)
+    }
+
+    /// What signatures and proofs have cost since the store was opened.
+    #[must_use]
+    pub fn sums_cost(&self) -> SumsCost {
+        self.sums_work.cost()
     }
 
     pub(crate) fn catalog(&self) -> &dyn Catalog {

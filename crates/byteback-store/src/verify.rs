@@ -1,7 +1,7 @@
 //! Re-reads and checks everything that one moment of a folder needs.
 //!
 //! The tree is walked from its root; of each file every piece is resolved and every frame read from its segment,
-//! checked and decoded. A damaged file is reported and the walk goes on. Memory: the directories on the way and one
+//! checked and decoded. Checksums that are kept of its bytes are compared with them (`sums`). A damaged file is reported and the walk goes on. Memory: the directories on the way and one
 //! number per file that was seen (a file with several names is checked once).
 
 use crate::content::FrameCache;
@@ -12,6 +12,7 @@ use crate::read::root_at;
 use crate::resolve::{Resolver, layer_rows};
 use crate::segments::FrameRef;
 use crate::store::{Store, existing_seq, folder_row};
+use crate::sums::audit::Audit;
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
 use std::collections::HashSet;
@@ -139,6 +140,7 @@ impl Store {
             return Err(StoreError::CatalogDamaged(message));
         }
         let mut resolver = Resolver::to_bottom(rows, ByteRange::new(0, length));
+        let mut audit = Audit::begin(self, node)?;
         let mut last_frame: Option<FrameRef> = None;
         let mut pieces = 0u64;
         loop {
@@ -146,16 +148,23 @@ impl Store {
             let piece = resolver.next_piece(&*catalog)?;
             drop(catalog);
             let Some((range, source)) = piece else {
+                if let Some(audit) = audit {
+                    audit.finish()?;
+                }
                 return Ok(ControlFlow::Continue(()));
             };
+            let mut bytes = None;
             if let Source::Literal(literal) = source {
                 let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
-                frames.bytes(&*self.parts.segments, &literal, len)?;
+                bytes = Some(frames.bytes(&*self.parts.segments, &literal, len)?);
                 if last_frame != Some(literal.frame) {
                     last_frame = Some(literal.frame);
                     totals.frames += 1;
                     totals.bytes = totals.bytes.saturating_add(u64::from(literal.frame.stored_len));
                 }
+            }
+            if let Some(audit) = &mut audit {
+                audit.feed(range, source, bytes)?;
             }
             pieces += 1;
             if pieces.is_multiple_of(PIECES_PER_PROGRESS) && tell(VerifyEvent::Progress(*totals)).is_break() {

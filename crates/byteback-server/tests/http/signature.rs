@@ -168,3 +168,21 @@ fn kinds_and_lengths_are_the_first_that_the_server_makes() {
         }
     }
 }
+
+#[test]
+fn the_metrics_tell_what_was_not_read() {
+    let world = World::new();
+    let bytes = noise(1, 3_000_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    for _ in 0..2 {
+        world.get(&target("?weak=crc32c&strong=tree-blake3")).expect(200);
+    }
+    let metrics = String::from_utf8(world.get("/metrics").expect(200).body).unwrap();
+    for line in [
+        "byteback_server_signature_read_bytes_total 3000000",
+        "byteback_server_signature_unread_bytes_total 3000000",
+        "byteback_server_proof_read_bytes_total 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    }
+}

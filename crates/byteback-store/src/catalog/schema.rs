@@ -2,6 +2,9 @@
 //!
 //! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
 //! order in which they are read; layer pages are blobs and therefore live in a rowid table.
+//!
+//! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
+//! missing, and a program that does not know them neither reads them nor is in their way.
 
 pub(super) const VERSION: i64 = 1;
 
@@ -78,4 +81,17 @@ CREATE TABLE staged_segment (
   segment INTEGER NOT NULL REFERENCES segment(id), PRIMARY KEY (part, segment)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX staged_segment_by_segment ON staged_segment (segment);
+";
+
+/// Kept sums (`crate::sums`).
+pub(super) const CACHE: &str = "
+CREATE TABLE IF NOT EXISTS sums (
+  node INTEGER NOT NULL REFERENCES node(id), kind INTEGER NOT NULL, used_ns INTEGER NOT NULL, len_bytes INTEGER NOT NULL,
+  PRIMARY KEY (node, kind)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sums_by_use ON sums (used_ns);
+CREATE TABLE IF NOT EXISTS sum_chunk (
+  node INTEGER NOT NULL, kind INTEGER NOT NULL, chunk INTEGER NOT NULL, sums BLOB NOT NULL,
+  PRIMARY KEY (node, kind, chunk), FOREIGN KEY (node, kind) REFERENCES sums(node, kind) ON DELETE CASCADE
+) STRICT;
 ";

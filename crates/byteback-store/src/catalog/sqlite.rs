@@ -123,7 +123,9 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     let application_id = number("PRAGMA application_id")?;
     let found = number("PRAGMA user_version")?;
     if application_id == schema::APPLICATION_ID && found == schema::VERSION {
-        return Ok(());
+        return connection
+            .execute_batch(schema::CACHE)
+            .map_err(|e| StoreError::catalog("create the tables of kept checksums", e));
     }
     if application_id == schema::APPLICATION_ID {
         return Err(StoreError::CatalogVersion {
@@ -139,8 +141,9 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     }
     // The application id comes with the tables in one transaction: a crash leaves an empty file.
     let script = format!(
-        "BEGIN IMMEDIATE; {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
+        "BEGIN IMMEDIATE; {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
         schema::CREATE,
+        schema::CACHE,
         schema::APPLICATION_ID,
         schema::VERSION
     );

@@ -1,7 +1,9 @@
 //! The reading half of the SQLite catalog: one query per method.
 
 use super::sqlite::Transaction;
-use super::{AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow};
+use super::{
+    AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow,
+};
 use crate::codec::{decode_rare_attributes, decode_tags, len_u64};
 use crate::error::StoreError;
 use crate::model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
@@ -329,6 +331,30 @@ impl CatalogRead for Transaction<'_> {
         self.all("list segments", "SELECT id FROM segment ORDER BY id", [], |row| {
             unsigned(row, 0)
         })
+    }
+
+    fn sum_chunk(&self, node: i64, kind: u8, chunk: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = "SELECT sums FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk = ?3";
+        self.one("read kept checksums", query, (node, kind, sql(chunk)), |row| row.get(0))
+    }
+
+    fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError> {
+        let query = "SELECT kind, used_ns, len_bytes, (SELECT max(chunk) FROM sum_chunk AS c WHERE c.node = s.node \
+                     AND c.kind = s.kind) FROM sums AS s WHERE node = ?1 ORDER BY kind";
+        self.all("list kept checksums", query, [node], |row| {
+            Ok(SumsRow {
+                kind: row.get(0)?,
+                used_ns: row.get(1)?,
+                len_bytes: unsigned(row, 2)?,
+                last_chunk: row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
+            })
+        })
+    }
+
+    fn sums_len(&self) -> Result<u64, StoreError> {
+        let query = "SELECT coalesce(sum(len_bytes), 0) FROM sums";
+        let len = self.one("measure kept checksums", query, [], |row| unsigned(row, 0))?;
+        Ok(len.unwrap_or(0))
     }
 
     fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError> {

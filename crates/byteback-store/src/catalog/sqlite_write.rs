@@ -258,6 +258,57 @@ impl CatalogWrite for Transaction<'_> {
         )
     }
 
+    fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError> {
+        let statement = "INSERT INTO sums (node, kind, used_ns, len_bytes) VALUES (?1, ?2, ?3, 0) \
+                         ON CONFLICT (node, kind) DO UPDATE SET used_ns = max(used_ns, excluded.used_ns)";
+        self.run("keep checksums", statement, (node, kind, used_ns))?;
+        let mut grown = 0_i64;
+        for (chunk, sums) in rows {
+            let key = (node, kind, sql(*chunk));
+            let query = "SELECT length(sums) FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk = ?3";
+            let before: Option<i64> = self.one("find kept checksums", query, key, |row| row.get(0))?;
+            let statement = "INSERT INTO sum_chunk (node, kind, chunk, sums) VALUES (?1, ?2, ?3, ?4) \
+                             ON CONFLICT (node, kind, chunk) DO UPDATE SET sums = excluded.sums";
+            self.run("keep checksums", statement, (key.0, key.1, key.2, sums.as_slice()))?;
+            grown += sql(len_u64(sums)) - before.unwrap_or(0);
+        }
+        let statement = "UPDATE sums SET len_bytes = len_bytes + ?3 WHERE node = ?1 AND kind = ?2";
+        self.run_one("count kept checksums", statement, (node, kind, grown))
+    }
+
+    fn delete_sums(&self, node: i64, kind: u8, from_chunk: u64) -> Result<(), StoreError> {
+        let key = (node, kind, sql(from_chunk));
+        if from_chunk == 0 {
+            let statement = "DELETE FROM sums WHERE node = ?1 AND kind = ?2";
+            return self.run("remove kept checksums", statement, (node, kind)).map(|_| ());
+        }
+        let statement = "UPDATE sums SET len_bytes = len_bytes - (SELECT coalesce(sum(length(sums)), 0) FROM sum_chunk \
+                         WHERE node = ?1 AND kind = ?2 AND chunk >= ?3) WHERE node = ?1 AND kind = ?2";
+        self.run("count kept checksums", statement, key)?;
+        let statement = "DELETE FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk >= ?3";
+        self.run("remove kept checksums", statement, key).map(|_| ())
+    }
+
+    fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError> {
+        let query = "SELECT node, kind, len_bytes FROM sums WHERE (node, kind) <> (?1, ?2) ORDER BY used_ns LIMIT 1";
+        let oldest: Option<(i64, u8, i64)> = self.one("find old checksums", query, except, |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
+        let Some((node, kind, len_bytes)) = oldest else {
+            return Ok(0);
+        };
+        let query = "SELECT chunk FROM sum_chunk WHERE node = ?1 AND kind = ?2 ORDER BY chunk DESC LIMIT 1 OFFSET ?3";
+        let from = self.one("find old checksums", query, (node, kind, rows_max), |row| {
+            row.get::<_, i64>(0)
+        })?;
+        // That row is the last one that stays.
+        self.delete_sums(node, kind, from.map_or(0, |last| last.cast_unsigned() + 1))?;
+        let query = "SELECT len_bytes FROM sums WHERE node = ?1 AND kind = ?2";
+        let left: Option<i64> = self.one("measure kept checksums", query, (node, kind), |row| row.get(0))?;
+        // A row of no length counts, so that its end is not taken for the end of all.
+        Ok((len_bytes - left.unwrap_or(0)).cast_unsigned().max(1))
+    }
+
     fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError> {
         let statement = "INSERT INTO join_token (hash, created_ns, expires_ns) VALUES (?1, ?2, ?3)";
         self.run("add a join token", statement, (hash, created_ns, expires_ns))

@@ -25,6 +25,7 @@ pub(crate) struct Lab {
     pub(crate) store: Store,
     pub(crate) device: u64,
     segment_len: u64,
+    limits: StoreLimits,
 }
 
 pub(crate) fn open(
@@ -32,6 +33,7 @@ pub(crate) fn open(
     disk: &SimDisk,
     clock: &Arc<SimClock>,
     segment_len: u64,
+    limits: StoreLimits,
 ) -> Result<(Arc<SqliteCatalog>, Store), StoreError> {
     let catalog = Arc::new(SqliteCatalog::open(path.join("catalog.sqlite"))?);
     let used = catalog.read()?.segment_id_max()?;
@@ -41,7 +43,7 @@ pub(crate) fn open(
         segments: Arc::new(segments),
         clock: clock.clone(),
         randomness: Arc::new(SimRandomness::new(7)),
-        limits: StoreLimits::default(),
+        limits,
     })?;
     Ok((catalog, store))
 }
@@ -52,9 +54,13 @@ impl Lab {
     }
 
     pub(crate) fn on(disk: SimDisk, segment_len: u64) -> Self {
+        Self::with(disk, segment_len, StoreLimits::default())
+    }
+
+    pub(crate) fn with(disk: SimDisk, segment_len: u64, limits: StoreLimits) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let clock = Arc::new(SimClock::new(1_000_000));
-        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len).unwrap();
+        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
         store.create_folder("f").unwrap();
         let token = store.create_join_token(i64::MAX / 2).unwrap();
         let device = store.join(&token, "lab").unwrap().0;
@@ -66,6 +72,7 @@ impl Lab {
             store,
             device,
             segment_len,
+            limits,
         }
     }
 
@@ -78,10 +85,11 @@ impl Lab {
             store,
             device,
             segment_len,
+            limits,
             ..
         } = self;
         drop((store, catalog));
-        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len).unwrap();
+        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
         Self {
             dir,
             disk,
@@ -90,6 +98,7 @@ impl Lab {
             store,
             device,
             segment_len,
+            limits,
         }
     }
 

@@ -14,3 +14,4 @@ mod durability;
 mod hostile;
 mod lab;
 mod prove;
+mod sums;

@@ -1,0 +1,136 @@
+//! Compares kept sums with the bytes that they are of, while somebody reads these anyway.
+//!
+//! Only leaves that would be used count: those whose bytes lie where the row says. A row that does not decode is wrong, too. What is
+//! wrong is thrown away, all of the file's sums of that kind, and told: a disk or a memory that lies is somebody's concern.
+
+use super::CHUNK_LEN;
+use super::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources};
+use super::leaves::LeafHasher;
+use crate::error::StoreError;
+use crate::layer::Literal;
+use crate::store::Store;
+use byteback_delta::Source;
+use byteback_delta::leaves::{GROUP_LEAVES, LeafKind};
+use byteback_extents::{ByteRange, ExtentValue};
+
+/// One file's contents, fed from the first byte to the last.
+pub(crate) struct Audit {
+    store: Store,
+    node: i64,
+    /// Kinds of which something is kept.
+    kinds: Vec<(LeafKind, LeafHasher)>,
+    /// Where the current chunk's bytes lie, up to now; what lies in too many places has no row.
+    sources: Sources,
+    chunk_start: u64,
+    /// Bytes of the current chunk that came.
+    in_chunk: u64,
+    wrong: Vec<LeafKind>,
+}
+
+impl Audit {
+    /// `None` if nothing is kept of the file.
+    pub(crate) fn begin(store: &Store, node: i64) -> Result<Option<Self>, StoreError> {
+        let rows = store.catalog().read()?.sums(node)?;
+        let kinds: Vec<LeafKind> = rows.iter().filter_map(|row| LeafKind::from_code(row.kind)).collect();
+        Ok((!kinds.is_empty()).then(|| Self {
+            store: store.clone(),
+            node,
+            kinds: kinds.into_iter().map(|kind| (kind, LeafHasher::new(kind))).collect(),
+            sources: Sources::default(),
+            chunk_start: 0,
+            in_chunk: 0,
+            wrong: Vec::new(),
+        }))
+    }
+
+    /// Takes the next piece; `bytes` is `None` for zeros.
+    pub(crate) fn feed(
+        &mut self,
+        range: ByteRange,
+        source: Source<Literal>,
+        bytes: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        let mut left = Some(range);
+        while let Some(piece) = left {
+            let (now, later) = piece.split_at(self.chunk_start.saturating_add(CHUNK_LEN));
+            left = later;
+            if let Some(now) = now {
+                let skip = now.start() - range.start();
+                for (_, hasher) in &mut self.kinds {
+                    match bytes {
+                        Some(bytes) => {
+                            // Inside a frame, which is short.
+                            let (from, len) = (skip as usize, now.len_bytes() as usize);
+                            hasher.push(bytes.get(from..from.saturating_add(len)).unwrap_or_default());
+                        }
+                        None => hasher.push_zeros(now.len_bytes()),
+                    }
+                }
+                if self.sources.extents().len() <= SOURCES_MAX
+                    && let Some(inside) = ByteRange::from_offset_len(self.in_chunk, now.len_bytes())
+                {
+                    self.sources.push(inside, source.advance(skip));
+                }
+                self.in_chunk += now.len_bytes();
+            }
+            if later.is_some() {
+                self.end_chunk()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the content.
+    ///
+    /// # Errors
+    /// `CatalogDamaged` if something did not agree; the catalog fails.
+    pub(crate) fn finish(mut self) -> Result<(), StoreError> {
+        self.end_chunk()?;
+        if self.wrong.is_empty() {
+            return Ok(());
+        }
+        let catalog = self.store.catalog().write()?;
+        for kind in &self.wrong {
+            catalog.delete_sums(self.node, kind.code(), 0)?;
+        }
+        catalog.commit()?;
+        Err(StoreError::CatalogDamaged(
+            "checksums that were kept of this file did not agree with its bytes, which are whole; they were thrown away and will \
+             be made anew"
+                .to_owned(),
+        ))
+    }
+
+    fn end_chunk(&mut self) -> Result<(), StoreError> {
+        let chunk = self.chunk_start / CHUNK_LEN;
+        let is_told = self.sources.len_bytes() == self.in_chunk;
+        let catalog = self.store.catalog().read()?;
+        for (kind, hasher) in &mut self.kinds {
+            let made: Vec<LeafSum> = hasher.take().collect();
+            let Some(blob) = catalog.sum_chunk(self.node, kind.code(), chunk)? else {
+                continue;
+            };
+            let key = ChunkKey {
+                node: self.node,
+                kind: *kind,
+                chunk,
+            };
+            let holds = KeptChunk::decode(&blob, key).is_ok_and(|kept| {
+                let used = match is_told {
+                    true => kept.unchanged(&self.sources),
+                    false => [false; GROUP_LEAVES as usize],
+                };
+                let pairs = kept.sums.iter().zip(&made).zip(used);
+                pairs.into_iter().all(|((kept, made), used)| !used || kept == made)
+            });
+            if !holds && !self.wrong.contains(kind) {
+                self.wrong.push(*kind);
+            }
+        }
+        drop(catalog);
+        self.sources.clear();
+        self.chunk_start = self.chunk_start.saturating_add(CHUNK_LEN);
+        self.in_chunk = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Writes rows of kept sums, and throws old ones away when there are too many.
+//!
+//! Rows are written in short transactions of [`ROWS_PER_TRANSACTION`], so that commits of batches never wait long. A crash leaves the
+//! rows that were written: each stands for itself. What cannot be written (the disk is full, the limit is reached by this file alone)
+//! is not kept; that is no error of whoever asked for a signature.
+
+use super::CHUNK_LEN;
+use crate::error::StoreError;
+use crate::store::Store;
+use byteback_delta::leaves::LeafKind;
+
+/// Rows that are written at once: about 600 KB.
+const ROWS_PER_TRANSACTION: usize = 64;
+
+/// Rows that are removed at once to make room.
+const EVICTED_PER_TRANSACTION: u32 = 1024;
+
+/// Rows of contents that are not committed yet: about 10 MB. What is beyond is not kept.
+pub(crate) const WAITING_ROWS_MAX: usize = 1024;
+
+/// Use is noted at most so often.
+const USE_NOTED_EVERY_NS: i64 = 60 * 1_000_000_000;
+
+/// Rows of one file that wait to be written.
+#[derive(Debug)]
+pub(crate) struct KeptRows {
+    node: i64,
+    kind: LeafKind,
+    rows: Vec<(u64, Vec<u8>)>,
+    /// Length of the contents.
+    len: u64,
+}
+
+/// Takes the rows of one file.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    store: Store,
+    kept: KeptRows,
+    /// Rows are written as they come; otherwise they wait, at most so many.
+    waiting_max: Option<usize>,
+    /// No more are written.
+    has_stopped: bool,
+}
+
+impl Keeper {
+    /// Writes rows as they come. The contents, of `len` bytes, are committed.
+    pub(crate) fn of_committed(store: &Store, node: i64, kind: LeafKind, len: u64) -> Self {
+        Self::new(store, node, kind, len, None)
+    }
+
+    /// Holds rows back, at most so many: the contents are not committed yet.
+    pub(crate) fn of_uncommitted(store: &Store, node: i64, kind: LeafKind, len: u64, rows_max: usize) -> Self {
+        Self::new(store, node, kind, len, Some(rows_max))
+    }
+
+    fn new(store: &Store, node: i64, kind: LeafKind, len: u64, waiting_max: Option<usize>) -> Self {
+        Self {
+            store: store.clone(),
+            kept: KeptRows {
+                node,
+                kind,
+                rows: Vec::new(),
+                len,
+            },
+            waiting_max,
+            has_stopped: store.parts.limits.sums_len_max == 0,
+        }
+    }
+
+    pub(crate) fn put(&mut self, chunk: u64, row: Vec<u8>) {
+        if self.has_stopped || self.waiting_max.is_some_and(|max| self.kept.rows.len() >= max) {
+            return;
+        }
+        self.kept.rows.push((chunk, row));
+        if self.waiting_max.is_none() && self.kept.rows.len() >= ROWS_PER_TRANSACTION {
+            self.has_stopped = !matches!(self.kept.write(&self.store), Ok(true));
+        }
+    }
+
+    /// Once all leaves were told: writes what is left, and notes that the sums were used. Or answers the rows that wait.
+    pub(crate) fn finish(mut self) -> Option<KeptRows> {
+        if self.waiting_max.is_some() {
+            return Some(self.kept).filter(|kept| !kept.rows.is_empty());
+        }
+        if !self.has_stopped {
+            // What is not kept is made anew.
+            let _ = self.kept.end(&self.store);
+        }
+        None
+    }
+}
+
+impl KeptRows {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Writes what waited for the contents to be committed.
+    ///
+    /// # Errors
+    /// The catalog fails. Nothing depends on it.
+    pub(crate) fn write_committed(mut self, store: &Store) -> Result<(), StoreError> {
+        while !self.rows.is_empty() {
+            let later = self.rows.split_off(self.rows.len().min(ROWS_PER_TRANSACTION));
+            if !self.write(store)? {
+                return Ok(());
+            }
+            self.rows = later;
+        }
+        self.end(store)
+    }
+
+    /// Writes the rows that there are; false if there is no room for them.
+    fn write(&mut self, store: &Store) -> Result<bool, StoreError> {
+        let rows = std::mem::take(&mut self.rows);
+        let (node, kind) = (self.node, self.kind.code());
+        loop {
+            let catalog = store.catalog().write()?;
+            catalog.put_sums(node, kind, store.parts.clock.now_ns(), &rows)?;
+            if catalog.sums_len()? <= store.parts.limits.sums_len_max {
+                catalog.commit()?;
+                return Ok(true);
+            }
+            // Not written after all; and again once there is room.
+            drop(catalog);
+            let catalog = store.catalog().write()?;
+            if catalog.evict_sums((node, kind), EVICTED_PER_TRANSACTION)? == 0 {
+                return Ok(false);
+            }
+            catalog.commit()?;
+        }
+    }
+
+    /// Writes the rest, removes rows beyond the contents' end, notes the use.
+    fn end(&mut self, store: &Store) -> Result<(), StoreError> {
+        if !self.rows.is_empty() && !self.write(store)? {
+            return Ok(());
+        }
+        let (node, kind) = (self.node, self.kind.code());
+        let rows = store.catalog().read()?.sums(node)?;
+        let Some(row) = rows.into_iter().find(|row| row.kind == kind) else {
+            return Ok(());
+        };
+        let now = store.parts.clock.now_ns();
+        let chunks = self.len.div_ceil(CHUNK_LEN);
+        let has_more = row.last_chunk.is_some_and(|last| last >= chunks);
+        if has_more || now.saturating_sub(row.used_ns) >= USE_NOTED_EVERY_NS {
+            let catalog = store.catalog().write()?;
+            if has_more {
+                catalog.delete_sums(node, kind, chunks)?;
+            }
+            // Not to come back if it was thrown away meanwhile.
+            if chunks > 0 && catalog.sums(node)?.iter().any(|row| row.kind == kind) {
+                catalog.put_sums(node, kind, now, &[])?;
+            }
+            catalog.commit()?;
+        }
+        Ok(())
+    }
+}
