@@ -183,16 +183,15 @@ impl Store {
         let catalog = self.catalog().read()?;
         let number = catalog.node_number(folder, node.id)?;
         // At first contact, as in `apply`, nothing that the folder had counts any more.
-        if let (ContentBase::Previous, Some(base_seq)) = (change.base, base_seq) {
-            if let Some(node) = number
-                && let Some(row) = catalog.attributes(node, base_seq)?
-            {
-                pending.resets = false;
-                pending.layer = row.layer;
-                pending.len = row.attributes.size;
-                let rows = layer_rows(&*catalog, node, row.layer, 0)?;
-                stored = rows.into_iter().map(Run::stored).collect();
-            }
+        if let (ContentBase::Previous, Some(base_seq)) = (change.base, base_seq)
+            && let Some(node) = number
+            && let Some(row) = catalog.attributes(node, base_seq)?
+        {
+            pending.resets = false;
+            pending.layer = row.layer;
+            pending.len = row.attributes.size;
+            let rows = layer_rows(&*catalog, node, row.layer, 0)?;
+            stored = rows.into_iter().map(Run::stored).collect();
         }
         Ok(Some(Assembly {
             pending,

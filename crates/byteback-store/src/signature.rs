@@ -36,8 +36,8 @@ pub struct SignatureReader {
 
 /// What it is made from.
 enum Contents {
-    Bytes(ContentReader),
-    Leaves(Box<LeafReader>, LeafBlocks),
+    Bytes(Box<ContentReader>),
+    Leaves(Box<(LeafReader, LeafBlocks)>),
 }
 
 impl std::fmt::Debug for SignatureReader {
@@ -84,9 +84,9 @@ impl Store {
                 let is_kept = is_newest && len >= KEPT_LEN_MIN;
                 let keeper = is_kept.then(|| Keeper::of_committed(self, node, kind, len));
                 let reader = LeafReader::new(self, kind, Some(node), (resolver, len), keeper, Purpose::Signature)?;
-                Contents::Leaves(Box::new(reader), blocks)
+                Contents::Leaves(Box::new((reader, blocks)))
             }
-            _ => Contents::Bytes(ContentReader::of_resolver(self, resolver, len)?),
+            _ => Contents::Bytes(Box::new(ContentReader::of_resolver(self, resolver, len)?)),
         };
         Ok(SignatureReader {
             store: self.clone(),
@@ -133,7 +133,8 @@ impl SignatureReader {
                 }
                 Ok(writer.finish().map(drop))
             }
-            Contents::Leaves(mut leaves, mut blocks) => {
+            Contents::Leaves(both) => {
+                let (mut leaves, mut blocks) = *both;
                 while let Some(next) = leaves.next()? {
                     let mut add = |block: LeafBlock| match (block.weak, block.strong) {
                         (Some(weak), Some(strong)) => writer.push_sums(weak, &strong),
