@@ -7,12 +7,24 @@ use crate::codec::{
     StagedDelta, StagedRecord, Writer, decode_rare_attributes, decode_tags, encode_rare_attributes, encode_tags,
 };
 use crate::error::StoreError;
-use crate::layer::{Page, PageBuilder};
+use crate::layer::{Literal, Page, PageBuilder};
 use crate::model::{
     Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
 };
 use crate::segments::FrameRef;
 use crate::segments::format::{check_frame, check_segment_header, put_frame, segment_header};
+use crate::sums::CHUNK_LEN;
+use crate::sums::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources, crc_of};
+use byteback_delta::Source;
+use byteback_delta::leaves::LeafKind;
+use byteback_extents::ByteRange;
+
+/// Whose row of kept sums the rows are.
+const ROW: ChunkKey = ChunkKey {
+    node: 7,
+    kind: LeafKind::Blake3,
+    chunk: 3,
+};
 
 /// Any blob: the first byte says which, the others are the blob without its checksum, which is made.
 pub fn blob(data: &[u8]) {
@@ -22,12 +34,13 @@ pub fn blob(data: &[u8]) {
     let sealed = Writer { bytes: bytes.to_vec() }.finish_with_crc();
     // As it is, too: mostly refused for its checksum.
     for blob in [&sealed[..], bytes] {
-        match which % 5 {
+        match which % 6 {
             0 => same(blob, StagedRecord::decode, StagedRecord::encode),
             1 => page(blob),
             2 => same(blob, decode_attributes, encode_rare_attributes),
             3 => same(blob, decode_tags, |tags| encode_tags(tags)),
-            _ => frame(blob),
+            4 => frame(blob),
+            _ => row(bytes),
         }
     }
 }
@@ -53,6 +66,32 @@ fn page(blob: &[u8]) {
     let written = encode_page(&page);
     let again = written.as_ref().and_then(|blob| Page::decode(blob).ok());
     assert_eq!(again.as_ref().and_then(encode_page), written, "another page comes back");
+}
+
+/// A row of kept sums. Its page may be written in another way; then it is the same row all the same.
+fn row(bytes: &[u8]) {
+    let sealed = [bytes, &crc_of(ROW, bytes).to_le_bytes()].concat();
+    for blob in [&sealed[..], bytes] {
+        let Ok(kept) = KeptChunk::decode(blob, ROW) else {
+            continue;
+        };
+        assert!(kept.sources.len_bytes() <= CHUNK_LEN && kept.sums.len() <= 256);
+        let mut merged = Sources::default();
+        for extent in kept.sources.extents() {
+            merged.push(extent.range, extent.source);
+        }
+        let written = KeptChunk::encode(&merged, &kept.sums, ROW);
+        let again = KeptChunk::decode(&written, ROW);
+        if merged.extents().len() <= SOURCES_MAX {
+            let expected = KeptChunk {
+                sources: merged,
+                sums: kept.sums.clone(),
+            };
+            assert_eq!(again.ok().as_ref(), Some(&expected), "another row comes back");
+            let leaves = kept.unchanged(&expected.sources).iter().filter(|leaf| **leaf).count();
+            assert_eq!(leaves, expected.sums.len(), "a row is not what it is of");
+        }
+    }
 }
 
 /// As one page; `None` if that would be none, or several.
@@ -192,7 +231,26 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
     put_frame(1, 5, 5, b"bytes", &mut frame);
     seeds.push(frame);
     seeds.push(with(4, &segment_header(7)));
+    let mut sources = Sources::default();
+    for (start, end, source) in [(0, 5000, Source::Zero), (5000, 5010, literal())] {
+        if let Some(range) = ByteRange::new(start, end) {
+            sources.push(range, source);
+        }
+    }
+    let sum = LeafSum { crc: 1, leaf: [2; 32] };
+    seeds.push(with(5, &unsealed(KeptChunk::encode(&sources, &[sum, sum], ROW))));
     seeds
+}
+
+fn literal() -> Source<Literal> {
+    let frame = FrameRef {
+        segment: 3,
+        offset: 20,
+        stored_len: 5,
+        raw_len: 200,
+        codec: 1,
+    };
+    Source::Literal(Literal { frame, skip: 7 })
 }
 
 /// Whether a seed is a whole blob of its kind.
@@ -207,7 +265,11 @@ fn is_read(seed: &[u8]) -> bool {
         1 => Page::decode(&sealed).is_ok_and(|page| page.extents.len() == 3),
         2 => decode_attributes(&sealed).is_ok_and(|read| !read.xattrs.is_empty()),
         3 => decode_tags(&seed[1..]).is_ok_and(|tags| tags.len() == 2),
-        _ => seed.len() > 20,
+        4 => seed.len() > 20,
+        _ => {
+            let sealed = [&seed[1..], &crc_of(ROW, &seed[1..]).to_le_bytes()].concat();
+            KeptChunk::decode(&sealed, ROW).is_ok()
+        }
     }
 }
 

@@ -119,11 +119,16 @@ impl Store {
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;
+                let node = content.node;
                 let digest = match claim.proof.sums {
                     Some(kind) => self.digest_of_leaves(content, kind, &mut kept)?,
                     None => self.digest(content)?,
                 };
                 if digest != Some(claim.proof.digest) {
+                    if let (Some(kind), Some(node)) = (claim.proof.sums, node) {
+                        // In case a wrong sum was the reason, the next proof is compared with the bytes.
+                        forget(self, node, kind)?;
+                    }
                     wrong.push(file);
                 }
             }
@@ -256,6 +261,13 @@ impl Store {
         let runs = content.staged.into_iter().rev().chain(content.stored).collect();
         Ok((Resolver::through(runs, ByteRange::new(0, len)), len))
     }
+}
+
+/// Throws away what is kept of a file.
+fn forget(store: &Store, node: i64, kind: LeafKind) -> Result<(), StoreError> {
+    let catalog = store.catalog().write()?;
+    catalog.delete_sums(node, kind.code(), 0)?;
+    catalog.commit()
 }
 
 impl Claim {

@@ -19,6 +19,9 @@
 //! - A row's checksum covers whose row it is. One that does not decode counts as missing.
 //! - [`Store::verify`](crate::store::Store::verify) reads the bytes and compares; sums that do not agree are told and thrown away (`audit`).
 //!
+//! A sum that is wrong at random (memory that lied while it was made) is nobody's leaf: the client finds the block changed and sends it, so
+//! that it is summed anew, or a proof does not agree, which throws the file's sums away.
+//!
 //! What is not excluded: bytes that were summed right and rot later. Their frames have checksums; reading finds that, as it does for
 //! bytes that no signature ever looked at.
 //!

@@ -11,12 +11,13 @@
     reason = "a test fails by panicking"
 )]
 
-use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
+use byteback_delta::leaves::{LeafDigest, LeafKind};
+use byteback_delta::{ContentDigest, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_store::content::ContentReader;
 use byteback_store::model::{
-    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind,
+    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof,
     SnapshotLabel, Totals,
 };
 use byteback_store::read::{DiffCursor, DiffItem, TreeTarget};
@@ -59,7 +60,7 @@ struct Batch {
     entries: Vec<EntryChange>,
     deltas: Vec<(FileId, Vec<u8>)>,
     /// What contents are to be; some of them.
-    proofs: Vec<(FileId, [u8; DIGEST_LEN])>,
+    proofs: Vec<(FileId, Proof)>,
 }
 
 struct Run {
@@ -164,7 +165,15 @@ impl Run {
         if self.rng.coin() {
             let mut digest = ContentDigest::new(content.len() as u64);
             digest.push(&content);
-            batch.proofs.push((file, digest.finish().unwrap()));
+            let mut proof = Proof::from(digest.finish().unwrap());
+            if self.rng.coin() {
+                let kind = LeafKind::ALL[self.rng.below(3) as usize];
+                let mut digest = LeafDigest::new(kind, content.len() as u64);
+                digest.push(&content);
+                proof.digest = digest.finish().unwrap();
+                proof.sums = Some(kind);
+            }
+            batch.proofs.push((file, proof));
         }
         now.files.insert(file, content);
     }
@@ -371,7 +380,7 @@ fn send(
         Node(&'a NodeChange),
         Entry(&'a EntryChange),
         Delta(&'a (FileId, Vec<u8>)),
-        Proof(&'a (FileId, [u8; DIGEST_LEN])),
+        Proof(&'a (FileId, Proof)),
     }
     let mut items: Vec<Item<'_>> = batch.entries.iter().map(Item::Entry).collect();
     // Proofs stand anywhere.
@@ -609,7 +618,7 @@ fn run(seed: u64, batches: u64) {
             // A single wrong proof, and nothing of it is applied; the same batch with the right one is.
             let mut wrong = batch.clone();
             let at = wrong.proofs.iter().position(|known| *known == proof).unwrap();
-            wrong.proofs[at].1[7] ^= 1;
+            wrong.proofs[at].1.digest[7] ^= 1;
             match send(&store, device, run.counter, base, &wrong, parts) {
                 Err(StoreError::ContentMismatch { files }) => assert_eq!(files, [proof.0]),
                 other => panic!("{other:?}"),

@@ -180,7 +180,8 @@ impl KeptChunk {
     }
 }
 
-fn crc_of(key: ChunkKey, body: &[u8]) -> u32 {
+/// The checksum of a row.
+pub(crate) fn crc_of(key: ChunkKey, body: &[u8]) -> u32 {
     let mut whose = Vec::with_capacity(17);
     whose.extend_from_slice(&key.node.to_le_bytes());
     whose.push(key.kind.code());

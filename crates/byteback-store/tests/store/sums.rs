@@ -394,7 +394,6 @@ fn harm(lab: &Lab, rng: &mut SplitMix64) {
 }
 
 fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
-    println!("seed {seed}");
     let mut rng = SplitMix64::new(seed);
     let mut lab = Lab::with(
         SimDisk::new(seed),
@@ -448,7 +447,8 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
                 "seed {seed} round {round}"
             );
         }
-        send_proven(&lab, counter, seq, change, proof).unwrap();
+        let applied = send_proven(&lab, counter, seq, change, proof);
+        assert!(applied.is_ok(), "seed {seed} round {round}: {applied:?}");
         versions.push(content);
         if rng.below(8) == 0 {
             cost = added(cost, lab.store.sums_cost());
@@ -474,11 +474,10 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
         }
     }
     if !harms {
-        assert_eq!(verify(&lab), [String::new(); 0]);
+        let found = verify(&lab);
+        assert!(found.is_empty(), "seed {seed}: {found:?}");
     }
-    let cost = added(cost, lab.store.sums_cost());
-    println!("{cost:?}");
-    cost
+    added(cost, lab.store.sums_cost())
 }
 
 fn added(one: SumsCost, other: SumsCost) -> SumsCost {
@@ -533,4 +532,112 @@ fn verification_tells_of_rows_that_do_not_decode() {
     assert_eq!(rows(&lab), 4);
     let root = lab.store.node("f", ROOT, None).unwrap();
     assert_eq!(root.attributes.kind, NodeKind::Directory);
+}
+
+#[test]
+fn a_sum_that_is_wrong_costs_one_refusal() {
+    let lab = Lab::new(64 << 20);
+    let content = noise(1, 2 * MIB);
+    lab.first(&[(FILE.0, &content), (3, &content)]);
+    let kind = LeafKind::Sha256;
+    for file in [FILE, FileId(3)] {
+        assert!(is_right(&lab, file, 1, kind, &content));
+    }
+    let nothing = || vec![patch(2 * MIB as u64, 2 * MIB as u64, &[])];
+    let send = |counter, proof| {
+        send_proven(
+            &lab,
+            counter,
+            1,
+            (ContentBase::Previous, 2 * MIB, &nothing()),
+            Some(proof),
+        )
+    };
+    let mut wrong = by_sums(kind, &content);
+    wrong.digest[0] ^= 1;
+    assert!(matches!(send(2, wrong), Err(StoreError::ContentMismatch { .. })));
+    assert_eq!(rows(&lab), 2, "the other file's");
+    let cost = cost_of(&lab, || assert_eq!(send(3, by_sums(kind, &content)).unwrap(), 2));
+    assert_eq!(cost.proof_read_bytes, 2 * MIB as u64);
+    assert_eq!(rows(&lab), 4);
+}
+
+#[test]
+fn a_full_disk_keeps_nothing_and_signatures_and_proofs_go_on() {
+    let lab = Lab::new(64 << 20);
+    let content = noise(1, 3 * MIB);
+    lab.first(&[(FILE.0, &content)]);
+    lab.catalog.limit_len(1).unwrap();
+    for _ in 0..2 {
+        let cost = cost_of(&lab, || assert!(is_right(&lab, FILE, 1, LeafKind::Blake3, &content)));
+        assert_eq!(cost.signature_read_bytes, 3 * MIB as u64);
+    }
+    assert_eq!(rows(&lab), 0);
+    lab.catalog.limit_len(u64::MAX).unwrap();
+    assert!(is_right(&lab, FILE, 1, LeafKind::Blake3, &content));
+    assert_eq!(rows(&lab), 3);
+}
+
+#[test]
+fn many_at_once_are_told_right_while_batches_come() {
+    let lab = Lab::with(
+        SimDisk::new(1),
+        4 << 20,
+        StoreLimits {
+            // Less than all rows have, so that they are thrown away, too.
+            sums_len_max: 60_000,
+            ..StoreLimits::default()
+        },
+    );
+    let mut versions = vec![noise(1, 4 * MIB)];
+    let mut rng = SplitMix64::new(5);
+    for _ in 0..30 {
+        let mut next = versions.last().unwrap().clone();
+        let at = rng.below(4 * MIB as u64 - 70_000) as usize;
+        next[at..at + 70_000].copy_from_slice(&noise(rng.next_u64(), 70_000));
+        versions.push(next);
+    }
+    lab.first(&[(FILE.0, &versions[0])]);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (lab, versions) = (&lab, &versions);
+            scope.spawn(move || {
+                let mut rng = SplitMix64::new(100 + thread);
+                loop {
+                    let seq = lab.store.folder("f").unwrap().seq;
+                    let at = if rng.below(3) == 0 { 1 + rng.below(seq) } else { seq };
+                    let kind = LeafKind::ALL[rng.below(2) as usize];
+                    assert!(
+                        is_right(lab, FILE, at, kind, &versions[at as usize - 1]),
+                        "version {at}"
+                    );
+                    if seq == versions.len() as u64 {
+                        break;
+                    }
+                }
+            });
+        }
+        for (seq, pair) in (1..).zip(versions.windows(2)) {
+            let first = pair[0]
+                .iter()
+                .zip(&pair[1])
+                .position(|(before, after)| before != after)
+                .unwrap();
+            let stream = patch(
+                4 * MIB as u64,
+                4 * MIB as u64,
+                &[(first as u64, &pair[1][first..first + 70_000])],
+            );
+            let proof = by_sums(LeafKind::ALL[(seq % 2) as usize], &pair[1]);
+            send_proven(
+                &lab,
+                seq + 1,
+                seq,
+                (ContentBase::Previous, 4 * MIB, &[stream]),
+                Some(proof),
+            )
+            .unwrap();
+        }
+    });
+    assert!(verify(&lab).is_empty());
 }
