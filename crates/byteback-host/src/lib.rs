@@ -6,7 +6,7 @@
 //! tears and reorders whatever was not synced, and crashes at any sync point, reproducibly from a seed.
 //! [`boot`] tells one start of the machine from the next.
 //! [`tree`] is the access to a directory tree of the machine (a tracked folder) by file descriptors;
-//! it has no simulated twin, because its users are tested on real file systems.
+//! it has no simulated twin, because its users are tested on real file systems. [`load`] says how busy the machine is.
 //!
 //! This crate knows nothing of our domain: no extents, no epochs, no backups.
 
@@ -16,6 +16,7 @@ pub mod boot;
 pub mod clock;
 pub mod durable;
 mod error;
+pub mod load;
 pub mod random;
 pub mod sim;
 pub mod tree;

@@ -83,6 +83,8 @@ pub struct BackupOptions {
     pub block_checksums: Option<Arc<dyn DurableDir>>,
     /// How changes are to be found.
     pub delta: DeltaChoice,
+    /// Which part of a processor a thread gets here and now, above 0, at most 1 (`byteback_host::load`): what searching costs.
+    pub processor_share: f64,
     /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses this directory meanwhile.
     pub decisions: Option<Arc<dyn DurableDir>>,
 }
@@ -103,6 +105,7 @@ impl BackupOptions {
             snapshot_if_unchanged: true,
             block_checksums: None,
             delta: DeltaChoice::Auto,
+            processor_share: 1.0,
             decisions: None,
         }
     }
@@ -499,7 +502,11 @@ impl Job<'_> {
             // Everything holds at least the root, so there is always a batch.
             (None, None) => return Err(SyncError::hostile("the folder's log reports no root directory")),
         };
-        let note = note.with_left_out(missing, left_out);
+        let link_bytes_per_s = self
+            .server
+            .link_bytes_per_s()
+            .or_else(|| basis.note.as_ref()?.link_bytes_per_s);
+        let note = note.with_left_out(missing, left_out).with_link(link_bytes_per_s);
         let finished = self
             .tree
             .finish(

@@ -13,6 +13,7 @@
 pub(crate) mod fuzzing;
 mod wire;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -27,6 +28,9 @@ const FILE_NAMES: [&str; 2] = ["decisions", "decisions.old"];
 
 /// A file does not become longer, in bytes.
 const FILE_LEN_MAX: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
+
+/// Of how many files [`sent_shares`] tells.
+const SHARES_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
 /// How the bytes of a file were found that had to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,6 +82,8 @@ pub enum Fallback {
     TooScattered,
     /// The server found that what was found is not what it has, and everything was sent once more.
     ProofRefused,
+    /// Sending it was expected to take no longer than looking for it: a fast link, a busy machine, or a file that changes as a whole.
+    CostsLess,
 }
 
 /// How one file was saved.
@@ -232,6 +238,62 @@ pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Re
         })?;
     }
     Ok(last)
+}
+
+/// Which share of each file was sent when it was saved last: the best guess for the next time. At most [`SHARES_MAX`] files
+/// are told; what cannot be read is not known.
+pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, f64> {
+    let mut shares = HashMap::new();
+    let mut section = Sections::default();
+    for name in FILE_NAMES.iter().rev() {
+        let Ok(file) = dir.open(name, OpenMode::Existing) else {
+            continue;
+        };
+        // What comes before the damage counts.
+        let _ = wire::for_each_frame(file.as_ref(), |frame| section.take(&frame, tree, &mut shares));
+    }
+    shares
+}
+
+/// Backups whose frames are being read, of which all files matter.
+#[derive(Default)]
+struct Sections {
+    batch: u64,
+    is_of_tree: bool,
+    pending: Vec<(NodeId, f64)>,
+}
+
+impl Sections {
+    fn take(&mut self, frame: &Frame<'_>, asked: TreeId, shares: &mut HashMap<NodeId, f64>) {
+        match *frame {
+            Frame::Begin { batch, .. } if batch == self.batch => {}
+            Frame::Begin { batch, tree, .. } => {
+                *self = Self {
+                    batch,
+                    is_of_tree: tree == asked,
+                    pending: Vec::new(),
+                };
+            }
+            Frame::Decisions { batch, bytes } if batch == self.batch && self.is_of_tree => {
+                let shares = wire::decisions(bytes)
+                    .filter(|decision| decision.size_bytes > 0 && decision.cause != Cause::New)
+                    .map(|decision| {
+                        let share = decision.literal_bytes as f64 / decision.size_bytes as f64;
+                        (decision.node, share.min(1.0))
+                    });
+                self.pending.extend(shares);
+                self.pending.truncate(SHARES_MAX);
+            }
+            Frame::Decisions { .. } => {}
+            Frame::End { batch, .. } => {
+                for (node, share) in self.pending.drain(..) {
+                    if batch == self.batch && (shares.len() < SHARES_MAX || shares.contains_key(&node)) {
+                        shares.insert(node, share);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The backup whose frames are being read.

@@ -13,6 +13,7 @@
 
 mod calls;
 mod counting;
+mod link;
 
 use crate::error::{Result, ServerError, ServerErrorKind};
 use byteback_api::Problem;
@@ -20,6 +21,7 @@ use byteback_api::problem::MEDIA_PROBLEM;
 use byteback_api::routes::Route;
 use byteback_host::clock::{Clock, RealClock};
 use counting::{CountingConnector, WireCounter};
+use link::LinkMeter;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::sync::Arc;
@@ -96,6 +98,7 @@ pub struct ServerClient {
     base_url: String,
     authorization: String,
     counter: Arc<WireCounter>,
+    link: LinkMeter,
     options: ClientOptions,
 }
 
@@ -191,6 +194,7 @@ impl ServerClient {
             base_url,
             authorization: format!("Bearer {token}"),
             counter,
+            link: LinkMeter::default(),
             options,
         })
     }
@@ -205,6 +209,16 @@ impl ServerClient {
     #[must_use]
     pub fn wire_bytes(&self) -> WireBytes {
         self.counter.read()
+    }
+
+    /// Bytes per second that the server took so far, if enough was sent to tell.
+    pub(crate) fn link_bytes_per_s(&self) -> Option<u64> {
+        self.link.bytes_per_s()
+    }
+
+    /// From a request to its answer, in nanoseconds, if one was answered.
+    pub(crate) fn round_trip_ns(&self) -> Option<u64> {
+        self.link.round_trip_ns()
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -298,7 +312,11 @@ impl ServerClient {
     }
 
     fn send_for_json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
+        let began_ns = self.clock().monotonic_ns();
         let response = self.send_once(ask)?;
+        if matches!(ask.body, Body::Nothing) {
+            self.link.answered(self.clock().monotonic_ns().saturating_sub(began_ns));
+        }
         read_json(&ask.name(), response)
     }
 

@@ -43,6 +43,9 @@ pub(crate) struct Note {
     /// There were too many of them to remember.
     #[serde(default)]
     pub(crate) everything_next: bool,
+    /// What the link was seen to carry, in bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link_bytes_per_s: Option<u64>,
 }
 
 impl Note {
@@ -67,6 +70,7 @@ impl Note {
             missing: Vec::new(),
             left_out: Vec::new(),
             everything_next: false,
+            link_bytes_per_s: None,
         }
     }
 
@@ -77,6 +81,11 @@ impl Note {
             self.missing = missing;
             self.left_out = left_out;
         }
+        self
+    }
+
+    pub(crate) fn with_link(mut self, bytes_per_s: Option<u64>) -> Self {
+        self.link_bytes_per_s = bytes_per_s;
         self
     }
 

@@ -9,9 +9,12 @@
 //!
 //! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is remembered in [`crate::decisions`].
 
+pub(super) mod cost;
+
 use crate::decisions::{Cause, DeltaMethod, Fallback};
 use byteback_delta::signature::BLOCKS_MAX;
 use byteback_oplog::WholeReason;
+use cost::{Conditions, FileFacts, cheapest};
 use serde::Serialize;
 
 /// Files shorter than this are sent as they are: an answer of the server takes longer than their bytes.
@@ -128,6 +131,17 @@ pub(super) struct Known {
     pub(super) answers: Answers,
     /// The server refused what was found in this backup.
     pub(super) proof_refused: bool,
+    /// What sending and searching cost here and now.
+    pub(super) conditions: Conditions,
+}
+
+/// What may be asked about the file if it matters: the answers are not free.
+pub(super) trait Hints {
+    /// Whether the client's own block checksums know most of it.
+    fn sums_know_most(&mut self) -> bool;
+
+    /// Which share of it was sent when it was saved last.
+    fn sent_share(&mut self) -> Option<f64>;
 }
 
 /// What is to be done.
@@ -157,8 +171,8 @@ impl Plan {
     }
 }
 
-/// Decides; `None` if there is no content to send. `sums_know_most` is asked only if the answer matters.
-pub(super) fn plan(known: &Known, sums_know_most: impl FnOnce() -> bool) -> Option<Plan> {
+/// Decides; `None` if there is no content to send.
+pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
     if !known.server_has {
         return Some(Plan::new(DeltaMethod::Full, Cause::New));
     }
@@ -176,24 +190,54 @@ pub(super) fn plan(known: &Known, sums_know_most: impl FnOnce() -> bool) -> Opti
         (_, Some(_)) => Cause::Asked,
         (LogSays::Ranges, None) => return Some(Plan::new(DeltaMethod::Log, Cause::LogKnew)),
         (LogSays::Rewritten, None) => Cause::Rewritten,
-        (LogSays::Whole(reason), None) if sums_know_most() => {
+        (LogSays::Whole(reason), None) if hints.sums_know_most() => {
             return Some(Plan::new(DeltaMethod::Sums, Cause::Whole(reason)));
         }
         (LogSays::Whole(reason), None) => Cause::Whole(reason),
     };
-    let plan = Plan::new(forced.unwrap_or(DeltaMethod::Rsync), cause);
-    let fallback = if known.size_bytes < EXAMINED_LEN_MIN {
-        Fallback::TooShort
+    let limit = if known.size_bytes < EXAMINED_LEN_MIN {
+        Some(Fallback::TooShort)
     } else if known.size_bytes > EXAMINED_LEN_MAX {
-        Fallback::TooLong
+        Some(Fallback::TooLong)
     } else if known.proof_refused {
-        Fallback::ProofRefused
-    } else if !known.answers.suffice_for(plan.method) {
-        Fallback::NoSignature
+        Some(Fallback::ProofRefused)
     } else {
-        return Some(plan);
+        None
     };
-    Some(plan.fall_back(fallback))
+    if let Some(fallback) = limit {
+        return Some(Plan::new(DeltaMethod::Full, cause).fall_back(fallback));
+    }
+    let plan = Plan::new(forced.unwrap_or_else(|| cheapest_finder(known, hints)), cause);
+    Some(match plan.method {
+        DeltaMethod::Full => plan.fall_back(Fallback::CostsLess),
+        method if known.answers.suffice_for(method) => plan,
+        _ => plan.fall_back(Fallback::NoSignature),
+    })
+}
+
+/// The way to find the change that is expected to cost least, among those that the server can help with; or to send the file as it is.
+fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
+    let finders = [DeltaMethod::Rsync, DeltaMethod::Webr, DeltaMethod::Cdc];
+    let can = |method: &DeltaMethod| known.answers.suffice_for(*method);
+    let cheapest_at = |changed_share| {
+        let file = FileFacts {
+            size_bytes: known.size_bytes,
+            changed_share,
+        };
+        let ways = finders.into_iter().filter(can).chain([DeltaMethod::Full]);
+        cheapest(ways, &file, &known.conditions)
+    };
+    if !finders.iter().any(can) {
+        // What it falls back from.
+        return DeltaMethod::Rsync;
+    }
+    // The record of former backups is read only if it decides.
+    let [if_little, if_most] = cost::CHANGED_SHARES.map(cheapest_at);
+    let method = match if_little == if_most {
+        true => if_little,
+        false => cheapest_at(hints.sent_share().unwrap_or(cost::CHANGED_SHARE_DEFAULT)),
+    };
+    method.unwrap_or(DeltaMethod::Rsync)
 }
 
 /// How many blocks a signature may have for a content of so many bytes.

@@ -8,11 +8,12 @@ use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
-use super::plan::{Known, LogSays, Plan, plan};
+use super::plan::cost::Conditions;
+use super::plan::{Hints, Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
-use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback};
+use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
@@ -22,7 +23,7 @@ use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
 };
 use byteback_oplog::{NodeId, WholeReason};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How many nodes' attributes are asked for at once.
 const ATTRIBUTES_PER_CALL: usize = 512;
@@ -83,6 +84,8 @@ pub(super) fn transfer(
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
+            sent_shares: None,
+            link_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
             sums: BlockSums::begin(job.store.as_ref(), basis, job.monitor),
             decisions: job
                 .options
@@ -180,6 +183,29 @@ fn count_name(change: &NameChange, report: &mut BackupReport) {
     }
 }
 
+/// What the planner may ask about a file.
+struct OfFile<'t, 'a, 'scope, 'env> {
+    transfer: &'t mut Transfer<'a, 'scope, 'env>,
+    node: NodeId,
+    size_bytes: u64,
+}
+
+impl Hints for OfFile<'_, '_, '_, '_> {
+    fn sums_know_most(&mut self) -> bool {
+        self.transfer.sums.knows_most(self.node, self.size_bytes)
+    }
+
+    fn sent_share(&mut self) -> Option<f64> {
+        let transfer = &mut *self.transfer;
+        let options = transfer.job.options;
+        let shares = transfer.sent_shares.get_or_insert_with(|| match &options.decisions {
+            Some(dir) => sent_shares(dir.as_ref(), transfer.cut.tree),
+            None => HashMap::new(),
+        });
+        shares.get(&self.node).copied()
+    }
+}
+
 struct Transfer<'a, 'scope, 'env> {
     job: &'a Job<'a>,
     cut: &'a CutInfo,
@@ -198,6 +224,10 @@ struct Transfer<'a, 'scope, 'env> {
     unsaved: Vec<NodeId>,
     sums: BlockSums<'a>,
     decisions: Option<DecisionWriter>,
+    /// What former decisions say, once somebody asked.
+    sent_shares: Option<HashMap<NodeId, f64>>,
+    /// What the link carried in the last backup.
+    link_bytes_per_s: Option<u64>,
 }
 
 impl Transfer<'_, '_, '_> {
@@ -346,9 +376,30 @@ impl Transfer<'_, '_, '_> {
             server_has: self.server_has(change),
             answers: self.job.answers.get(),
             proof_refused: self.job.proof_refused.get(),
+            conditions: self.conditions(),
         };
-        let sums = &mut self.sums;
-        plan(&known, || sums.knows_most(change.node, size_bytes))
+        plan(
+            &known,
+            &mut OfFile {
+                transfer: self,
+                node: change.node,
+                size_bytes,
+            },
+        )
+    }
+
+    /// What was seen of the link, in this backup or the last one, and what is known of the machine.
+    fn conditions(&self) -> Conditions {
+        let unknown = Conditions::default();
+        let server = self.job.server;
+        Conditions {
+            link_bytes_per_s: server
+                .link_bytes_per_s()
+                .or(self.link_bytes_per_s)
+                .unwrap_or(unknown.link_bytes_per_s),
+            round_trip_ns: server.round_trip_ns().unwrap_or(unknown.round_trip_ns),
+            processor_share: self.job.options.processor_share,
+        }
     }
 
     /// Sends the content of a file as planned, or as is possible; answers how that was, without what the caller knows.

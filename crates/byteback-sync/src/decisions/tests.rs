@@ -12,6 +12,8 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         DeltaMethod::Rsync,
         DeltaMethod::Hash,
         DeltaMethod::Full,
+        DeltaMethod::Webr,
+        DeltaMethod::Cdc,
     ];
     let causes = [
         Cause::LogKnew,
@@ -28,12 +30,13 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         Some(Fallback::NoSignature),
         Some(Fallback::TooScattered),
         Some(Fallback::ProofRefused),
+        Some(Fallback::CostsLess),
     ];
     Decision {
         node: NodeId(node),
-        method: methods[random.below(5) as usize],
+        method: methods[random.below(7) as usize],
         cause: causes[random.below(6) as usize],
-        fallback: fallbacks[random.below(6) as usize],
+        fallback: fallbacks[random.below(7) as usize],
         size_bytes: random.next_u64(),
         changed_bytes: random.next_u64(),
         hashed_bytes: random.next_u64(),
@@ -205,4 +208,67 @@ fn what_is_torn_or_damaged_is_not_known_and_hinders_nobody() {
         }
         backup(&disk, 3, &[two]);
     }
+}
+
+/// Beside a naive map: of backups that were applied, in order, also over the change of files; those of other trees and of backups that were not
+/// applied do not count.
+#[test]
+fn shares_are_those_of_the_last_time() {
+    let seed = 0x5ab1;
+    let mut random = SplitMix64::new(seed);
+    for _ in 0..20 {
+        let disk = SimDisk::new(random.next_u64());
+        let mut expected = HashMap::new();
+        for batch in 1..60 {
+            let decisions: Vec<Decision> = (0..random.below(12))
+                .map(|_| {
+                    let size_bytes = random.below(4) * 1000;
+                    let node = 1 + random.below(40);
+                    Decision {
+                        size_bytes,
+                        literal_bytes: random.below(1500),
+                        ..decision(&mut random, node)
+                    }
+                })
+                .collect();
+            let (tree, is_applied) = match random.below(6) {
+                0 => (TreeId(8), true),
+                1 => (TREE, false),
+                _ => (TREE, true),
+            };
+            let mut writer = DecisionWriter::begin(&dir(&disk), tree, batch, 0);
+            decisions.iter().for_each(|decision| writer.decided(decision));
+            if is_applied {
+                writer.end(batch);
+            }
+            if is_applied && tree == TREE {
+                for decision in decisions {
+                    if decision.size_bytes > 0 && decision.cause != Cause::New {
+                        let share = (decision.literal_bytes as f64 / decision.size_bytes as f64).min(1.0);
+                        expected.insert(decision.node, share);
+                    }
+                }
+            }
+        }
+        let shares = sent_shares(&disk, TREE);
+        for (node, share) in &shares {
+            assert_eq!(Some(share), expected.get(node), "{node} (seed {seed:#x})");
+        }
+        assert!(shares.len() > 10);
+    }
+}
+
+#[test]
+fn shares_of_so_many_files_are_kept_and_no_more() {
+    let disk = SimDisk::new(1);
+    let mut random = SplitMix64::new(2);
+    let decisions: Vec<Decision> = (0..SHARES_MAX as u64 + 10)
+        .map(|node| Decision {
+            size_bytes: 10,
+            cause: Cause::Rewritten,
+            ..decision(&mut random, node)
+        })
+        .collect();
+    backup(&disk, 1, &decisions);
+    assert_eq!(sent_shares(&disk, TREE).len(), SHARES_MAX);
 }

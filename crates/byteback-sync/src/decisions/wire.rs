@@ -173,6 +173,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Some(Fallback::NoSignature) => 3,
         Some(Fallback::TooScattered) => 4,
         Some(Fallback::ProofRefused) => 5,
+        Some(Fallback::CostsLess) => 6,
     };
     out.extend_from_slice(&[method, cause, whole, fallback]);
     for number in [
@@ -227,6 +228,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             3 => Some(Fallback::NoSignature),
             4 => Some(Fallback::TooScattered),
             5 => Some(Fallback::ProofRefused),
+            6 => Some(Fallback::CostsLess),
             _ => return None,
         },
         size_bytes,

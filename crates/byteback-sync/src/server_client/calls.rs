@@ -103,7 +103,13 @@ impl ServerClient {
             media: MEDIA_BATCH,
             bytes,
         };
-        persist(self.transfer_pauses(), go_on, || self.send_for_json(&ask))
+        persist(self.transfer_pauses(), go_on, || {
+            let began_ns = self.clock().monotonic_ns();
+            let staged = self.send_for_json(&ask)?;
+            let ns = self.clock().monotonic_ns().saturating_sub(began_ns);
+            self.link.sent(u64::try_from(bytes.len()).unwrap_or(u64::MAX), ns);
+            Ok(staged)
+        })
     }
 
     /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.

@@ -129,6 +129,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         path: ByteString::from(folder.directory().as_os_str().as_bytes()),
         dry_run: arguments.dry_run,
         force_full: arguments.full,
+        processor_share: byteback_host::load::thread_share().unwrap_or(1.0),
         ..BackupOptions::new(tracked_folder::consumer(&binding), credentials.device)
     };
     tracked_folder::warn_of_other_file_systems(&folder, settings.output);

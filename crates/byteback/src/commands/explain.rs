@@ -151,6 +151,7 @@ fn because(decision: &Decision) -> String {
         Some(Fallback::NoSignature) => "the server told nothing of what it had",
         Some(Fallback::TooScattered) => "it consisted of too many pieces",
         Some(Fallback::ProofRefused) => "the server refused what its own checksums had led to",
+        Some(Fallback::CostsLess) => "sending it was expected to take no longer than looking for it",
     };
     format!("{cause}, and {fallback}")
 }

@@ -8,17 +8,39 @@ fn known(log: LogSays) -> Known {
         server_has: true,
         answers: Answers::ALL,
         proof_refused: false,
+        conditions: Conditions::default(),
     }
 }
 
-fn unasked() -> bool {
-    panic!("the block checksums need not be asked")
+/// Whoever must not be asked for something has none of it here.
+#[derive(Clone, Default)]
+struct Told {
+    sums_know_most: Option<bool>,
+    sent_share: Option<f64>,
+}
+
+impl Hints for Told {
+    fn sums_know_most(&mut self) -> bool {
+        self.sums_know_most.expect("the block checksums need not be asked")
+    }
+
+    fn sent_share(&mut self) -> Option<f64> {
+        Some(self.sent_share.expect("the record need not be asked"))
+    }
+}
+
+fn unasked() -> Told {
+    Told::default()
 }
 
 #[test]
 fn what_costs_least_is_chosen() {
     let untracked = LogSays::Whole(WholeReason::Untracked);
-    let chosen = |known: Known| plan(&known, unasked).map(|plan| (plan.method, plan.cause, plan.fallback));
+    let little = Told {
+        sent_share: Some(0.01),
+        ..Told::default()
+    };
+    let chosen = |known: Known| plan(&known, &mut little.clone()).map(|plan| (plan.method, plan.cause, plan.fallback));
     assert_eq!(chosen(known(LogSays::Unchanged)), None);
     assert_eq!(
         chosen(known(LogSays::Ranges)),
@@ -30,7 +52,14 @@ fn what_costs_least_is_chosen() {
     );
     let cause = Cause::Whole(WholeReason::Untracked);
     for (sums_know, method) in [(true, DeltaMethod::Sums), (false, DeltaMethod::Rsync)] {
-        let planned = plan(&known(untracked), || sums_know).unwrap();
+        let planned = plan(
+            &known(untracked),
+            &mut Told {
+                sums_know_most: Some(sums_know),
+                ..little.clone()
+            },
+        )
+        .unwrap();
         assert_eq!((planned.method, planned.cause, planned.fallback), (method, cause, None));
     }
     let new = Known {
@@ -55,7 +84,7 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
             (DeltaChoice::Full, DeltaMethod::Full),
         ] {
             let asked = Known { choice, ..known(log) };
-            let planned = plan(&asked, unasked).unwrap();
+            let planned = plan(&asked, &mut unasked()).unwrap();
             assert_eq!(
                 (planned.method, planned.cause, planned.fallback),
                 (method, Cause::Asked, None)
@@ -64,21 +93,32 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
                 log: LogSays::Unchanged,
                 ..asked
             };
-            assert_eq!(plan(&unchanged, unasked), None);
+            assert_eq!(plan(&unchanged, &mut unasked()), None);
             let new = Known {
                 server_has: false,
                 ..asked
             };
-            assert_eq!(plan(&new, unasked).unwrap().cause, Cause::New);
+            assert_eq!(plan(&new, &mut unasked()).unwrap().cause, Cause::New);
         }
     }
 }
 
 #[test]
 fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
-    let rewritten = known(LogSays::Rewritten);
+    // Where no answer is far, a short file is worth a question, too.
+    let rewritten = Known {
+        conditions: Conditions {
+            round_trip_ns: 0,
+            ..Conditions::default()
+        },
+        ..known(LogSays::Rewritten)
+    };
+    let little = Told {
+        sent_share: Some(0.01),
+        ..Told::default()
+    };
     let fallback = |known: Known| {
-        let planned = plan(&known, unasked).unwrap();
+        let planned = plan(&known, &mut little.clone()).unwrap();
         assert_eq!((planned.method, planned.cause), (DeltaMethod::Full, Cause::Rewritten));
         planned.fallback.unwrap()
     };
@@ -87,8 +127,14 @@ fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
         ..rewritten
     };
     assert_eq!(fallback(of_size(EXAMINED_LEN_MIN - 1)), Fallback::TooShort);
-    assert_eq!(plan(&of_size(EXAMINED_LEN_MIN), unasked).unwrap().fallback, None);
-    assert_eq!(plan(&of_size(EXAMINED_LEN_MAX), unasked).unwrap().fallback, None);
+    assert_eq!(
+        plan(&of_size(EXAMINED_LEN_MIN), &mut little.clone()).unwrap().fallback,
+        None
+    );
+    assert_eq!(
+        plan(&of_size(EXAMINED_LEN_MAX), &mut little.clone()).unwrap().fallback,
+        None
+    );
     assert_eq!(fallback(of_size(EXAMINED_LEN_MAX + 1)), Fallback::TooLong);
     let mut answers = Answers::ALL;
     answers.end();
@@ -119,12 +165,97 @@ fn a_call_that_a_server_has_not_ends_what_needs_it_and_nothing_else() {
                 answers,
                 ..known(LogSays::Rewritten)
             };
-            let fallback = plan(&asked, unasked).unwrap().fallback;
+            let fallback = plan(&asked, &mut unasked()).unwrap().fallback;
             assert_eq!(
                 fallback,
                 (call == lacking).then_some(Fallback::NoSignature),
                 "{choice:?}"
             );
+        }
+    }
+}
+
+#[test]
+fn the_record_of_former_backups_is_asked_only_if_it_decides() {
+    let rewritten = Known {
+        size_bytes: 100 << 20,
+        ..known(LogSays::Rewritten)
+    };
+    // Over a slow link even a little that is found is worth a search, over a fast one hardly anything is.
+    let over = |megabits_per_s: u64| Known {
+        conditions: Conditions {
+            link_bytes_per_s: megabits_per_s * 125_000,
+            ..Conditions::default()
+        },
+        ..rewritten
+    };
+    let slow = Known {
+        answers: Answers {
+            chunks: false,
+            matches: false,
+            ..Answers::ALL
+        },
+        ..over(1)
+    };
+    let told = |sent_share| Told {
+        sent_share: Some(sent_share),
+        ..Told::default()
+    };
+    let planned = |known: &Known, told: &mut Told| plan(known, told).map(|plan| (plan.method, plan.fallback));
+    for share in [0.02, 0.2] {
+        let found = planned(&over(100), &mut told(share)).unwrap();
+        assert_eq!(found.1, None, "{share}: {found:?}");
+    }
+    assert_eq!(
+        planned(&over(100), &mut told(1.0)),
+        Some((DeltaMethod::Full, Some(Fallback::CostsLess)))
+    );
+    let busy = Known {
+        conditions: Conditions {
+            link_bytes_per_s: 10_000_000_000,
+            processor_share: 0.02,
+            ..Conditions::default()
+        },
+        ..slow
+    };
+    assert_eq!(
+        planned(&busy, &mut unasked()),
+        Some((DeltaMethod::Full, Some(Fallback::CostsLess)))
+    );
+}
+
+#[test]
+fn only_what_the_server_can_do_is_chosen() {
+    let none = {
+        let mut none = Answers::ALL;
+        none.end();
+        none
+    };
+    for signature in [false, true] {
+        for matches in [false, true] {
+            for chunks in [false, true] {
+                let answers = Answers {
+                    signature,
+                    matches,
+                    chunks,
+                };
+                let known = Known {
+                    answers,
+                    ..known(LogSays::Rewritten)
+                };
+                let mut told = Told {
+                    sent_share: Some(0.01),
+                    ..Told::default()
+                };
+                let planned = plan(&known, &mut told).unwrap();
+                if answers == none {
+                    assert_eq!(planned.fallback, Some(Fallback::NoSignature));
+                } else {
+                    assert_eq!(planned.fallback, None, "{answers:?}");
+                    assert!(answers.suffice_for(planned.method), "{planned:?} {answers:?}");
+                    assert_ne!(planned.method, DeltaMethod::Full);
+                }
+            }
         }
     }
 }

@@ -1,0 +1,180 @@
+//! What each way to find a change is expected to cost, so that the planner can choose.
+//!
+//! A model in one line: requests wait for a round trip, the client's processor works (slower where others want it, too), the server's
+//! works, bytes cross the link, and literals are written and kept. These times are added, although some of them overlap: what matters is their order.
+//! Costs of a byte are figures of `byteback-bench skysync` on the machine of docs/benchmarks.md; processors differ less in how
+//! these compare with each other than links do, which are measured.
+//!
+//! *Which share of the file changed* nobody knows before it is found. What the last backup of the file sent is the best guess
+//! ([`FileFacts::changed_share`]).
+//!
+//! *How scattered the change is* nobody knows either. It is taken to come in pieces of a page, each of which costs one block or chunk more, as
+//! these are found whole or not at all.
+//!
+//! What the model leaves out: compression.
+
+use crate::decisions::DeltaMethod;
+use byteback_delta::signature::SignatureParams;
+
+/// What a link is taken for before anything was sent over it, in bytes per second: 100 Mbit/s.
+pub(in crate::backup) const LINK_DEFAULT: u64 = 12_500_000;
+
+/// What a round trip is taken for, in nanoseconds.
+pub(in crate::backup) const ROUND_TRIP_DEFAULT_NS: u64 = 10_000_000;
+
+/// The share of a file that is taken for changed if nothing is known.
+pub(in crate::backup) const CHANGED_SHARE_DEFAULT: f64 = 0.25;
+
+/// What it may be: if the cheapest way is the same for both, nobody need know better.
+pub(in crate::backup) const CHANGED_SHARES: [f64; 2] = [0.02, 0.9];
+
+/// Nanoseconds for each byte.
+mod per_byte {
+    /// Reading from memory or a fast disk, with the copies on the way.
+    pub(super) const READ: f64 = 0.25;
+    /// The digest of the whole, or strong checksums of all blocks.
+    pub(super) const HASH: f64 = 0.45;
+    /// A block that is found where it is expected.
+    pub(super) const MATCH: f64 = 0.45;
+    /// The window moves on by one.
+    pub(super) const ROLL: f64 = 2.0;
+    /// Borders of chunks and their weak checksums.
+    pub(super) const CUT: f64 = 0.25;
+    /// A literal that is written at the server, synced and kept.
+    pub(super) const STORE: f64 = 5.0;
+}
+
+/// Bytes of a block in a signature.
+const SIGNATURE_ENTRY_LEN: f64 = 12.0;
+
+/// Bytes of a chunk in a list, and chunks' average length.
+const CHUNK_ENTRY_LEN: f64 = 6.0;
+const CHUNK_LEN: f64 = 8192.0;
+
+/// Bytes that are taken to change together.
+const PIECE_LEN: f64 = 4096.0;
+
+/// What surrounds a backup.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::backup) struct Conditions {
+    /// What the link carries to the server.
+    pub(in crate::backup) link_bytes_per_s: u64,
+    /// From a request to its answer.
+    pub(in crate::backup) round_trip_ns: u64,
+    /// Which part of a processor one thread gets, above 0, at most 1.
+    pub(in crate::backup) processor_share: f64,
+}
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Self {
+            link_bytes_per_s: LINK_DEFAULT,
+            round_trip_ns: ROUND_TRIP_DEFAULT_NS,
+            processor_share: 1.0,
+        }
+    }
+}
+
+/// What is known, or guessed, of a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::backup) struct FileFacts {
+    pub(in crate::backup) size_bytes: u64,
+    /// Which share of it the server lacks.
+    pub(in crate::backup) changed_share: f64,
+}
+
+/// What a way is expected to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in crate::backup) struct Estimate {
+    /// Processor time of the client, on a processor of its own.
+    client_ns: f64,
+    server_ns: f64,
+    wire_bytes: f64,
+    round_trips: f64,
+}
+
+impl Estimate {
+    /// What `method` takes.
+    fn of(method: DeltaMethod, file: &FileFacts) -> Self {
+        use per_byte::{CUT, HASH, MATCH, READ, ROLL, STORE};
+        let size = file.size_bytes as f64;
+        let changed = size * file.changed_share.clamp(0.0, 1.0);
+        let same = size - changed;
+        let block_len = f64::from(SignatureParams::for_content(file.size_bytes, 0).block_len_bytes);
+        let signature = (size / block_len).ceil() * SIGNATURE_ENTRY_LEN;
+        let chunks = (size / CHUNK_LEN).ceil() * CHUNK_ENTRY_LEN;
+        let search = same * MATCH + changed * ROLL;
+        let asked = |client_ns, server_ns, sent, granule_len: f64| {
+            let literals = (changed + changed / PIECE_LEN * granule_len).min(size);
+            Self {
+                client_ns,
+                server_ns: server_ns + literals * STORE,
+                wire_bytes: sent + literals,
+                round_trips: 1.0,
+            }
+        };
+        match method {
+            // They answer without any of this, or not at all.
+            DeltaMethod::Log | DeltaMethod::Sums => Self::default(),
+            DeltaMethod::Full => Self {
+                client_ns: size * READ,
+                server_ns: size * STORE,
+                wire_bytes: size,
+                round_trips: 0.0,
+            },
+            DeltaMethod::Hash => asked(
+                size * (READ + 2.0 * HASH),
+                size * 2.0 * (READ + HASH),
+                signature,
+                block_len,
+            ),
+            DeltaMethod::Rsync => asked(
+                size * (READ + HASH) + search,
+                size * 2.0 * (READ + HASH),
+                signature,
+                block_len,
+            ),
+            DeltaMethod::Webr => asked(
+                size * (READ + 2.0 * HASH) + changed * READ,
+                size * (2.0 * READ + HASH) + search,
+                signature,
+                block_len,
+            ),
+            DeltaMethod::Cdc => asked(
+                size * (READ + CUT + HASH) + changed * READ,
+                size * (2.0 * READ + CUT + 2.0 * HASH),
+                chunks,
+                CHUNK_LEN,
+            ),
+        }
+    }
+
+    /// How long it takes, in nanoseconds.
+    fn time_ns(&self, conditions: &Conditions) -> f64 {
+        let share = conditions.processor_share.clamp(0.01, 1.0);
+        let link = conditions.link_bytes_per_s.max(1) as f64;
+        self.round_trips * conditions.round_trip_ns as f64
+            + self.client_ns / share
+            + self.server_ns
+            + self.wire_bytes * 1e9 / link
+    }
+}
+
+/// The way of those given that takes the shortest time; of equal ones the first. `None` if none is given.
+pub(in crate::backup) fn cheapest(
+    methods: impl IntoIterator<Item = DeltaMethod>,
+    file: &FileFacts,
+    conditions: &Conditions,
+) -> Option<DeltaMethod> {
+    let mut best: Option<(DeltaMethod, f64)> = None;
+    for method in methods {
+        let time_ns = Estimate::of(method, file).time_ns(conditions);
+        if best.is_none_or(|(_, least)| time_ns < least) {
+            best = Some((method, time_ns));
+        }
+    }
+    best.map(|(method, _)| method)
+}
+
+#[cfg(test)]
+mod tests;
