@@ -61,6 +61,8 @@ enum Suite {
     Image,
     /// The main job on real data, for people to watch; compares all that is restored.
     Demo,
+    /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync paper).
+    Skysync(suites::skysync::SkysyncArguments),
     /// The figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
     /// We are a process that was started to hold a mount.
@@ -107,6 +109,10 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         Suite::Demo => {
             interrupt::install()?;
             demo::run_demo(options)?
+        }
+        Suite::Skysync(skysync) => {
+            interrupt::install()?;
+            return suites::skysync::run(skysync, options, arguments.json.as_deref());
         }
         Suite::Solfs(solfs) => {
             interrupt::install()?;

@@ -6,10 +6,14 @@
 
 mod axis;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::fs;
+use std::path::Path;
 
 use self::axis::Axis;
-use crate::figure::{Cell, Chart, Panel};
+use crate::SuiteError;
+use crate::figure::{Cell, Chart, Figure, Panel};
 use crate::report::number;
 
 #[cfg(test)]
@@ -23,8 +27,9 @@ const RIGHT: f64 = 20.0;
 const BOTTOM: f64 = 62.0;
 /// Of a letter of a slanted label, downwards.
 const SLANTED_LETTER_HEIGHT: f64 = 1.9;
-const COLOURS: [&str; 7] = [
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A5C00",
+const COLOURS: [&str; 13] = [
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A5C00", "#332288", "#882255", "#44AA99",
+    "#999933", "#AA4499", "#222222",
 ];
 const PAPER_COLOUR: &str = "#8c8c8c";
 const INK: &str = "#222";
@@ -43,6 +48,27 @@ pub(crate) fn svg(panel: &Panel) -> Option<String> {
     // Writing to a string does not fail.
     plot.draw().ok()?;
     Some(plot.out)
+}
+
+/// Writes every panel that is drawn into a file `SUITE-FIGURE.svg`; a letter tells panels of one figure apart.
+///
+/// # Errors
+/// If the folder or a file cannot be written.
+pub(crate) fn write_all(folder: &Path, suite: &str, figures: &[Figure]) -> Result<(), SuiteError> {
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    // Figures of one name, for example of files of several sizes, go on where the one before ended.
+    let mut letters: BTreeMap<&str, u8> = BTreeMap::new();
+    for figure in figures {
+        for panel in &figure.panels {
+            let letter = letters.entry(figure.id).or_insert(b'a');
+            if let Some(picture) = svg(panel) {
+                let path = folder.join(format!("{suite}-{}{}.svg", figure.id, char::from(*letter)));
+                fs::write(&path, picture).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            }
+            *letter = letter.saturating_add(1);
+        }
+    }
+    Ok(())
 }
 
 struct Plot<'a> {

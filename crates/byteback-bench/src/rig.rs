@@ -7,10 +7,12 @@
 //! - [`scheduling`]: where threads run, so that what is measured is not the scheduler.
 //! - [`hold`]: a mount with or without tracking, held by a process of its own.
 //! - [`byteback`], [`rsync`], [`rdiff`]: the contenders, each as its users run it.
+//! - [`btrfs`]: file systems with the checksums that they keep.
 //!
 //! Every value is taken from outside the program that is measured (kernel accounts and our own proxy), except where a field says
 //! that a program reports it about itself.
 
+pub(crate) mod btrfs;
 pub(crate) mod byteback;
 pub(crate) mod hold;
 pub(crate) mod interrupt;

@@ -2,4 +2,5 @@
 
 pub(crate) mod extents;
 pub(crate) mod image;
+pub(crate) mod skysync;
 pub(crate) mod solfs;

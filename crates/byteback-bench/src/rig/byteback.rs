@@ -180,6 +180,30 @@ impl Byteback {
         })
     }
 
+    /// Backs up a folder that is not mounted; `delta` says how changes are to be found.
+    pub(crate) fn backup_unmounted(&self, server: &Server, folder: &Path, delta: &str) -> Result<Backup, SuiteError> {
+        let (server_before, wire_before) = (server.process.cost()?, server.proxy.settled()?);
+        let mut command = self.command();
+        let finished = run(command.args(["backup", "--json", "--delta", delta]).arg(folder))?;
+        let wire = server.proxy.settled()?.since(wire_before);
+        Ok(Backup {
+            summary: summary(&finished)?,
+            command: finished.cost,
+            daemon: Cost::default(),
+            server: server.process.cost()?.since(server_before),
+            wire,
+            wall_s: finished.wall_s,
+        })
+    }
+
+    /// Whether the program knows this way of finding changes.
+    pub(crate) fn knows_delta(&self, delta: &str) -> Result<bool, SuiteError> {
+        let help = run(self.command().args(["backup", "--help"]))?.text();
+        Ok(help
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+            .any(|word| word == delta))
+    }
+
     /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is told how far it is.
     pub(crate) fn restore(
         &self,

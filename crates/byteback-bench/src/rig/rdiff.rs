@@ -23,6 +23,8 @@ pub(crate) struct Rdiff {
 pub(crate) struct Update {
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
+    /// The part of the server's work that the signature was.
+    pub(crate) signature_cpu_s: f64,
     pub(crate) wire: Wire,
     /// Of the three commands, one after the other; without the network.
     pub(crate) wall_s: f64,
@@ -56,6 +58,7 @@ impl Rdiff {
         Ok(Update {
             client_cpu_s: found.cost.cpu_s,
             server_cpu_s: signed.cost.cpu_s + patched.cost.cpu_s,
+            signature_cpu_s: signed.cost.cpu_s,
             wire: Wire {
                 to_server: fs::metadata(&delta)?.len(),
                 to_client: fs::metadata(&signature)?.len(),

@@ -139,24 +139,11 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     }
     crate::figure::write_goals(&mut stdout, &findings.goals)?;
     if let Some(folder) = &arguments.plots {
-        write_plots(folder, &findings.figures)?;
+        plot::write_all(folder, "solfs", &findings.figures)?;
     }
     if let Some(path) = json {
         let text = serde_json::to_vec_pretty(&findings)?;
         fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn write_plots(folder: &Path, figures: &[Figure]) -> Result<(), SuiteError> {
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    for figure in figures {
-        for (panel, letter) in figure.panels.iter().zip('a'..='z') {
-            if let Some(picture) = plot::svg(panel) {
-                let path = folder.join(format!("solfs-{}{letter}.svg", figure.id));
-                fs::write(&path, picture).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-            }
-        }
     }
     Ok(())
 }

@@ -1,0 +1,101 @@
+//! Delta engines, and deltas from checksums that exist already (SkySync, section 4), beside rsync, rdiff and a plain dsync.
+//!
+//! | part | what it measures |
+//! |---|---|
+//! | [`micro`] | every finder by itself: insertions, cuts, inversions of 256 bytes; unmodified (Fig. 7 to 13, 17) |
+//! | [`pairs`] | successive versions of real packages (Fig. 14 to 17) |
+//! | [`service`] | the same finders through the program and a real server |
+//!
+//! [`content`] makes the files, [`sources`] the places whose checksums are used, [`finders`] runs the steps, [`baseline`] is plain dsync.
+
+mod baseline;
+mod content;
+mod finders;
+mod micro;
+mod pairs;
+mod service;
+mod sources;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::figure::{Figure, GoalRow};
+use crate::{Options, SuiteError, figure, plot};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct SkysyncArguments {
+    /// What to measure; everything if nothing is named.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Where packages are kept that were fetched; without it below the target folder.
+    #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_PACKAGES")]
+    packages: Option<PathBuf>,
+    /// Write each chart into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Each finder by itself, on changes of 256 bytes (Fig. 7 to 13, 17).
+    Micro,
+    /// Successive versions of real packages, which are fetched (Fig. 14 to 17).
+    Pairs,
+    /// Through the program and a real server.
+    Service,
+}
+
+/// Everything that a part found.
+#[derive(Debug, Default, serde::Serialize)]
+pub(crate) struct Findings {
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) goals: Vec<GoalRow>,
+}
+
+impl Findings {
+    fn add(&mut self, mut other: Self) {
+        self.figures.append(&mut other.figures);
+        self.goals.append(&mut other.goals);
+    }
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// If a program fails, a result is wrong, or the user asks to stop.
+pub(crate) fn run(arguments: &SkysyncArguments, options: Options, json: Option<&Path>) -> Result<(), SuiteError> {
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let mut findings = Findings::default();
+    if wanted(Part::Micro) {
+        findings.add(micro::run(options)?);
+    }
+    if wanted(Part::Pairs) {
+        findings.add(pairs::run(options, arguments.packages.as_deref())?);
+    }
+    if wanted(Part::Service) {
+        findings.add(service::run(options)?);
+    }
+    let mut stdout = io::stdout().lock();
+    for figure in &findings.figures {
+        figure.write_markdown(&mut stdout)?;
+    }
+    figure::write_goals(&mut stdout, &findings.goals)?;
+    if let Some(folder) = &arguments.plots {
+        plot::write_all(folder, "skysync", &findings.figures)?;
+    }
+    if let Some(path) = json {
+        let text = serde_json::to_vec_pretty(&findings)?;
+        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Progress for whoever watches; nobody has to.
+fn tell(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(io::stderr(), "skysync: {what}");
+}

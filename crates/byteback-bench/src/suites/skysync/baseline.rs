@@ -1,0 +1,136 @@
+//! The baseline of its kind: dsync with nothing but the crates `fastcdc` and `sha1` (SkySync, section 2.2.2).
+//!
+//! Each end cuts its content into chunks of 4, 8 and 12 KiB; the hash under the cutting is the weak checksum, which costs nothing more (dsync's
+//! FastFP does the same). Chunks of equal length and weak checksum get a SHA-1 at both ends; where these agree, a chunk is copied. What the
+//! baseline does not have and ours does: a proof of the whole, and bytes that are compressed. Both would only cost it.
+
+use std::collections::HashMap;
+
+use fastcdc::v2020::FastCDC;
+use sha1::{Digest, Sha1};
+
+const MIN_LEN: usize = 4096;
+const AVG_LEN: usize = 8192;
+const MAX_LEN: usize = 12_288;
+
+/// On the wire: length and weak checksum of a chunk.
+const LISTED_LEN: u64 = 4 + 4;
+/// On the wire: number of the chunk, offset in the base, SHA-1.
+const TOKEN_LEN: u64 = 4 + 8 + 20;
+/// On the wire: an extent of the new content.
+const EXTENT_LEN: u64 = 16;
+
+/// A chunk with its weak checksum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    offset: usize,
+    len: usize,
+    weak: u32,
+}
+
+/// A pair of chunks with equal weak checksums, and the SHA-1 of that in the base.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token {
+    chunk: usize,
+    base_offset: usize,
+    strong: [u8; 20],
+}
+
+/// A part of the new content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Copy { base_offset: usize, len: usize },
+    Literal { offset: usize, len: usize },
+}
+
+/// The chunks of a content.
+pub(crate) fn list(content: &[u8]) -> Vec<Chunk> {
+    FastCDC::new(content, MIN_LEN, AVG_LEN, MAX_LEN)
+        .map(|chunk| Chunk {
+            offset: chunk.offset,
+            len: chunk.length,
+            // The half that the latest bytes are in.
+            weak: (chunk.hash >> 32) as u32,
+        })
+        .collect()
+}
+
+/// The server's search: chunks of the list that the base may have.
+pub(crate) fn search(list: &[Chunk], base: &[u8], of_base: &[Chunk]) -> Vec<Token> {
+    let mut table = HashMap::with_capacity(of_base.len());
+    for chunk in of_base {
+        table.entry((chunk.weak, chunk.len)).or_insert(chunk.offset);
+    }
+    let mut tokens = Vec::new();
+    for (number, chunk) in list.iter().enumerate() {
+        if let Some(&base_offset) = table.get(&(chunk.weak, chunk.len)) {
+            let strong = Sha1::digest(&base[base_offset..base_offset + chunk.len]).into();
+            tokens.push(Token {
+                chunk: number,
+                base_offset,
+                strong,
+            });
+        }
+    }
+    tokens
+}
+
+/// The client's last step: the new content as copies and literals.
+pub(crate) fn find(list: &[Chunk], tokens: &[Token], new: &[u8]) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    let mut tokens = tokens.iter().peekable();
+    for (number, chunk) in list.iter().enumerate() {
+        let bytes = &new[chunk.offset..chunk.offset + chunk.len];
+        let token = tokens.next_if(|token| token.chunk == number);
+        let is_equal = token.filter(|token| <[u8; 20]>::from(Sha1::digest(bytes)) == token.strong);
+        let extent = match is_equal {
+            Some(token) => Extent::Copy {
+                base_offset: token.base_offset,
+                len: chunk.len,
+            },
+            None => Extent::Literal {
+                offset: chunk.offset,
+                len: chunk.len,
+            },
+        };
+        match (extents.last_mut(), extent) {
+            (
+                Some(Extent::Copy { base_offset, len }),
+                Extent::Copy {
+                    base_offset: next,
+                    len: more,
+                },
+            ) if *base_offset + *len == next => {
+                *len += more;
+            }
+            (Some(Extent::Literal { len, .. }), Extent::Literal { len: more, .. }) => *len += more,
+            _ => extents.push(extent),
+        }
+    }
+    extents
+}
+
+/// Bytes that travel: list and literals to the server, tokens to the client.
+pub(crate) fn wire(list: &[Chunk], tokens: &[Token], extents: &[Extent]) -> (u64, u64) {
+    let literals = extents.iter().map(|extent| match extent {
+        Extent::Literal { len, .. } => *len as u64,
+        Extent::Copy { .. } => 0,
+    });
+    let to_server = list.len() as u64 * LISTED_LEN + literals.sum::<u64>() + extents.len() as u64 * EXTENT_LEN;
+    (to_server, tokens.len() as u64 * TOKEN_LEN)
+}
+
+/// What base and extents make.
+pub(crate) fn apply(base: &[u8], new: &[u8], extents: &[Extent]) -> Vec<u8> {
+    let mut made = Vec::with_capacity(new.len());
+    for extent in extents {
+        made.extend_from_slice(match *extent {
+            Extent::Copy { base_offset, len } => &base[base_offset..base_offset + len],
+            Extent::Literal { offset, len } => &new[offset..offset + len],
+        });
+    }
+    made
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! Where the client's checksums come from: a btrfs with SHA-256, one with CRC-32C, and what we summed ourselves.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use byteback_checksums::btrfs;
+use byteback_checksums::kept::KeptChecksums;
+use byteback_checksums::source::{Extraction, Kind, Run};
+use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock};
+use byteback_delta::find::{CrcSums, Known, SumList};
+use byteback_delta::leaves::{LEAF_LEN_BYTES, Leaf, LeafDigest, LeafKind, TreeSums};
+use byteback_delta::signature::SignatureParams;
+use byteback_extents::ByteRange;
+use byteback_host::boot::boot_id;
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::durable::RealDir;
+
+use crate::SuiteError;
+use crate::rig::btrfs::mount;
+use crate::rig::scratch::Scratch;
+
+/// So many blocks are kept at most.
+const BLOCKS_MAX: u64 = 1 << 20;
+
+/// Whose checksums.
+pub(crate) enum Keeper {
+    /// btrfs, of this kind.
+    Btrfs(Kind),
+    /// Ours, in a file.
+    Kept(Box<KeptChecksums>),
+}
+
+/// A place for the new content, with somebody who keeps its checksums.
+pub(crate) struct Source {
+    path: PathBuf,
+    keeper: Keeper,
+}
+
+/// What a source told of a content, put together for the finders.
+pub(crate) struct Told {
+    /// As [`byteback_delta::find::find_sky`] takes it.
+    pub(crate) known: Known<CrcSums<CrcList>, SumList>,
+    /// The CRCs of leaves.
+    pub(crate) leaf_crcs: Option<CrcList>,
+    /// The digest of all leaves.
+    pub(crate) digest: [u8; 32],
+    /// Bytes that had to be read.
+    pub(crate) read_bytes: u64,
+}
+
+/// A clock that is ahead, so that a file that was just written has been left alone for long enough.
+#[derive(Debug)]
+struct Ahead;
+
+impl Clock for Ahead {
+    fn now_ns(&self) -> i64 {
+        RealClock.now_ns() + 60_000_000_000
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        RealClock.monotonic_ns()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        RealClock.sleep(duration);
+    }
+}
+
+impl Source {
+    /// A btrfs with these checksums.
+    ///
+    /// # Errors
+    /// If this machine cannot mount one.
+    pub(crate) fn btrfs(scratch: &Scratch, kind: Kind, len_bytes: u64) -> Result<Self, SuiteError> {
+        let name = match kind {
+            Kind::Sha256 => "sha256",
+            _ => "crc32c",
+        };
+        // Old and new content, and what btrfs wants for itself.
+        let point = mount(scratch, name, 4 * len_bytes + (512 << 20))?;
+        Ok(Self {
+            path: point.join("new"),
+            keeper: Keeper::Btrfs(kind),
+        })
+    }
+
+    /// The portable one.
+    ///
+    /// # Errors
+    /// If its file cannot be made.
+    pub(crate) fn kept(scratch: &Scratch) -> Result<Self, SuiteError> {
+        let folder = scratch.folder("kept")?;
+        let dir = RealDir::create(&folder)?;
+        let kept = KeptChecksums::open(&dir, "kept-checksums", boot_id()?, BLOCKS_MAX)?;
+        Ok(Self {
+            path: folder.join("new"),
+            keeper: Keeper::Kept(Box::new(kept)),
+        })
+    }
+
+    /// Where the new content is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The kind of leaves that the server is to have for it.
+    pub(crate) fn leaf_kind(&self) -> LeafKind {
+        match self.keeper {
+            Keeper::Btrfs(Kind::Sha256) => LeafKind::Sha256,
+            _ => LeafKind::Blake3,
+        }
+    }
+
+    /// Puts the new content there.
+    ///
+    /// # Errors
+    /// If it cannot be written or summed.
+    pub(crate) fn put(&self, content: &[u8]) -> Result<(), SuiteError> {
+        fs::write(&self.path, content).map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
+        let file = File::open(&self.path)?;
+        file.sync_all()?;
+        if let Keeper::Kept(kept) = &self.keeper {
+            kept.keep(&file, &Ahead)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that is known of a file without reading, and what is not by reading.
+pub(crate) fn tell(source: &Source, file: &File, params: &SignatureParams, kind: LeafKind) -> Result<Told, SuiteError> {
+    let gathering = Gathering::new(params, kind, file.metadata()?.len())?;
+    match &source.keeper {
+        Keeper::Btrfs(sums) => {
+            let extraction = btrfs::begin(file, &RealClock)?;
+            gathering.gather(extraction, *sums, |_| &[], file)
+        }
+        Keeper::Kept(kept) => {
+            let extraction = kept.begin(file, Kind::Blake3)?;
+            gathering.gather(extraction, Kind::Blake3, |extraction| extraction.crcs(), file)
+        }
+    }
+}
+
+struct Gathering {
+    kind: LeafKind,
+    sums: TreeSums,
+    digest: LeafDigest,
+    crcs: CrcList,
+    read_bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl Gathering {
+    fn new(params: &SignatureParams, kind: LeafKind, len: u64) -> Result<Self, SuiteError> {
+        Ok(Self {
+            kind,
+            sums: TreeSums::new(params, len).ok_or("the signature is of no tree kind")?,
+            digest: LeafDigest::new(kind, len),
+            crcs: CrcList::new(BlockLayout {
+                kind: CrcKind::Crc32c,
+                block_len_bytes: LEAF_LEN_BYTES,
+                content_len_bytes: len,
+                last: LastBlock::AsItIs,
+            }),
+            read_bytes: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, crc: Option<u32>, leaf: &Leaf) {
+        self.sums.push(crc, Some(leaf));
+        self.digest.push_leaf(leaf);
+        self.crcs.push(crc.map(u64::from));
+    }
+
+    fn gather<E: Extraction>(
+        mut self,
+        mut extraction: E,
+        kind: Kind,
+        crcs_of: impl Fn(&E) -> &[u8],
+        file: &File,
+    ) -> Result<Told, SuiteError> {
+        while let Some(run) = extraction.next_run()? {
+            match run {
+                Run::Sums { sums, .. } if kind == Kind::Sha256 || kind == Kind::Blake3 => {
+                    let sums = sums.as_chunks::<32>().0.to_vec();
+                    let crcs = crcs_of(&extraction).as_chunks::<4>().0.to_vec();
+                    for (number, leaf) in sums.iter().enumerate() {
+                        self.push(crcs.get(number).copied().map(u32::from_le_bytes), leaf);
+                    }
+                }
+                // CRCs alone: the bytes are summed once, and nothing of them is rolled that is equal.
+                Run::Sums { range, sums } => {
+                    let crcs = sums.as_chunks::<4>().0.to_vec();
+                    self.read(file, range, &crcs)?;
+                }
+                Run::Zeros { range } | Run::Unknown { range, .. } => self.read(file, range, &[])?,
+            }
+        }
+        extraction.finish()?;
+        Ok(Told {
+            known: self.sums.finish(),
+            leaf_crcs: Some(self.crcs),
+            digest: self
+                .digest
+                .finish()
+                .ok_or("the leaves are not those of the whole content")?,
+            read_bytes: self.read_bytes,
+        })
+    }
+
+    /// Reads a range, which begins with a leaf, and sums it; of its CRCs those that are known are taken.
+    fn read(&mut self, file: &File, range: ByteRange, crcs: &[[u8; 4]]) -> Result<(), SuiteError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(256 * 1024, 0);
+        let (mut at, mut number) = (range.start(), 0);
+        while at < range.end() {
+            // At most the buffer.
+            let piece = &mut buffer[..(range.end() - at).min(256 * 1024) as usize];
+            file.read_exact_at(piece, at)?;
+            for block in piece.chunks(LEAF_LEN_BYTES as usize) {
+                // CRCs of 32 bits.
+                let crc = crcs
+                    .get(number)
+                    .map_or_else(|| CrcKind::Crc32c.of(block) as u32, |crc| u32::from_le_bytes(*crc));
+                let leaf = self.kind.leaf(block);
+                self.push(Some(crc), &leaf);
+                number += 1;
+            }
+            at += piece.len() as u64;
+        }
+        self.read_bytes += range.len_bytes();
+        self.buffer = buffer;
+        Ok(())
+    }
+}
