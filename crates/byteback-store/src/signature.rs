@@ -151,11 +151,11 @@ impl SignatureReader {
                         return Ok(Err(e));
                     }
                 }
-                let written = writer.finish().map(drop);
+                // Before the last group is told: whoever has it comes back with a proof.
                 if let Some(keeper) = leaves.finish() {
                     keeper.finish();
                 }
-                Ok(written)
+                Ok(writer.finish().map(drop))
             }
         }
     }

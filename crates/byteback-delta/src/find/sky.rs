@@ -11,6 +11,9 @@
 //! 4. *The rest* is read and searched as rsync does it: a window as long as a block moves on byte by byte, with a CRC that is moved
 //!    on, too (`roll`), looked up in the flat table ([`crate::cuckoo`]); where it is found, the strong checksum of the bytes decides.
 //!
+//! Strong checksums with a key may be short: a delta that was found by these counts only together with a proof of the whole
+//! (`aligned`).
+//!
 //! A CRC never decides. So wrong CRCs at either end cost time and find less, and never make a wrong delta. Strong checksums of the new
 //! content are believed: whoever takes them from storage proves that they are of the content as it is now.
 //!

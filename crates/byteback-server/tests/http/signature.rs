@@ -1,8 +1,11 @@
 //! The signature of a stored content.
 
-use super::{FILE, World};
+use super::{FILE, World, delta, file};
 use crate::client::{connect, head};
+use byteback_api::Digest;
+use byteback_api::batch::{BatchWriter, ContentBase, ProofRecord};
 use byteback_delta::find::{BlockIndex, FoundExtents, RollingFinder};
+use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::signature::{Signature, SignatureParams};
 use byteback_host::random::noise;
 use std::io::Write as _;
@@ -185,4 +188,41 @@ fn the_metrics_tell_what_was_not_read() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
+}
+
+#[test]
+fn a_proof_by_sums_costs_what_changed_and_counts() {
+    let world = World::new();
+    let mut bytes = noise(1, 3_000_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    world.get(&target("?weak=crc32c&strong=tree-sha256")).expect(200);
+    bytes[1_000_000..1_010_000].fill(7);
+    let batch = |world: &World, content: &[u8]| {
+        let mut digest = LeafDigest::new(LeafKind::Sha256, content.len() as u64);
+        digest.push(content);
+        let mut writer = BatchWriter::new(Vec::new()).unwrap();
+        writer.manifest(&world.manifest(2, Some(1))).unwrap();
+        writer.node(&file(3_000_000, 1, ContentBase::Previous)).unwrap();
+        writer
+            .delta(FILE, &delta(3_000_000, 3_000_000, 1_000_000, &[7; 10_000]))
+            .unwrap();
+        let proof = ProofRecord {
+            id: FILE,
+            digest: Digest(digest.finish().unwrap()),
+            sums: Some(LeafKind::Sha256),
+        };
+        writer.proof(&proof).unwrap();
+        writer.end().unwrap()
+    };
+    world.commit(2, &batch(&world, &bytes)).expect(200);
+    assert_eq!(world.content(1, &[]).expect(200).status, 200);
+    let metrics = String::from_utf8(world.get("/metrics").expect(200).body).unwrap();
+    // Three leaves and what of the first and the last one was there before.
+    let read = "byteback_server_proof_read_bytes_total 12288";
+    assert!(metrics.lines().any(|line| line == read), "{metrics}");
+    // The same batch with a proof of something else.
+    let world = World::new();
+    world.commit(1, &world.first(1, &noise(1, 3_000_000))).expect(200);
+    bytes[0] ^= 1;
+    world.commit(2, &batch(&world, &bytes)).problem(422, "content_mismatch");
 }
