@@ -31,7 +31,7 @@ pub(crate) async fn matches(mut call: Call) -> Answer {
     let at = call.query::<Seq>("at")?;
     call.finish_query()?;
     let place = search_permit(&call.shared).await?;
-    let sought = take_list(&mut call, MEDIA_SIGNATURE, |body| SoughtBlocks::read(body)).await?;
+    let sought = take_list(&mut call, MEDIA_SIGNATURE, SoughtBlocks::read).await?;
     let found = searched(&call.shared, move |store, is_wanted| {
         store.find_blocks(&folder, file, at, &sought, is_wanted)
     })
@@ -50,7 +50,7 @@ pub(crate) async fn chunks(mut call: Call) -> Answer {
         Some(_) => return Err(parameter("'unproven' is 0 or 1")),
     };
     let place = search_permit(&call.shared).await?;
-    let sought = take_list(&mut call, MEDIA_CHUNKS, |body| SoughtChunks::read(body)).await?;
+    let sought = take_list(&mut call, MEDIA_CHUNKS, SoughtChunks::read).await?;
     let found = searched(&call.shared, move |store, is_wanted| {
         store.find_chunks(&folder, file, at, sought, has_unproven, is_wanted)
     })

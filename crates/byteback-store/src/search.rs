@@ -317,6 +317,3 @@ impl Base for StoredBase<'_> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

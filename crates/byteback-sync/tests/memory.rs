@@ -13,10 +13,11 @@ use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
 use byteback_server::{Server, ServerConfig};
 use byteback_store::{Store, StoreLimits};
 use byteback_sync::{
-    BackupOptions, ClientOptions, RestoreOptions, ServerClient, Silent, SnapshotSpec, VerifyOptions, backup, join,
-    restore, verify,
+    BackupOptions, ClientOptions, DeltaChoice, RestoreOptions, ServerClient, Silent, SnapshotSpec, VerifyOptions,
+    backup, join, restore, verify,
 };
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
@@ -26,9 +27,37 @@ fn peak_of(work: impl FnOnce()) -> usize {
     usize::try_from(used_by(work).1.peak_bytes).unwrap()
 }
 
-/// A tree of one file whose bytes are made while they are read.
+/// A tree of one file whose bytes are made while they are read. After each backup that was saved, something is inserted in its middle.
 struct GeneratedTree {
     len: u64,
+    /// The note of the last backup, and how many there were.
+    saved: Mutex<(Vec<u8>, u64)>,
+}
+
+/// Bytes that are inserted each time.
+const INSERTED: u64 = 1001;
+
+/// Nothing that compresses.
+fn byte_at(offset: u64) -> u8 {
+    let mut state = (offset / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state ^= state >> 29;
+    state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (state >> (offset % 8 * 7)) as u8
+}
+
+impl GeneratedTree {
+    /// Bytes that were inserted so far.
+    fn inserted(&self) -> u64 {
+        self.saved.lock().unwrap().1 * INSERTED
+    }
+
+    fn is_saved(&self) -> bool {
+        self.inserted() > 0
+    }
+
+    fn now_len(&self) -> u64 {
+        self.len + self.inserted()
+    }
 }
 
 const FILE: NodeId = NodeId(2);
@@ -48,7 +77,12 @@ impl TreeService for GeneratedTree {
             nodes: 2,
             open_nodes: 0,
             pid: 0,
-            consumers: Vec::<ConsumerStatus>::new(),
+            consumers: vec![ConsumerStatus {
+                name: "consumer".to_owned(),
+                mark: self.is_saved().then_some(Epoch(1)),
+                note: self.saved.lock().unwrap().0.clone(),
+                ..ConsumerStatus::default()
+            }],
             ledger: Vec::new(),
             usage: byteback_oplog::Usage::default(),
         })
@@ -67,10 +101,10 @@ impl TreeService for GeneratedTree {
             cut: CutId(1),
             tree: TreeId(7),
             epoch: Epoch(2),
-            since: None,
+            since: self.is_saved().then_some(Epoch(1)),
             nodes: 2,
             names: 1,
-            content_bytes: self.len,
+            content_bytes: self.now_len(),
             tree_nodes: 2,
             unreadable: Vec::new(),
         })
@@ -82,7 +116,7 @@ impl TreeService for GeneratedTree {
             node,
             kind,
             content,
-            is_new: true,
+            is_new: !self.is_saved(),
         };
         Ok(ChangesPage {
             nodes: vec![
@@ -108,7 +142,7 @@ impl TreeService for GeneratedTree {
             mode: 0o700,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            size: if *node == FILE { self.len } else { 0 },
+            size: if *node == FILE { self.now_len() } else { 0 },
             mtime_ns: 0,
             rdev: 0,
             target: None,
@@ -127,17 +161,17 @@ impl TreeService for GeneratedTree {
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut buffer = vec![0; 64 * 1024];
+        let inserted = self.inserted();
         for (offset, len) in ranges {
             let mut at = *offset;
             while at < offset + len {
                 let now = usize::try_from(offset + len - at).unwrap().min(buffer.len());
-                // Nothing that compresses.
-                let mut state = at | 1;
-                for byte in &mut buffer[..now] {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    *byte = (state >> 32) as u8;
+                for (at, byte) in (at..).zip(&mut buffer[..now]) {
+                    *byte = match at.checked_sub(self.len / 2) {
+                        Some(behind) if behind < inserted => byte_at(!at),
+                        Some(_) => byte_at(at - inserted),
+                        _ => byte_at(at),
+                    };
                 }
                 sink(Piece::Data {
                     offset: at,
@@ -157,7 +191,11 @@ impl TreeService for GeneratedTree {
         Ok(())
     }
 
-    fn finish(&self, _: CutId, _: &Outcome) -> Result<FinishReport> {
+    fn finish(&self, _: CutId, outcome: &Outcome) -> Result<FinishReport> {
+        if let Outcome::Saved { note, .. } = outcome {
+            let mut saved = self.saved.lock().unwrap();
+            *saved = (note.clone(), saved.1 + 1);
+        }
         Ok(FinishReport::default())
     }
 
@@ -169,8 +207,8 @@ impl TreeService for GeneratedTree {
     }
 }
 
-/// Peaks of backup, restore and verification of a file of `len` bytes.
-fn peaks(len: u64) -> [usize; 3] {
+/// Peaks of backup, restore and verification of a file of `len` bytes, and of backups that look for an insertion in all ways.
+fn peaks(len: u64) -> [usize; 7] {
     let temp = tempfile::tempdir().unwrap();
     let store = Store::open(temp.path().join("data"), StoreLimits::default()).unwrap();
     let config = ServerConfig {
@@ -186,7 +224,10 @@ fn peaks(len: u64) -> [usize; 3] {
     client.create_folder(&folder).unwrap();
     let mut options = BackupOptions::new("consumer", joined.device_id);
     options.part_len_bytes = 1 << 20;
-    let tree = GeneratedTree { len };
+    let tree = GeneratedTree {
+        len,
+        saved: Mutex::default(),
+    };
     let target = temp.path().join("target");
     let spec = SnapshotSpec::default();
     let backed_up = peak_of(|| {
@@ -203,7 +244,26 @@ fn peaks(len: u64) -> [usize; 3] {
         let report = verify(&client, &folder, spec, &options, &Silent).unwrap();
         assert!(report.is_clean() && report.compared_bytes == len, "{report:?}");
     });
-    [backed_up, restored, verified]
+    let examined = [
+        DeltaChoice::Rsync,
+        DeltaChoice::Hash,
+        DeltaChoice::Webr,
+        DeltaChoice::Cdc,
+    ]
+    .map(|choice| {
+        options.delta = choice;
+        peak_of(|| {
+            let report = backup(&tree, &client, &folder, &options, &Silent).unwrap();
+            assert_eq!((report.examined_files, report.everything_because), (1, None));
+            let found = report.found_bytes * 100 / len;
+            assert!(
+                found >= if choice == DeltaChoice::Hash { 49 } else { 99 },
+                "{choice:?}: {found}"
+            );
+        })
+    });
+    let [rsync, hash, webr, cdc] = examined;
+    [backed_up, restored, verified, rsync, hash, webr, cdc]
 }
 
 #[test]
@@ -212,7 +272,10 @@ fn memory_does_not_grow_with_a_file() {
     let short = peaks(16 << 20);
     let long = peaks(96 << 20);
     eprintln!("peaks in bytes: {short:?} for 16 MiB, {long:?} for 96 MiB");
-    for (what, (short, long)) in ["backup", "restore", "verify"].iter().zip(short.iter().zip(long)) {
+    for (what, (short, long)) in ["backup", "restore", "verify", "rsync", "hash", "webr", "cdc"]
+        .iter()
+        .zip(short.iter().zip(long))
+    {
         assert!(long < short + 3 * MIB, "{what}: {short} bytes grew to {long}");
         assert!(long < 24 * MIB, "{what}: {long} bytes");
     }

@@ -7,6 +7,7 @@
 )]
 
 mod client;
+mod search;
 mod signature;
 
 use byteback_api::batch::{BatchWriter, ContentBase, ContentChange, EntryRecord, Manifest, NodeRecord, Totals};

@@ -14,4 +14,5 @@ mod durability;
 mod hostile;
 mod lab;
 mod prove;
+mod search;
 mod sums;

@@ -1,12 +1,15 @@
 //! Selective hashing: files that would be sent whole are looked for in what the server has.
 
 use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
-use crate::decisions::{Cause, Decision, DeltaMethod, last_decision};
+use crate::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
 use crate::monitor::Silent;
 use crate::{DeltaChoice, SnapshotSpec};
-use byteback_api::{MEDIA_SIGNATURE, NodeKind};
+use byteback_api::{MEDIA_CHUNK_ANSWER, MEDIA_MATCHES, MEDIA_SIGNATURE, NodeKind};
 use byteback_control::TreeService;
-use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_delta::chunks::{ChunkList, ChunkParams, MatchParams, list_chunks};
+use byteback_delta::crc::CrcKind;
+use byteback_delta::find::{BlockIndex, ReverseFinder, match_chunks, prove_matches};
+use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_extents::ByteRange;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SplitMix64, noise};
@@ -86,6 +89,15 @@ fn small_new_and_unknown_files_are_sent_as_they_are() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
+const WAYS: [DeltaChoice; 6] = [
+    DeltaChoice::Auto,
+    DeltaChoice::Rsync,
+    DeltaChoice::Hash,
+    DeltaChoice::Webr,
+    DeltaChoice::Cdc,
+    DeltaChoice::Full,
+];
+
 #[test]
 fn random_rewritings_come_back() {
     let seed = seed(11);
@@ -108,6 +120,7 @@ fn random_rewritings_come_back() {
         let mut pictures = Vec::new();
         for _ in 0..6 {
             rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
+            rig.options.delta = WAYS[random.below(6) as usize];
             let report = rig.backup().unwrap();
             assert!(report.is_complete());
             pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
@@ -168,9 +181,9 @@ fn random_rewritings_come_back() {
     }
 }
 
-/// A proxy that answers requests for signatures by script, and forwards the others.
+/// A proxy that answers requests for what helps to find changes by script, and forwards those that this leaves.
 fn lying(
-    script: impl Fn() -> Option<Answer> + Send + Sync + 'static,
+    script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
     move |to, _| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -187,7 +200,7 @@ fn lying(
     }
 }
 
-fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn() -> Option<Answer>) {
+fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&str) -> Option<Answer>) {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|len| len == 1) {
@@ -197,8 +210,16 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn() -> Option
     if head.is_empty() {
         return;
     }
-    if head.split(' ').nth(1).unwrap().contains("/signature")
-        && let Some((status, media, body)) = script()
+    let body_len: usize = head
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned))
+        .map_or(0, |len| len.trim().parse().unwrap());
+    let mut sent = vec![0; body_len];
+    client.read_exact(&mut sent).unwrap();
+    let (path, _) = head.split(' ').nth(1).unwrap().split_once('?').unwrap_or_default();
+    let call = path.rsplit('/').next().unwrap();
+    if ["signature", "matches", "chunks"].contains(&call)
+        && let Some((status, media, body)) = script(call)
     {
         let len = body.len();
         let head = format!(
@@ -207,15 +228,9 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn() -> Option
         let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
         return;
     }
-    let body_len: usize = head
-        .lines()
-        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned))
-        .map_or(0, |len| len.trim().parse().unwrap());
-    let mut body = vec![0; body_len];
-    client.read_exact(&mut body).unwrap();
     let Ok(mut server) = TcpStream::connect(to) else { return };
     let head = head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
-    let _ = server.write_all(head.as_bytes()).and_then(|()| server.write_all(&body));
+    let _ = server.write_all(head.as_bytes()).and_then(|()| server.write_all(&sent));
     let _ = std::io::copy(&mut server, &mut client);
 }
 
@@ -228,7 +243,14 @@ fn signature_of(content: &[u8]) -> Vec<u8> {
 
 /// Backs a changed file up behind a server that answers so when asked for signatures, and answers what was warned of.
 fn behind(answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
-    let rig = Rig::through(5, patient(), lying(move || Some(answer.clone())));
+    behind_a_lie(DeltaChoice::Auto, answer)
+}
+
+/// The same by another way than signatures.
+fn behind_a_lie(choice: DeltaChoice, answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
+    let mut rig = Rig::through(5, patient(), lying(move |_| Some(answer.clone())));
+    rig.options.delta = choice;
+    rig.options.part_len_bytes = 64 * 1024;
     let base = noise(1, 1 << 20);
     let file = rig.with_file(&base);
     rig.tree.lock().write(file, 500_000, &noise(2, 100_000));
@@ -286,6 +308,222 @@ fn a_server_that_has_no_signatures_or_something_else_gets_the_file_whole() {
         assert_eq!((report.examined_files, report.hashed_bytes), (0, 0));
         assert_eq!(report.literal_bytes, 1 << 20);
         assert!(warnings.is_empty(), "{warnings:?}");
+    }
+}
+
+/// What a server answers that has `base` when it is asked for the blocks of `new`.
+fn matches_of(new: &[u8], base: &[u8]) -> Vec<u8> {
+    let index = BlockIndex::new(Signature::of(new, SignatureParams::for_content(new.len() as u64, 1)));
+    let mut finder = ReverseFinder::new(&index);
+    finder.push(base);
+    let mut bytes = Vec::new();
+    finder.finish().0.write(&mut bytes).unwrap();
+    bytes
+}
+
+fn chunks_of(content: &[u8]) -> ChunkList {
+    let params = ChunkParams::for_content(content.len() as u64);
+    list_chunks(content, None, params, CrcKind::Crc32c).unwrap().0
+}
+
+/// The same for chunks.
+fn chunk_answer_of(new: &[u8], base: &[u8], params: MatchParams) -> Vec<u8> {
+    let list = chunks_of(new);
+    let runs = match_chunks(&list, &chunks_of(base));
+    let mut bytes = Vec::new();
+    let (answer, _) = prove_matches(&list, &runs, base, params).unwrap();
+    answer.write_to(&list, &mut bytes).unwrap();
+    bytes
+}
+
+/// What the client has in [`behind_a_lie`].
+fn changed_content() -> Vec<u8> {
+    let mut new = noise(1, 1 << 20);
+    new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
+    new
+}
+
+#[test]
+fn a_server_that_finds_what_it_has_not_is_found_out_before_anything_counts() {
+    let new = changed_content();
+    // It claims to have what the client has, at its place or at another one, which it has not even.
+    for shift in [0, 100, 200_000] {
+        let base = [noise(9, shift), new.clone()].concat();
+        let proven = MatchParams::new(3);
+        let unproven = MatchParams::for_whole_proof(3);
+        for (choice, answer) in [
+            (DeltaChoice::Webr, (200, MEDIA_MATCHES, matches_of(&new, &base))),
+            (
+                DeltaChoice::Cdc,
+                (200, MEDIA_CHUNK_ANSWER, chunk_answer_of(&new, &base, proven)),
+            ),
+            (
+                DeltaChoice::Cdc,
+                (200, MEDIA_CHUNK_ANSWER, chunk_answer_of(&new, &base, unproven)),
+            ),
+        ] {
+            let (report, warnings, rig) = behind_a_lie(choice, answer);
+            assert_eq!((report.examined_files, report.literal_bytes), (0, 1 << 20));
+            assert!(warnings[0].contains("in full"), "{warnings:?}");
+            assert_eq!(report.everything_because, None);
+            assert_eq!(rig.seq(), 2, "what was refused left no trace");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_does_not_search_or_answers_something_else_gets_the_file_whole() {
+    let new = changed_content();
+    let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /matches");
+    let problem = serde_json::to_vec(&problem).unwrap();
+    let other = noise(5, 1 << 19);
+    for (choice, media, good, foreign) in [
+        (
+            DeltaChoice::Webr,
+            MEDIA_MATCHES,
+            matches_of(&new, &new),
+            matches_of(&other, &other),
+        ),
+        (
+            DeltaChoice::Cdc,
+            MEDIA_CHUNK_ANSWER,
+            chunk_answer_of(&new, &new, MatchParams::new(1)),
+            chunk_answer_of(&other, &other, MatchParams::new(1)),
+        ),
+    ] {
+        let mut damaged = good.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        for answer in [
+            (404, "application/problem+json", problem.clone()),
+            (405, "text/plain", Vec::new()),
+            (404, "text/html", b"<h1>not here</h1>".to_vec()),
+            (200, "application/octet-stream", good.clone()),
+            (200, media, b"hello".to_vec()),
+            (200, media, damaged),
+            (200, media, foreign),
+            (200, media, good[..good.len() - 1].to_vec()),
+            (500, "text/plain", Vec::new()),
+        ] {
+            let (report, warnings, _rig) = behind_a_lie(choice, answer);
+            assert_eq!((report.examined_files, report.hashed_bytes), (0, 0));
+            assert_eq!(report.literal_bytes, 1 << 20);
+            assert!(warnings.is_empty(), "{warnings:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_without_a_call_is_asked_once_and_asked_for_others_still() {
+    let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /matches");
+    let problem = serde_json::to_vec(&problem).unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    let script = move |call: &str| {
+        heard.lock().unwrap().push(call.to_owned());
+        (call == "matches").then(|| (404, "application/problem+json", problem.clone()))
+    };
+    let mut rig = Rig::through(6, patient(), lying(script));
+    let mut files = Vec::new();
+    for number in 0..4_u64 {
+        let name = format!("f{number}");
+        let file = rig.tree.lock().create(NodeId::ROOT, name.as_bytes(), NodeKind::File);
+        rig.tree.lock().write(file, 0, &noise(number, 100_000));
+        files.push(file);
+    }
+    rig.backup().unwrap();
+    for (choice, examined, calls) in [
+        (DeltaChoice::Webr, 0, vec!["matches"]),
+        (DeltaChoice::Cdc, 4, vec!["chunks"; 4]),
+        (DeltaChoice::Rsync, 4, vec!["signature"; 4]),
+    ] {
+        for file in &files {
+            rig.tree.lock().write(*file, 5000, &noise(choice as u64 + 50, 100));
+        }
+        rig.options.delta = choice;
+        asked.lock().unwrap().clear();
+        assert_eq!(rig.backup().unwrap().examined_files, examined, "{choice:?}");
+        assert_eq!(*asked.lock().unwrap(), calls);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn a_file_of_too_many_pieces_is_sent_whole_as_it_was_at_the_cut() {
+    // The tree lets nobody read again what it holds still no longer.
+    for choice in [DeltaChoice::Rsync, DeltaChoice::Hash, DeltaChoice::Webr] {
+        for has_sums in [false, true] {
+            let mut rig = Rig::new(14);
+            rig.options.part_len_bytes = 1 << 20;
+            if has_sums {
+                rig.keep_checksums();
+            }
+            let decisions = rig.keep_decisions();
+            let len = 2 << 20;
+            let mut bytes = noise(1, len);
+            let file = rig.with_file(&bytes);
+            // Every other block of 1448 bytes.
+            for at in (0..len).step_by(2 * 1448) {
+                bytes[at] ^= 1;
+            }
+            rig.tree.lock().write(file, 0, &bytes);
+            rig.options.delta = choice;
+            let report = rig.backup().unwrap();
+            let decision = decided(&rig, &decisions, file);
+            assert_eq!(decision.fallback, Some(Fallback::TooScattered), "{choice:?}");
+            assert_eq!((report.examined_files, report.unsaved.len()), (0, 0));
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+            // What is known of it afterwards is what the server has.
+            rig.options.delta = DeltaChoice::Auto;
+            rig.tree.lock().write(file, 1000, b"more");
+            rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+            rig.backup().unwrap();
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_breaks_at_any_place_leaves_the_batch_as_if_it_had_not_been_tried() {
+    let seed = seed(21);
+    let mut random = SplitMix64::new(seed);
+    for choice in [DeltaChoice::Webr, DeltaChoice::Cdc] {
+        for _ in 0..8 {
+            let mut rig = Rig::new(seed);
+            rig.keep_checksums();
+            let mut bytes = noise(1, 400_000);
+            let file = rig.with_file(&bytes);
+            let other = rig.tree.lock().create(NodeId::ROOT, b"other", NodeKind::File);
+            bytes.splice(1000..1000, noise(2, 60_000));
+            rig.tree.lock().write(file, 0, &bytes);
+            rig.tree.lock().write(other, 0, &noise(3, 100_000));
+            rig.options.delta = choice;
+            // In the first reading, or in the second one.
+            let fails_at = random.below(500_000) as usize;
+            rig.tree.lock().failing.insert(file, fails_at);
+            let report = rig.backup().unwrap();
+            rig.tree.lock().failing.clear();
+            assert_eq!(report.is_complete(), fails_at >= bytes.len(), "{fails_at}");
+            rig.backup().unwrap();
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_in_a_search_is_made_again() {
+    for choice in [DeltaChoice::Webr, DeltaChoice::Cdc] {
+        // In the list, or in the answer.
+        for cut_after in [500, 6_000] {
+            let mut rig = Rig::new(9);
+            rig.options.part_len_bytes = 1 << 20;
+            let file = rig.with_file(&noise(1, 8 << 20));
+            rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+            rig.options.delta = choice;
+            rig.cutter.cut_after(cut_after, false);
+            let report = crate::backup(&rig.tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+            assert_eq!((report.examined_files, report.literal_bytes), (1, 0));
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
     }
 }
 
@@ -353,11 +591,20 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
             .lock()
             .write(file, 100_000 * (1 + number), &noise(20 + number, 3000));
         let report = rig.backup().unwrap();
+        let read_bytes = report.read_bytes;
         let decision = decided(&rig, &decisions, file);
         assert_eq!(
             (decision.method, decision.cause, decision.fallback),
             (method, cause, None)
         );
+        let read_bytes_expected = match method {
+            DeltaMethod::Log => 3000..=3000,
+            // Once for what is looked for, and what the server lacks once more; short runs of chunks are proven.
+            DeltaMethod::Webr => len + decision.literal_bytes..=len + decision.literal_bytes,
+            DeltaMethod::Cdc => len + decision.literal_bytes..=len + decision.literal_bytes + 10 * 12 * 1024,
+            _ => len..=len,
+        };
+        assert!(read_bytes_expected.contains(&read_bytes), "{read_bytes} {decision:?}");
         assert_eq!((decision.size_bytes, decision.changed_bytes), (len, 3000));
         assert_eq!(
             (decision.hashed_bytes, decision.found_bytes, decision.literal_bytes),

@@ -45,11 +45,33 @@ struct OpenCut {
     picture: Picture,
     nodes: Vec<NodeChange>,
     names: Vec<NameChange>,
+    /// What was read, and is held still no more.
+    given_up: BTreeMap<NodeId, ExtentSet>,
 }
 
 impl OpenCut {
+    /// Of what was read a program may have changed every byte.
+    fn give_up(&mut self, node: NodeId, asked: &[(u64, u64)]) {
+        let given_up = self.given_up.entry(node).or_default();
+        for (offset, len) in asked {
+            if let Some(range) = ByteRange::from_offset_len(*offset, *len) {
+                given_up.insert(range);
+            }
+        }
+    }
+
     /// Only what is reported as changed is held still, widened to blocks; or whole files that changed, if that was asked for.
     fn assert_held(&self, node: NodeId, asked: &[(u64, u64)]) {
+        for (offset, len) in asked {
+            let is_given_up = |range| {
+                self.given_up
+                    .get(&node)
+                    .is_some_and(|given_up| given_up.intersects(range))
+            };
+            if let Some(range) = ByteRange::from_offset_len(*offset, *len) {
+                assert!(!is_given_up(range), "{range} of a file is read again");
+            }
+        }
         let change = self.nodes.iter().find(|change| change.node == node);
         let Some(NodeChange {
             content: ContentChange::Ranges(ranges),
@@ -581,6 +603,7 @@ impl TreeService for ScriptedTree {
             picture,
             nodes,
             names,
+            given_up: BTreeMap::new(),
         };
         state.cuts.insert(id, cut);
         Ok(info)
@@ -625,6 +648,20 @@ impl TreeService for ScriptedTree {
     }
 
     fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let read = self.peek(cut, node, ranges, sink);
+        if let Some(open) = self.lock().cuts.get_mut(&cut.0) {
+            open.give_up(node, ranges);
+        }
+        read
+    }
+
+    fn peek(
         &self,
         cut: CutId,
         node: NodeId,

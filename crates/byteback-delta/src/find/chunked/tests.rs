@@ -438,3 +438,66 @@ fn errors_of_the_base_are_told() {
     let runs = match_chunks(&list, &list);
     assert!(prove_matches(&list, &runs, &content[..50_000], MatchParams::new(1)).is_err());
 }
+
+/// A base that notes where it is read.
+struct Noted(Vec<u8>, std::cell::RefCell<Vec<u64>>);
+
+impl Base for Noted {
+    fn len_bytes(&self) -> std::io::Result<u64> {
+        Base::len_bytes(&self.0[..])
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        self.1.borrow_mut().push(offset);
+        self.0[..].read_range(offset, buffer)
+    }
+}
+
+#[test]
+fn a_base_is_read_from_front_to_back_whatever_the_list() {
+    // Its pieces in the opposite order, and some of them twice.
+    let base = Noted(noise(1, 2_000_000), std::cell::RefCell::default());
+    let mut new: Vec<u8> = base.0.chunks(40_000).rev().flatten().copied().collect();
+    new.extend(&base.0[500_000..900_000]);
+    let list = list_of(&new, small());
+    let runs = match_chunks(&list, &list_of(&base.0, small()));
+    let (answer, _) = prove_matches(&list, &runs, &base, MatchParams::new(1)).unwrap();
+    let reads = base.1.borrow();
+    assert!(reads.len() > 50 && reads.is_sorted(), "{reads:?}");
+    let (extents, stats) = find_parts(&list, &answer, &[Part::Bytes(&new)]);
+    assert_eq!(compose(&base.0, &extents), new);
+    assert!(stats.literal_bytes < 100_000, "{stats:?}");
+}
+
+proptest! {
+    #[test]
+    fn what_an_answer_needs_is_all_but_what_is_unproven(
+        seed in any::<u64>(),
+        edits in prop::collection::vec(edit(), 0..8),
+        len in 0..60_000_usize,
+    ) {
+        let base = noise(seed, len);
+        let new = edited(&base, &edits);
+        let list = list_of(&new, small());
+        let runs = match_chunks(&list, &list_of(&base, small()));
+        for params in [MatchParams::new(1), MatchParams::for_whole_proof(1)] {
+            let (answer, _) = prove_matches(&list, &runs, &base[..], params).unwrap();
+            let needed: ExtentSet = answer.needed(&list).collect();
+            let mut finder = ChunkFinder::new(&list, &answer, FoundExtents::default());
+            for range in needed.iter() {
+                while finder.position() < range.start() {
+                    prop_assert!(finder.pass_unproven().unwrap() > 0);
+                }
+                finder.push(&new[range.start() as usize..range.end() as usize]).unwrap();
+            }
+            while finder.position() < new.len() as u64 {
+                prop_assert!(finder.pass_unproven().unwrap() > 0);
+            }
+            let (found, stats) = finder.finish().unwrap();
+            prop_assert_eq!(compose(&base, &found.extents), &new[..]);
+            prop_assert_eq!(stats.examined_bytes, needed.total_len_bytes());
+            let proven = answer.segments().iter().all(Segment::is_proven);
+            prop_assert!(!proven || needed.total_len_bytes() == new.len() as u64);
+        }
+    }
+}

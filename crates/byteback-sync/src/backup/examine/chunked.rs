@@ -8,7 +8,7 @@ use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
 use super::found::FoundFile;
-use super::reading::{read_ranges, read_whole};
+use super::reading::{Hold, read_ranges, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, disorder};
 use crate::decisions::Fallback;
 use byteback_control::Piece;
@@ -24,8 +24,9 @@ pub(super) fn find(
 ) -> Finding {
     let job = place.job;
     let len = file.attributes.size;
-    let mut lister = ChunkLister::new(ChunkParams::for_content(len), CrcKind::Crc32c);
-    let content = read_whole(place, file, sums, &mut |piece| {
+    let params = ChunkParams::for_content(len);
+    let mut lister = ChunkLister::new(params, CrcKind::Crc32c);
+    let content = read_whole(place, file, Hold::Still, sums, &mut |piece| {
         match piece {
             Piece::Hole(range) => lister.push_hole(range.len_bytes()),
             Piece::Data { bytes, .. } => lister.push(bytes),
@@ -39,7 +40,8 @@ pub(super) fn find(
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
     let mut finder = ChunkFinder::new(&list, &answer, FoundFile::new(file, answer.base_len_bytes(), stream));
-    read_ranges(place, file.node, answer.needed(&list), &mut |piece| match piece {
+    let hold = Hold::for_last_look(len, params.min_len().into());
+    read_ranges(place, file.node, hold, answer.needed(&list), &mut |piece| match piece {
         Piece::Hole(range) => {
             pass_to(&mut finder, range.start())?;
             finder.push_hole(range.len_bytes())

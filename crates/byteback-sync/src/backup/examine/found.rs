@@ -16,7 +16,7 @@ use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 
 /// Most extents of one file that are kept; beyond, it is sent whole.
-const EXTENTS_MAX: usize = 1 << 18;
+pub(super) const EXTENTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// Where an extent's bytes come from.
 #[derive(Clone, Copy)]

@@ -1,7 +1,11 @@
 //! Reads the content of a file at the cut: all of it, with what is made of every byte on the way, or some ranges of it.
+//!
+//! The tree holds bytes still until they were read. What may be read again has to be peeked at ([`Hold::Still`]): otherwise a program that writes
+//! meanwhile would be seen, and the file saved as it never was.
 
 use super::super::content::{Failure, len_u64};
 use super::super::trim::{BlockSums, Gathering};
+use super::found::EXTENTS_MAX;
 use super::{Examined, Place, Stop, disorder};
 use crate::monitor::{Event, check_cancelled};
 use byteback_api::Digest;
@@ -12,6 +16,28 @@ use byteback_oplog::NodeId;
 
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
+
+/// What is to become of bytes that were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// They stay as they were at the cut, for they may be read once more.
+    Still,
+    /// They may change: nobody reads them again.
+    NoMore,
+}
+
+impl Hold {
+    /// For the last look at a file of so many bytes before it is in the batch: after it, the file is read again if it turns out to consist of
+    /// too many pieces. Copies have so many bytes at least.
+    pub(super) fn for_last_look(len_bytes: u64, copy_len_min: u64) -> Self {
+        // A hole has a block of a file system at least.
+        let pieces = len_bytes / copy_len_min.max(1) + len_bytes / 4096;
+        match pieces.saturating_mul(2) < len_u64(EXTENTS_MAX).saturating_sub(4) {
+            true => Self::NoMore,
+            false => Self::Still,
+        }
+    }
+}
 
 /// What was made of a whole content while it was read.
 pub(super) struct WholeContent {
@@ -33,6 +59,7 @@ impl WholeContent {
 pub(super) fn read_whole(
     place: Place<'_>,
     file: &Examined<'_>,
+    hold: Hold,
     sums: &mut BlockSums<'_>,
     take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
 ) -> Result<WholeContent, Stop> {
@@ -40,17 +67,23 @@ pub(super) fn read_whole(
     let mut digest = ContentDigest::new(len);
     let mut gathering = Gathering::of_file(sums, file.node, len);
     let mut data_bytes = 0;
-    read_ranges(place, file.node, ByteRange::new(0, len).into_iter(), &mut |piece| {
-        gathering.piece(piece, sums)?;
-        match piece {
-            Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
-            Piece::Data { bytes, .. } => {
-                data_bytes += len_u64(bytes.len());
-                digest.push(bytes);
+    read_ranges(
+        place,
+        file.node,
+        hold,
+        ByteRange::new(0, len).into_iter(),
+        &mut |piece| {
+            gathering.piece(piece, sums)?;
+            match piece {
+                Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+                Piece::Data { bytes, .. } => {
+                    data_bytes += len_u64(bytes.len());
+                    digest.push(bytes);
+                }
             }
-        }
-        take(piece)
-    })?;
+            take(piece)
+        },
+    )?;
     let digest = digest.finish().ok_or_else(|| disorder("not all came"))?;
     Ok(WholeContent {
         digest: Digest(digest),
@@ -63,6 +96,7 @@ pub(super) fn read_whole(
 pub(super) fn read_ranges(
     place: Place<'_>,
     node: NodeId,
+    hold: Hold,
     ranges: impl Iterator<Item = ByteRange>,
     take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
@@ -71,7 +105,7 @@ pub(super) fn read_ranges(
     while ranges.peek().is_some() {
         some.clear();
         some.extend(ranges.by_ref().take(RANGES_PER_READ_MAX));
-        read_some(place, node, &some, take)?;
+        read_some(place, node, hold, &some, take)?;
     }
     Ok(())
 }
@@ -79,6 +113,7 @@ pub(super) fn read_ranges(
 fn read_some(
     place: Place<'_>,
     node: NodeId,
+    hold: Hold,
     ranges: &[ByteRange],
     take: &mut dyn FnMut(Piece<'_>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
@@ -88,7 +123,7 @@ fn read_some(
     let mut rest = left.next().copied();
     // An error of our own has to pass through the service; it waits here meanwhile.
     let mut own_error = None;
-    let read = place.job.tree.read(place.cut, node, &asked, &mut |piece| {
+    let mut sink = |piece: Piece<'_>| {
         let taken = check_cancelled(monitor).map_err(Stop::from).and_then(|()| {
             let (offset, len) = match piece {
                 Piece::Hole(range) => (range.start(), range.len_bytes()),
@@ -112,7 +147,12 @@ fn read_some(
             own_error = Some(error);
             ServiceError::new(ErrorKind::Protocol, "the file is given up")
         })
-    });
+    };
+    let tree = place.job.tree;
+    let read = match hold {
+        Hold::Still => tree.peek(place.cut, node, &asked, &mut sink),
+        Hold::NoMore => tree.read(place.cut, node, &asked, &mut sink),
+    };
     if let Some(error) = own_error {
         return Err(error);
     }

@@ -6,7 +6,7 @@
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
 use super::found::FoundFile;
-use super::reading::{read_ranges, read_whole};
+use super::reading::{Hold, read_ranges, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, disorder};
 use crate::decisions::Fallback;
 use crate::error::SyncError;
@@ -28,7 +28,7 @@ pub(super) fn find(
         .map_err(|error| SyncError::local("draw", "a seed of checksums", error))?;
     let params = SignatureParams::for_content(len, seed);
     let mut writer = SignatureWriter::new(Vec::new(), params, len).map_err(|error| disorder(&error.to_string()))?;
-    let content = read_whole(place, file, sums, &mut |piece| {
+    let content = read_whole(place, file, Hold::Still, sums, &mut |piece| {
         let written = match piece {
             Piece::Hole(range) => writer.push_zeros(range.len_bytes()),
             Piece::Data { bytes, .. } => writer.push(bytes),
@@ -50,7 +50,8 @@ pub(super) fn find(
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
     let mut matched = MatchedContent::new(&list, FoundFile::new(file, list.base_len_bytes(), stream));
-    read_ranges(place, file.node, list.missing(), &mut |piece| {
+    let hold = Hold::for_last_look(len, params.block_len_bytes.into());
+    read_ranges(place, file.node, hold, list.missing(), &mut |piece| {
         let told = match piece {
             Piece::Hole(range) => matched.push_hole(range),
             Piece::Data { offset, bytes } => matched.push(offset, bytes),

@@ -3,7 +3,7 @@
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
 use super::found::FoundFile;
-use super::reading::read_whole;
+use super::reading::{Hold, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, blocks_max};
 use crate::decisions::Fallback;
 use byteback_control::Piece;
@@ -42,7 +42,9 @@ pub(super) fn find(
         Way::Rolling => Looking::Rolling(RollingFinder::new(&base, sink)),
         Way::Fixed => Looking::Fixed(FixedFinder::new(&base, sink)),
     };
-    let content = read_whole(place, file, sums, &mut |piece| match piece {
+    let block_len = base.signature().params().block_len_bytes;
+    let hold = Hold::for_last_look(file.attributes.size, block_len.into());
+    let content = read_whole(place, file, hold, sums, &mut |piece| match piece {
         Piece::Hole(range) => finder.push_hole(range.len_bytes()),
         Piece::Data { bytes, .. } => finder.push(bytes),
     })?;

@@ -1,0 +1,246 @@
+//! Searches in stored contents over the API: what is found is there; bodies of every kind are refused in time.
+
+use super::{FILE, World};
+use crate::client::{Answer, connect, head, read_answer, request};
+use byteback_delta::chunks::{ChunkList, ChunkLister, ChunkParams, MatchAnswer};
+use byteback_delta::crc::CrcKind;
+use byteback_delta::find::{ChunkFinder, FoundExtents, MatchedContent};
+use byteback_delta::matches::MatchList;
+use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_host::random::noise;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+const MEDIA_OF: [(&str, &str, &str); 2] = [
+    (
+        "matches",
+        "application/vnd.byteback.signature",
+        "application/vnd.byteback.matches",
+    ),
+    (
+        "chunks",
+        "application/vnd.byteback.chunks",
+        "application/vnd.byteback.chunk-answer",
+    ),
+];
+
+fn target(call: &str, query: &str) -> String {
+    format!("/v1/folders/f/nodes/{FILE}/{call}{query}")
+}
+
+fn params(content: &[u8]) -> SignatureParams {
+    SignatureParams::for_content(content.len() as u64, 9)
+}
+
+fn signature(content: &[u8]) -> Vec<u8> {
+    let mut writer = SignatureWriter::new(Vec::new(), params(content), content.len() as u64).unwrap();
+    writer.push(content).unwrap();
+    writer.finish().unwrap()
+}
+
+fn chunks(content: &[u8]) -> (ChunkList, Vec<u8>) {
+    let mut lister = ChunkLister::new(ChunkParams::new(64, 256, 400).unwrap(), CrcKind::Crc32c);
+    lister.push(content);
+    let (list, _) = lister.finish();
+    let mut bytes = Vec::new();
+    list.write_to(&mut bytes).unwrap();
+    (list, bytes)
+}
+
+fn bodies(content: &[u8]) -> [Vec<u8>; 2] {
+    [signature(content), chunks(content).1]
+}
+
+fn post(world: &World, target: &str, media: &str, body: &[u8]) -> Answer {
+    let extra = [("content-type", media)];
+    request(world.server.address(), "POST", target, Some(&world.token), body, &extra)
+}
+
+#[test]
+fn what_is_found_is_of_the_content_at_that_moment() {
+    let world = World::new();
+    let mut bytes = noise(1, 300_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    let old = bytes.clone();
+    bytes[100_000..150_000].copy_from_slice(&noise(2, 50_000));
+    world
+        .commit(2, &world.patch(2, 1, bytes.len(), 100_000, &bytes[100_000..150_000]))
+        .expect(200);
+    let mut new = bytes.clone();
+    new.splice(7..7, *b"some bytes");
+    for (at, base, literal) in [("?at=1", &old, 50_000), ("?at=2", &bytes, 0), ("", &bytes, 0)] {
+        let literals = literal + 10..literal + 10 + 4 * 1000;
+        let answer = post(&world, &target("matches", at), MEDIA_OF[0].1, &signature(&new)).expect(200);
+        assert_eq!(answer.header("content-type"), MEDIA_OF[0].2);
+        assert!(answer.complete);
+        let list = MatchList::read(&answer.body[..], new.len() as u64, params(&new).block_len_bytes).unwrap();
+        for run in list.runs() {
+            let range = |from: u64| from as usize..(from + run.range.len_bytes()) as usize;
+            assert_eq!(new[range(run.range.start())], base[range(run.base_offset)]);
+        }
+        let mut content = MatchedContent::new(&list, FoundExtents::default());
+        content.push(0, &new).unwrap();
+        let (_, stats) = content.finish().unwrap();
+        assert!(literals.contains(&stats.literal_bytes), "{at}: {stats:?}");
+        for unproven in ["unproven=0", "unproven=1"] {
+            let query = if at.is_empty() { "?" } else { &format!("{at}&") };
+            let (list, body) = chunks(&new);
+            let target = target("chunks", &format!("{query}{unproven}"));
+            let answer = post(&world, &target, MEDIA_OF[1].1, &body).expect(200);
+            assert_eq!(answer.header("content-type"), MEDIA_OF[1].2);
+            assert!(answer.complete);
+            let answer = MatchAnswer::read(&answer.body[..], &list).unwrap();
+            let has_unproven = answer.segments().iter().any(|segment| !segment.is_proven());
+            assert_eq!(has_unproven, unproven.ends_with('1'));
+            let mut finder = ChunkFinder::new(&list, &answer, FoundExtents::default());
+            finder.push(&new).unwrap();
+            let (_, stats) = finder.finish().unwrap();
+            assert!(literals.contains(&stats.literal_bytes), "{at}: {stats:?}");
+        }
+    }
+    let metrics = world.get("/metrics").expect(200);
+    let metrics = String::from_utf8(metrics.body).unwrap();
+    let searched = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("byteback_server_searched_bytes_total "));
+    let searched: u64 = searched.unwrap().parse().unwrap();
+    // Three times by blocks, six times by chunks, some of them read again.
+    assert!((9 * 300_000..13 * 300_000).contains(&searched), "{searched}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let world = World::new();
+    let content = noise(1, 20_000);
+    world.commit(1, &world.first(1, &content)).expect(200);
+    for ((call, media, _), body) in MEDIA_OF.into_iter().zip(bodies(&content)) {
+        post(&world, &target(call, ""), media, &body).expect(200);
+        for query in ["?at=2", "?at=0", "?more=1", "?at=x"] {
+            post(&world, &target(call, query), media, &body).problem(400, "invalid_parameter");
+        }
+        post(&world, &target(call, ""), "text/plain", &body).problem(400, "invalid_parameter");
+        let unknown = format!("/v1/folders/f/nodes/000000000000000000000000000000ff/{call}");
+        post(&world, &unknown, media, &body).problem(404, "node_not_found");
+        let root = format!("/v1/folders/f/nodes/00000000000000000000000000000001/{call}");
+        post(&world, &root, media, &body).problem(400, "invalid_parameter");
+        world.get(&target(call, "")).problem(405, "method_not_allowed");
+        request(world.server.address(), "POST", &target(call, ""), None, &body, &[]).problem(401, "unauthorized");
+        // Cut short, damaged, too long, nothing, something else.
+        for at in [0, 7, 30, body.len() / 2, body.len() - 1] {
+            post(&world, &target(call, ""), media, &body[..at]).problem(400, "invalid_body");
+            let mut damaged = body.clone();
+            damaged[at] ^= 4;
+            post(&world, &target(call, ""), media, &damaged).problem(400, "invalid_body");
+        }
+        let more = [&body[..], b"?"].concat();
+        post(&world, &target(call, ""), media, &more).problem(400, "invalid_body");
+        post(&world, &target(call, ""), media, &[0; 100_000]).problem(400, "invalid_body");
+    }
+    post(
+        &world,
+        &target("chunks", "?unproven=2"),
+        MEDIA_OF[1].1,
+        &chunks(&content).1,
+    )
+    .problem(400, "invalid_parameter");
+    assert_eq!(*world.reports.lock().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
+    let world = World::with(|config| {
+        config.searches_max = 1;
+        config.idle_timeout = Duration::from_secs(1);
+    });
+    let content = noise(1, 20_000);
+    world.commit(1, &world.first(1, &content)).expect(200);
+    for ((call, media, _), body) in MEDIA_OF.into_iter().zip(bodies(&content)) {
+        // It says that it is longer than any list.
+        let mut stream = connect(world.server.address());
+        let extra = [("content-type", media)];
+        let request = head("POST", &target(call, ""), Some(&world.token), 1 << 40, &extra);
+        stream.write_all(request.as_bytes()).unwrap();
+        read_answer(stream).problem(413, "body_too_large");
+        // It never ends, and does not say so.
+        let mut stream = connect(world.server.address());
+        let request = head("POST", &target(call, ""), Some(&world.token), 0, &extra);
+        let request = request.replace("content-length: 0", "transfer-encoding: chunked");
+        stream.write_all(request.as_bytes()).unwrap();
+        let chunk = [b"10000\r\n".to_vec(), noise(1, 0x10000), b"\r\n".to_vec()].concat();
+        let mut sent = 0_u64;
+        while stream.write_all(&chunk).is_ok() && sent < 1 << 30 {
+            sent += 0x10000;
+        }
+        assert!((1 << 20..200 << 20).contains(&sent), "{sent}");
+        // It comes byte by byte, each in time, and too slowly as a whole.
+        let mut stream = connect(world.server.address());
+        let request = head("POST", &target(call, ""), Some(&world.token), body.len(), &extra);
+        stream.write_all(request.as_bytes()).unwrap();
+        let began = Instant::now();
+        for byte in &body {
+            if stream.write_all(&[*byte]).is_err() || began.elapsed() > Duration::from_secs(3) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(began.elapsed() < Duration::from_secs(10));
+        read_answer(stream).problem(408, "request_timeout");
+        // It stops in the middle.
+        let mut stream = connect(world.server.address());
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(&body[..body.len() / 2]).unwrap();
+        read_answer(stream).problem(408, "request_timeout");
+        // Of all these, none keeps its place.
+        post(&world, &target(call, ""), media, &body).expect(200);
+    }
+}
+
+#[test]
+fn a_search_that_nobody_waits_for_ends() {
+    let world = World::with(|config| {
+        config.searches_max = 1;
+        config.signatures_max = 1;
+        config.idle_timeout = Duration::from_secs(2);
+    });
+    let content = noise(1, 64 << 20);
+    let mut body = world.first(1, &content[..32 << 20]);
+    world.commit(1, &body).expect(200);
+    body = signature(&content);
+    let began = Instant::now();
+    post(&world, &target("matches", ""), MEDIA_OF[0].1, &body).expect(200);
+    let one = began.elapsed();
+    // Each is given up as soon as it is sent. Would they all run to their end, the last would not get its turn.
+    for _ in 0..20 {
+        let mut stream = connect(world.server.address());
+        let extra = [("content-type", MEDIA_OF[0].1)];
+        let request = head("POST", &target("matches", ""), Some(&world.token), body.len(), &extra);
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+    }
+    let began = Instant::now();
+    let answer = (0..10)
+        .map(|_| post(&world, &target("matches", ""), MEDIA_OF[0].1, &body))
+        .find(|answer| answer.status == 200);
+    assert!(answer.is_some());
+    assert!(
+        began.elapsed() < one * 12 + Duration::from_secs(5),
+        "{:?} {one:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_server_can_refuse_to_search() {
+    for searches_max in [0, 1] {
+        let world = World::with(|config| {
+            config.searches_max = searches_max;
+            config.signatures_max = 1 - searches_max;
+            config.idle_timeout = Duration::from_millis(200);
+        });
+        let content = noise(1, 20_000);
+        world.commit(1, &world.first(1, &content)).expect(200);
+        for ((call, media, _), body) in MEDIA_OF.into_iter().zip(bodies(&content)) {
+            post(&world, &target(call, ""), media, &body).problem(503, "unavailable");
+        }
+    }
+}
