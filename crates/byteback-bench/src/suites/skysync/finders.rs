@@ -140,7 +140,8 @@ fn len_of(file: &File) -> Result<u64, SuiteError> {
 fn writer(base_len: u64, new_len: u64) -> Result<DeltaWriter<Vec<u8>>, WriteError> {
     let options = WriterOptions {
         copies: true,
-        compress: true,
+        // As the others, so that work and traffic can be compared.
+        compress: false,
     };
     DeltaWriter::new(Vec::new(), base_len, new_len, options)
 }

@@ -22,8 +22,13 @@ use crate::rig::rdiff::Rdiff;
 use crate::rig::rsync::Rsync;
 use crate::rig::scratch::{self, Scratch};
 
-/// Those who are measured beside us. HashSync and WebR2sync+ are to join them: a name here, and a contender in [`measure`].
-const PEERS: [&str; 2] = ["rsync", "rdiff"];
+/// Those who are measured beside us: two programs, and two of the paper's that nobody can install. These are our own finders of their
+/// kinds, run by our program in a folder that is not mounted.
+const PEERS: [&str; 4] = ["rsync", "rdiff", "HashSync", "WebR2sync+"];
+/// Those that are programs of others.
+const PROGRAMS: [&str; 2] = ["rsync", "rdiff"];
+/// Our names of the others, in the order of [`PEERS`].
+const FINDERS: [&str; 2] = ["hash", "webr"];
 const FILE: &str = "file";
 const FILE_BYTES: usize = 10 << 20;
 const PIECE_BYTES: usize = 1024;
@@ -62,6 +67,8 @@ struct Stand {
     folder: PathBuf,
     rsync_copy: PathBuf,
     rdiff_copy: PathBuf,
+    /// Of each of [`FINDERS`].
+    finder_folders: [PathBuf; 2],
     /// How often the file was changed: no change writes the bytes of an earlier one.
     changes: std::cell::Cell<u64>,
     scratch: Scratch,
@@ -81,7 +88,14 @@ impl Stand {
         byteback.init(&server, &folder, "solfs")?;
         let mount = byteback.mount(&folder, Some(&point))?;
         byteback.backup(&server, &mount, |_| ())?;
+        let finder_folders = [scratch.folder("hash")?, scratch.folder("webr")?];
+        for (finder, of_finder) in FINDERS.iter().zip(&finder_folders) {
+            fs::copy(folder.join(FILE), of_finder.join(FILE))?;
+            byteback.init(&server, of_finder, finder)?;
+            byteback.backup_unmounted(&server, of_finder, "full")?;
+        }
         Ok(Self {
+            finder_folders,
             mount,
             server,
             byteback,
@@ -116,6 +130,27 @@ impl Stand {
             transfer.client.cpu_s,
             transfer.server.cpu_s,
         ))
+    }
+
+    /// By a finder of ours; also the snapshot.
+    fn transfer_found(&self, finder: usize) -> Result<(Measures, Option<u64>), SuiteError> {
+        let folder = &self.finder_folders[finder];
+        let backup = self.byteback.backup_unmounted(&self.server, folder, FINDERS[finder])?;
+        let measures = measures(
+            backup.wall_s,
+            backup.wire.total(),
+            backup.client_cpu_s(),
+            backup.server.cpu_s,
+        );
+        Ok((measures, backup.summary.snapshot_id))
+    }
+
+    /// Gives the finders the file as it is now.
+    fn copy_to_finders(&self) -> Result<(), SuiteError> {
+        for folder in &self.finder_folders {
+            fs::copy(self.folder.join(FILE), folder.join(FILE))?;
+        }
+        Ok(())
     }
 
     fn transfer_rdiff(&self, bits_per_s: u64) -> Result<Measures, SuiteError> {
@@ -162,7 +197,13 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         "Less than the others",
         "what",
         "%",
-        &["against rsync", "against rdiff", "paper: SolFS against hash-based ones"],
+        &[
+            "against rsync",
+            "against rdiff",
+            "against HashSync",
+            "against WebR2sync+",
+            "paper: SolFS against hash-based ones",
+        ],
     );
     let mut goals = Vec::new();
     for kind in Kind::ALL {
@@ -171,7 +212,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
             panel("Traffic", kind, "KiB"),
             panel("CPU", kind, "ms"),
         ];
-        let mut saved_time = [Vec::new(), Vec::new()];
+        let mut saved_time = PEERS.map(|_| Vec::new());
         let mut last = None;
         for &size_kib in sizes {
             tell(&format!("{}, {size_kib} KiB", kind.name()));
@@ -190,10 +231,9 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
             _ => None,
         };
         let mean = |values: &Vec<f64>| Some(Cell::from(values.iter().sum::<f64>() / values.len() as f64));
-        let [rsync, rdiff] = &saved_time;
         summary.push(
             format!("sync time, {}, mean over sizes", kind.name()),
-            vec![mean(rsync), mean(rdiff), paper("time")],
+            saved_time.iter().map(mean).chain([paper("time")]).collect(),
         );
         if let Some(results) = last {
             let of = |metric: &'static str| PEERS.map(|peer| Some(Cell::from(less(&results, metric, peer))));
@@ -201,11 +241,11 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
                 ("traffic", "traffic, 1 MiB"),
                 ("CPU", "CPU of client and server, 1 MiB"),
             ] {
-                let [rsync, rdiff] = of(metric);
-                summary.push(format!("{what}, {}", kind.name()), vec![rsync, rdiff, paper(metric)]);
+                let cells = of(metric).into_iter().chain([paper(metric)]);
+                summary.push(format!("{what}, {}", kind.name()), cells.collect());
             }
             if kind != Kind::Insert {
-                for peer in PEERS {
+                for peer in PROGRAMS {
                     let name = format!(
                         "CPU of client and server below {peer}: {}, 1 MiB in 10 MiB",
                         kind.name()
@@ -232,7 +272,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         panels,
     };
     let how = format!(
-        "A file of 10 MiB (random bytes), changed in pieces of 1 KiB, over a link of {LINK_MBIT_PER_S} Mbit/s; block size {BLOCK_BYTES} bytes. \
+        "A file of 10 MiB (random bytes), changed in pieces of 1 KiB, over a link of {LINK_MBIT_PER_S} Mbit/s; block size {BLOCK_BYTES} bytes, for HashSync and WebR2sync+ as we choose it (3232). \
          Time and CPU include the start of every command."
     );
     Ok(Findings {
@@ -283,6 +323,8 @@ pub(crate) fn run_parts(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
             "byteback",
             "rsync",
             "rdiff",
+            "HashSync",
+            "WebR2sync+",
             "paper: SolFS",
             "paper: rsync",
             "paper: HashSync",
@@ -350,6 +392,12 @@ fn measure(
 ) -> Result<Results, SuiteError> {
     let bits_per_s = link_mbit_per_s * 1_000_000;
     let mut last_snapshot = None;
+    let found_snapshots = [std::cell::Cell::new(None), std::cell::Cell::new(None)];
+    let found = |finder: usize| {
+        let (measures, snapshot) = stand.transfer_found(finder)?;
+        found_snapshots[finder].set(snapshot);
+        Ok(measures)
+    };
     let mut contenders = [
         Contender::new(OURS, || {
             let (measures, snapshot) = stand.transfer_ours()?;
@@ -358,6 +406,8 @@ fn measure(
         }),
         Contender::new(PEERS[0], || stand.transfer_rsync(bits_per_s)),
         Contender::new(PEERS[1], || stand.transfer_rdiff(bits_per_s)),
+        Contender::new(PEERS[2], || found(0)),
+        Contender::new(PEERS[3], || found(1)),
     ];
     let before = |_| {
         if kind == Kind::Insert {
@@ -367,10 +417,14 @@ fn measure(
             stand.transfer_ours()?;
             stand.transfer_rsync(u64::MAX)?;
             stand.transfer_rdiff(u64::MAX)?;
+            stand.copy_to_finders()?;
+            stand.transfer_found(0)?;
+            stand.transfer_found(1)?;
         }
         stand.server.limit_link(Some(bits_per_s));
         stand.changes.set(stand.changes.get() + 1);
-        change(&stand.mount.point().join(FILE), kind, size_kib, stand.changes.get())
+        change(&stand.mount.point().join(FILE), kind, size_kib, stand.changes.get())?;
+        stand.copy_to_finders()
     };
     let results = alternate_after(runs, before, &mut contenders)?;
     drop(contenders);
@@ -380,11 +434,20 @@ fn measure(
     let restored = stand.scratch.path().join("restored");
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
     stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
-    for (name, folder) in [
-        (OURS, &restored),
-        ("rsync", &stand.rsync_copy),
-        ("rdiff", &stand.rdiff_copy),
-    ] {
+    let mut copies = vec![
+        (OURS, restored),
+        (PEERS[0], stand.rsync_copy.clone()),
+        (PEERS[1], stand.rdiff_copy.clone()),
+    ];
+    for (finder, snapshot) in found_snapshots.iter().enumerate() {
+        let restored = stand.scratch.path().join(format!("restored from {}", FINDERS[finder]));
+        let snapshot = snapshot.get().ok_or("a backup made no snapshot")?;
+        stand
+            .byteback
+            .restore(&stand.finder_folders[finder], snapshot, &restored, |_| ())?;
+        copies.push((PEERS[2 + finder], restored));
+    }
+    for (name, folder) in &copies {
         if fs::read(folder.join(FILE))? != file {
             return Err(format!(
                 "{}, {size_kib} KiB: what {name} has on the server differs from the file",
@@ -393,7 +456,11 @@ fn measure(
             .into());
         }
     }
-    scratch::remove(&restored)?;
+    for (name, folder) in copies {
+        if !PROGRAMS.contains(&name) {
+            scratch::remove(&folder)?;
+        }
+    }
     Ok(results)
 }
 
