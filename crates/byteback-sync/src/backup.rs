@@ -26,6 +26,7 @@ mod content;
 mod examine;
 pub(crate) mod note;
 mod part_stream;
+mod plain;
 mod plan;
 mod report;
 mod transfer;
@@ -48,6 +49,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use transfer::{Sent, transfer};
 
+pub(crate) use part_stream::{Destination, PartMemory, PartStream};
+pub(crate) use plain::ContentSender;
 pub use plan::DeltaChoice;
 pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
 
@@ -55,7 +58,7 @@ pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
 pub const PART_LEN_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
 /// The smallest and the largest part length that is used, whatever was asked for.
-const PART_LEN_BYTES_RANGE: std::ops::RangeInclusive<usize> = 4 * 1024..=48 * 1024 * 1024;
+pub(crate) const PART_LEN_BYTES_RANGE: std::ops::RangeInclusive<usize> = 4 * 1024..=48 * 1024 * 1024;
 
 /// What to back up as what.
 #[derive(Clone, Debug)]
@@ -115,6 +118,25 @@ impl BackupOptions {
 #[must_use]
 pub fn file_id(tree: TreeId, node: NodeId) -> FileId {
     FileId((u128::from(tree.0) << 64) | u128::from(node.0))
+}
+
+/// A number that this device has never used for a batch; even, and larger than `last`.
+pub(crate) fn draw_counter(server: &ServerClient, last: u64) -> Result<u64> {
+    let random = RealRandomness
+        .next_u64()
+        .map_err(|error| SyncError::local("draw", "a batch number", error))?;
+    let now_ns = u64::try_from(server.clock().now_ns()).unwrap_or(0);
+    // A millisecond or so of the time gives way to random bits: also a clock that was set back, or a copy of this
+    // machine that starts at the same moment, draws another number.
+    let drawn = (now_ns & !0xf_ffff) | (random & 0xf_fffe);
+    let counter = drawn.max(last.saturating_add(2) & !1);
+    // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
+    Ok(counter.clamp(2, u64::MAX >> 1 & !1))
+}
+
+/// Whether the root of a folder is that of a tracked tree: trees number their nodes, and their root is always the first.
+pub(crate) fn is_root_of_tree(root: FileId) -> bool {
+    root.to_bytes().get(8..) == Some(&NodeId::ROOT.0.to_be_bytes()[..])
 }
 
 /// What the batch stands on.
@@ -538,17 +560,7 @@ impl Job<'_> {
 
     /// A number that this device has never used for a batch of this folder; even.
     fn next_counter(&self, basis: &Basis) -> Result<u64> {
-        let random = RealRandomness
-            .next_u64()
-            .map_err(|error| SyncError::local("draw", "a batch number", error))?;
-        let now_ns = u64::try_from(self.server.clock().now_ns()).unwrap_or(0);
-        // A millisecond or so of the time gives way to random bits: also a clock that was set back, or a copy of this
-        // machine that starts at the same moment, draws another number.
-        let drawn = (now_ns & !0xf_ffff) | (random & 0xf_fffe);
-        let last = basis.note.as_ref().map_or(0, |note| note.counter);
-        let counter = drawn.max(last.saturating_add(2) & !1);
-        // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
-        Ok(counter.clamp(2, u64::MAX >> 1 & !1))
+        draw_counter(self.server, basis.note.as_ref().map_or(0, |note| note.counter))
     }
 
     fn tell_failure(&self, file: Option<&UnsavedFile>) {

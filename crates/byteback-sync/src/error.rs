@@ -244,6 +244,33 @@ pub enum SyncError {
         /// The directory.
         target: String,
     },
+    /// A tracked tree backs up into this folder.
+    #[error(
+        "folder '{folder}' holds the backups of a tracked folder: a push into it would mix with them, and the next backup would send \
+         everything anew; push into another folder"
+    )]
+    BackedUpFolder {
+        /// The folder.
+        folder: String,
+    },
+    /// The place to push to cannot be one.
+    #[error("cannot push to '{path}': {why}")]
+    BadDestination {
+        /// The place.
+        path: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Somebody else came first.
+    #[error(
+        "somebody else has changed the same files at the server since this push began, and came first ({what}); nothing was changed"
+    )]
+    ChangedMeanwhile {
+        /// What the server said.
+        what: String,
+        /// Its answer.
+        source: Box<ServerError>,
+    },
     /// Something on this machine could not be done.
     #[error("cannot {operation} {subject}: {source}")]
     Local {
@@ -262,6 +289,9 @@ impl SyncError {
     pub fn next_step(&self) -> Option<&str> {
         match self {
             Self::Server(error) => Some(&error.next),
+            Self::ChangedMeanwhile { .. } => {
+                Some("Look at what they did ('byteback diff'), then push again to put yours on top of it.")
+            }
             Self::Local { source, .. }
                 if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
             {

@@ -9,6 +9,7 @@
 //! | reach a server | [`ServerClient::new`], [`join`] |
 //! | save what changed | [`backup()`] |
 //! | get it back | [`restore()`] |
+//! | make a place at a server what is here, without a log | [`push()`] |
 //! | check it | [`verify()`] |
 //! | hand a change to another program | [`export_delta()`] |
 //! | tell why a file was saved as it was | [`decisions`] |
@@ -19,14 +20,18 @@
 mod backup;
 pub mod decisions;
 mod error;
+mod exclude;
 mod export_delta;
 mod file_change;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod listing;
+mod local_node;
 mod monitor;
 mod path_list;
+mod push;
 mod restore;
+mod same_content;
 mod server_client;
 mod snapshot_spec;
 mod tree_reader;
@@ -37,11 +42,13 @@ pub use backup::{
     file_id,
 };
 pub use error::{Result, ServerError, ServerErrorKind, SyncError};
+pub use exclude::Exclude;
 pub use export_delta::{ExportReport, ExportRequest, export_delta};
 pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
-pub use monitor::{Event, Monitor, Phase, Silent};
+pub use monitor::{Change, Event, Monitor, Phase, Silent};
 pub use path_list::{PathChange, changed_paths};
+pub use push::{PushOptions, PushReport, push};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};

@@ -25,6 +25,20 @@ pub enum Phase {
     Verifying,
 }
 
+/// What a transfer does to one path at its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It is new there.
+    New,
+    /// It gets another content.
+    Content,
+    /// Only its attributes change.
+    Attributes,
+    /// It goes away.
+    Removed,
+}
+
 /// Something worth telling.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -45,6 +59,13 @@ pub enum Event<'a> {
     FileDone {
         /// Its path, where it is known without asking for it.
         path: Option<&'a ByteString>,
+    },
+    /// A path is changed at the destination, or would be.
+    Changed {
+        /// The path below what is transferred; `.` for that itself.
+        path: &'a ByteString,
+        /// How.
+        change: Change,
     },
     /// One file failed; the others go on.
     FileFailed {

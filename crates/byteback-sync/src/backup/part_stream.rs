@@ -35,6 +35,17 @@ pub(crate) struct Destination<'env> {
     pub(crate) folder: &'env FolderName,
     pub(crate) counter: u64,
     pub(crate) monitor: &'env dyn Monitor,
+    /// Knows which parts an earlier run has staged.
+    pub(crate) memory: Option<&'env dyn PartMemory>,
+}
+
+/// Remembers from one run to the next which parts of a batch the server has.
+pub(crate) trait PartMemory: Sync {
+    /// Lets `put` send a part, unless the server has it already with exactly these bytes.
+    ///
+    /// # Errors
+    /// Those of `put`, and if it cannot be remembered that another content of this part is being replaced.
+    fn stage(&self, part: u32, bytes: &[u8], put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
 /// A part's bytes, shared with the writer that fills them so that they can be cut back.
@@ -63,7 +74,7 @@ struct Aside {
 /// The thread that sends parts.
 struct Sender {
     parts: SyncSender<(u32, Vec<u8>)>,
-    answers: Receiver<Result<(), ServerError>>,
+    answers: Receiver<Result<()>>,
     in_flight: u32,
 }
 
@@ -233,7 +244,13 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
 
     fn send(&mut self, part: u32, bytes: Vec<u8>) -> Result<()> {
         self.note_once()?;
-        let (server, folder, counter, monitor) = (self.to.server, self.to.folder, self.to.counter, self.to.monitor);
+        let Destination {
+            server,
+            folder,
+            counter,
+            monitor,
+            memory,
+        } = self.to;
         let sender = match &mut self.sender {
             Some(sender) => sender,
             none => {
@@ -242,12 +259,15 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 let (answer, answers) = channel();
                 self.scope.spawn(move || {
                     for (part, bytes) in waiting {
-                        let staged = server
-                            .put_part(folder, counter, part, &bytes, &patience(monitor))
-                            .map(drop);
-                        if staged.is_ok() {
+                        let mut put = || {
+                            server.put_part(folder, counter, part, &bytes, &patience(monitor))?;
                             monitor.event(Event::BytesSent(len_u64(bytes.len())));
-                        }
+                            Ok(())
+                        };
+                        let staged = match memory {
+                            Some(memory) => memory.stage(part, &bytes, &mut put),
+                            None => put(),
+                        };
                         if answer.send(staged).is_err() {
                             return;
                         }
@@ -296,10 +316,10 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
 }
 
 /// What the server made of a part: an error after the user stopped the backup is the stop.
-fn answered(monitor: &dyn Monitor, answer: Result<(), ServerError>) -> Result<()> {
+fn answered(monitor: &dyn Monitor, answer: Result<()>) -> Result<()> {
     answer.or_else(|error| {
         check_cancelled(monitor)?;
-        Err(error.into())
+        Err(error)
     })
 }
 

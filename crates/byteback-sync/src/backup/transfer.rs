@@ -65,6 +65,7 @@ pub(super) fn transfer(
         folder: job.folder,
         counter,
         monitor: job.monitor,
+        memory: None,
     };
     let part_len_bytes = job
         .options

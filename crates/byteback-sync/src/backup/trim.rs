@@ -65,14 +65,19 @@ fn warn(monitor: &dyn Monitor, error: &ChecksumError) {
 }
 
 impl<'m> BlockSums<'m> {
-    /// Of a backup on this basis.
-    pub(super) fn begin(store: Option<&ChecksumStore>, basis: &Basis, monitor: &'m dyn Monitor) -> Self {
-        let mut sums = Self {
+    /// None are kept.
+    pub(super) fn none(monitor: &'m dyn Monitor) -> Self {
+        Self {
             session: None,
             monitor,
             hashed_bytes: 0,
             known_bytes: 0,
-        };
+        }
+    }
+
+    /// Of a backup on this basis.
+    pub(super) fn begin(store: Option<&ChecksumStore>, basis: &Basis, monitor: &'m dyn Monitor) -> Self {
+        let mut sums = Self::none(monitor);
         if let Some(store) = store {
             match store.begin(basis.batch()) {
                 Ok(session) => sums.session = Some(session),

@@ -2,6 +2,7 @@
 
 use super::{Difference, DifferenceKind, VerifyReport};
 use crate::error::{Result, ServerError, SyncError};
+use crate::local_node::kind_of;
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
@@ -9,7 +10,7 @@ use byteback_api::messages::NodeInfo;
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind};
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_to_new};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self, FileKind, Identity, Stat};
+use byteback_host::tree::{self, Identity, Stat};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -289,18 +290,6 @@ fn unsupported_is_none<T>(result: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(Vec::new()),
         result => result,
-    }
-}
-
-fn kind_of(kind: FileKind) -> NodeKind {
-    match kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
     }
 }
 

@@ -1,0 +1,142 @@
+//! The content of a file that no log knows: whatever finds its change, for those who send files without a tracked tree.
+//!
+//! The planner decides as for a file of which a log only knows that all of it may have changed. What is sent is proven as for a backup.
+
+use super::content::{FileChange, FileOutcome, send_file};
+use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
+use super::part_stream::PartStream;
+use super::plan::{Answers, DeltaChoice, Known, LogSays, plan};
+use super::trim::BlockSums;
+use super::{BackupOptions, Job};
+use crate::decisions::DeltaMethod;
+use crate::error::Result;
+use crate::local_node::LocalContent;
+use crate::monitor::Monitor;
+use crate::server_client::ServerClient;
+use byteback_api::{Attributes, DeviceId, FileId, FolderName, Seq};
+use byteback_control::{CutId, ServiceError};
+use byteback_oplog::{NodeId, WholeReason};
+use std::cell::Cell;
+
+/// Nodes have no numbers here; there is one at a time.
+const NO_NUMBER: NodeId = NodeId::ROOT;
+
+/// No moment is held still.
+const NO_CUT: CutId = CutId(0);
+
+/// Sends contents over what the server has at one sequence number.
+pub(crate) struct ContentSender<'a> {
+    server: &'a ServerClient,
+    folder: &'a FolderName,
+    base_seq: Seq,
+    options: BackupOptions,
+    monitor: &'a dyn Monitor,
+    /// What the server is worth asking.
+    answers: Answers,
+    proof_refused: bool,
+}
+
+/// What sending one content took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentContent {
+    pub(crate) literal_bytes: u64,
+    /// Bytes that went into checksums, and those of them that the server has.
+    pub(crate) hashed_bytes: u64,
+    pub(crate) found_bytes: u64,
+    /// Whether a proof of the whole content went with it.
+    pub(crate) is_proven: bool,
+}
+
+impl<'a> ContentSender<'a> {
+    /// Over the folder's moment `base_seq`; after a refused proof nothing is looked for any more.
+    pub(crate) fn new(
+        (server, folder, base_seq): (&'a ServerClient, &'a FolderName, Seq),
+        (device, choice): (DeviceId, DeltaChoice),
+        proof_refused: bool,
+        monitor: &'a dyn Monitor,
+    ) -> Self {
+        Self {
+            server,
+            folder,
+            base_seq,
+            options: BackupOptions {
+                delta: choice,
+                ..BackupOptions::new("", device)
+            },
+            monitor,
+            answers: Answers::ALL,
+            proof_refused,
+        }
+    }
+
+    /// Adds the node `id` with its content to the batch; `server_has` if the server has a content of it.
+    ///
+    /// # Errors
+    /// What ends the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it had not been tried.
+    pub(crate) fn send(
+        &mut self,
+        content: &LocalContent,
+        id: FileId,
+        attributes: &Attributes,
+        server_has: bool,
+        stream: &mut PartStream<'_, '_>,
+    ) -> Result<Result<SentContent, ServiceError>> {
+        let known = Known {
+            choice: self.options.delta,
+            log: LogSays::Whole(WholeReason::Untracked),
+            size_bytes: attributes.size,
+            server_has,
+            answers: self.answers,
+            proof_refused: self.proof_refused,
+        };
+        let method = plan(&known, || false).map_or(DeltaMethod::Full, |plan| plan.method);
+        let mut sums = BlockSums::none(self.monitor);
+        if is_examined_by(method) {
+            let job = Job {
+                tree: content,
+                server: self.server,
+                folder: self.folder,
+                options: &self.options,
+                monitor: self.monitor,
+                answers: Cell::new(self.answers),
+                proof_refused: Cell::new(self.proof_refused),
+                store: None,
+            };
+            let place = Place {
+                job: &job,
+                cut: NO_CUT,
+                base_seq: self.base_seq,
+            };
+            let file = Examined {
+                node: NO_NUMBER,
+                id,
+                attributes,
+            };
+            let examined = send_examined(place, &file, method, stream, &mut sums)?;
+            self.answers = job.answers.get();
+            match examined {
+                Examination::Sent(stats, found) => {
+                    return Ok(Ok(SentContent {
+                        literal_bytes: stats.literal_bytes,
+                        hashed_bytes: found.examined_bytes,
+                        found_bytes: found.copied_bytes,
+                        is_proven: found.copied_bytes > 0,
+                    }));
+                }
+                Examination::Unreadable(error) => return Ok(Err(error)),
+                Examination::Whole(_) => {}
+            }
+        }
+        let whole = FileChange::whole(NO_NUMBER, id, attributes.clone());
+        let sent = send_file(content, NO_CUT, whole, stream, &mut sums, self.monitor)?;
+        Ok(match sent {
+            FileOutcome::Sent(stats) => Ok(SentContent {
+                literal_bytes: stats.literal_bytes,
+                hashed_bytes: 0,
+                found_bytes: 0,
+                is_proven: false,
+            }),
+            FileOutcome::Unreadable(error) => Err(error),
+        })
+    }
+}

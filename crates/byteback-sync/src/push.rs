@@ -1,0 +1,327 @@
+//! Push: a file or directory of this machine is made the same at a server, without a mount, a log or any state of its own.
+//!
+//! The local tree is walked beside the server's, directory by directory in the order of names. What has the same path, kind, length and
+//! time of change is taken for unchanged (with [`PushOptions::checksum`], what has the same content); of the rest, names and attributes
+//! are sent as they are and contents as what the server lacks of them, found and proven as in a backup.
+//!
+//! *Paths.* The content of a directory becomes the content of the place that was named, in which missing directories are made. A file
+//! becomes the named place, or goes under its own name into it if that is a directory there, ends in a slash, or is the folder itself.
+//! A slash behind a local directory means nothing.
+//!
+//! *Identity* follows the path: a file keeps its identity at the server while there is one of its kind at its path. Names of one local
+//! inode become names of one file; names that are one file at the server and two here are parted.
+//!
+//! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It stands on the sequence number
+//! that was compared with: if somebody else has changed the same files since, the server refuses it (first write wins), and nothing
+//! happened. A server takes 20 million records in a batch, which is some seven million new files; push more directory by directory.
+//! Memory: the names of a directory on both ends, 16 bytes for each file that both have, and the parts on their way.
+//!
+//! *A file that changes while it is read* is tried once more, then left as the server has it and told.
+//!
+//! *Tracked folders.* A folder that a tracked tree backs up into is refused: that tree's next backup would find a sequence number
+//! that it did not make, and would either keep strange files in its snapshots or send everything anew ([`SyncError::BackedUpFolder`]).
+//!
+//! Order of durable steps with [`PushOptions::state`], and what a crash after each leaves:
+//! 1. The batch's number and base are recorded (`resume`) before its first part leaves. (Nothing at the server.)
+//! 2. Parts are staged, and each is recorded when the server has it. (The next run makes the same batch again; parts of the same bytes are
+//!    not sent again.)
+//! 3. The batch is committed. (The next run asks what became of it, and compares anew.)
+//! 4. The record is removed.
+//! Without a state, everything is sent again, and what was staged expires at the server after a day.
+//!
+//! What this does not do: hold the tree still (a mounted folder's backup does), recognise what was renamed, print.
+
+mod compare;
+mod destination;
+mod report;
+mod resume;
+
+use crate::backup::{DeltaChoice, Destination, PART_LEN_BYTES_RANGE, PartMemory, PartStream, is_root_of_tree};
+use crate::error::{Result, ServerErrorKind, SyncError};
+use crate::exclude::Exclude;
+use crate::local_node::LocalNode;
+use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::server_client::ServerClient;
+use byteback_api::batch::{Manifest, Totals};
+use byteback_api::messages::{FolderInfo, SnapshotLabel};
+use byteback_api::{ByteString, DeviceId, FolderName, NodeKind};
+use byteback_host::durable::DurableDir;
+use compare::Comparison;
+use destination::destination;
+use resume::{Begun, Record};
+use rustix::fs::{Mode, OFlags};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use report::PushReport;
+
+/// What to push, and how.
+#[derive(Clone, Debug)]
+pub struct PushOptions {
+    /// This machine, as the server numbers it.
+    pub device: DeviceId,
+    /// Host, for the snapshot's label.
+    pub host: ByteString,
+    /// Tags of the snapshot.
+    pub tags: Vec<String>,
+    /// Only say what would be sent.
+    pub dry_run: bool,
+    /// Remove at the server what is not here.
+    pub delete: bool,
+    /// Look into files of the same length and time, too.
+    pub checksum: bool,
+    /// Leave mounted file systems alone.
+    pub one_file_system: bool,
+    /// What is neither sent nor removed.
+    pub exclude: Exclude,
+    /// How changes are found.
+    pub delta: DeltaChoice,
+    /// Length of a part of the batch, in bytes.
+    pub part_len_bytes: usize,
+    /// Where is remembered what the server has of an interrupted push. For one source and one destination; nobody else uses it
+    /// meanwhile.
+    pub state: Option<Arc<dyn DurableDir>>,
+}
+
+impl PushOptions {
+    /// The usual options of a device.
+    #[must_use]
+    pub fn new(device: DeviceId) -> Self {
+        Self {
+            device,
+            host: ByteString::default(),
+            tags: Vec::new(),
+            dry_run: false,
+            delete: false,
+            checksum: false,
+            one_file_system: false,
+            exclude: Exclude::default(),
+            delta: DeltaChoice::Auto,
+            part_len_bytes: crate::PART_LEN_BYTES_DEFAULT,
+            state: None,
+        }
+    }
+}
+
+/// All that a push needs to know where it works.
+struct Job<'a> {
+    server: &'a ServerClient,
+    folder: &'a FolderName,
+    /// The place in the folder; without slashes at its ends.
+    to: &'a [u8],
+    /// It names a directory, by a slash at its end.
+    to_is_directory: bool,
+    source: &'a Path,
+    options: &'a PushOptions,
+    monitor: &'a dyn Monitor,
+}
+
+/// Makes `to`, a path below the root of `folder`, what `source` is; see the module's header for how paths are meant.
+///
+/// # Errors
+/// Whatever keeps the whole from being sent; then nothing was changed at the server, [`SyncError::OutcomeUnknown`] apart. What concerns
+/// one file only is no error: see [`PushReport::unsaved`].
+pub fn push(
+    server: &ServerClient,
+    folder: &FolderName,
+    to: &[u8],
+    source: &Path,
+    options: &PushOptions,
+    monitor: &dyn Monitor,
+) -> Result<PushReport> {
+    let job = Job {
+        server,
+        folder,
+        to: crate::listing::trim_slashes(to),
+        to_is_directory: to.ends_with(b"/"),
+        source,
+        options,
+        monitor,
+    };
+    let began_ns = server.clock().monotonic_ns();
+    let wire_before = server.wire_bytes();
+    monitor.event(Event::Phase(Phase::Preparing));
+    // Follows a symlink: it was named.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let local = rustix::fs::open(source, flags, Mode::empty())
+        .map_err(std::io::Error::from)
+        .and_then(LocalNode::of)
+        .map_err(|error| SyncError::local("open", source.display().to_string(), error))?;
+    let mut report = job.run(&local)?;
+    report.wire = server.wire_bytes().since(wire_before);
+    report.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    Ok(report)
+}
+
+impl Job<'_> {
+    fn run(&self, local: &LocalNode) -> Result<PushReport> {
+        let mut report = PushReport {
+            dry_run: self.options.dry_run,
+            ..PushReport::default()
+        };
+        let info = self.folder_info(&mut report)?;
+        if info.as_ref().and_then(|info| info.root).is_some_and(is_root_of_tree) {
+            return Err(SyncError::BackedUpFolder {
+                folder: self.folder.to_string(),
+            });
+        }
+        let base_seq = info.as_ref().map_or(0, |info| info.seq);
+        let mut record = self.record(base_seq, &mut report)?;
+        let mut fresh = report.clone();
+        let (mut proof_refused, mut was_sent_anew) = (false, false);
+        loop {
+            let ended = self.attempt(local, &record, proof_refused, &mut report);
+            let error = match ended {
+                Ok(()) => {
+                    record.remove();
+                    return Ok(report);
+                }
+                Err(SyncError::Server(error)) => error,
+                // What is staged stays for the next run.
+                Err(error) => return Err(error),
+            };
+            // Nothing was applied.
+            match error.kind {
+                ServerErrorKind::ContentMismatch if !proof_refused => {
+                    proof_refused = true;
+                    record.forget_parts();
+                    let message = format!("{}; sending such files in full", error.message);
+                    self.monitor.event(Event::Warning(&message));
+                }
+                ServerErrorKind::PartsMissing if !was_sent_anew => {
+                    was_sent_anew = true;
+                    record.forget_parts();
+                    let message = format!("{}; sending it again", error.message);
+                    self.monitor.event(Event::Warning(&message));
+                }
+                // Stands on what the server does not have (any more): the interrupted push cannot be ended, but a new one may succeed.
+                ServerErrorKind::Conflict | ServerErrorKind::NotFound if record.is_resumed() => {
+                    record.remove();
+                    record = Record::begin(self, base_seq)?;
+                    fresh.resumed = false;
+                }
+                ServerErrorKind::Conflict => {
+                    record.remove();
+                    return Err(SyncError::ChangedMeanwhile {
+                        what: error.message.clone(),
+                        source: Box::new(error),
+                    });
+                }
+                kind => {
+                    if !kind.is_transient()
+                        && ServerClient::commit_outcome_is_known(kind)
+                        && kind != ServerErrorKind::Full
+                    {
+                        record.remove();
+                    }
+                    return Err(error.into());
+                }
+            }
+            report = fresh.clone();
+        }
+    }
+
+    /// The folder, made if it is missing and may be made.
+    fn folder_info(&self, report: &mut PushReport) -> Result<Option<FolderInfo>> {
+        match self.server.folder(self.folder) {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if error.kind == ServerErrorKind::NotFound => {
+                report.folder_is_new = true;
+                match self.options.dry_run {
+                    true => Ok(None),
+                    false => Ok(Some(self.server.create_folder(self.folder)?)),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What an interrupted push has left, or a new beginning.
+    fn record(&self, base_seq: u64, report: &mut PushReport) -> Result<Record> {
+        if self.options.dry_run {
+            return Record::begin(self, base_seq);
+        }
+        if let Some((mut left, begun)) = Record::left(self) {
+            let status = self.server.batch_status(self.folder, begun.counter)?;
+            // One that was applied is part of what is compared with; of one without parts nothing can be used.
+            if status.applied.is_none() && !status.staged_parts.is_empty() && begun.base_seq <= base_seq {
+                left.at_server(status.staged_parts);
+                report.resumed = true;
+                return Ok(left);
+            }
+            left.remove();
+        }
+        Record::begin(self, base_seq)
+    }
+
+    /// Compares, sends and commits once.
+    fn attempt(&self, local: &LocalNode, record: &Record, proof_refused: bool, report: &mut PushReport) -> Result<()> {
+        check_cancelled(self.monitor)?;
+        self.monitor.event(Event::Phase(Phase::Transferring));
+        let begun = record.begun();
+        let place = destination(self, begun, local.kind() == NodeKind::Directory)?;
+        report.base_seq = begun.base_seq;
+        let manifest = self.manifest(begun, place.root);
+        if self.options.dry_run {
+            let mut comparison = Comparison::new(self, record, None, proof_refused, report);
+            return comparison.run(local, &place);
+        }
+        let destination = Destination {
+            server: self.server,
+            folder: self.folder,
+            counter: begun.counter,
+            monitor: self.monitor,
+            memory: Some(record as &dyn PartMemory),
+        };
+        let range = PART_LEN_BYTES_RANGE;
+        let part_len_bytes = self.options.part_len_bytes.clamp(*range.start(), *range.end());
+        let note = || {
+            record.keep(self.monitor);
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let stream = PartStream::begin(scope, destination, part_len_bytes, &manifest, &note)?;
+            let mut comparison = Comparison::new(self, record, Some(stream), proof_refused, report);
+            comparison.run(local, &place)?;
+            comparison.prove_resumed()?;
+            let Some(stream) = comparison.into_stream() else {
+                return Ok(());
+            };
+            report.parts = stream.staged_parts();
+            (report.parts_reused, report.reused_bytes) = record.reused();
+            if stream.totals() == Totals::default() {
+                return Ok(());
+            }
+            self.monitor.event(Event::Phase(Phase::Committing));
+            let applied = stream.commit(|| check_cancelled(self.monitor))?;
+            // Known for certain only now: the last parts may have been answered while the commit waited.
+            (report.parts_reused, report.reused_bytes) = record.reused();
+            report.counter = Some(begun.counter);
+            report.seq = Some(applied.seq);
+            report.snapshot_id = applied.snapshot_id;
+            report.stored_bytes = applied.stored_bytes;
+            Ok(())
+        })
+    }
+
+    fn manifest(&self, begun: &Begun, root: byteback_api::FileId) -> Manifest {
+        let path = std::path::absolute(self.source).unwrap_or_else(|_| self.source.to_owned());
+        let path = ByteString::from(path.as_os_str().as_bytes());
+        Manifest {
+            device: self.options.device,
+            counter: begun.counter,
+            base_seq: Some(begun.base_seq),
+            root,
+            created_ns: begun.created_ns,
+            host: self.options.host.clone(),
+            path: path.clone(),
+            snapshot: Some(SnapshotLabel {
+                time_ns: begun.created_ns,
+                host: self.options.host.clone(),
+                path,
+                tags: self.options.tags.clone(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a push did.
+
+use crate::backup::UnsavedFile;
+use crate::server_client::WireBytes;
+use byteback_api::Seq;
+use serde::Serialize;
+
+/// What a push did, or with a dry run would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PushReport {
+    /// Nothing was changed: only looked at.
+    pub dry_run: bool,
+    /// The folder did not exist before.
+    pub folder_is_new: bool,
+    /// It went on with the parts of an interrupted push.
+    pub resumed: bool,
+    /// The sequence number that was compared with.
+    pub base_seq: Seq,
+    /// The batch's number; none when nothing had changed.
+    pub counter: Option<u64>,
+    /// The sequence number that the batch got.
+    pub seq: Option<Seq>,
+    /// The snapshot that names it.
+    pub snapshot_id: Option<u64>,
+    /// Files that the server did not have.
+    pub files_new: u64,
+    /// Files with another content than at the server.
+    pub files_changed: u64,
+    /// New directories.
+    pub dirs_new: u64,
+    /// New links and special files, and further names of files.
+    pub others_new: u64,
+    /// Nodes of which only attributes changed.
+    pub attributes_changed: u64,
+    /// Names removed at the server; what was below them counts with them.
+    pub removed: u64,
+    /// Nodes that were the same on both ends.
+    pub unchanged: u64,
+    /// Lengths of the files whose content was sent.
+    pub changed_bytes: u64,
+    /// Bytes of local files that were read.
+    pub read_bytes: u64,
+    /// Bytes that went into checksums in order to find them at the server.
+    pub hashed_bytes: u64,
+    /// Bytes of them that the server had.
+    pub found_bytes: u64,
+    /// Bytes sent as they are, before compression.
+    pub literal_bytes: u64,
+    /// Bytes that the server stored.
+    pub stored_bytes: u64,
+    /// Parts that the batch was cut into before its last piece.
+    pub parts: u32,
+    /// Parts that the server had from an interrupted push, and their bytes.
+    pub parts_reused: u32,
+    /// See `parts_reused`.
+    pub reused_bytes: u64,
+    /// Bytes on the socket.
+    pub wire: WireBytes,
+    /// How long it took, in nanoseconds.
+    pub total_ns: u64,
+    /// What could not be sent.
+    pub unsaved: Vec<UnsavedFile>,
+}
+
+impl PushReport {
+    /// Whether the server now has all that is here.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.unsaved.is_empty()
+    }
+
+    /// Whether there was anything to change.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        let counts = [
+            self.files_new,
+            self.files_changed,
+            self.dirs_new,
+            self.others_new,
+            self.attributes_changed,
+            self.removed,
+        ];
+        counts.iter().any(|count| *count > 0)
+    }
+}

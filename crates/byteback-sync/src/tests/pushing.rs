@@ -1,0 +1,522 @@
+//! Pushes of real directories to a real server.
+
+use super::local_tree::{assert_same, change, paths, seen};
+use super::rig::{Rig, Told, impatient, seed};
+use crate::{
+    Change, DeltaChoice, Event, Exclude, PushOptions, PushReport, RestoreOptions, Silent, SnapshotSpec, SyncError,
+};
+use byteback_api::FolderName;
+use byteback_host::durable::RealDir;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_host::tree::{self, SetTime};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Push {
+    rig: Rig,
+    options: PushOptions,
+    source: PathBuf,
+}
+
+impl Push {
+    fn new(seed: u64) -> Self {
+        Self::of(Rig::new(seed))
+    }
+
+    fn of(rig: Rig) -> Self {
+        let mut options = PushOptions::new(rig.options.device);
+        options.part_len_bytes = 16 * 1024;
+        let source = rig.temp.path().join("source");
+        fs::create_dir(&source).unwrap();
+        Self { rig, options, source }
+    }
+
+    fn push(&self) -> Result<PushReport, SyncError> {
+        self.push_to(b"")
+    }
+
+    fn push_to(&self, to: &[u8]) -> Result<PushReport, SyncError> {
+        let Rig { client, folder, .. } = &self.rig;
+        crate::push(client, folder, to, &self.source, &self.options, &Silent)
+    }
+
+    /// What the server has at a path, as files.
+    fn fetched(&self, path: &[u8]) -> PathBuf {
+        let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap().keep();
+        let Rig { client, folder, .. } = &self.rig;
+        let options = RestoreOptions::default();
+        let report = crate::restore(
+            client,
+            folder,
+            SnapshotSpec::default(),
+            path,
+            &target,
+            &options,
+            &Silent,
+        )
+        .unwrap();
+        assert!(report.is_complete(), "{:?}", report.not_restored);
+        target
+    }
+
+    fn keep_state(&mut self) {
+        let dir = RealDir::create(self.rig.temp.path().join("state")).unwrap();
+        self.options.state = Some(Arc::new(dir));
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.source.join(name)
+    }
+}
+
+fn set_mtime(path: &Path, ns: i64) {
+    let file = File::open(path).unwrap();
+    tree::set_times(&file, SetTime::Keep, SetTime::To(ns)).unwrap();
+}
+
+fn mtime_ns(path: &Path) -> i64 {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec()
+}
+
+#[test]
+fn random_trees_pushed_changed_and_pushed_again_are_at_the_server_as_they_are_here() {
+    let seed = seed(0x9054);
+    for (round, delta) in [DeltaChoice::Auto, DeltaChoice::Hash, DeltaChoice::Full]
+        .into_iter()
+        .enumerate()
+    {
+        let mut random = SplitMix64::new(seed + round as u64);
+        let mut push = Push::new(seed);
+        push.options.delete = true;
+        push.options.delta = delta;
+        for _ in 0..12 {
+            for _ in 0..1 + random.next_u64() % 25 {
+                change(&mut random, &push.source);
+            }
+            push.push().unwrap();
+            assert_same(&push.source, &push.fetched(b""));
+            let again = push.push().unwrap();
+            assert!(!again.has_changes() && again.seq.is_none(), "{again:?}");
+        }
+    }
+}
+
+#[test]
+fn without_delete_and_with_excludes_it_is_as_a_naive_copy_says() {
+    let seed = seed(0x9055);
+    let mut random = SplitMix64::new(seed);
+    let mut push = Push::new(seed);
+    // What the server should have, kept as files of its own.
+    let model = push.rig.temp.path().join("model");
+    fs::create_dir(&model).unwrap();
+    for round in 0..14 {
+        for _ in 0..1 + random.next_u64() % 15 {
+            change(&mut random, &push.source);
+        }
+        push.options.delete = round % 2 == 1;
+        let excludes: &[&str] = match round % 3 {
+            0 => &[],
+            1 => &["n1", "/n2/n*"],
+            _ => &["n3/", "!n3/n4", "n5"],
+        };
+        push.options.exclude = Exclude::new(excludes).unwrap();
+        let report = push.push().unwrap();
+        copy_naively(&push.source, &model, Path::new(""), &push.options);
+        // Contents alone: links and times of what stays are the other test's.
+        let (wanted, found) = (contents(&model), contents(&push.fetched(b"")));
+        assert_eq!(found, wanted, "round {round} {report:?}");
+    }
+}
+
+/// Paths with what is in them.
+fn contents(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
+    let of = |path: PathBuf| {
+        let full = root.join(&path);
+        let kind = fs::symlink_metadata(&full).unwrap().file_type();
+        let content = match kind.is_file() {
+            true => fs::read(&full).unwrap(),
+            false => Vec::new(),
+        };
+        (path, format!("{kind:?}"), content)
+    };
+    let mut all: Vec<_> = paths(root).into_iter().map(of).collect();
+    all.sort();
+    all
+}
+
+/// What a push is to do, one name at a time.
+fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions) {
+    let names = |root: &Path| -> BTreeSet<_> {
+        let listed = fs::read_dir(root.join(below)).unwrap();
+        listed.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let is_excluded = |root: &Path, path: &Path| {
+        let is_directory = fs::symlink_metadata(root.join(path)).unwrap().is_dir();
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+        options.exclude.is_excluded(bytes, is_directory)
+    };
+    let remove = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path).unwrap(),
+        Ok(_) => fs::remove_file(path).unwrap(),
+        Err(_) => {}
+    };
+    for name in names(model).difference(&names(source)) {
+        let path = below.join(name);
+        if options.delete && !is_excluded(model, &path) {
+            remove(&model.join(path));
+        }
+    }
+    for name in names(source) {
+        let path = below.join(&name);
+        if is_excluded(source, &path) {
+            continue;
+        }
+        let (from, to) = (source.join(&path), model.join(&path));
+        let kind = fs::symlink_metadata(&from).unwrap().file_type();
+        let there = fs::symlink_metadata(&to).ok().map(|metadata| metadata.file_type());
+        if there.is_some_and(|there| there.is_dir()) && !kind.is_dir() && !options.delete {
+            continue;
+        }
+        if there.is_some_and(|there| !there.is_dir() || !kind.is_dir()) {
+            remove(&to);
+        }
+        if kind.is_dir() {
+            fs::create_dir_all(&to).unwrap();
+            copy_naively(source, model, &path, options);
+        } else if kind.is_file() {
+            fs::write(&to, fs::read(&from).unwrap()).unwrap();
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&from).unwrap(), &to).unwrap();
+        } else {
+            let (mode, fifo) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
+            rustix::fs::mknodat(rustix::fs::CWD, &to, fifo, mode, 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_change_in_a_large_file_costs_about_the_change() {
+    let push = Push::new(1);
+    let image = push.file("image");
+    fs::write(&image, noise(1, 8 << 20)).unwrap();
+    let first = push.push().unwrap();
+    assert!(first.wire.sent > 8 << 20);
+    let mut bytes = fs::read(&image).unwrap();
+    bytes.splice(4_000_000..4_000_000, *b"inserted");
+    fs::write(&image, &bytes).unwrap();
+    let second = push.push().unwrap();
+    assert!(second.wire.sent < 40_000, "{second:?}");
+    assert!(second.found_bytes > 8_000_000 && second.files_changed == 1);
+    assert_eq!(fs::read(push.fetched(b"").join("image")).unwrap(), bytes);
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    let mut push = Push::new(2);
+    push.options.delete = true;
+    let mut random = SplitMix64::new(2);
+    for _ in 0..60 {
+        change(&mut random, &push.source);
+    }
+    push.push().unwrap();
+    for _ in 0..60 {
+        change(&mut random, &push.source);
+    }
+    push.keep_state();
+    let (seq, received) = (push.rig.seq(), push.rig.server_bytes().0);
+    let told = Mutex::new(Vec::new());
+    let monitor = |told: &Mutex<Vec<(String, Change)>>, event: &Event<'_>| {
+        if let Event::Changed { path, change } = event {
+            told.lock().unwrap().push((path.to_string(), *change));
+        }
+    };
+    let run = |push: &Push| {
+        let listener = Told::new(|event, _| monitor(&told, event));
+        let Rig { client, folder, .. } = &push.rig;
+        let report = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap();
+        drop(listener);
+        (report, std::mem::take(&mut *told.lock().unwrap()))
+    };
+    push.options.dry_run = true;
+    let (would, would_tell) = run(&push);
+    assert_eq!(push.rig.seq(), seq);
+    assert!(push.rig.server_bytes().0 - received < 20_000, "only questions");
+    assert!(
+        fs::read_dir(push.rig.temp.path().join("state"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+    push.options.dry_run = false;
+    let (did, told_then) = run(&push);
+    assert_eq!(would_tell, told_then);
+    let counts = |report: &PushReport| {
+        [
+            report.files_new,
+            report.files_changed,
+            report.dirs_new,
+            report.others_new,
+            report.attributes_changed,
+            report.removed,
+            report.changed_bytes,
+        ]
+    };
+    assert_eq!(counts(&would), counts(&did));
+    assert!(did.has_changes());
+    // A folder that is not there is not made.
+    let folder: FolderName = "other".parse().unwrap();
+    push.options.dry_run = true;
+    let report = crate::push(&push.rig.client, &folder, b"", &push.source, &push.options, &Silent).unwrap();
+    assert!(report.folder_is_new && push.rig.client.folder(&folder).is_err());
+    push.options.dry_run = false;
+    let report = crate::push(&push.rig.client, &folder, b"a/b", &push.source, &push.options, &Silent).unwrap();
+    assert!(report.folder_is_new && report.seq == Some(1), "{report:?}");
+}
+
+#[test]
+fn what_was_changed_back_in_time_and_length_is_found_only_by_its_content() {
+    let mut push = Push::new(3);
+    let file = push.file("file");
+    fs::write(&file, noise(3, 3_000_000)).unwrap();
+    set_mtime(&file, 1_000);
+    fs::write(push.file("same"), noise(4, 3_000_000)).unwrap();
+    push.push().unwrap();
+    OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .write_all_at(b"x", 1_234_567)
+        .unwrap();
+    set_mtime(&file, 1_000);
+    assert!(!push.push().unwrap().has_changes());
+    push.options.checksum = true;
+    let report = push.push().unwrap();
+    assert_eq!((report.files_changed, report.unchanged), (1, 2), "{report:?}");
+    assert_same(&push.source, &push.fetched(b""));
+    // The other way round: another time, the same content.
+    set_mtime(&file, 2_000);
+    let report = push.push().unwrap();
+    assert_eq!((report.files_changed, report.attributes_changed), (0, 1), "{report:?}");
+    assert!(report.wire.sent < 10_000);
+    assert_same(&push.source, &push.fetched(b""));
+}
+
+#[test]
+fn where_things_go() {
+    let push = Push::new(4);
+    fs::write(push.file("f"), "f").unwrap();
+    push.push_to(b"a/b").unwrap();
+    assert_eq!(fs::read_to_string(push.fetched(b"a/b").join("f")).unwrap(), "f");
+    // The content again, whatever slashes there are.
+    assert!(!push.push_to(b"/a/b/").unwrap().has_changes());
+    let push_file = |to: &[u8]| {
+        let Rig { client, folder, .. } = &push.rig;
+        crate::push(client, folder, to, &push.file("f"), &push.options, &Silent)
+    };
+    push_file(b"").unwrap();
+    push_file(b"new name").unwrap();
+    push_file(b"a").unwrap();
+    push_file(b"made/").unwrap();
+    push_file(b"deep/er/name").unwrap();
+    let all = push.fetched(b"");
+    let wanted = ["f", "new name", "a/f", "a/b/f", "made/f", "deep/er/name"];
+    for path in wanted {
+        assert_eq!(fs::read_to_string(all.join(path)).unwrap(), "f", "{path}");
+    }
+    let files = seen(&all).into_keys().filter(|path| all.join(path).is_file());
+    assert_eq!(files.count(), wanted.len());
+    for to in [&b"f/x/y"[..], b"a/../b", b"a//b"] {
+        let error = push_file(to).unwrap_err();
+        assert!(matches!(error, SyncError::BadDestination { .. }), "{error:?}");
+    }
+    let error = push.push_to(b"f").unwrap_err();
+    assert!(matches!(error, SyncError::BadDestination { .. }), "{error:?}");
+}
+
+#[test]
+fn the_folder_of_a_tracked_tree_is_refused() {
+    let push = Push::new(5);
+    push.rig.with_file(b"backed up");
+    let seq = push.rig.seq();
+    let error = push.push().unwrap_err();
+    assert!(matches!(error, SyncError::BackedUpFolder { .. }), "{error:?}");
+    assert_eq!(push.rig.seq(), seq);
+}
+
+#[test]
+fn who_comes_second_changes_nothing() {
+    let push = Push::new(6);
+    let file = push.file("file");
+    fs::write(&file, noise(6, 100_000)).unwrap();
+    push.push().unwrap();
+    fs::write(&file, noise(7, 100_001)).unwrap();
+    let other = push.rig.temp.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("file"), "other").unwrap();
+    let Rig { client, folder, .. } = &push.rig;
+    // The other one pushes while this one is on its way.
+    let listener = Told::new(|event, _| {
+        if let Event::Changed {
+            change: Change::Content,
+            ..
+        } = event
+        {
+            crate::push(client, folder, b"", &other, &push.options, &Silent).unwrap();
+        }
+    });
+    let error = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap_err();
+    assert!(matches!(error, SyncError::ChangedMeanwhile { .. }), "{error:?}");
+    assert_same(&other, &push.fetched(b""));
+    push.push().unwrap();
+    assert_same(&push.source, &push.fetched(b""));
+    // Two first pushes: the folder is not replaced by the second.
+    let empty: FolderName = "empty".parse().unwrap();
+    let once = AtomicU64::new(0);
+    let listener = Told::new(|event, _| {
+        if matches!(event, Event::Changed { .. }) && once.fetch_add(1, Ordering::SeqCst) == 0 {
+            crate::push(client, &empty, b"", &other, &push.options, &Silent).unwrap();
+        }
+    });
+    crate::push(client, &empty, b"", &push.source, &push.options, &listener).unwrap_err();
+    assert_eq!(client.folder(&empty).unwrap().seq, 1);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_sent_as_one_moment_or_told() {
+    let push = Push::new(8);
+    let (steady, restless) = (push.file("a steady"), push.file("restless"));
+    fs::write(&steady, noise(1, 50_000)).unwrap();
+    fs::write(&restless, noise(2, 3_000_000)).unwrap();
+    let once = AtomicU64::new(0);
+    let write_at = |offset| {
+        let file = OpenOptions::new().write(true).open(&restless).unwrap();
+        file.write_all_at(b"meanwhile", offset).unwrap();
+    };
+    let Rig { client, folder, .. } = &push.rig;
+    // Once: the second reading is of one moment.
+    let listener = Told::new(|event, _| {
+        if matches!(event, Event::BytesRead(_)) && once.fetch_add(1, Ordering::SeqCst) == 2 {
+            write_at(10);
+        }
+    });
+    let report = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_same(&push.source, &push.fetched(b""));
+    let before = push.fetched(b"");
+    // Always: it stays as it was, all else is sent.
+    fs::write(&steady, noise(3, 50_000)).unwrap();
+    write_at(1_000_000);
+    let listener = Told::new(|event, _| {
+        if matches!(event, Event::BytesRead(_)) {
+            write_at(once.fetch_add(1, Ordering::SeqCst));
+        }
+    });
+    let report = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap();
+    assert_eq!(report.unsaved.len(), 1, "{report:?}");
+    assert_eq!(report.unsaved[0].path.to_string(), "restless");
+    let after = push.fetched(b"");
+    assert_eq!(
+        fs::read(after.join("restless")).unwrap(),
+        fs::read(before.join("restless")).unwrap()
+    );
+    assert_eq!(fs::read(after.join("a steady")).unwrap(), fs::read(&steady).unwrap());
+}
+
+#[test]
+fn what_cannot_be_listed_is_not_removed() {
+    if rustix::process::geteuid().is_root() {
+        // Root may list everything; then a directory that goes away in the middle stands for it.
+        let mut push = Push::new(9);
+        push.options.delete = true;
+        fs::create_dir(push.file("d")).unwrap();
+        fs::write(push.file("d/f"), "f").unwrap();
+        push.push().unwrap();
+        let Rig { client, folder, .. } = &push.rig;
+        set_mtime(&push.file("d"), 5);
+        let listener = Told::new(|event, _| {
+            if let Event::Changed { path, .. } = event
+                && path.as_bytes() == b"d"
+            {
+                fs::remove_dir_all(push.file("d")).unwrap();
+            }
+        });
+        let report = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap();
+        assert_eq!(report.unsaved.len(), 1, "{report:?}");
+        assert_eq!(fs::read_to_string(push.fetched(b"").join("d/f")).unwrap(), "f");
+    }
+}
+
+#[test]
+fn an_interrupted_push_goes_on_with_what_the_server_has() {
+    let seed = seed(0x9056);
+    let mut push = Push::of(Rig::with(seed, impatient()));
+    push.keep_state();
+    fs::create_dir(push.file("dir")).unwrap();
+    fs::write(push.file("dir/small"), "small").unwrap();
+    fs::write(push.file("large"), noise(seed, 3 << 20)).unwrap();
+    fs::write(push.file("z last"), "last").unwrap();
+    push.rig.cutter.cut_after(2 << 20, true);
+    push.push().unwrap_err();
+    push.rig.cutter.heal();
+    // And again, a little further.
+    push.rig.cutter.cut_after(1 << 19, true);
+    push.push().unwrap_err();
+    push.rig.cutter.heal();
+    let report = push.push().unwrap();
+    assert!(report.resumed && report.reused_bytes > 9 << 18, "{report:?}");
+    assert!(report.wire.sent < 1 << 20, "{report:?}");
+    assert_same(&push.source, &push.fetched(b""));
+    assert!(!push.push().unwrap().has_changes());
+    assert!(
+        fs::read_dir(push.rig.temp.path().join("state"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+}
+
+#[test]
+fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
+    let seed = seed(0x9057);
+    let mut random = SplitMix64::new(seed);
+    for round in 0..10 {
+        let mut push = Push::of(Rig::with(seed, impatient()));
+        push.keep_state();
+        push.options.delete = true;
+        for _ in 0..40 {
+            change(&mut random, &push.source);
+        }
+        push.push().unwrap();
+        fs::write(push.file("large"), noise(random.next_u64(), 400_000)).unwrap();
+        for _ in 0..4 {
+            for _ in 0..random.next_u64() % 8 {
+                change(&mut random, &push.source);
+            }
+            push.rig.cutter.cut_after((random.next_u64() % 500_000) as i64, true);
+            let _ = push.push();
+            push.rig.cutter.heal();
+            if random.next_u64() % 4 == 0 {
+                // Somebody else pushes in between.
+                let other = push.rig.temp.path().join("large");
+                fs::write(&other, noise(random.next_u64(), 1000)).unwrap();
+                let options = PushOptions::new(push.options.device);
+                let Rig { client, folder, .. } = &push.rig;
+                crate::push(client, folder, b"", &other, &options, &Silent).unwrap();
+            }
+        }
+        let mut report = push.push();
+        if let Err(SyncError::ChangedMeanwhile { .. }) = report {
+            report = push.push();
+        }
+        report.unwrap();
+        assert_same(&push.source, &push.fetched(b""));
+        assert!(!push.push().unwrap().has_changes(), "round {round}");
+        assert!(mtime_ns(&push.source) > 0);
+    }
+}
