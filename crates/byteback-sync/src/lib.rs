@@ -9,7 +9,7 @@
 //! | reach a server | [`ServerClient::new`], [`join`] |
 //! | save what changed | [`backup()`] |
 //! | get it back | [`restore()`] |
-//! | make a place at a server what is here, without a log | [`push()`] |
+//! | make a place at a server what is here, and the other way round, without a log | [`push()`], [`pull()`] |
 //! | check it | [`verify()`] |
 //! | hand a change to another program | [`export_delta()`] |
 //! | tell why a file was saved as it was | [`decisions`] |
@@ -29,6 +29,7 @@ mod listing;
 mod local_node;
 mod monitor;
 mod path_list;
+mod pull;
 mod push;
 mod restore;
 mod same_content;
@@ -48,7 +49,8 @@ pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
 pub use monitor::{Change, Event, Monitor, Phase, Silent};
 pub use path_list::{PathChange, changed_paths};
-pub use push::{PushOptions, PushReport, push};
+pub use pull::{PullOptions, PullReport, pull};
+pub use push::{PushOptions, PushReport, push, push_state_name};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};

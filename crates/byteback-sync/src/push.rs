@@ -55,6 +55,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use report::PushReport;
+pub use resume::push_state_name;
 
 /// What to push, and how.
 #[derive(Clone, Debug)]
@@ -169,13 +170,25 @@ impl Job<'_> {
         let base_seq = info.as_ref().map_or(0, |info| info.seq);
         let mut record = self.record(base_seq, &mut report)?;
         let mut fresh = report.clone();
+        let mut earlier = PushReport::default();
         let (mut proof_refused, mut was_sent_anew) = (false, false);
         loop {
             let ended = self.attempt(local, &record, proof_refused, &mut report);
             let error = match ended {
                 Ok(()) => {
                     record.remove();
-                    return Ok(report);
+                    report.absorb(&earlier);
+                    let stood_on = record.begun().base_seq;
+                    if !record.is_resumed() || stood_on == base_seq {
+                        return Ok(report);
+                    }
+                    // What somebody else has done since the interrupted run began was not compared with.
+                    earlier = report;
+                    let now = self.server.folder(self.folder)?;
+                    record = Record::begin(self, now.seq)?;
+                    fresh = PushReport::default();
+                    report = fresh.clone();
+                    continue;
                 }
                 Err(SyncError::Server(error)) => error,
                 // What is staged stays for the next run.

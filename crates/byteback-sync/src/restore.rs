@@ -18,13 +18,17 @@
 
 mod attributes;
 mod file;
+mod look;
+mod near;
 mod place;
 mod publish;
+mod pull;
 mod report;
 
 use crate::error::{Result, SyncError};
+use crate::exclude::Exclude;
 use crate::listing::trim_slashes;
-use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::monitor::{Change, Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
 use crate::tree_reader::{TreeReader, join_path};
@@ -36,6 +40,7 @@ use byteback_host::tree;
 use file::{FileJob, restore_file};
 use place::{Place, TemporaryNames, clear_way, make_directory, remove_all, remove_leftovers, rename_into_place};
 use publish::Unpublished;
+use pull::{Rules, Verdict};
 use report::Tally;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{HashMap, HashSet};
@@ -47,6 +52,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+pub(crate) use pull::is_partial_name;
+#[cfg(test)]
+pub(crate) use pull::partial_name;
 pub use report::{NotRestored, NotRestoredKind, RestoreReport};
 
 /// How to restore.
@@ -93,35 +101,128 @@ pub fn restore(
     let wire_before = server.wire_bytes();
     monitor.event(Event::Phase(Phase::Preparing));
     let snapshot = resolve_snapshot(server, folder, at)?;
-    let mut tree = TreeReader::new(server, folder, snapshot.seq);
-    let path = trim_slashes(path);
-    let node = tree.node_at(path)?;
-    let target_dir = open_target(target, options)?;
-    let tally = Tally::new(monitor);
-    let temporary_names = TemporaryNames::draw(&RealRandomness)
-        .map_err(|error| SyncError::local("draw", "a number for temporary names", error))?;
-    let restore = Restore {
+    let from = Origin {
         server,
         folder,
         at: snapshot.seq,
-        target: &target_dir,
-        target_path: target,
-        options,
-        monitor,
-        tally: &tally,
-        temporary_names,
-        unpublished: Mutex::default(),
+        path,
     };
-    monitor.event(Event::Phase(Phase::Restoring));
-    restore.run(&mut tree, node, path)?;
-    restore.sync()?;
-    drop(restore);
-    let mut report = tally.into_report();
+    let mut report = from.restore_into(target, options, None, monitor)?;
     report.snapshot_id = snapshot.id;
-    report.seq = snapshot.seq;
     report.wire = server.wire_bytes().since(wire_before);
     report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
     Ok(report)
+}
+
+/// What is restored.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) server: &'a ServerClient,
+    pub(crate) folder: &'a FolderName,
+    pub(crate) at: Seq,
+    pub(crate) path: &'a [u8],
+}
+
+/// What a pull wants.
+#[derive(Clone, Copy)]
+pub(crate) struct Wishes<'a> {
+    pub(crate) exclude: &'a Exclude,
+    pub(crate) delete: bool,
+    pub(crate) checksum: bool,
+    pub(crate) jobs: usize,
+}
+
+/// What a pull found and did beside what a restore does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pulled {
+    pub(crate) new: u64,
+    pub(crate) changed: u64,
+    pub(crate) attributes_changed: u64,
+    pub(crate) found_bytes: u64,
+    pub(crate) resumed_bytes: u64,
+}
+
+impl<'a> Origin<'a> {
+    /// Makes `target` what this is, looking first at what is there.
+    pub(crate) fn pull_into(
+        self,
+        target: &Path,
+        wishes: &Wishes<'a>,
+        monitor: &'a dyn Monitor,
+    ) -> Result<(RestoreReport, Pulled)> {
+        let options = RestoreOptions {
+            overwrite: true,
+            delete: wishes.delete,
+            verify: false,
+            jobs: wishes.jobs,
+        };
+        let mut pulled = Pulled::default();
+        let report = self.restore_into(target, &options, Some((wishes, &mut pulled)), monitor)?;
+        Ok((report, pulled))
+    }
+
+    /// As [`Self::pull_into`], but only looks: what would be told is told, and counted.
+    pub(crate) fn look_at(
+        self,
+        target: &Path,
+        wishes: &Wishes<'a>,
+        monitor: &'a dyn Monitor,
+    ) -> Result<(RestoreReport, Pulled)> {
+        let rules = self.rules(wishes, monitor);
+        let mut tree = TreeReader::new(self.server, self.folder, self.at);
+        let report = look::look(&rules, &mut tree, trim_slashes(self.path), target)?;
+        Ok((report, rules.pulled()))
+    }
+
+    fn rules(self, wishes: &Wishes<'a>, monitor: &'a dyn Monitor) -> Rules<'a> {
+        Rules::new(
+            (self.server, self.folder, self.at),
+            wishes.exclude,
+            (wishes.delete, wishes.checksum),
+            monitor,
+        )
+    }
+
+    fn restore_into(
+        self,
+        target: &Path,
+        options: &RestoreOptions,
+        pull: Option<(&Wishes<'a>, &mut Pulled)>,
+        monitor: &'a dyn Monitor,
+    ) -> Result<RestoreReport> {
+        let Self { server, folder, at, .. } = self;
+        let mut tree = TreeReader::new(server, folder, at);
+        let path = trim_slashes(self.path);
+        let node = tree.node_at(path)?;
+        let target_dir = open_target(target, options)?;
+        let tally = Tally::new(monitor);
+        let temporary_names = TemporaryNames::draw(&RealRandomness)
+            .map_err(|error| SyncError::local("draw", "a number for temporary names", error))?;
+        let (wishes, pulled) = pull.unzip();
+        let restore = Restore {
+            server,
+            folder,
+            at,
+            target: &target_dir,
+            target_path: target,
+            options,
+            monitor,
+            tally: &tally,
+            temporary_names,
+            unpublished: Mutex::default(),
+            pull: wishes.map(|wishes| self.rules(wishes, monitor)),
+        };
+        monitor.event(Event::Phase(Phase::Restoring));
+        restore.run(&mut tree, node, path)?;
+        restore.sync()?;
+        if let (Some(pulled), Some(rules)) = (pulled, &restore.pull) {
+            *pulled = rules.pulled();
+        }
+        drop(restore);
+        let mut report = tally.into_report();
+        report.seq = at;
+        Ok(report)
+    }
 }
 
 /// Opens the directory that everything goes into, made if it is missing.
@@ -179,6 +280,8 @@ struct Restore<'a> {
     tally: &'a Tally<'a>,
     temporary_names: TemporaryNames,
     unpublished: Mutex<Unpublished>,
+    /// What is looked at first, and told, if this is a pull.
+    pull: Option<Rules<'a>>,
 }
 
 impl Restore<'_> {
@@ -198,6 +301,9 @@ impl Restore<'_> {
                 node,
             };
             return self.in_parallel(|jobs| self.entry(self.target, place, &entry, jobs));
+        }
+        if let Some(rules) = &self.pull {
+            rules.look_at_root(self.target, &node)?;
         }
         let mut made = Vec::new();
         let mut links = Vec::new();
@@ -250,11 +356,21 @@ impl Restore<'_> {
                     dir: path.clone(),
                     name: OsString::from_vec(entry.name.as_bytes().to_vec()),
                 };
+                let is_directory = entry.node.attributes.kind == NodeKind::Directory;
+                if let Some(rules) = &self.pull
+                    && rules.is_excluded(&place.path(), is_directory)
+                {
+                    return Ok(());
+                }
                 if self.options.delete {
                     names.insert(place.name.clone());
                 }
-                if entry.node.attributes.kind == NodeKind::Directory {
-                    match make_directory(&dir, &place.name, self.options.overwrite) {
+                if is_directory {
+                    let judged = match &self.pull {
+                        Some(rules) => rules.judge_directory(&dir, &place, &entry.node)?,
+                        None => Ok(()),
+                    };
+                    match judged.and_then(|()| make_directory(&dir, &place.name, self.options.overwrite)) {
                         Ok(()) => below.push((join_path(&path, entry.name.as_bytes()), entry.node)),
                         Err(error) => self.tally.failed(&place.path(), &error),
                     }
@@ -292,8 +408,31 @@ impl Restore<'_> {
                 node: entry.node.clone(),
             });
         }
+        let change = match &self.pull {
+            None => Change::New,
+            Some(rules) => match rules.judge(Some(dir), &place, &entry.node)? {
+                Ok(Verdict::Keep) => {
+                    self.tally.remember(entry.node.id, &place);
+                    self.tally.special_done(&place.path());
+                    return Ok(());
+                }
+                Ok(Verdict::Attributes) => Change::Attributes,
+                Ok(Verdict::Make(change)) => change,
+                Ok(Verdict::Blocked(why)) => {
+                    self.tally.failed(&place.path(), &io::Error::other(why));
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.tally.failed(&place.path(), &error);
+                    return Ok(());
+                }
+            },
+        };
         match self.special(dir, &place, &entry.node) {
             Ok(()) => {
+                if let Some(rules) = &self.pull {
+                    rules.tell(&place.path(), change);
+                }
                 self.tally.remember(entry.node.id, &place);
                 self.tally.special_done(&place.path());
             }
@@ -377,8 +516,13 @@ impl Restore<'_> {
         let from = self.open_dir(&first.dir)?;
         let to = self.open_dir(&link.place.dir)?;
         let existing = tree::stat_at(&from, &first.name)?.identity();
-        if tree::stat_at(&to, &link.place.name).is_ok_and(|there| there.identity() == existing) {
+        let there = tree::stat_at(&to, &link.place.name).ok();
+        if there.is_some_and(|there| there.identity() == existing) {
             return Ok(());
+        }
+        if let Some(rules) = &self.pull {
+            rules.judge_link(there.as_ref())?;
+            rules.tell(&link.place.path(), Change::New);
         }
         clear_way(&to, &link.place.name, self.options.overwrite)?;
         let temporary = self.temporary_names.next();
@@ -404,9 +548,20 @@ impl Restore<'_> {
             if self.temporary_names.is_ours(&entry.name) {
                 continue;
             }
+            let below = join_path(path, entry.name.as_bytes());
+            if let Some(rules) = &self.pull
+                && rules.stays(dir, &entry.name, &below, names)
+            {
+                continue;
+            }
             match remove_all(dir, &entry.name) {
-                Ok(()) => self.tally.removed(),
-                Err(error) => self.tally.failed(&join_path(path, entry.name.as_bytes()), &error),
+                Ok(()) => {
+                    self.tally.removed();
+                    if let Some(rules) = &self.pull {
+                        rules.tell(&below, Change::Removed);
+                    }
+                }
+                Err(error) => self.tally.failed(&below, &error),
             }
         }
     }

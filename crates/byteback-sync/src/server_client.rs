@@ -14,6 +14,7 @@
 mod calls;
 mod counting;
 mod link;
+mod pacing;
 
 use crate::error::{Result, ServerError, ServerErrorKind};
 use byteback_api::Problem;
@@ -22,6 +23,7 @@ use byteback_api::routes::Route;
 use byteback_host::clock::{Clock, RealClock};
 use counting::{CountingConnector, WireCounter};
 use link::LinkMeter;
+use pacing::Pacer;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub struct ClientOptions {
     pub transfer_attempts_max: u32,
     /// The pause after the first failure; it doubles each time, up to 32 times.
     pub first_pause: Duration,
+    /// Most bytes per second on the socket, both directions together.
+    pub bytes_per_second_max: Option<u64>,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
     /// Whether somebody asked to stop: then nothing is waited for, and nothing tried again.
@@ -75,6 +79,7 @@ impl Default for ClientOptions {
             // With the pauses below: a minute.
             transfer_attempts_max: 13,
             first_pause: Duration::from_millis(250),
+            bytes_per_second_max: None,
             clock: Arc::new(RealClock),
             is_cancelled: Arc::new(|| false),
         }
@@ -185,9 +190,16 @@ impl ServerClient {
             .max_response_header_size(64 * 1024)
             .build();
         let counter = Arc::new(WireCounter::default());
+        let pacer = options.bytes_per_second_max.map(|rate| {
+            Arc::new(Pacer::new(
+                rate,
+                Arc::clone(&options.clock),
+                Arc::clone(&options.is_cancelled),
+            ))
+        });
         let connector =
             ().chain(TcpConnector::default())
-                .chain(CountingConnector::new(Arc::clone(&counter)))
+                .chain(CountingConnector::new(Arc::clone(&counter), pacer))
                 .chain(RustlsConnector::default());
         Ok(Self {
             agent: ureq::Agent::with_parts(config, connector, DefaultResolver::default()),

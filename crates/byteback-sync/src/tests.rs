@@ -9,7 +9,7 @@
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `examining` | whole files that are looked for in what the server has of them |
 //! | `hostile` | answers that no honest server gives |
-//! | `local_tree`, `pushing` | real directories, changed at random, pushed to the server |
+//! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `restoring` | what a restore does to a target |
 //! | `trimming` | the client's own block checksums |
@@ -22,6 +22,7 @@ mod hostile;
 mod local_tree;
 mod model;
 mod path_list;
+mod pulling;
 mod pushing;
 mod restoring;
 mod rig;

@@ -123,6 +123,10 @@ pub(crate) enum Command {
     Diff(commands::diff::DiffArguments),
     /// Bring a snapshot, or a part of one, back into a directory; or a file as it was some minutes ago
     Restore(commands::restore::RestoreArguments),
+    /// Make a place at a server what a local file or directory is, without a mount
+    Push(commands::push::PushArguments),
+    /// Make a local directory what a server has at a place, without a mount
+    Pull(commands::pull::PullArguments),
     /// Show what happened to a file of a mounted folder, and how much of it can be brought back
     History(commands::history::HistoryArguments),
     /// Show what changed since the last backup: ranges for people, lists and maps for other programs

@@ -13,6 +13,9 @@ pub(crate) mod init;
 pub(crate) mod invite;
 pub(crate) mod ls;
 pub(crate) mod mount;
+mod plain;
+pub(crate) mod pull;
+pub(crate) mod push;
 pub(crate) mod restore;
 pub(crate) mod serve;
 pub(crate) mod snapshots;
@@ -38,6 +41,8 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Ls(arguments) => ls::run(&arguments, settings),
         Command::Diff(arguments) => diff::run(&arguments, settings),
         Command::Restore(arguments) => restore::run(&arguments, settings),
+        Command::Push(arguments) => push::run(&arguments, settings),
+        Command::Pull(arguments) => pull::run(&arguments, settings),
         Command::History(arguments) => history::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
         Command::Explain(arguments) => explain::run(&arguments, settings),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use byteback_api::ByteString;
-use byteback_sync::{Event, Monitor, Phase};
+use byteback_sync::{Change, Event, Monitor, Phase};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -22,6 +22,8 @@ pub(crate) struct Progress {
     /// What is being done, for messages: `backup`, `restore`, ...
     during: &'static str,
     interrupt: Option<Interrupt>,
+    /// Print each path that is changed.
+    tells_changes: bool,
     bar: ProgressBar,
     status_every: Option<std::time::Duration>,
     state: Mutex<State>,
@@ -49,6 +51,12 @@ struct Status {
     bytes_done: u64,
     total_bytes: u64,
     bytes_sent: u64,
+}
+
+#[derive(Serialize)]
+struct ChangedItem<'a> {
+    path: &'a ByteString,
+    action: Change,
 }
 
 #[derive(Serialize)]
@@ -84,6 +92,7 @@ impl Progress {
             output,
             during,
             interrupt,
+            tells_changes: false,
             bar,
             status_every: settings.progress_every.filter(|_| output.json),
             state: Mutex::new(State {
@@ -98,6 +107,27 @@ impl Progress {
             bytes_read: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
         }
+    }
+
+    /// Prints each path that is changed, if more is to be told, or in any case; then no path is told once it is done.
+    pub(crate) fn telling_changes(mut self, in_any_case: bool) -> Self {
+        self.tells_changes = in_any_case || self.output.verbosity > 0;
+        self
+    }
+
+    fn changed(&self, path: &ByteString, change: Change) {
+        let letter = match change {
+            Change::New => '+',
+            Change::Content => 'M',
+            Change::Attributes => 'a',
+            Change::Removed => '-',
+        };
+        self.above_bar(|| {
+            let _ = match self.output.json {
+                true => self.output.object("item", &ChangedItem { path, action: change }),
+                false => self.output.say(format!("{letter} {path}")),
+            };
+        });
     }
 
     /// So many nodes of the folder were compared with the log's record.
@@ -218,7 +248,7 @@ impl Monitor for Progress {
             }
             Event::FileDone { path } => {
                 self.files_done.fetch_add(1, Ordering::Relaxed);
-                if let Some(path) = path.filter(|_| self.output.verbosity > 0) {
+                if let Some(path) = path.filter(|_| self.output.verbosity > 0 && !self.tells_changes) {
                     self.above_bar(|| {
                         let _ = if self.output.json {
                             self.output.object(
@@ -232,6 +262,11 @@ impl Monitor for Progress {
                             self.output.say(path)
                         };
                     });
+                }
+            }
+            Event::Changed { path, change } => {
+                if self.tells_changes {
+                    self.changed(path, change);
                 }
             }
             Event::FileFailed { path, reason } => {

@@ -1,9 +1,12 @@
 //! Where backups are kept: `http://HOST:PORT/FOLDER`, a server and a folder on it.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
 use byteback_api::FolderName;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 /// A folder of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,60 @@ impl FromStr for Repository {
             server: format!("{scheme}://{}", host.trim_end_matches('/').to_ascii_lowercase()),
             folder,
         })
+    }
+}
+
+/// A place in a folder of a server: `http://HOST:PORT/FOLDER/PATH`. The path is meant as it is written: nothing in it is encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// Where.
+    pub(crate) repository: Repository,
+    /// What in it; empty for all. A slash at its end is kept.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Location {
+    /// For the command line.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
+    }
+
+    /// Reads an address.
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
+        let bytes = text.as_bytes();
+        let begin = match bytes.windows(3).position(|three| three == b"://") {
+            Some(scheme) => scheme + 3,
+            None => 0,
+        };
+        // The server ends at the first slash behind the scheme, the folder at the next.
+        let mut slashes = (begin..bytes.len()).filter(|at| bytes.get(*at) == Some(&b'/'));
+        let end = slashes.nth(1).unwrap_or(bytes.len());
+        let (head, path) = bytes.split_at(end);
+        let head =
+            std::str::from_utf8(head).map_err(|_| "the address of a server and a folder is plain text".to_owned())?;
+        let repository: Repository = head.parse().map_err(|error: ParseRepositoryError| error.to_string())?;
+        let path = match path {
+            b"/" => &[],
+            path => path.strip_prefix(b"/").unwrap_or(path),
+        };
+        Ok(Self {
+            repository,
+            path: path.to_vec(),
+        })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.is_empty() {
+            true => self.repository.fmt(f),
+            false => write!(
+                f,
+                "{}/{}",
+                self.repository,
+                byteback_api::ByteString::from(&self.path[..])
+            ),
+        }
     }
 }
 

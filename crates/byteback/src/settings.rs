@@ -151,10 +151,18 @@ impl Settings {
     /// A client of the server, with what this machine shows to it.
     pub(crate) fn connect(&self, server: &str, binding: Option<&Binding>) -> Result<(ServerClient, Credentials)> {
         let path = self.token_path(server, binding)?;
-        let credentials = credentials::read(&path)?.ok_or_else(|| {
+        let credentials = Self::credentials_of(&path, server)?;
+        let client = ServerClient::new(server, &credentials.token, self.client_options()?)?;
+        Ok((client, credentials))
+    }
+
+    /// What is kept in `path`, which must be for `server`.
+    fn credentials_of(path: &Path, server: &str) -> Result<Credentials> {
+        let credentials = credentials::read(path)?.ok_or_else(|| {
             let message = format!("this machine has no token for {server} (looked for {})", path.display());
             CommandError::with_exit(Exit::WrongCredentials, message).next(
-                "Join the server: 'byteback invite' on the server makes a join token, 'byteback init' here uses it.",
+                "Join the server: 'byteback invite' on the server makes a join token; 'init', 'push' and 'pull' use it \
+                 with --join-token-file.",
             )
         })?;
         if credentials.server != server {
@@ -166,7 +174,18 @@ impl Settings {
             return Err(CommandError::with_exit(Exit::WrongCredentials, message)
                 .next("Name the right file with --token-file, or leave it out to use the one saved when joining."));
         }
-        let client = ServerClient::new(server, &credentials.token, self.client_options()?)?;
+        Ok(credentials)
+    }
+
+    /// As [`Self::connect`], without a bound folder and with at most so many bytes per second.
+    pub(crate) fn connect_limited(&self, server: &str, limit: Option<u64>) -> Result<(ServerClient, Credentials)> {
+        let path = self.token_path(server, None)?;
+        let credentials = Self::credentials_of(&path, server)?;
+        let options = ClientOptions {
+            bytes_per_second_max: limit,
+            ..self.client_options()?
+        };
+        let client = ServerClient::new(server, &credentials.token, options)?;
         Ok((client, credentials))
     }
 

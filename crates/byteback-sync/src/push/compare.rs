@@ -12,6 +12,7 @@ use crate::backup::{ContentSender, PartStream, UnsavedFile};
 use crate::error::{Result, SyncError};
 use crate::local_node::{LocalContent, LocalNode};
 use crate::monitor::{Change, Event, check_cancelled};
+use crate::restore::is_partial_name;
 use crate::same_content::is_same_content;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::batch::{EntryRecord, NodeRecord, ProofRecord};
@@ -194,6 +195,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 return Ok(Vec::new());
             }
         };
+        // What an interrupted pull has left is nothing of the user's.
+        names.retain(|name| !is_partial_name(name.as_bytes()));
         names.sort_unstable();
         let mut at_server = Vec::new();
         if directory.is_there {
@@ -490,7 +493,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     pub(super) fn prove_resumed(&mut self) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         for (id, digest) in std::mem::take(&mut self.unproven) {
-            stream.proof(&ProofRecord { id, digest })?;
+            stream.proof(&ProofRecord { id, digest, sums: None })?;
         }
         Ok(())
     }

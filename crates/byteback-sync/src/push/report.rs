@@ -69,6 +69,34 @@ impl PushReport {
         self.unsaved.is_empty()
     }
 
+    /// Adds what another round of the same push did before.
+    pub(super) fn absorb(&mut self, earlier: &Self) {
+        self.folder_is_new |= earlier.folder_is_new;
+        self.resumed |= earlier.resumed;
+        self.counter = self.counter.or(earlier.counter);
+        self.seq = self.seq.or(earlier.seq);
+        self.snapshot_id = self.snapshot_id.or(earlier.snapshot_id);
+        for (sum, more) in [
+            (&mut self.files_new, earlier.files_new),
+            (&mut self.files_changed, earlier.files_changed),
+            (&mut self.dirs_new, earlier.dirs_new),
+            (&mut self.others_new, earlier.others_new),
+            (&mut self.attributes_changed, earlier.attributes_changed),
+            (&mut self.removed, earlier.removed),
+            (&mut self.changed_bytes, earlier.changed_bytes),
+            (&mut self.read_bytes, earlier.read_bytes),
+            (&mut self.hashed_bytes, earlier.hashed_bytes),
+            (&mut self.found_bytes, earlier.found_bytes),
+            (&mut self.literal_bytes, earlier.literal_bytes),
+            (&mut self.stored_bytes, earlier.stored_bytes),
+            (&mut self.reused_bytes, earlier.reused_bytes),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.parts = self.parts.saturating_add(earlier.parts);
+        self.parts_reused = self.parts_reused.saturating_add(earlier.parts_reused);
+    }
+
     /// Whether there was anything to change.
     #[must_use]
     pub fn has_changes(&self) -> bool {

@@ -16,7 +16,7 @@ use super::Job;
 use crate::backup::{PartMemory, draw_counter};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor};
-use byteback_api::{ByteString, DeviceId, FileId, Seq};
+use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
 use byteback_delta::ContentDigest;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_host::random::{Randomness, RealRandomness};
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The record, and the name under which it is made.
@@ -46,6 +47,21 @@ type Digest = [u8; 32];
 
 /// Stands for "not known".
 const UNKNOWN: Digest = [0; 32];
+
+/// A name for the directory in which is remembered what became of a push from `source` to `to` ([`super::PushOptions::state`]).
+#[must_use]
+pub fn push_state_name(server: &str, folder: &FolderName, to: &[u8], source: &Path) -> String {
+    let source = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
+    let to = crate::listing::trim_slashes(to);
+    let parts = [
+        server.as_bytes(),
+        folder.as_str().as_bytes(),
+        to,
+        source.as_os_str().as_bytes(),
+    ];
+    let way = parts.join(&0);
+    digest(&way).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// What a push was when it began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

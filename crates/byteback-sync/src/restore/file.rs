@@ -3,10 +3,12 @@
 
 use super::Restore;
 use super::attributes::apply_attributes;
+use super::near::{fetch_near, open_old, open_partial};
 use super::place::Place;
 use super::publish::WholeFile;
+use super::pull::{NEAR_LEN_MIN, Verdict};
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError, told_with_causes};
-use crate::monitor::{Event, check_cancelled};
+use crate::monitor::{Change, Event, check_cancelled};
 use byteback_api::messages::NodeInfo;
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
 use byteback_extents::ByteRange;
@@ -14,6 +16,7 @@ use byteback_host::tree::{self, FileKind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// A file to restore.
 pub(super) struct FileJob {
@@ -34,7 +37,7 @@ pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
     }
 }
 
-enum FileError {
+pub(super) enum FileError {
     /// This file only.
     Local(io::Error),
     /// The whole restore.
@@ -52,6 +55,49 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
     let dir = restore.open_dir(&job.place.dir)?;
     let attributes = &job.node.attributes;
     let path = job.place.path();
+    if let Some(rules) = &restore.pull {
+        let change = match rules
+            .judge(Some(&dir), &job.place, &job.node)
+            .map_err(FileError::All)??
+        {
+            Verdict::Keep => {
+                restore.tally.remember(job.node.id, &job.place);
+                restore.tally.file_kept(&path);
+                return Ok(None);
+            }
+            Verdict::Attributes => {
+                let file = tree::open_path_at(&dir, &job.place.name)?;
+                apply_attributes(&file, attributes, &path, restore.tally)?;
+                restore.tally.remember(job.node.id, &job.place);
+                rules.tell(&path, Change::Attributes);
+                restore.tally.file_kept(&path);
+                return Ok(None);
+            }
+            Verdict::Blocked(why) => return Err(io::Error::other(why).into()),
+            Verdict::Make(change) => change,
+        };
+        let partial = match attributes.size {
+            NEAR_LEN_MIN.. => open_partial(&dir, job)?,
+            _ => None,
+        };
+        let whole = match partial {
+            Some((temporary, file)) => {
+                let old = open_old(&dir, job);
+                let written_bytes = fetch_near(restore, rules, job, &file, old.as_ref())?;
+                apply_attributes(&file, attributes, &path, restore.tally)?;
+                WholeFile {
+                    place: job.place.clone(),
+                    temporary,
+                    id: job.node.id,
+                    written_bytes,
+                    lock: Some(file),
+                }
+            }
+            None => make_anew(restore, job, &dir)?,
+        };
+        rules.tell(&path, change);
+        return Ok(Some(whole));
+    }
     if restore.options.overwrite
         && !restore.options.verify
         && let Ok(there) = tree::stat_at(&dir, &job.place.name)
@@ -66,45 +112,56 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
         restore.tally.file_kept(&path);
         return Ok(None);
     }
+    make_anew(restore, job, &dir).map(Some)
+}
+
+/// Makes the file under a name that nothing has.
+fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<WholeFile, FileError> {
+    let attributes = &job.node.attributes;
+    let path = job.place.path();
     let temporary = restore.temporary_names.next();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let file = File::from(tree::open_at(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
-    let written = fetch(restore, job, &file).and_then(|written_bytes| {
+    let file = File::from(tree::open_at(dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
+    let all = ByteRange::new(0, attributes.size);
+    let written = fetch_range(restore, job, &file, all).and_then(|written_bytes| {
         apply_attributes(&file, attributes, &path, restore.tally)?;
         Ok(written_bytes)
     });
     match written {
-        Ok(written_bytes) => Ok(Some(WholeFile {
+        Ok(written_bytes) => Ok(WholeFile {
             place: job.place.clone(),
             temporary,
             id: job.node.id,
             written_bytes,
-        })),
+            lock: None,
+        }),
         Err(error) => {
-            let _ = rustix::fs::unlinkat(&dir, temporary.as_os_str(), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(dir, temporary.as_os_str(), AtFlags::empty());
             Err(error)
         }
     }
 }
 
-/// Writes the contents. A connection that breaks in the middle is made anew and goes on where it broke, as often as it
+/// Writes a range of the contents into the file, all of them into an empty one. A connection that breaks in the middle is made anew and goes on where it broke, as often as it
 /// gets any further. What stays broken is an error of this file: if it is the server that is gone, the next file shows it.
-fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<u64, FileError> {
-    let size = job.node.attributes.size;
-    if size == 0 {
-        return Ok(0);
-    }
+pub(super) fn fetch_range(
+    restore: &Restore<'_>,
+    job: &FileJob,
+    file: &File,
+    range: Option<ByteRange>,
+) -> Result<u64, FileError> {
+    let Some(range) = range else { return Ok(0) };
     let mut target = Watched {
         file,
         restore,
         written_bytes: 0,
-        written_to: 0,
+        written_to: range.start(),
     };
     let mut pauses = restore.server.stream_pauses();
     loop {
         // The last byte is asked for again rather than nothing.
-        let from = target.written_to.min(size - 1);
-        let error = match fetch_from(restore, job, from, &mut target) {
+        let from = target.written_to.min(range.end() - 1);
+        let error = match fetch_from(restore, job, (from, range.end()), &mut target) {
             Ok(()) => return Ok(target.written_bytes),
             Err(FetchError::Broken(error)) => error,
             Err(FetchError::File(error)) => {
@@ -131,13 +188,18 @@ enum FetchError {
     File(FileError),
 }
 
-fn fetch_from(restore: &Restore<'_>, job: &FileJob, from: u64, target: &mut Watched<'_>) -> Result<(), FetchError> {
+fn fetch_from(
+    restore: &Restore<'_>,
+    job: &FileJob,
+    (from, to): (u64, u64),
+    target: &mut Watched<'_>,
+) -> Result<(), FetchError> {
     let all = |error| FetchError::File(FileError::All(error));
     let local = |error| FetchError::File(FileError::Local(error));
     let go_on = |_: &ServerError| !restore.monitor.is_cancelled();
     let content = match restore
         .server
-        .content(restore.folder, job.node.id, restore.at, from, &go_on)
+        .content_range(restore.folder, job.node.id, restore.at, from, to, &go_on)
     {
         Ok(content) => content,
         // One damaged file does not take the others with it.

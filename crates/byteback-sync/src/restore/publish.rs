@@ -14,6 +14,7 @@ use crate::error::{Result, SyncError};
 use byteback_api::FileId;
 use rustix::fs::AtFlags;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 
 /// Files that share a sync, at most.
@@ -28,6 +29,8 @@ pub(super) struct WholeFile {
     pub(super) temporary: OsString,
     pub(super) id: FileId,
     pub(super) written_bytes: u64,
+    /// What keeps others from the temporary name until then.
+    pub(super) lock: Option<File>,
 }
 
 /// Whole files that wait for their names.
@@ -80,6 +83,7 @@ impl Restore<'_> {
                 Ok(()) => {
                     self.tally.remember(file.id, &file.place);
                     self.tally.file_done(file.written_bytes);
+                    drop(file.lock);
                 }
                 Err(error) => {
                     self.remove_temporary(&file);

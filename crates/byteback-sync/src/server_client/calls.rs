@@ -257,14 +257,42 @@ impl ServerClient {
         from: u64,
         go_on: GoOn<'_>,
     ) -> Result<ContentReader, ServerError> {
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        self.content_as_asked(folder, node, at, range, go_on)
+    }
+
+    /// As [`Self::content`], only what lies from `from` to before `to`, of which there is something.
+    ///
+    /// # Errors
+    /// As [`Self::content`].
+    pub(crate) fn content_range(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        from: u64,
+        to: u64,
+        go_on: GoOn<'_>,
+    ) -> Result<ContentReader, ServerError> {
+        let range = format!("bytes={from}-{}", to.saturating_sub(1));
+        self.content_as_asked(folder, node, at, Some(range), go_on)
+    }
+
+    fn content_as_asked(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        range: Option<String>,
+        go_on: GoOn<'_>,
+    ) -> Result<ContentReader, ServerError> {
         let parameters = [("at", at.to_string())];
         let mut ask = self.ask(Route::Content, &[folder.as_str(), &node.to_string()], &parameters);
         ask.headers.push(("accept", MEDIA_DELTA.to_owned()));
-        if from > 0 {
-            ask.headers.push(("range", format!("bytes={from}-")));
-        }
+        let is_part = range.is_some();
+        ask.headers.extend(range.map(|range| ("range", range)));
         let response = persist(self.transfer_pauses(), go_on, || self.send_once(&ask))?;
-        if from > 0 && response.status() != http::StatusCode::PARTIAL_CONTENT {
+        if is_part && response.status() != http::StatusCode::PARTIAL_CONTENT {
             return Err(ServerError::protocol(
                 &ask.name(),
                 "the rest of the contents was asked for and something else came",

@@ -1,8 +1,9 @@
 //! Counts the bytes of every connection below TLS, where they are on the wire.
 //!
 //! The library that speaks HTTP lets transports be chained: the counter stands between the socket and TLS, so
-//! headers, bodies and TLS records are in the sum, and TCP's own headers are not.
+//! headers, bodies and TLS records are in the sum, and TCP's own headers are not. A limit on their rate is kept here, too.
 
+use super::pacing::Pacer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
@@ -51,11 +52,12 @@ impl WireCounter {
 #[derive(Debug)]
 pub(super) struct CountingConnector {
     counter: Arc<WireCounter>,
+    pacer: Option<Arc<Pacer>>,
 }
 
 impl CountingConnector {
-    pub(super) fn new(counter: Arc<WireCounter>) -> Self {
-        Self { counter }
+    pub(super) fn new(counter: Arc<WireCounter>, pacer: Option<Arc<Pacer>>) -> Self {
+        Self { counter, pacer }
     }
 }
 
@@ -66,6 +68,7 @@ impl<In: Transport> Connector<In> for CountingConnector {
         Ok(chained.map(|inner| CountingTransport {
             inner,
             counter: Arc::clone(&self.counter),
+            pacer: self.pacer.clone(),
         }))
     }
 }
@@ -74,6 +77,15 @@ impl<In: Transport> Connector<In> for CountingConnector {
 pub(super) struct CountingTransport<T> {
     inner: T,
     counter: Arc<WireCounter>,
+    pacer: Option<Arc<Pacer>>,
+}
+
+impl<T> CountingTransport<T> {
+    fn pace(&self, amount: usize) {
+        if let Some(pacer) = &self.pacer {
+            pacer.moved(amount);
+        }
+    }
 }
 
 impl<T: Transport> Transport for CountingTransport<T> {
@@ -83,8 +95,9 @@ impl<T: Transport> Transport for CountingTransport<T> {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         self.inner.transmit_output(amount, timeout)?;
-        let amount = u64::try_from(amount).unwrap_or(u64::MAX);
-        self.counter.sent.fetch_add(amount, Ordering::Relaxed);
+        let amount_u64 = u64::try_from(amount).unwrap_or(u64::MAX);
+        self.counter.sent.fetch_add(amount_u64, Ordering::Relaxed);
+        self.pace(amount);
         Ok(())
     }
 
@@ -92,8 +105,10 @@ impl<T: Transport> Transport for CountingTransport<T> {
         let before = self.inner.buffers().input().len();
         let more = self.inner.await_input(timeout)?;
         let after = self.inner.buffers().input().len();
-        let amount = u64::try_from(after.saturating_sub(before)).unwrap_or(u64::MAX);
-        self.counter.received.fetch_add(amount, Ordering::Relaxed);
+        let amount = after.saturating_sub(before);
+        let amount_u64 = u64::try_from(amount).unwrap_or(u64::MAX);
+        self.counter.received.fetch_add(amount_u64, Ordering::Relaxed);
+        self.pace(amount);
         Ok(more)
     }
 

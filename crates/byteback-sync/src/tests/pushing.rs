@@ -3,9 +3,11 @@
 use super::local_tree::{assert_same, change, paths, seen};
 use super::rig::{Rig, Told, impatient, seed};
 use crate::{
-    Change, DeltaChoice, Event, Exclude, PushOptions, PushReport, RestoreOptions, Silent, SnapshotSpec, SyncError,
+    Change, ClientOptions, DeltaChoice, Event, Exclude, PullOptions, PushOptions, PushReport, RestoreOptions, Silent,
+    SnapshotSpec, SyncError,
 };
 use byteback_api::FolderName;
+use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::RealDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 struct Push {
     rig: Rig,
@@ -519,4 +522,54 @@ fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
         assert!(!push.push().unwrap().has_changes(), "round {round}");
         assert!(mtime_ns(&push.source) > 0);
     }
+}
+
+/// A clock on which only sleeping takes time.
+#[derive(Default)]
+struct SleepClock(AtomicU64);
+
+impl Clock for SleepClock {
+    fn now_ns(&self) -> i64 {
+        RealClock.now_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.fetch_add(duration.as_nanos() as u64, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn no_more_bytes_than_the_limit_allows_in_both_directions() {
+    const RATE: u64 = 100_000;
+    let clock = Arc::new(SleepClock::default());
+    let limited = ClientOptions {
+        bytes_per_second_max: Some(RATE),
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        ..impatient()
+    };
+    let push = Push::of(Rig::with(11, limited));
+    fs::write(push.file("file"), noise(11, 3_000_000)).unwrap();
+    let elapsed = |began: u64| clock.monotonic_ns() - began;
+    let check = |wire: u64, took_ns: u64| {
+        assert!(wire > 3_000_000);
+        let paid = wire as f64 / RATE as f64;
+        let took = took_ns as f64 / 1e9;
+        assert!(
+            took > paid - 0.1 && took < paid * 1.02 + 1.0,
+            "{wire} bytes in {took} s, {paid} s wanted"
+        );
+    };
+    let began = clock.monotonic_ns();
+    let report = push.push().unwrap();
+    check(report.wire.total(), elapsed(began));
+    let began = clock.monotonic_ns();
+    let target = push.rig.temp.path().join("target");
+    let Rig { client, folder, .. } = &push.rig;
+    let report = crate::pull(client, folder, b"", &target, &PullOptions::default(), &Silent).unwrap();
+    check(report.restored.wire.total(), elapsed(began));
+    assert_same(&push.source, &target);
 }

@@ -51,7 +51,7 @@ pub(crate) struct BackupArguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Delta {
+pub(super) enum Delta {
     /// What costs least, file by file; 'byteback explain FILE' tells what that was
     Auto,
     /// Look for files in what the server has, by rolling checksums
@@ -88,14 +88,14 @@ struct Summary<'a> {
     report: &'a BackupReport,
 }
 
-/// A directory of the state folder for this backup alone, and the lock on it. The backup can go on without `what` is in it.
-fn own_directory(path: &Path, what: &str, settings: &Settings) -> Option<(Arc<dyn DurableDir>, DirLock)> {
+/// A directory of the state folder for this run alone, and the lock on it. The run can go on without `what` is in it.
+pub(super) fn own_directory(path: &Path, what: &str, settings: &Settings) -> Option<(Arc<dyn DurableDir>, DirLock)> {
     let locked = RealDir::create(path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
     match locked {
         Ok((dir, lock)) => Some((Arc::new(dir) as Arc<dyn DurableDir>, lock)),
         Err(error) => {
             settings.output.warn(&format!(
-                "{what} in {} cannot be used ({error}); this backup goes on without",
+                "{what} in {} cannot be used ({error}); this goes on without",
                 path.display()
             ));
             None

@@ -26,16 +26,30 @@ pub(crate) struct InitArguments {
     /// The directory to back up
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    join: JoinArguments,
+    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this machine): what is written again
+    /// as it was is then not sent, and after a crash only what differs is. '=false' ends it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    block_checksums: Option<bool>,
+}
+
+/// How a machine joins a server that it has no token of yet.
+#[derive(Args, Debug)]
+pub(super) struct JoinArguments {
     /// File with a join token from the server; needed once per machine
     #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
     join_token_file: Option<PathBuf>,
     /// The join token itself, or - to read it from standard input
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     join_token: Option<String>,
-    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this machine): what is written again
-    /// as it was is then not sent, and after a crash only what differs is. '=false' ends it
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    block_checksums: Option<bool>,
+}
+
+impl JoinArguments {
+    /// Whether a token was given.
+    pub(super) fn is_given(&self) -> bool {
+        self.join_token_file.is_some() || self.join_token.is_some()
+    }
 }
 
 #[derive(Serialize)]
@@ -63,7 +77,7 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
     let (credentials, joined) = match credentials::read(&token_path)?.filter(|known| known.server == repository.server)
     {
         Some(known) => (known, false),
-        None => (join_server(arguments, settings, &repository, &token_path)?, true),
+        None => (join_server(&arguments.join, settings, &repository, &token_path)?, true),
     };
     let server = ServerClient::new(&repository.server, &credentials.token, settings.client_options()?)?;
     server.create_folder(&repository.folder)?;
@@ -116,8 +130,9 @@ fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repos
     })
 }
 
-fn join_server(
-    arguments: &InitArguments,
+/// Joins a server; the token is kept in `token_path`.
+pub(super) fn join_server(
+    arguments: &JoinArguments,
     settings: &Settings,
     repository: &Repository,
     token_path: &Path,
@@ -147,7 +162,7 @@ fn join_server(
     Ok(credentials)
 }
 
-fn join_token(arguments: &InitArguments) -> Result<Option<String>> {
+fn join_token(arguments: &JoinArguments) -> Result<Option<String>> {
     let from_input = || -> Result<String> {
         let mut text = String::new();
         let read = std::io::stdin().lock().take(4096).read_to_string(&mut text);

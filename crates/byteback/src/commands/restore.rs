@@ -5,7 +5,7 @@ mod past;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use byteback_sync::{NotRestoredKind, RestoreOptions, RestoreReport, restore};
+use byteback_sync::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 use clap::Args;
 use serde::Serialize;
 
@@ -169,20 +169,7 @@ fn print(
     output.say(format!("  written   {}", sizes(report.written_bytes)))?;
     output.say(format!("  received  {} on the wire", sizes(report.wire.received)))?;
     for missing in &report.not_restored {
-        let count = missing.count;
-        let what = match missing.kind {
-            NotRestoredKind::Owner => counted(count, "owner", "owners"),
-            NotRestoredKind::SetId => counted(count, "set-id bit", "set-id bits"),
-            NotRestoredKind::Mode => format!("permissions of {}", counted(count, "file", "files")),
-            NotRestoredKind::Xattr => counted(count, "extended attribute or ACL", "extended attributes and ACLs"),
-            NotRestoredKind::Times => format!("times of {}", counted(count, "file", "files")),
-            NotRestoredKind::Device => counted(count, "device", "devices"),
-            NotRestoredKind::File => counted(count, "file", "files"),
-        };
-        output.say(format!(
-            "  not restored: {what}, first {}: {}",
-            missing.first_path, missing.first_reason
-        ))?;
+        output.say(format!("  not restored: {}", not_restored(missing)))?;
     }
     if report
         .not_restored
@@ -193,4 +180,19 @@ fn print(
         output.say("  Contents and names are whole. To restore these, too, run it as root.")?;
     }
     Ok(())
+}
+
+/// How many of what could not be restored, and why the first of them.
+pub(super) fn not_restored(missing: &NotRestored) -> String {
+    let count = missing.count;
+    let what = match missing.kind {
+        NotRestoredKind::Owner => counted(count, "owner", "owners"),
+        NotRestoredKind::SetId => counted(count, "set-id bit", "set-id bits"),
+        NotRestoredKind::Mode => format!("permissions of {}", counted(count, "file", "files")),
+        NotRestoredKind::Xattr => counted(count, "extended attribute or ACL", "extended attributes and ACLs"),
+        NotRestoredKind::Times => format!("times of {}", counted(count, "file", "files")),
+        NotRestoredKind::Device => counted(count, "device", "devices"),
+        NotRestoredKind::File => counted(count, "file", "files"),
+    };
+    format!("{what}, first {}: {}", missing.first_path, missing.first_reason)
 }

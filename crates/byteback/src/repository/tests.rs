@@ -39,3 +39,31 @@ fn what_is_no_repository_is_refused_with_an_example() {
         assert!(error.contains("http://127.0.0.1:7117/mail"), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_location_is_a_folder_and_a_path_in_it_as_it_is_written() {
+    for (text, repository, path) in [
+        ("http://h:1/f", "http://h:1/f", &b""[..]),
+        ("http://h:1/f/", "http://h:1/f", b""),
+        ("http://h:1/f/a/b", "http://h:1/f", b"a/b"),
+        ("http://h:1/f/a/", "http://h:1/f", b"a/"),
+        ("https://H/f/a b?#%20", "https://h/f", b"a b?#%20"),
+    ] {
+        let location = Location::parse(text.as_ref()).unwrap();
+        assert_eq!(location.repository.to_string(), repository);
+        assert_eq!(location.path, path);
+    }
+    let raw = OsStr::from_bytes(b"http://h:1/f/\xff");
+    assert_eq!(Location::parse(raw).unwrap().path, b"\xff");
+    for wrong in [
+        "",
+        "http://h:1",
+        "http://h:1/",
+        "ftp://h/f",
+        "f",
+        "http:///f",
+        "http://h/.f/x",
+    ] {
+        assert!(Location::parse(wrong.as_ref()).is_err(), "{wrong}");
+    }
+}

@@ -206,6 +206,14 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
             .fine(),
     );
     let folder = tree.to_str().unwrap();
+    let (place, pulled) = (format!("{}/plain", world.url()), world.path("pulled"));
+    check.of("push", &world.run(&["push", "-v", "--json", folder, &place]).fine());
+    check.of(
+        "pull",
+        &world
+            .run(&["pull", "-v", "--json", &place, pulled.to_str().unwrap()])
+            .fine(),
+    );
     for verb in [&["create", "one"][..], &["ls"], &["rm", "one"]] {
         let arguments = [&["--json", "cut"], verb, &[folder]].concat();
         check.of("cut", &world.run(&arguments).fine());

@@ -9,6 +9,7 @@
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
 //! | `explaining` | which way a change was found, and why; forced ways |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
+//! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `undo` | files brought back without a backup, also after a kill |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
@@ -37,6 +38,7 @@ mod exports;
 mod failing;
 mod json;
 mod mounting;
+mod plain;
 mod shell;
 mod tour;
 mod undo;

@@ -1,0 +1,214 @@
+//! What a pull would do, without doing it.
+
+use super::RestoreReport;
+use super::place::Place;
+use super::pull::{Rules, Verdict};
+use crate::error::{Result, SyncError};
+use crate::monitor::{Change, Event, Phase, check_cancelled};
+use crate::tree_reader::{TreeReader, join_path};
+use byteback_api::messages::EntryInfo;
+use byteback_api::{ByteString, FileId, NodeKind};
+use byteback_host::tree::{self, FileKind, Identity};
+use rustix::fs::{Mode, OFlags};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// A dry run.
+struct Looking<'r, 'a> {
+    rules: &'r Rules<'a>,
+    target: Option<OwnedFd>,
+    report: RestoreReport,
+    /// The first name of each file of the server: its inode here, if it would stay.
+    first_names: HashMap<FileId, Option<Identity>>,
+}
+
+/// Looks at all that lies at `path` beside `target`.
+pub(super) fn look(rules: &Rules<'_>, tree: &mut TreeReader<'_>, path: &[u8], target: &Path) -> Result<RestoreReport> {
+    let node = tree.node_at(path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let target = match rustix::fs::open(target, flags, Mode::empty()) {
+        Ok(dir) => Some(dir),
+        Err(rustix::io::Errno::NOENT) => None,
+        Err(errno) => {
+            let shown = target.display().to_string();
+            return Err(SyncError::local("open the directory", shown, errno.into()));
+        }
+    };
+    rules.monitor.event(Event::Phase(Phase::Restoring));
+    let mut looking = Looking {
+        rules,
+        target,
+        report: RestoreReport {
+            seq: rules.at,
+            ..RestoreReport::default()
+        },
+        first_names: HashMap::new(),
+    };
+    if node.attributes.kind != NodeKind::Directory {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let place = Place {
+            dir: Vec::new(),
+            name: OsStr::from_bytes(name).to_owned(),
+        };
+        let entry = EntryInfo {
+            name: ByteString::from(name),
+            node,
+        };
+        let dir = looking.target.take();
+        looking.node(dir.as_ref(), &place, &entry)?;
+        return Ok(looking.report);
+    }
+    match &looking.target {
+        Some(target) => rules.look_at_root(target, &node)?,
+        None => rules.tell(b"", Change::Attributes),
+    }
+    let mut to_do = vec![(Vec::new(), node.id, looking.target.is_some())];
+    while let Some((path, id, is_there)) = to_do.pop() {
+        looking.directory(tree, path, id, is_there, &mut to_do)?;
+    }
+    Ok(looking.report)
+}
+
+impl Looking<'_, '_> {
+    fn directory(
+        &mut self,
+        tree: &mut TreeReader<'_>,
+        path: Vec<u8>,
+        id: FileId,
+        is_there: bool,
+        to_do: &mut Vec<(Vec<u8>, FileId, bool)>,
+    ) -> Result<()> {
+        check_cancelled(self.rules.monitor)?;
+        let mut dir = None;
+        if let Some(target) = self.target.as_ref().filter(|_| is_there) {
+            let opened = tree::open_beneath(target, Path::new(OsStr::from_bytes(&path)));
+            match opened.and_then(|named| tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)) {
+                Ok(opened) => dir = Some(opened),
+                Err(error) => {
+                    self.failed(&path, &error.to_string());
+                    return Ok(());
+                }
+            }
+        }
+        let mut names: HashSet<OsString> = HashSet::new();
+        let mut below = Vec::new();
+        tree.entries(id, &path, |entry| {
+            check_cancelled(self.rules.monitor)?;
+            let place = Place {
+                dir: path.clone(),
+                name: OsString::from_vec(entry.name.as_bytes().to_vec()),
+            };
+            let is_directory = entry.node.attributes.kind == NodeKind::Directory;
+            if self.rules.is_excluded(&place.path(), is_directory) {
+                return Ok(());
+            }
+            names.insert(place.name.clone());
+            if !is_directory {
+                return self.node(dir.as_ref(), &place, &entry);
+            }
+            let is_there = match self.rules.judge(dir.as_ref(), &place, &entry.node)? {
+                Ok(Verdict::Keep) => true,
+                Ok(Verdict::Attributes) => {
+                    self.rules.tell(&place.path(), Change::Attributes);
+                    true
+                }
+                Ok(Verdict::Make(change)) => {
+                    self.rules.tell(&place.path(), change);
+                    false
+                }
+                Ok(Verdict::Blocked(why)) => {
+                    self.failed(&place.path(), why);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.failed(&place.path(), &error.to_string());
+                    return Ok(());
+                }
+            };
+            below.push((place.path(), entry.node.id, is_there));
+            Ok(())
+        })?;
+        if let Some(dir) = dir.filter(|_| self.rules.delete) {
+            self.others(&dir, &path, &names);
+        }
+        to_do.extend(below);
+        Ok(())
+    }
+
+    /// Something that is no directory.
+    fn node(&mut self, dir: Option<&OwnedFd>, place: &Place, entry: &EntryInfo) -> Result<()> {
+        let here = dir.and_then(|dir| tree::stat_at(dir, &place.name).ok());
+        if let Some(first) = self.first_names.get(&entry.node.id) {
+            let is_linked = first.is_some() && here.map(|here| here.identity()) == *first;
+            if !is_linked {
+                if here.is_some_and(|here| here.kind == FileKind::Dir) && !self.rules.delete {
+                    self.failed(
+                        &place.path(),
+                        "a directory of this name is here; with --delete it is replaced",
+                    );
+                    return Ok(());
+                }
+                self.rules.tell(&place.path(), Change::New);
+            }
+            self.report.hard_links += 1;
+            return Ok(());
+        }
+        let is_file = entry.node.attributes.kind == NodeKind::File;
+        let mut stays = None;
+        match self.rules.judge(dir, place, &entry.node)? {
+            Ok(Verdict::Keep) => stays = here,
+            Ok(Verdict::Attributes) => {
+                // What is no file is made anew.
+                stays = here.filter(|_| is_file);
+                self.rules.tell(&place.path(), Change::Attributes);
+            }
+            Ok(Verdict::Make(change)) => {
+                self.rules.tell(&place.path(), change);
+                if is_file {
+                    self.report.files += 1;
+                    self.report.written_bytes += entry.node.attributes.size;
+                }
+            }
+            Ok(Verdict::Blocked(why)) => {
+                self.failed(&place.path(), why);
+                return Ok(());
+            }
+            Err(error) => {
+                self.failed(&place.path(), &error.to_string());
+                return Ok(());
+            }
+        }
+        match is_file {
+            true if stays.is_some() => self.report.files_kept += 1,
+            true => {}
+            false => self.report.specials += 1,
+        }
+        let first = stays.map(|here| here.identity());
+        self.first_names.insert(entry.node.id, first);
+        Ok(())
+    }
+
+    fn others(&mut self, dir: &OwnedFd, path: &[u8], names: &HashSet<OsString>) {
+        let listed: io::Result<Vec<_>> = tree::read_dir(dir, 0).and_then(Iterator::collect);
+        let listed = match listed {
+            Ok(listed) => listed,
+            Err(error) => return self.failed(path, &error.to_string()),
+        };
+        for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
+            let below = join_path(path, entry.name.as_bytes());
+            if !self.rules.stays(dir, &entry.name, &below, names) {
+                self.report.removed += 1;
+                self.rules.tell(&below, Change::Removed);
+            }
+        }
+    }
+
+    fn failed(&self, path: &[u8], reason: &str) {
+        let path = ByteString::from(path);
+        self.rules.monitor.event(Event::FileFailed { path: &path, reason });
+    }
+}

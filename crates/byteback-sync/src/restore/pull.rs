@@ -1,0 +1,249 @@
+//! What a pull wants beyond a restore: it looks at what is here first, changes no more than what differs, and tells it.
+//!
+//! [`Rules::judge`] decides for one name, and changes nothing; a dry run ([`super::look`]) and a real one ask the same.
+
+use super::Pulled;
+use super::place::Place;
+use crate::error::{Result, SyncError};
+use crate::exclude::Exclude;
+use crate::local_node::LocalNode;
+use crate::monitor::{Change, Event, Monitor};
+use crate::same_content::is_same_content;
+use crate::server_client::ServerClient;
+use byteback_api::messages::NodeInfo;
+use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
+use byteback_delta::ContentDigest;
+use byteback_host::tree::{self, FileKind, Stat};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Shorter files are fetched as they are: an answer of the server takes longer than their bytes.
+pub(super) const NEAR_LEN_MIN: u64 = 64 * 1024;
+
+const DIRECTORY_IN_THE_WAY: &str = "a directory of this name is here; with --delete it is replaced";
+
+const PARTIAL_PREFIX: &str = ".byteback-partial-";
+
+/// The name under which a file is made that may take long, in the directory that it goes into: the same in every run.
+pub(crate) fn partial_name(name: &OsStr) -> OsString {
+    let mut digest = ContentDigest::new(u64::try_from(name.len()).unwrap_or(u64::MAX));
+    digest.push(name.as_bytes());
+    let digest = digest.finish().unwrap_or_default();
+    let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    OsString::from(format!("{PARTIAL_PREFIX}{digits}"))
+}
+
+/// Whether a name is one that [`partial_name`] gives: nothing of the user's.
+pub(crate) fn is_partial_name(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(PARTIAL_PREFIX.as_bytes());
+    digits.is_some_and(|digits| digits.len() == 32 && digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// What is to be done with one name.
+pub(super) enum Verdict {
+    /// It is as it should be.
+    Keep,
+    /// Only its attributes are other ones.
+    Attributes,
+    /// It is made anew.
+    Make(Change),
+    /// It stays as it is, and why.
+    Blocked(&'static str),
+}
+
+/// A pull.
+pub(super) struct Rules<'a> {
+    pub(super) server: &'a ServerClient,
+    pub(super) folder: &'a FolderName,
+    pub(super) at: Seq,
+    pub(super) exclude: &'a Exclude,
+    pub(super) delete: bool,
+    pub(super) checksum: bool,
+    pub(super) monitor: &'a dyn Monitor,
+    /// Which file of the server a local inode with several names is.
+    claims: Mutex<HashMap<(u64, u64), FileId>>,
+    counts: Mutex<Pulled>,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn new(
+        (server, folder, at): (&'a ServerClient, &'a FolderName, Seq),
+        exclude: &'a Exclude,
+        (delete, checksum): (bool, bool),
+        monitor: &'a dyn Monitor,
+    ) -> Self {
+        Self {
+            server,
+            folder,
+            at,
+            exclude,
+            delete,
+            checksum,
+            monitor,
+            claims: Mutex::default(),
+            counts: Mutex::default(),
+        }
+    }
+
+    /// Whether a path is neither fetched nor removed.
+    pub(super) fn is_excluded(&self, path: &[u8], is_directory: bool) -> bool {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        is_partial_name(name) || self.exclude.is_excluded(path, is_directory)
+    }
+
+    /// What is to be done that `place` becomes `node`; `dir` is the directory, if it is there. The inner error is of this name.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub(super) fn judge(&self, dir: Option<&OwnedFd>, place: &Place, node: &NodeInfo) -> Result<io::Result<Verdict>> {
+        let Some(dir) = dir else {
+            return Ok(Ok(Verdict::Make(Change::New)));
+        };
+        let looked = LocalNode::open(dir, &place.name).and_then(|there| Ok((there.attributes()?, there)));
+        let (here, mut there) = match looked {
+            Ok(there) => there,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(Verdict::Make(Change::New))),
+            Err(error) => return Ok(Err(error)),
+        };
+        let wanted = &node.attributes;
+        if here.kind != wanted.kind {
+            return Ok(Ok(if here.kind == NodeKind::Directory && !self.delete {
+                Verdict::Blocked(DIRECTORY_IN_THE_WAY)
+            } else {
+                Verdict::Make(Change::Content)
+            }));
+        }
+        let is_same = match wanted.kind {
+            NodeKind::Directory => true,
+            NodeKind::File => match self.is_same_file(&here, &mut there, node)? {
+                Ok(is_same) => is_same,
+                Err(error) => return Ok(Err(error)),
+            },
+            _ => here.target == wanted.target && here.rdev == wanted.rdev,
+        };
+        let is_other_inode = wanted.kind != NodeKind::Directory && !self.claim(&there, node.id);
+        Ok(Ok(if !is_same || is_other_inode {
+            Verdict::Make(Change::Content)
+        } else if same_attributes(&here, wanted) {
+            Verdict::Keep
+        } else {
+            Verdict::Attributes
+        }))
+    }
+
+    fn is_same_file(&self, here: &Attributes, there: &mut LocalNode, node: &NodeInfo) -> Result<io::Result<bool>> {
+        let wanted = &node.attributes;
+        if here.size != wanted.size || wanted.size == 0 {
+            return Ok(Ok(here.size == wanted.size));
+        }
+        let is_same_time = here.mtime_ns == wanted.mtime_ns;
+        if !self.checksum && (is_same_time || wanted.size < NEAR_LEN_MIN) {
+            return Ok(Ok(is_same_time));
+        }
+        // Asking costs less than writing it once more.
+        let opened = there.settle(self.server.clock()).and_then(|()| there.content());
+        let content = match opened {
+            Ok(content) if there.stat.size == wanted.size => content,
+            Ok(_) => return Ok(Ok(false)),
+            Err(error) => return Ok(Err(error)),
+        };
+        let base = (self.server, self.folder, self.at);
+        let same = is_same_content(base, node.id, &content, wanted.size, self.monitor)?;
+        // What changes meanwhile, or cannot be read, is made anew.
+        Ok(Ok(same.unwrap_or(false)))
+    }
+
+    /// Whether a local inode may be this file: one with several names is not two files of the server.
+    fn claim(&self, there: &LocalNode, id: FileId) -> bool {
+        if there.stat.nlink == 1 {
+            return true;
+        }
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        *claims.entry((there.stat.dev, there.stat.ino)).or_insert(id) == id
+    }
+
+    /// Judges a directory that has to be there; tells what is about to change.
+    pub(super) fn judge_directory(&self, dir: &OwnedFd, place: &Place, node: &NodeInfo) -> Result<io::Result<()>> {
+        Ok(match self.judge(Some(dir), place, node)? {
+            Err(error) => Err(error),
+            Ok(Verdict::Blocked(why)) => Err(io::Error::other(why)),
+            Ok(Verdict::Keep) => Ok(()),
+            Ok(Verdict::Attributes) => {
+                self.tell(&place.path(), Change::Attributes);
+                Ok(())
+            }
+            Ok(Verdict::Make(change)) => {
+                self.tell(&place.path(), change);
+                Ok(())
+            }
+        })
+    }
+
+    /// Tells whether the target itself gets other attributes.
+    pub(super) fn look_at_root(&self, target: &OwnedFd, node: &NodeInfo) -> Result<()> {
+        let cannot = |error| SyncError::local("look at", "the target", error);
+        let root = target.try_clone().and_then(LocalNode::of).map_err(cannot)?;
+        if !same_attributes(&root.attributes().map_err(cannot)?, &node.attributes) {
+            self.tell(b"", Change::Attributes);
+        }
+        Ok(())
+    }
+
+    /// Whether a further name of a file may be given where this is.
+    pub(super) fn judge_link(&self, there: Option<&Stat>) -> io::Result<()> {
+        match there {
+            Some(there) if there.kind == FileKind::Dir && !self.delete => Err(io::Error::other(DIRECTORY_IN_THE_WAY)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a local name that the server does not have, or that is excluded, stays; `names` are those that it has.
+    pub(super) fn stays(&self, dir: &OwnedFd, name: &OsStr, path: &[u8], names: &HashSet<OsString>) -> bool {
+        if is_partial_name(name.as_bytes()) {
+            // Of a file that is being made now, or was being made when a run was interrupted.
+            return names.iter().any(|known| partial_name(known) == name);
+        }
+        let is_directory = tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == FileKind::Dir);
+        self.exclude.is_excluded(path, is_directory)
+    }
+
+    /// A path was changed, or would be.
+    pub(super) fn tell(&self, path: &[u8], change: Change) {
+        let path = match path {
+            b"" => ByteString::from("."),
+            path => ByteString::from(path),
+        };
+        {
+            let mut counts = self.counts();
+            match change {
+                Change::New => counts.new += 1,
+                Change::Content => counts.changed += 1,
+                Change::Attributes => counts.attributes_changed += 1,
+                Change::Removed => {}
+            }
+        }
+        self.monitor.event(Event::Changed { path: &path, change });
+    }
+
+    pub(super) fn pulled(&self) -> Pulled {
+        *self.counts()
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Pulled> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether attributes are the same, names of owners apart.
+fn same_attributes(here: &Attributes, wanted: &Attributes) -> bool {
+    let wanted = Attributes {
+        user: None,
+        group: None,
+        ..wanted.clone()
+    };
+    *here == wanted
+}

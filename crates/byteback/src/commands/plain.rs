@@ -1,0 +1,80 @@
+//! What `push` and `pull` share: the flags, and the way to a server without a bound folder.
+
+use std::path::PathBuf;
+
+use byteback_sync::{Exclude, ServerClient};
+use clap::Args;
+
+use super::init::{JoinArguments, join_server};
+use crate::credentials::{self, Credentials};
+use crate::error::{CommandError, Result};
+use crate::repository::Repository;
+use crate::settings::Settings;
+use crate::when;
+
+/// A slower connection would be taken for a dead one.
+const RATE_BYTES_MIN: u64 = 8 << 10;
+
+/// Flags of both.
+#[derive(Args, Debug)]
+pub(super) struct PlainArguments {
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(super) dry_run: bool,
+    /// Remove at the destination what the source does not have
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Leave paths alone that match this pattern, as in a .gitignore; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// File with such patterns, one a line; may be given several times
+    #[arg(long, value_name = "FILE")]
+    exclude_file: Vec<PathBuf>,
+    /// Compare contents also where length and time are the same
+    #[arg(short = 'c', long)]
+    pub(super) checksum: bool,
+    /// Send and receive no more than this per second, together: 500K, 2M
+    #[arg(long, value_name = "RATE")]
+    bwlimit: Option<String>,
+    #[command(flatten)]
+    join: JoinArguments,
+}
+
+impl PlainArguments {
+    /// The patterns, those of files first.
+    pub(super) fn exclude(&self) -> Result<Exclude> {
+        let mut patterns = Vec::new();
+        for path in &self.exclude_file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| CommandError::file("read the patterns in", path, &error))?;
+            patterns.extend(text.lines().map(str::to_owned));
+        }
+        patterns.extend(self.exclude.iter().cloned());
+        Ok(Exclude::new(patterns)?)
+    }
+
+    /// A client of the server; with a join token, this machine joins it if it has not yet.
+    pub(super) fn connect(&self, repository: &Repository, settings: &Settings) -> Result<(ServerClient, Credentials)> {
+        let limit = match &self.bwlimit {
+            None => None,
+            Some(text) => Some(rate(text)?),
+        };
+        if self.join.is_given() {
+            let token_path = settings.token_path(&repository.server, None)?;
+            let known = credentials::read(&token_path)?.filter(|known| known.server == repository.server);
+            if known.is_none() {
+                join_server(&self.join, settings, repository, &token_path)?;
+            }
+        }
+        settings.connect_limited(&repository.server, limit)
+    }
+}
+
+fn rate(text: &str) -> Result<u64> {
+    let bytes = when::amount(text.trim_end_matches("/s")).map_err(CommandError::new)?;
+    if bytes < RATE_BYTES_MIN {
+        return Err(CommandError::new(format!("a limit of {text} is too low"))
+            .next("Give it at least 8K (bytes per second); below, connections are taken for dead."));
+    }
+    Ok(bytes)
+}

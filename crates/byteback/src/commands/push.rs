@@ -1,0 +1,204 @@
+//! `byteback push`: a place at a server becomes what a local file or directory is.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use byteback_sync::{PushOptions, PushReport, SyncError, push, push_state_name};
+use clap::Args;
+use serde::Serialize;
+
+use super::backup::{Delta, own_directory};
+use super::plain::PlainArguments;
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::repository::Location;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+use crate::wording::{counted, duration, listed, size_exact};
+
+/// Flags of `push`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  byteback push photos http://HOST:7117/photos
+  byteback push -n --delete --exclude '*.tmp' work http://HOST:7117/laptop/work
+The content of a directory becomes the content of the place, whether there is a slash behind it or not. A file becomes the place
+itself, or goes into it if that is a directory, ends in a slash or is the folder. Folders and directories that are missing are made.
+
+All of it is applied at once, or nothing is. If it is interrupted, the same command goes on where it stopped, within a day.
+With -n or -v each path is told: + new, M another content, a other attributes, - removed. A file that cannot be read, or that
+changes while it is read, is reported and left as the server has it; the exit code is then 3.")]
+pub(crate) struct PushArguments {
+    /// The file or directory to send
+    #[arg(value_name = "FILE_OR_DIR")]
+    source: PathBuf,
+    /// Where it goes: http://HOST:PORT/FOLDER[/PATH]
+    #[arg(value_name = "URL", value_parser = Location::parser())]
+    url: Location,
+    #[command(flatten)]
+    plain: PlainArguments,
+    /// Leave file systems alone that are mounted below the directory
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// How to find what changed in a file
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    delta: Delta,
+    /// Tag of the snapshot; may be given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Host name to write into the snapshot
+    #[arg(long, value_name = "HOST")]
+    host: Option<OsString>,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    source: String,
+    url: String,
+    #[serde(flatten)]
+    report: &'a PushReport,
+}
+
+pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> {
+    let exclude = arguments.plain.exclude()?;
+    let url = &arguments.url;
+    let (server, credentials) = arguments.plain.connect(&url.repository, settings)?;
+    let dry_run = arguments.plain.dry_run;
+    let kept = match dry_run {
+        true => None,
+        false => own_directory(
+            &state_path(arguments, settings)?,
+            "the record of how far a push came",
+            settings,
+        ),
+    };
+    let (state, _lock) = kept.unzip();
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::new(settings, "push", Some(interrupt)).telling_changes(dry_run);
+    let options = PushOptions {
+        host: settings.host(arguments.host.as_ref()),
+        tags: arguments.tag.clone(),
+        dry_run,
+        delete: arguments.plain.delete,
+        checksum: arguments.plain.checksum,
+        one_file_system: arguments.one_file_system,
+        exclude,
+        delta: arguments.delta.into(),
+        state,
+        ..PushOptions::new(credentials.device)
+    };
+    let pushed = push(
+        &server,
+        &url.repository.folder,
+        &url.path,
+        &arguments.source,
+        &options,
+        &progress,
+    );
+    progress.finish();
+    let report = pushed.map_err(|error| match error {
+        SyncError::Cancelled => CommandError::with_exit(
+            Exit::Interrupted,
+            "stopped before the end, as asked; nothing was changed at the server",
+        )
+        .next("The same command goes on where it stopped, within a day."),
+        SyncError::OutcomeUnknown { .. } => {
+            CommandError::new("the server stopped answering while it applied the push; it may or may not have done so")
+                .next("Run the same command again: it asks the server, and loses nothing.")
+        }
+        error => error.into(),
+    })?;
+    let output = settings.output;
+    let printed = if output.json {
+        let summary = Summary {
+            source: arguments.source.display().to_string(),
+            url: url.to_string(),
+            report: &report,
+        };
+        output.object("summary", &summary)
+    } else {
+        print(&report, arguments, output)
+    };
+    if report.is_complete() {
+        printed
+    } else {
+        Err(CommandError::Reported(Exit::SourceUnreadable))
+    }
+}
+
+/// Where is remembered what became of a push from here to there.
+fn state_path(arguments: &PushArguments, settings: &Settings) -> Result<PathBuf> {
+    let Location { repository, path } = &arguments.url;
+    let name = push_state_name(&repository.server, &repository.folder, path, &arguments.source);
+    Ok(settings.state_root()?.join("push").join(name))
+}
+
+fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Result<()> {
+    let sizes = |bytes: u64| size_exact(bytes, output.verbosity > 0);
+    let (source, url) = (arguments.source.display(), &arguments.url);
+    let took = duration(report.total_ns);
+    match (report.dry_run, report.snapshot_id) {
+        (true, _) => output.say(format!(
+            "Nothing was sent (dry run). A push of {source} to {url} would find:"
+        ))?,
+        (false, Some(id)) => output.say(format!("Pushed {source} to {url} in {took}, as snapshot {id}."))?,
+        (false, None) => output.say(format!("{url} is as {source} already ({took})."))?,
+    }
+    output.say(format!("  {}", found(report)))?;
+    if report.resumed {
+        output.say(format!(
+            "  it went on with {} that an interrupted push had sent",
+            sizes(report.reused_bytes)
+        ))?;
+    }
+    if report.files_new + report.files_changed > 0 {
+        output.say(format!("  changed  {}", sizes(report.changed_bytes)))?;
+    }
+    if report.snapshot_id.is_some() {
+        output.say(format!("  found    {} at the server", sizes(report.found_bytes)))?;
+        output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;
+        output.say(format!("  stored   {}", sizes(report.stored_bytes)))?;
+    }
+    if !report.is_complete() {
+        output.say(format!(
+            "  {} could not be sent; see the messages above.",
+            counted(
+                report.unsaved.len() as u64,
+                "file or directory",
+                "files and directories"
+            )
+        ))?;
+    }
+    Ok(())
+}
+
+/// What differed, as a sentence.
+fn found(report: &PushReport) -> String {
+    let mut parts = Vec::new();
+    for (count, one, many) in [
+        (report.files_new, "new file", "new files"),
+        (report.files_changed, "changed file", "changed files"),
+        (report.dirs_new, "new directory", "new directories"),
+        (
+            report.others_new,
+            "new link or special file",
+            "new links and special files",
+        ),
+        (
+            report.attributes_changed,
+            "change of attributes alone",
+            "changes of attributes alone",
+        ),
+        (report.removed, "removed name", "removed names"),
+    ] {
+        if count > 0 {
+            parts.push(counted(count, one, many));
+        }
+    }
+    let same = counted(report.unchanged, "file or directory", "files and directories");
+    match parts.is_empty() {
+        true => format!("{same}, nothing had changed"),
+        false => format!("{}; {same} the same", listed(&parts)),
+    }
+}
