@@ -78,6 +78,8 @@ pub struct PushOptions {
     pub exclude: Exclude,
     /// How changes are found.
     pub delta: DeltaChoice,
+    /// Which part of a processor a thread gets here and now, above 0, at most 1: what searching costs.
+    pub processor_share: f64,
     /// Length of a part of the batch, in bytes.
     pub part_len_bytes: usize,
     /// Where is remembered what the server has of an interrupted push. For one source and one destination; nobody else uses it
@@ -99,6 +101,7 @@ impl PushOptions {
             one_file_system: false,
             exclude: Exclude::default(),
             delta: DeltaChoice::Auto,
+            processor_share: 1.0,
             part_len_bytes: crate::PART_LEN_BYTES_DEFAULT,
             state: None,
         }

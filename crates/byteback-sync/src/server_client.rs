@@ -233,6 +233,10 @@ impl ServerClient {
         self.link.round_trip_ns()
     }
 
+    pub(crate) fn bytes_per_second_max(&self) -> Option<u64> {
+        self.options.bytes_per_second_max
+    }
+
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.options.clock.as_ref()
     }

@@ -5,7 +5,8 @@
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::part_stream::PartStream;
-use super::plan::{Answers, DeltaChoice, Known, LogSays, plan};
+use super::plan::cost::Conditions;
+use super::plan::{Answers, DeltaChoice, Hints, Known, LogSays, plan};
 use super::trim::BlockSums;
 use super::{BackupOptions, Job};
 use crate::decisions::DeltaMethod;
@@ -47,11 +48,24 @@ pub(crate) struct SentContent {
     pub(crate) is_proven: bool,
 }
 
+/// Nothing is remembered of files that no log knows.
+struct Nothing;
+
+impl Hints for Nothing {
+    fn sums_know_most(&mut self) -> bool {
+        false
+    }
+
+    fn sent_share(&mut self) -> Option<f64> {
+        None
+    }
+}
+
 impl<'a> ContentSender<'a> {
     /// Over the folder's moment `base_seq`; after a refused proof nothing is looked for any more.
     pub(crate) fn new(
         (server, folder, base_seq): (&'a ServerClient, &'a FolderName, Seq),
-        (device, choice): (DeviceId, DeltaChoice),
+        (device, choice, processor_share): (DeviceId, DeltaChoice, f64),
         proof_refused: bool,
         monitor: &'a dyn Monitor,
     ) -> Self {
@@ -61,6 +75,7 @@ impl<'a> ContentSender<'a> {
             base_seq,
             options: BackupOptions {
                 delta: choice,
+                processor_share,
                 ..BackupOptions::new("", device)
             },
             monitor,
@@ -88,8 +103,9 @@ impl<'a> ContentSender<'a> {
             server_has,
             answers: self.answers,
             proof_refused: self.proof_refused,
+            conditions: self.conditions(),
         };
-        let method = plan(&known, || false).map_or(DeltaMethod::Full, |plan| plan.method);
+        let method = plan(&known, &mut Nothing).map_or(DeltaMethod::Full, |plan| plan.method);
         let mut sums = BlockSums::none(self.monitor);
         if is_examined_by(method) {
             let job = Job {
@@ -138,5 +154,16 @@ impl<'a> ContentSender<'a> {
             }),
             FileOutcome::Unreadable(error) => Err(error),
         })
+    }
+
+    /// What was seen of the link so far.
+    fn conditions(&self) -> Conditions {
+        let unknown = Conditions::default();
+        let link = self.server.link_bytes_per_s().unwrap_or(unknown.link_bytes_per_s);
+        Conditions {
+            link_bytes_per_s: link.min(self.server.bytes_per_second_max().unwrap_or(u64::MAX)),
+            round_trip_ns: self.server.round_trip_ns().unwrap_or(unknown.round_trip_ns),
+            processor_share: self.options.processor_share,
+        }
     }
 }

@@ -85,7 +85,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             stream,
             contents: ContentSender::new(
                 base,
-                (job.options.device, job.options.delta),
+                (job.options.device, job.options.delta, job.options.processor_share),
                 proof_refused,
                 job.monitor,
             ),

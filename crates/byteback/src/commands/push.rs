@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
         one_file_system: arguments.one_file_system,
         exclude,
         delta: arguments.delta.into(),
+        processor_share: byteback_host::load::thread_share().unwrap_or(1.0),
         state,
         ..PushOptions::new(credentials.device)
     };

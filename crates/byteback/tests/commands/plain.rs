@@ -67,7 +67,7 @@ fn what_is_pushed_is_pulled_and_only_changes_travel() {
     assert_eq!(told, wanted, "{}", would.stdout);
     would.says("Nothing was sent (dry run)");
     let pushed = world
-        .run(&["push", "--json", "--delete", source, to])
+        .run(&["push", "--json", "--delete", "--delta", "rsync", source, to])
         .fine()
         .line("summary");
     assert!(pushed["wire"]["sent"].as_u64().unwrap() < 30_000, "{pushed}");
