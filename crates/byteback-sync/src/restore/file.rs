@@ -196,6 +196,7 @@ fn fetch_from(
 ) -> Result<(), FetchError> {
     let all = |error| FetchError::File(FileError::All(error));
     let local = |error| FetchError::File(FileError::Local(error));
+    let to = (to < job.node.attributes.size).then_some(to);
     let go_on = |_: &ServerError| !restore.monitor.is_cancelled();
     let content = match restore
         .server

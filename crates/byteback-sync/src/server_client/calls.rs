@@ -257,11 +257,10 @@ impl ServerClient {
         from: u64,
         go_on: GoOn<'_>,
     ) -> Result<ContentReader, ServerError> {
-        let range = (from > 0).then(|| format!("bytes={from}-"));
-        self.content_as_asked(folder, node, at, range, go_on)
+        self.content_range(folder, node, at, from, None, go_on)
     }
 
-    /// As [`Self::content`], only what lies from `from` to before `to`, of which there is something.
+    /// As [`Self::content`], only what lies from `from` to before `to`, if that is said, of which there is something.
     ///
     /// # Errors
     /// As [`Self::content`].
@@ -271,21 +270,13 @@ impl ServerClient {
         node: FileId,
         at: Seq,
         from: u64,
-        to: u64,
+        to: Option<u64>,
         go_on: GoOn<'_>,
     ) -> Result<ContentReader, ServerError> {
-        let range = format!("bytes={from}-{}", to.saturating_sub(1));
-        self.content_as_asked(folder, node, at, Some(range), go_on)
-    }
-
-    fn content_as_asked(
-        &self,
-        folder: &FolderName,
-        node: FileId,
-        at: Seq,
-        range: Option<String>,
-        go_on: GoOn<'_>,
-    ) -> Result<ContentReader, ServerError> {
+        let range = match to {
+            None => (from > 0).then(|| format!("bytes={from}-")),
+            Some(to) => Some(format!("bytes={from}-{}", to.saturating_sub(1))),
+        };
         let parameters = [("at", at.to_string())];
         let mut ask = self.ask(Route::Content, &[folder.as_str(), &node.to_string()], &parameters);
         ask.headers.push(("accept", MEDIA_DELTA.to_owned()));
