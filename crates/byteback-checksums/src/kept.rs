@@ -7,9 +7,11 @@
 //! Invariant: what is told is of what the file holds. A record counts only while device, inode, birth, mount, length, modification and
 //! change time are as they were, and only within the boot in which it was made:
 //!
-//! - *Before* the file is read, it is synced, so that each later store into a mapped page takes a page fault, which moves the times; and its
-//!   last change must be [`QUIET`] old by then, so that a later one has another time (git's rule for its index, with room for file
-//!   systems that keep every second second only, and for faults that are slow). After it was read, nothing may have moved.
+//! - *Before* the file is looked at, writers that are at work are waited for: a write moves the times when it begins, and may go on for long
+//!   (a gigabyte in one call, a slow disk). Before it is read, it is synced, so that each later store into a mapped page takes a page
+//!   fault, which moves the times; and its last change must be [`QUIET`] old by then, so that a later one has another time (git's rule
+//!   for its index, with room for file systems that keep every second second only, for faults that are slow, and for asynchronous
+//!   direct writes, which nobody can wait for). After it was read, nothing may have moved.
 //! - *Within the boot*, because after a crash data can be new while all times are old (measured on ext4, XFS and F2FS).
 //! - File systems on which a store into a mapped page moves no time (tmpfs), or which others change (NFS, FUSE), are refused.
 //!
@@ -19,6 +21,7 @@
 //!
 //! Memory: one chunk of a MiB of content, its checksums, and redb's cache.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -26,7 +29,7 @@ use std::time::Duration;
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
-use byteback_host::tree::{FileKind, Stat, stat_fd};
+use byteback_host::tree::{FileKind, Stat, remove_xattr, seek_data, stat_fd};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::backend;
@@ -41,6 +44,9 @@ const CHUNK_BLOCKS: u64 = 256;
 
 /// How long a file must not have changed before its checksums are kept.
 pub const QUIET: Duration = Duration::from_secs(3);
+
+/// See [`Content::wait_for_writers`].
+const ABSENT_XATTR: &str = "user.byteback.absent";
 
 const VERSION: u64 = 2;
 /// CRC-32C and BLAKE3.
@@ -75,6 +81,8 @@ pub struct KeptChecksums {
 trait Content {
     fn stat(&self) -> io::Result<Stat>;
     fn sync(&self) -> io::Result<()>;
+    /// Returns once the writes that are at work have ended.
+    fn wait_for_writers(&self);
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Whether any change by anybody moves the file's times.
     fn times_tell(&self) -> io::Result<bool>;
@@ -87,6 +95,17 @@ impl<F: AsFd> Content for F {
 
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self)?)
+    }
+
+    /// A write holds its inode from before it moves the times until its last byte. Here is asked for what needs the inode, too: alone, to take
+    /// away an attribute that no file has, which changes nothing; or, where the mount is read-only for us, beside readers and
+    /// direct writes. (fsync on ext4 and reading on most file systems do not wait.)
+    fn wait_for_writers(&self) {
+        match remove_xattr(self, OsStr::new(ABSENT_XATTR)) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => drop(seek_data(self, 0)),
+            // Whether it is allowed is found out behind the inode's lock.
+            _ => {}
+        }
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -200,10 +219,11 @@ impl KeptChecksums {
 
     fn keep_content(&self, file: &impl Content, clock: &dyn Clock) -> Result<()> {
         let ask = || file.stat().map_err(SourceError::io("ask for the file's times"));
-        let before = ask()?;
-        if before.kind != FileKind::File {
+        if ask()?.kind != FileKind::File {
             return Err(SourceError::NotHere("not a regular file"));
         }
+        file.wait_for_writers();
+        let before = ask()?;
         if !file.times_tell().map_err(SourceError::io("ask for the file system"))? {
             return Err(SourceError::NotHere(
                 "the times of files on this file system do not tell every change",

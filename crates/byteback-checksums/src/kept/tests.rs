@@ -23,6 +23,8 @@ struct File {
     /// What happens during the next read, or before the next look at the times.
     meanwhile: Option<u64>,
     short_reads: bool,
+    /// A write that moved the times when it began, and has not come to this byte yet.
+    at_work: Option<u64>,
 }
 
 struct Shared(RefCell<File>);
@@ -62,6 +64,7 @@ impl File {
             stat,
             meanwhile: None,
             short_reads: true,
+            at_work: None,
         };
         file.stamp();
         Shared(RefCell::new(file))
@@ -71,6 +74,13 @@ impl File {
         self.stat.ctime_ns = self.clock.now_ns() / TICK_NS * TICK_NS;
         self.stat.mtime_ns = self.stat.ctime_ns;
         self.stat.size = self.content.len() as u64;
+    }
+
+    /// The write that is at work ends; its times are those of its beginning.
+    fn end_write(&mut self) {
+        if let Some(byte) = self.at_work.take().and_then(|at| self.content.get_mut(at as usize)) {
+            *byte ^= 0x55;
+        }
     }
 
     fn store(&mut self, at: u64, value: u8) {
@@ -90,6 +100,9 @@ impl Content for Shared {
     fn sync(&self) -> io::Result<()> {
         self.borrow_mut().dirty.clear();
         Ok(())
+    }
+    fn wait_for_writers(&self) {
+        self.borrow_mut().end_write();
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut file = self.borrow_mut();
@@ -161,9 +174,10 @@ fn nothing_stale_is_told_in_random_lives_with_crashes() {
             for _ in 0..random.below(12) {
                 let ino = random.below(4) as usize;
                 let file = &files[ino];
-                match random.below(10) {
+                match random.below(12) {
                     0 => {
                         let content = bytes(&mut random);
+                        file.borrow_mut().at_work = None;
                         file.borrow_mut().content = content;
                         file.borrow_mut().stamp();
                     }
@@ -178,6 +192,14 @@ fn nothing_stale_is_told_in_random_lives_with_crashes() {
                         let content = bytes(&mut random);
                         files[ino] = File::make(&clock, ino as u64, content);
                     }
+                    // One write at a time: the next begins when the one before has ended.
+                    10 => {
+                        let at = random.below(file.borrow().content.len() as u64 + 1);
+                        file.borrow_mut().end_write();
+                        file.borrow_mut().stamp();
+                        file.borrow_mut().at_work = Some(at);
+                    }
+                    11 => file.borrow_mut().end_write(),
                     4 | 5 => clock.advance(Duration::from_millis(random.below(4000))),
                     _ => {
                         if let Some(kept) = &kept {
@@ -279,6 +301,19 @@ fn what_changed_lately_or_meanwhile_is_not_kept() {
     assert_eq!(check(&kept, &file, Kind::Crc32c, 0), Some(10_000));
     damage(FILES);
     assert_eq!(check(&kept, &file, Kind::Crc32c, 0), None);
+}
+
+#[test]
+fn a_write_that_is_at_work_for_long_is_waited_for() {
+    let clock = Rc::new(SimClock::new(1_000_000_000_000));
+    let disk = SimDisk::new(1);
+    let kept = open(&disk, 1, 1000).unwrap();
+    let file = File::make(&clock, 5, vec![1; 10_000]);
+    file.borrow_mut().at_work = Some(5000);
+    clock.advance(QUIET * 2);
+    kept.keep_content(&file, &*clock).unwrap();
+    file.borrow_mut().end_write();
+    assert_eq!(check(&kept, &file, Kind::Blake3, 0), Some(0));
 }
 
 #[test]

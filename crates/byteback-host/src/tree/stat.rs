@@ -86,7 +86,8 @@ pub struct Stat {
     /// The inode number.
     pub ino: u64,
     /// The mount that the file was reached through, where the kernel tells (5.8 and later). It changes at a bind
-    /// mount, where `dev` does not.
+    /// mount, where `dev` does not. Since 6.8 the number is never used again until the machine starts anew; before, the
+    /// next mount may get it.
     pub mount_id: Option<u64>,
     /// When the inode was made, where the file system keeps that.
     pub btime_ns: Option<i64>,
@@ -130,7 +131,9 @@ impl Stat {
             block_size: raw.stx_blksize,
             dev: makedev(raw.stx_dev_major, raw.stx_dev_minor),
             ino: raw.stx_ino,
-            mount_id: told.contains(StatxFlags::MNT_ID).then_some(raw.stx_mnt_id),
+            mount_id: told
+                .intersects(StatxFlags::MNT_ID | MNT_ID_UNIQUE)
+                .then_some(raw.stx_mnt_id),
             btime_ns: told.contains(StatxFlags::BTIME).then(|| nanoseconds(&raw.stx_btime)),
             atime_ns: nanoseconds(&raw.stx_atime),
             mtime_ns: nanoseconds(&raw.stx_mtime),
@@ -159,8 +162,11 @@ pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
     })?)
 }
 
+/// `STATX_MNT_ID_UNIQUE`: a number of another kind in the field of `MNT_ID`. Kernels that do not know it tell that one.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 fn wanted() -> StatxFlags {
-    StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID | MNT_ID_UNIQUE
 }
 
 fn nanoseconds(time: &StatxTimestamp) -> i64 {

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
+use rustix::io::Errno;
 
 use super::*;
 
@@ -386,6 +387,28 @@ fn attributes_of_a_symlink_are_its_own() {
         assert_eq!(list_xattrs(&link).unwrap(), ["trusted.a"]);
         assert_eq!(get_xattr(&target, os("trusted.a")).unwrap(), None);
         remove_xattr(&link, os("trusted.a")).unwrap();
+    }
+}
+
+#[test]
+fn a_mount_number_does_not_come_again() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = || {
+        mount("none", dir.path(), "tmpfs", MountFlags::empty(), None)?;
+        let told = stat_fd(File::open(dir.path()).unwrap()).unwrap().mount_id;
+        unmount(dir.path(), UnmountFlags::empty())?;
+        Ok::<_, Errno>(told)
+    };
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    if (numbers.next(), numbers.next()) < (Some(6), Some(8)) {
+        println!("skipped: Linux {release} uses them again");
+        return;
+    }
+    match (mounted(), mounted()) {
+        (Ok(first), Ok(second)) => assert!(first.is_some() && first != second, "{first:?} {second:?}"),
+        (first, second) => println!("skipped: cannot mount here: {first:?} {second:?}"),
     }
 }
 
