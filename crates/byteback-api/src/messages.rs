@@ -325,12 +325,19 @@ pub enum VerifyEvent {
         bytes: u64,
         /// Files with damage.
         damaged_files: u64,
+        /// Files whose checksums, which the server kept to save reading, did not agree with their bytes and were thrown away.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        wrong_sums: u64,
     },
     /// The verification itself failed and stops here.
     Failed {
         /// Why.
         detail: String,
     },
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Answer of `GET /healthz`.

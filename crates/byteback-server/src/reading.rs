@@ -211,6 +211,7 @@ fn verify_into(store: &Store, folder: &str, at: Option<Seq>, out: &mut OutgoingB
             frames: totals.frames,
             bytes: totals.bytes,
             damaged_files: totals.damaged_files,
+            wrong_sums: totals.wrong_sums,
         },
         Err(error) => VerifyEvent::Failed {
             detail: error.to_string(),

@@ -108,6 +108,9 @@ pub struct VerifyReport {
     pub damaged: Vec<VerifyDamage>,
     /// How many these are.
     pub damaged_files: u64,
+    /// Files whose checksums, which the server kept to save reading, did not agree with their bytes; it threw them away. The bytes are
+    /// whole, but its memory or its disk may not be.
+    pub wrong_sums: u64,
     /// Whether the folder was compared.
     pub is_deep: bool,
     /// Names compared with the folder.
@@ -208,6 +211,7 @@ fn verify_stored(
                 frames,
                 bytes,
                 damaged_files,
+                wrong_sums,
             }) => {
                 let told = report.damaged_files;
                 if damaged_files != told {
@@ -216,6 +220,7 @@ fn verify_stored(
                     )));
                 }
                 (report.files, report.frames, report.bytes) = (files, frames, bytes);
+                report.wrong_sums = wrong_sums;
                 return Ok(());
             }
             Some(VerifyEvent::Failed { detail }) => return Err(failed(ServerErrorKind::Internal, detail)),

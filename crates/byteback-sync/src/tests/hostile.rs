@@ -385,6 +385,7 @@ fn a_verification_that_lies_proves_nothing() {
         frames: 1,
         bytes: 1,
         damaged_files,
+        wrong_sums: 0,
     };
     let damage = VerifyEvent::Damage {
         id: FileId(2),

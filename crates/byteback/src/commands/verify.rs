@@ -125,6 +125,13 @@ fn print(
             output.say("    The others can be restored. The next backup with --full saves these again.")?;
         }
     }
+    if report.wrong_sums > 0 {
+        output.say(format!(
+            "  checksums that the server kept of {} did not agree with their bytes, which are whole. They were thrown away and will be \
+             made anew; the server's memory or disk may be failing",
+            counted(report.wrong_sums, "file", "files")
+        ))?;
+    }
     let Some(directory) = directory else { return Ok(()) };
     let compared = format!(
         "{} with {} of content",
