@@ -7,7 +7,8 @@ use byteback_delta::find::{
     BlockIndex, ChunkFinder, CrcSums, FixedFinder, FoundExtents, Known, MatchedContent, ReverseFinder, RollingFinder,
     SumKind, SumLayout, SumList, find_local, find_sky, match_chunks, prove_matches,
 };
-use byteback_delta::signature::{Signature, SignatureParams};
+use byteback_delta::leaves::{LEAF_LEN_BYTES, LeafBlocks, LeafDigest, LeafKind, TreeSums};
+use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_delta::strong::{StrongHasher, StrongKind};
 use byteback_delta::weak::WeakKind;
 use byteback_fuzz::contents::{self, Input, base_and_new, compose, through_a_delta};
@@ -20,11 +21,12 @@ fn check(data: &[u8]) {
     let block_len = [1, 7, 64, 700, 4096, 8192][usize::from(block_len) % 6];
     let known = input.byte();
     let (base, new) = base_and_new(&mut input);
-    let found = match finder % 6 {
-        0 | 1 => by_signature(&base, &new, block_len, piece_len, finder % 6 == 0),
+    let found = match finder % 7 {
+        0 | 1 => by_signature(&base, &new, block_len, piece_len, finder % 7 == 0),
         2 => reverse(&base, &new, block_len),
         3 => chunked(&base, &new, piece_len, known),
         4 => sky(&base, &new, block_len, known),
+        5 => sky_of_leaves(&base, &new, block_len, piece_len, known),
         _ => {
             let Ok((found, _)) = find_local(&base[..], &new[..], FoundExtents::default()) else {
                 unreachable!()
@@ -150,8 +152,72 @@ fn sky(base: &[u8], new: &[u8], block_len: u32, known: u8) -> FoundExtents {
     found
 }
 
+/// With checksums of blocks that are made of leaves at both ends, and the digest of all leaves.
+fn sky_of_leaves(base: &[u8], new: &[u8], block_len: u32, piece_len: usize, known: u8) -> FoundExtents {
+    let kind = LeafKind::ALL[usize::from(known) % 3];
+    let params = SignatureParams {
+        strong_len_bytes: 6 + known % 27,
+        ..params(
+            block_len.next_multiple_of(LEAF_LEN_BYTES),
+            WeakKind::Crc32c,
+            StrongKind::Tree(kind),
+        )
+    };
+    // The server's signature follows from its leaves, and is the one that its bytes have.
+    let len = base.len() as u64;
+    let mut blocks = LeafBlocks::new(&params, len).expect("a tree kind");
+    let mut writer = SignatureWriter::new(Vec::new(), params, len).expect("possible lengths");
+    for leaf in base.chunks(LEAF_LEN_BYTES as usize) {
+        let crc = CrcKind::Crc32c.of(leaf) as u32;
+        if let Some(block) = blocks.push(Some(crc), Some(&kind.leaf(leaf))) {
+            let (weak, strong) = block.weak.zip(block.strong).expect("all leaves are known");
+            writer.push_sums(weak, &strong).expect("there is such a block");
+        }
+    }
+    let from_leaves = writer.finish().expect("all blocks came");
+    let mut writer = SignatureWriter::new(Vec::new(), params, len).expect("possible lengths");
+    writer.push(base).expect("memory");
+    assert_eq!(
+        writer.finish().expect("all came"),
+        from_leaves,
+        "leaves make another signature"
+    );
+    let signature = Signature::read(&from_leaves[..], u64::MAX).expect("ours");
+
+    // The client's checksums and digest; of zeros without their bytes.
+    let len = new.len() as u64;
+    let mut sums = TreeSums::new(&params, len).expect("a tree kind and CRCs");
+    let (mut of_leaves, mut of_bytes) = (LeafDigest::new(kind, len), LeafDigest::new(kind, len));
+    for (number, leaf) in new.chunks(LEAF_LEN_BYTES as usize).enumerate() {
+        of_leaves.push_leaf(&kind.leaf(leaf));
+        let is_known = known >> (number % 8) & 1 == 0;
+        match leaf.iter().all(|byte| *byte == 0) {
+            true => sums.push_zeros(1),
+            false => {
+                let crc = CrcKind::Crc32c.of(leaf) as u32;
+                sums.push(Some(crc), is_known.then(|| kind.leaf(leaf)).as_ref());
+            }
+        }
+    }
+    for piece in new.chunks(piece_len) {
+        match piece.iter().all(|byte| *byte == 0) {
+            true => of_bytes.push_zeros(piece.len() as u64),
+            false => of_bytes.push(piece),
+        }
+    }
+    let digest = of_leaves.finish();
+    assert!(
+        digest.is_some() && digest == of_bytes.finish(),
+        "leaves make another digest"
+    );
+    let Ok((found, _)) = find_sky(&signature, sums.finish(), new, len, FoundExtents::default()) else {
+        unreachable!()
+    };
+    found
+}
+
 fn seeds() -> Vec<Vec<u8>> {
-    (0..6)
+    (0..7)
         .flat_map(|finder| contents::seeds(&[finder, 2 + finder % 3, 3, 0, finder * 9]))
         .collect()
 }

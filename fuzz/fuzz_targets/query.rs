@@ -3,6 +3,7 @@
 
 use byteback_api::query::{Query, encode};
 use byteback_api::{Digest, FileId, FolderName};
+use byteback_delta::signature::{Signature, SignatureRequest, SignatureWriter};
 
 byteback_fuzz::target!(check, seeds);
 
@@ -26,6 +27,20 @@ fn check(data: &[u8]) {
     if let Ok(name) = text.parse::<FolderName>() {
         assert_eq!(name.to_string(), text);
     }
+    let mut request = SignatureRequest::default();
+    if request.prefer_weak(text).is_ok() {
+        // What is known of a list is asked for again in the same order.
+        let mut again = SignatureRequest::default();
+        let names = request.weak_names().expect("one is known");
+        assert!(again.prefer_weak(&names).is_ok() && again == request);
+    }
+    if request.prefer_strong(text).is_ok() {
+        let params = request.params(data.len() as u64, 1);
+        let mut writer =
+            SignatureWriter::new(Vec::new(), params, data.len() as u64).expect("what is chosen is possible");
+        writer.push(data).expect("memory");
+        assert!(Signature::read(&writer.finish().expect("all came")[..], 1 << 20).is_ok());
+    }
     if let Some(digest) = Digest::parse(text) {
         assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
     }
@@ -37,6 +52,8 @@ fn seeds() -> Vec<Vec<u8>> {
         "block=%34",
         "at=1&at=2",
         "mail",
+        "rolling,crc32c",
+        "tree-blake3,no,sha256",
         "00000000000000000000000000000007",
         "=&&=",
     ]

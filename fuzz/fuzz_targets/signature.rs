@@ -3,6 +3,7 @@
 
 use byteback_delta::Source;
 use byteback_delta::find::{BlockIndex, FixedFinder, FoundExtents, ReverseFinder, RollingFinder};
+use byteback_delta::leaves::LeafKind;
 use byteback_delta::matches::MatchList;
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_delta::strong::StrongKind;
@@ -77,6 +78,7 @@ fn seeds() -> Vec<Vec<u8>> {
         (WeakKind::Rsync, StrongKind::Blake3, 700, 6),
         (WeakKind::Crc32c, StrongKind::Sha256, 64, 32),
         (WeakKind::Crc32cPadded, StrongKind::Blake2b256Padded, 4096, 20),
+        (WeakKind::Crc32c, StrongKind::Tree(LeafKind::Sha256), 4096, 8),
     ];
     let seed = |(weak, strong, block_len_bytes, strong_len_bytes)| {
         let params = SignatureParams {

@@ -17,8 +17,6 @@ const MAX_LEN: usize = 12_288;
 const LISTED_LEN: u64 = 4 + 4;
 /// On the wire: number of the chunk, offset in the base, SHA-1.
 const TOKEN_LEN: u64 = 4 + 8 + 20;
-/// On the wire: an extent of the new content.
-const EXTENT_LEN: u64 = 16;
 
 /// A chunk with its weak checksum.
 #[derive(Clone, Copy, Debug)]
@@ -110,14 +108,26 @@ pub(crate) fn find(list: &[Chunk], tokens: &[Token], new: &[u8]) -> Vec<Extent> 
     extents
 }
 
-/// Bytes that travel: list and literals to the server, tokens to the client.
-pub(crate) fn wire(list: &[Chunk], tokens: &[Token], extents: &[Extent]) -> (u64, u64) {
-    let literals = extents.iter().map(|extent| match extent {
-        Extent::Literal { len, .. } => *len as u64,
-        Extent::Copy { .. } => 0,
-    });
-    let to_server = list.len() as u64 * LISTED_LEN + literals.sum::<u64>() + extents.len() as u64 * EXTENT_LEN;
-    (to_server, tokens.len() as u64 * TOKEN_LEN)
+/// The extents as bytes, literals with theirs: what the client sends in the end.
+pub(crate) fn encode(extents: &[Extent], new: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for extent in extents {
+        let (kind, start, len) = match *extent {
+            Extent::Copy { base_offset, len } => (0, base_offset, len),
+            Extent::Literal { offset, len } => (1 << 63, offset, len),
+        };
+        bytes.extend_from_slice(&(start as u64 | kind).to_le_bytes());
+        bytes.extend_from_slice(&(len as u64).to_le_bytes());
+        if kind != 0 {
+            bytes.extend_from_slice(&new[start..start + len]);
+        }
+    }
+    bytes
+}
+
+/// Bytes that travel beside those of [`encode`]: the list to the server, tokens to the client.
+pub(crate) fn wire(list: &[Chunk], tokens: &[Token]) -> (u64, u64) {
+    (list.len() as u64 * LISTED_LEN, tokens.len() as u64 * TOKEN_LEN)
 }
 
 /// What base and extents make.

@@ -76,7 +76,7 @@ pub(crate) struct Ends {
 }
 
 /// CPU time of this thread, milliseconds.
-fn cpu_ms() -> f64 {
+pub(crate) fn cpu_ms() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6
 }
@@ -621,10 +621,13 @@ pub(crate) fn plain_dsync(ends: &Ends, is_checked: bool) -> Result<Measures, Sui
     let tokens = account.step(SERVER_SEARCH, || {
         Ok::<_, io::Error>(baseline::search(&list, &old, &of_base))
     })?;
-    let extents = account.step(CLIENT_SEARCH, || {
-        Ok::<_, io::Error>(baseline::find(&list, &tokens, &new))
+    let (extents, delta) = account.step(CLIENT_SEARCH, || {
+        let extents = baseline::find(&list, &tokens, &new);
+        let delta = baseline::encode(&extents, &new);
+        Ok::<_, io::Error>((extents, delta))
     })?;
-    let (to_server, to_client) = baseline::wire(&list, &tokens, &extents);
+    let (listed, to_client) = baseline::wire(&list, &tokens);
+    let to_server = listed + delta.len() as u64;
     account.bytes(TO_SERVER, to_server);
     account.bytes(TO_CLIENT, to_client);
     account.bytes(CLIENT_READ, new.len() as u64);

@@ -1,14 +1,15 @@
 //! The micro-benchmarks (SkySync, section 4.2; Fig. 7 to 13 and 17): every finder by itself, beside rsync, rdiff and plain dsync.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use byteback_checksums::source::Kind;
 use byteback_delta::leaves::LeafKind;
 
 use super::content::{Edit, edited, real_bytes};
-use super::finders::{self, BLOCK_LEN, CLIENT_READ, Ends, KeptSums, PARTS, SERVER_READ, TO_CLIENT, TO_SERVER};
-use super::sources::Source;
+use super::finders::{self, BLOCK_LEN, CLIENT_READ, Ends, KeptSums, PARTS, SERVER_READ, TO_CLIENT, TO_SERVER, cpu_ms};
+use super::sources::{self, Source};
 use super::{Findings, tell};
 use crate::alternate::{Contender, Measures, Results, Samples, alternate};
 use crate::figure::{Cell, Chart, Figure, GoalRow, Limit, Panel};
@@ -141,6 +142,40 @@ impl Stand {
             }));
         }
         alternate(runs, &mut contenders)
+    }
+
+    /// Fetching the checksums of the new content that is there, and making them by reading (Fig. 18).
+    fn extraction(&self, title: &str, runs: usize) -> Result<Panel, SuiteError> {
+        const NAMES: [[&str; 2]; 3] = [
+            ["btrfs sha256, fetched", "btrfs sha256, summed"],
+            ["btrfs crc32c, fetched", "btrfs crc32c, summed"],
+            ["kept BLAKE3 and CRC-32C, fetched", "BLAKE3, summed"],
+        ];
+        let mut contenders = Vec::new();
+        let ways: [fn(&Source, &File) -> Result<u64, SuiteError>; 2] = [sources::extract, sources::sum];
+        for (source, names) in self.sources.iter().zip(NAMES) {
+            let Some(source) = source else { continue };
+            for (name, way) in names.into_iter().zip(ways) {
+                contenders.push(Contender::new(name, move || {
+                    let file = File::open(source.path())?;
+                    let (begun, begun_ms) = (Instant::now(), cpu_ms());
+                    let len_bytes = way(source, &file)?;
+                    Ok(Measures::from([
+                        (CPU, cpu_ms() - begun_ms),
+                        ("wall", begun.elapsed().as_secs_f64() * 1e3),
+                        ("checksums", len_bytes as f64 / 1024.0),
+                    ]))
+                }));
+            }
+        }
+        let results = alternate(runs, &mut contenders)?;
+        let mut panel = Panel::new(title, "checksums", "", &["CPU (ms)", "wall (ms)", "checksums (KiB)"]);
+        for name in NAMES.into_iter().flatten() {
+            let Some(measures) = results.get(name) else { continue };
+            let cell = |metric| measures.get(metric).map(Cell::from);
+            panel.push(name, [CPU, "wall", "checksums"].map(cell).to_vec());
+        }
+        Ok(panel)
     }
 
     fn rsync(&self, old: &[u8], new: &[u8]) -> Result<Measures, SuiteError> {
@@ -282,6 +317,7 @@ fn run_size(size: &Size, options: Options) -> Result<Findings, SuiteError> {
     tell(&format!("{}, unmodified", size.name));
     let unmodified = stand.measure(&old, &old, options.runs)?;
     goals.extend(goals_of(size, "unmodified", &unmodified));
+    let extraction = stand.extraction(&format!("All checksums of a file of {}", size.name), options.runs)?;
     let mut parts = Vec::new();
     for edit in Edit::ALL {
         let mut panels: Vec<Panel> = SHOWN
@@ -318,6 +354,12 @@ fn run_size(size: &Size, options: Options) -> Result<Findings, SuiteError> {
         figure.panels.push(panel);
     }
     figures.push(by_part(size, &parts));
+    figures.push(Figure {
+        id: "extraction",
+        title: format!("Fetching checksums (Fig. 18), {}", size.name),
+        about: "From storage, and by reading the same file from the page cache.".to_owned(),
+        panels: vec![extraction],
+    });
     Ok(Findings { figures, goals })
 }
 

@@ -12,7 +12,7 @@ fn what_is_found_makes_the_new_content_and_little_is_literal() {
         let tokens = search(&of_new, &base, &of_base);
         let extents = find(&of_new, &tokens, &new);
         assert!(apply(&base, &new, &extents) == new, "{edit:?}");
-        let (to_server, _) = wire(&of_new, &tokens, &extents);
+        let to_server = wire(&of_new, &tokens).0 + encode(&extents, &new).len() as u64;
         // Four pieces, each in a chunk or two, and the list.
         assert!(to_server < 120_000, "{edit:?}: {to_server}");
     }
