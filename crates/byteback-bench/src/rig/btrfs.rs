@@ -16,8 +16,7 @@ pub(crate) fn mount(scratch: &Scratch, checksum: &str, len_bytes: u64) -> Result
     let image = scratch.path().join(format!("btrfs-{checksum}.image"));
     File::create(&image)?.set_len(len_bytes)?;
     let point = scratch.folder(&format!("btrfs-{checksum}"))?;
-    let made =
-        make(&image, checksum).and_then(|()| Ok(run(program("mount").args(["-o", "loop"]).args([&image, &point]))?));
+    let made = make(&image, checksum).and_then(|()| run(program("mount").args(["-o", "loop"]).args([&image, &point])));
     match made {
         Ok(_) => Ok(point),
         Err(error) => {

@@ -355,7 +355,7 @@ impl File<'_> {
 
 /// Goes on from `position` to the end of `range`, which must begin there, with a leaf.
 fn follow(position: &mut u64, range: ByteRange) -> Result<(), Stop> {
-    if range.start() != *position || range.start() % LEAF_LEN_BYTES != 0 {
+    if range.start() != *position || !range.start().is_multiple_of(LEAF_LEN_BYTES) {
         return Err(Stop::NotHere);
     }
     *position = range.end();

@@ -152,7 +152,8 @@ impl Stand {
             ["kept BLAKE3 and CRC-32C, fetched", "BLAKE3, summed"],
         ];
         let mut contenders = Vec::new();
-        let ways: [fn(&Source, &File) -> Result<u64, SuiteError>; 2] = [sources::extract, sources::sum];
+        type Work = fn(&Source, &File) -> Result<u64, SuiteError>;
+        let ways: [Work; 2] = [sources::extract, sources::sum];
         for (source, names) in self.sources.iter().zip(NAMES) {
             let Some(source) = source else { continue };
             for (name, way) in names.into_iter().zip(ways) {
