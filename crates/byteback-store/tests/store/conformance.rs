@@ -244,6 +244,40 @@ fn catalog_suite(catalog: &dyn Catalog) {
         "numbers are not used twice"
     );
     write.commit().unwrap();
+
+    let write = catalog.write().unwrap();
+    assert!(write.sums(nodes[1]).unwrap().is_empty() && write.sum_chunk(nodes[1], 6, 0).unwrap().is_none());
+    let row = |chunk: u64, len: usize| (chunk, vec![7; len]);
+    write
+        .put_sums(nodes[1], 6, 50, &[row(0, 10), row(5, 20), row(9, 30)])
+        .unwrap();
+    write.put_sums(nodes[1], 6, 40, &[row(5, 25)]).unwrap();
+    write.put_sums(nodes[2], 8, 60, &[row(1, 100)]).unwrap();
+    let of = |node: i64| {
+        let rows = write.sums(node).unwrap();
+        rows.iter()
+            .map(|row| (row.kind, row.used_ns, row.len_bytes, row.last_chunk))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(nodes[1]),
+        [(6, 50, 65, Some(9))],
+        "replaced rows count once, and use does not go back"
+    );
+    assert_eq!(write.sum_chunk(nodes[1], 6, 5).unwrap(), Some(vec![7; 25]));
+    assert_eq!(write.sums_len().unwrap(), 165);
+    write.delete_sums(nodes[1], 6, 6).unwrap();
+    assert_eq!(of(nodes[1]), [(6, 50, 35, Some(5))]);
+    // The oldest goes first, its last rows first, and never the one that is asked for.
+    assert_eq!(write.evict_sums((nodes[2], 8), 1).unwrap(), 25);
+    assert_eq!(of(nodes[1]), [(6, 50, 10, Some(0))]);
+    assert_eq!(write.evict_sums((nodes[1], 6), 9).unwrap(), 100);
+    assert!(of(nodes[2]).is_empty());
+    assert_eq!(write.evict_sums((nodes[1], 6), 9).unwrap(), 0);
+    write.delete_sums(nodes[1], 6, 0).unwrap();
+    assert_eq!((of(nodes[1]).len(), write.sums_len().unwrap()), (0, 0));
+    assert_eq!(write.sum_chunk(nodes[1], 6, 0).unwrap(), None);
+    write.commit().unwrap();
 }
 
 #[test]
