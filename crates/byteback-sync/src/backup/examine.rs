@@ -16,7 +16,7 @@
 //! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and everything when the server has no such call, or
 //! when it once refused a proof in this backup.
 //!
-//! *Proof.* The checksums are somebody else's word. Every file that takes copies is sent with the digest of its whole content at the
+//! *Proof.* The checksums are somebody else's word. Every file that takes copies, or is read twice, is sent with the digest of its whole content at the
 //! cut, and the server compares before the batch counts. If they differ, nothing was applied, and everything is sent once more without
 //! looking for anything. A content is read twice where the server searches; that both readings show the same the proof shows, too.
 //!

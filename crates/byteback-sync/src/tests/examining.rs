@@ -483,6 +483,25 @@ fn a_file_of_too_many_pieces_is_sent_whole_as_it_was_at_the_cut() {
 }
 
 #[test]
+fn a_content_that_is_another_one_when_it_is_read_again_is_found_out_before_anything_counts() {
+    for choice in [DeltaChoice::Webr, DeltaChoice::Cdc] {
+        for is_found in [false, true] {
+            let mut rig = Rig::new(15);
+            rig.keep_checksums();
+            rig.options.delta = choice;
+            let file = rig.with_file(&noise(1, 300_000));
+            let changed = if is_found { 50_000 } else { 300_000 };
+            rig.tree.lock().write(file, 0, &noise(2, changed));
+            rig.tree.is_peek_wrong.store(true, std::sync::atomic::Ordering::Relaxed);
+            let report = rig.backup().unwrap();
+            assert_eq!((report.examined_files, report.literal_bytes), (0, 300_000));
+            assert_eq!(rig.seq(), 2);
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
+    }
+}
+
+#[test]
 fn a_file_that_breaks_at_any_place_leaves_the_batch_as_if_it_had_not_been_tried() {
     let seed = seed(21);
     let mut random = SplitMix64::new(seed);

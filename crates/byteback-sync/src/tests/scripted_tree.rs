@@ -16,7 +16,7 @@ use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
 use content::Content;
 use picture::Node;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 pub(super) use picture::{Picture, assert_restored};
@@ -47,6 +47,8 @@ struct OpenCut {
     names: Vec<NameChange>,
     /// What was read, and is held still no more.
     given_up: BTreeMap<NodeId, ExtentSet>,
+    /// What was peeked at.
+    peeked: BTreeSet<NodeId>,
 }
 
 impl OpenCut {
@@ -113,6 +115,8 @@ pub(super) struct ScriptedTree {
     pub(super) state: Mutex<State>,
     /// Contents are handed out in pieces of so many bytes.
     pub(super) chunk_len: AtomicUsize,
+    /// What was peeked at is not what is read then, as where nobody holds contents still.
+    pub(super) is_peek_wrong: AtomicBool,
 }
 
 fn attributes(kind: NodeKind, time: i64) -> Attributes {
@@ -154,6 +158,7 @@ impl ScriptedTree {
                 read_bytes: 0,
             }),
             chunk_len: AtomicUsize::new(1500),
+            is_peek_wrong: AtomicBool::new(false),
         }
     }
 
@@ -465,6 +470,51 @@ impl State {
     }
 }
 
+impl ScriptedTree {
+    fn pieces(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (file, mut left) = {
+            let state = self.lock();
+            let open = &state.cuts[&cut.0];
+            assert!(!open.look_only);
+            open.assert_held(node, ranges);
+            let file = open.picture.nodes[&node].clone();
+            (file, state.failing.get(&node).copied().unwrap_or(usize::MAX))
+        };
+        for (offset, len) in ranges {
+            let end = (offset + len).min(file.attributes.size);
+            let Some(range) = ByteRange::new(*offset, end) else {
+                continue;
+            };
+            for (piece, is_hole) in file.content.pieces(range) {
+                if is_hole {
+                    sink(Piece::Hole(piece))?;
+                    continue;
+                }
+                let mut bytes = vec![0; piece.len_bytes() as usize];
+                file.content.read(piece.start(), &mut bytes);
+                for (index, chunk) in bytes.chunks(self.chunk_len.load(Ordering::Relaxed)).enumerate() {
+                    if left < chunk.len() {
+                        return Err(ServiceError::new(ErrorKind::Node, "the disk is broken here"));
+                    }
+                    left -= chunk.len();
+                    self.lock().read_bytes += chunk.len() as u64;
+                    sink(Piece::Data {
+                        offset: piece.start() + (index * self.chunk_len.load(Ordering::Relaxed)) as u64,
+                        bytes: chunk,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 impl TreeService for ScriptedTree {
     fn status(&self) -> Result<TreeStatus> {
         let state = self.lock();
@@ -604,6 +654,7 @@ impl TreeService for ScriptedTree {
             nodes,
             names,
             given_up: BTreeMap::new(),
+            peeked: BTreeSet::new(),
         };
         state.cuts.insert(id, cut);
         Ok(info)
@@ -654,7 +705,17 @@ impl TreeService for ScriptedTree {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
-        let read = self.peek(cut, node, ranges, sink);
+        let mut is_other =
+            self.is_peek_wrong.load(Ordering::Relaxed) && self.lock().cuts[&cut.0].peeked.contains(&node);
+        let read = self.pieces(cut, node, ranges, &mut |piece| match piece {
+            Piece::Data { offset, bytes } if is_other => {
+                is_other = false;
+                let mut bytes = bytes.to_vec();
+                bytes[0] ^= 1;
+                sink(Piece::Data { offset, bytes: &bytes })
+            }
+            piece => sink(piece),
+        });
         if let Some(open) = self.lock().cuts.get_mut(&cut.0) {
             open.give_up(node, ranges);
         }
@@ -668,40 +729,10 @@ impl TreeService for ScriptedTree {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
-        let (file, mut left) = {
-            let state = self.lock();
-            let open = &state.cuts[&cut.0];
-            assert!(!open.look_only);
-            open.assert_held(node, ranges);
-            let file = open.picture.nodes[&node].clone();
-            (file, state.failing.get(&node).copied().unwrap_or(usize::MAX))
-        };
-        for (offset, len) in ranges {
-            let end = (offset + len).min(file.attributes.size);
-            let Some(range) = ByteRange::new(*offset, end) else {
-                continue;
-            };
-            for (piece, is_hole) in file.content.pieces(range) {
-                if is_hole {
-                    sink(Piece::Hole(piece))?;
-                    continue;
-                }
-                let mut bytes = vec![0; piece.len_bytes() as usize];
-                file.content.read(piece.start(), &mut bytes);
-                for (index, chunk) in bytes.chunks(self.chunk_len.load(Ordering::Relaxed)).enumerate() {
-                    if left < chunk.len() {
-                        return Err(ServiceError::new(ErrorKind::Node, "the disk is broken here"));
-                    }
-                    left -= chunk.len();
-                    self.lock().read_bytes += chunk.len() as u64;
-                    sink(Piece::Data {
-                        offset: piece.start() + (index * self.chunk_len.load(Ordering::Relaxed)) as u64,
-                        bytes: chunk,
-                    })?;
-                }
-            }
+        if let Some(open) = self.lock().cuts.get_mut(&cut.0) {
+            open.peeked.insert(node);
         }
-        Ok(())
+        self.pieces(cut, node, ranges, sink)
     }
 
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {

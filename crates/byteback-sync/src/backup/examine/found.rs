@@ -103,8 +103,8 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Adds the last delta, the file's record, and what proves them.
-    pub(super) fn finish(mut self, digest: Digest, has_copies: bool) -> Result<FileStats, Stop> {
+    /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes that were not read together with the digest.
+    pub(super) fn finish(mut self, digest: Digest, needs_proof: bool) -> Result<FileStats, Stop> {
         if self.appended > 0 {
             self.append()?;
         }
@@ -114,7 +114,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let stats = self
             .deltas
             .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
-        if has_copies {
+        if needs_proof {
             self.stream.proof(&ProofRecord { id, digest, sums: None })?;
         }
         Ok(stats)
