@@ -4,16 +4,20 @@
 //! time between two chunks. When the reader stops early (an error), the pump goes on to read and drop what the client still
 //! sends, within the limit, so that the client gets to read the answer instead of a reset connection.
 //! Out: an [`OutgoingBytes`] is a `Write` for a blocking thread; its other end is the response's body. When the client goes
-//! away, writing fails.
+//! away, writing fails; also when it takes a paced body too slowly, for which somebody else waits.
 
 use crate::connection::AtWork;
 use crate::problem::refuse;
 use axum::body::{Body, Bytes, HttpBody};
 use byteback_api::problem::{Code, Problem};
 use http_body::{Frame, SizeHint};
+use std::future::Future;
 use std::io::{self, Read, Write};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -176,10 +180,24 @@ pub(crate) async fn drain(mut body: Body, limits: BodyLimits) {
     }
 }
 
+/// How fast a body has to be taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// So long one may wait for the client, all waits together,
+    pub(crate) idle_timeout: Duration,
+    /// and a second more for so many bytes.
+    pub(crate) bytes_per_s_min: u32,
+}
+
 /// The blocking end of a response's body.
 pub(crate) struct OutgoingBytes {
     sender: mpsc::Sender<io::Result<Bytes>>,
     pending: Vec<u8>,
+    pace: Option<Pace>,
+    /// Bytes that the other end got, and how long it let us wait.
+    sent: u64,
+    waited: Duration,
+    is_broken: Arc<AtomicBool>,
 }
 
 impl OutgoingBytes {
@@ -189,14 +207,46 @@ impl OutgoingBytes {
             return Ok(());
         }
         let chunk = Bytes::from(std::mem::take(&mut self.pending));
-        self.sender
-            .blocking_send(Ok(chunk))
-            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+        let len = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+        let sent = match self.pace {
+            None => self.sender.blocking_send(Ok(chunk)),
+            Some(pace) => {
+                let allowed = pace.idle_timeout + Duration::from_secs(self.sent) / pace.bytes_per_s_min.max(1);
+                let began = std::time::Instant::now();
+                let left = allowed.saturating_sub(self.waited);
+                let sent = wait_at_most(left, self.sender.send(Ok(chunk)));
+                self.waited += began.elapsed();
+                sent.ok_or(io::ErrorKind::TimedOut)?
+            }
+        };
+        self.sent = self.sent.saturating_add(len);
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Breaks the body off, so that the client cannot take it for complete.
-    pub(crate) fn fail(&mut self, error: io::Error) {
-        let _ = self.sender.blocking_send(Err(error));
+    /// Breaks the body off, so that the client cannot take it for complete. Waits for nobody.
+    pub(crate) fn fail(&mut self) {
+        self.pending.clear();
+        self.is_broken.store(true, Ordering::Release);
+    }
+}
+
+/// What a future answers, if it does in time. For threads that may block.
+fn wait_at_most<F: Future>(time: Duration, future: F) -> Option<F::Output> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    let began = std::time::Instant::now();
+    loop {
+        if let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(answer);
+        }
+        let left = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
+        std::thread::park_timeout(left);
     }
 }
 
@@ -216,19 +266,38 @@ impl Write for OutgoingBytes {
 
 /// The two ends of a response's body; `len` is its length in bytes, if that is known.
 pub(crate) fn outgoing(len: Option<u64>) -> (OutgoingBytes, Body) {
+    outgoing_with(len, None)
+}
+
+/// As [`outgoing`], for a body that keeps one of a few places until it is taken.
+pub(crate) fn outgoing_paced(len: Option<u64>, pace: Pace) -> (OutgoingBytes, Body) {
+    outgoing_with(len, Some(pace))
+}
+
+fn outgoing_with(len: Option<u64>, pace: Option<Pace>) -> (OutgoingBytes, Body) {
     let (sender, receiver) = mpsc::channel(CHUNKS);
-    (
-        OutgoingBytes {
-            sender,
-            pending: Vec::new(),
-        },
-        Body::new(ChannelBody { receiver, len }),
-    )
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let out = OutgoingBytes {
+        sender,
+        pending: Vec::new(),
+        pace,
+        sent: 0,
+        waited: Duration::ZERO,
+        is_broken: Arc::clone(&is_broken),
+    };
+    let body = ChannelBody {
+        receiver,
+        len,
+        is_broken,
+    };
+    (out, Body::new(body))
 }
 
 struct ChannelBody {
     receiver: mpsc::Receiver<io::Result<Bytes>>,
     len: Option<u64>,
+    /// The end is none.
+    is_broken: Arc<AtomicBool>,
 }
 
 impl HttpBody for ChannelBody {
@@ -236,9 +305,10 @@ impl HttpBody for ChannelBody {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.receiver
-            .poll_recv(cx)
-            .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+        self.receiver.poll_recv(cx).map(|chunk| match chunk {
+            None if self.is_broken.load(Ordering::Acquire) => Some(Err(io::ErrorKind::BrokenPipe.into())),
+            chunk => chunk.map(|chunk| chunk.map(Frame::data)),
+        })
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -268,3 +338,6 @@ impl HttpBody for WorkingBody {
         self.inner.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         };
         if let Err(error) = sent {
             shared.config.report(&format!("contents of {file}: {error}"));
-            out.fail(io::Error::other(error));
+            out.fail();
         }
         drop(permit);
     });

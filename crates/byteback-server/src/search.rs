@@ -1,15 +1,15 @@
 //! Searches in stored contents: a client sends checksums of what it has, and learns what of that is here.
 //!
 //! Two calls, `matches` (blocks, found at any offset of the stored content) and `chunks` (content-defined). Both go three steps:
-//! 1. The list is read from the body while that arrives, into memory, with the limits of `byteback_store::search`. Who sends slowly keeps
-//!    one of a few places (`ServerConfig::searches_max`), so bodies have a lowest speed.
+//! 1. The list is read from the body while that arrives, into memory, with the limits of `byteback_store::search`. Who sends or takes slowly
+//!    keeps one of a few places (`ServerConfig::searches_max`), so bodies have a lowest speed both ways.
 //! 2. The stored content is read through and hashed, which takes turns with signatures (`ServerConfig::signatures_max`). It ends
 //!    early when the client goes away.
 //! 3. The answer is streamed. It says itself how long it is and has checksums of its own.
 //!
 //! Nothing is kept, and nothing is changed.
 
-use crate::body::{BodyLimits, IncomingBytes, incoming, outgoing, pump};
+use crate::body::{BodyLimits, IncomingBytes, Pace, incoming, outgoing_paced, pump};
 use crate::dispatch::{Answer, Call, Shared, blocking, search_permit, signature_permit};
 use crate::problem::{of_store, parameter, refuse};
 use axum::body::Body;
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// A list that arrives more slowly than this on average is refused, in bytes per second.
-const BYTES_PER_S_MIN: u32 = 4096;
+/// A list that arrives more slowly than this on average is refused, an answer that is taken more slowly is broken off, in bytes per second.
+pub(crate) const BYTES_PER_S_MIN: u32 = 4096;
 
 pub(crate) async fn matches(mut call: Call) -> Answer {
     let (folder, file) = (call.folder()?, call.node()?);
@@ -37,7 +37,7 @@ pub(crate) async fn matches(mut call: Call) -> Answer {
     })
     .await?;
     count(&call.shared, found.searched_bytes);
-    Ok(answer(MEDIA_MATCHES, place, move |out| found.write(out)))
+    Ok(answer(&call.shared, MEDIA_MATCHES, place, move |out| found.write(out)))
 }
 
 pub(crate) async fn chunks(mut call: Call) -> Answer {
@@ -56,7 +56,9 @@ pub(crate) async fn chunks(mut call: Call) -> Answer {
     })
     .await?;
     count(&call.shared, found.searched_bytes);
-    Ok(answer(MEDIA_CHUNK_ANSWER, place, move |out| found.write(out)))
+    Ok(answer(&call.shared, MEDIA_CHUNK_ANSWER, place, move |out| {
+        found.write(out)
+    }))
 }
 
 /// Reads what is looked for from the body, while that arrives.
@@ -120,15 +122,20 @@ fn count(shared: &Shared, searched_bytes: u64) {
 
 /// Streams what was found.
 fn answer(
+    shared: &Shared,
     media: &'static str,
     place: OwnedSemaphorePermit,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
 ) -> Response<Body> {
-    let (mut out, body) = outgoing(None);
+    let pace = Pace {
+        idle_timeout: shared.config.idle_timeout,
+        bytes_per_s_min: BYTES_PER_S_MIN,
+    };
+    let (mut out, body) = outgoing_paced(None, pace);
     tokio::task::spawn_blocking(move || {
-        // What the destination says is that the client went away.
-        if let Err(error) = write(&mut out) {
-            out.fail(error);
+        // What the destination says is that the client went away, or is too slow.
+        if write(&mut out).is_err() {
+            out.fail();
         }
         drop(place);
     });

@@ -1,17 +1,17 @@
 //! The signature of a stored content: a short request that may read and hash all of it (but for what the store keeps, `byteback_store::sums`).
 //!
-//! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away ends at its next chunk. Memory is a
+//! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away, or takes it too slowly, ends at its next chunk. Memory is a
 //! few decoded frames and a group of checksums, whatever the length. The stream's length is known before it is made and stands in
 //! the head, so that no client takes a part for the whole; the stream has checksums of its own, too.
 
-use crate::body::outgoing;
+use crate::body::{Pace, outgoing_paced};
 use crate::dispatch::{Answer, Call, blocking, signature_permit};
 use crate::problem::parameter;
 use crate::reading::insert;
+use crate::search::BYTES_PER_S_MIN;
 use axum::http::{HeaderValue, Response, header};
 use byteback_api::{MEDIA_SIGNATURE, Problem, Seq};
 use byteback_store::signature::{BLOCK_LEN_MAX, STRONG_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
-use std::io;
 use std::sync::Arc;
 
 /// The smallest block that is asked for: a signature is then at most a tenth of the content.
@@ -26,15 +26,20 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     let store = call.shared.store.clone();
     let reader = blocking(move || store.signature(&folder, file, at, &request)).await?;
     let len = reader.stream_len_bytes();
-    let (mut out, body) = outgoing(Some(len));
+    let pace = Pace {
+        idle_timeout: call.shared.config.idle_timeout,
+        bytes_per_s_min: BYTES_PER_S_MIN,
+    };
+    let (mut out, body) = outgoing_paced(Some(len), pace);
     let shared = Arc::clone(&call.shared);
     tokio::task::spawn_blocking(move || {
         match reader.write(&mut out) {
-            // What the destination says is that the client went away.
-            Ok(Ok(()) | Err(_)) => {}
+            Ok(Ok(())) => {}
+            // What the destination says is that the client went away, or is too slow.
+            Ok(Err(_)) => out.fail(),
             Err(error) => {
                 shared.config.report(&format!("signature of {file}: {error}"));
-                out.fail(io::Error::other(error));
+                out.fail();
             }
         }
         drop(permit);
