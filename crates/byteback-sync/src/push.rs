@@ -27,6 +27,7 @@
 //!    not sent again.)
 //! 3. The batch is committed. (The next run asks what became of it, and compares anew.)
 //! 4. The record is removed.
+//!
 //! Without a state, everything is sent again, and what was staged expires at the server after a day.
 //!
 //! What this does not do: hold the tree still (a mounted folder's backup does), recognise what was renamed, print.

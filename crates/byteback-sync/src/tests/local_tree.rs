@@ -136,7 +136,7 @@ pub(super) fn change(random: &mut SplitMix64, root: &Path) {
     let all = paths(root);
     let dir = pick(random, root, &all, fs::FileType::is_dir).unwrap().clone();
     let mut name = format!("n{}", random.next_u64() % 12).into_bytes();
-    if random.next_u64() % 6 == 0 {
+    if random.next_u64().is_multiple_of(6) {
         name.push(0xff);
     }
     let new = root.join(dir).join(OsStr::from_bytes(&name));

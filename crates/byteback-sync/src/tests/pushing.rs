@@ -506,7 +506,7 @@ fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
             push.rig.cutter.cut_after((random.next_u64() % 500_000) as i64, true);
             let _ = push.push();
             push.rig.cutter.heal();
-            if random.next_u64() % 4 == 0 {
+            if random.next_u64().is_multiple_of(4) {
                 // Somebody else pushes in between.
                 let other = push.rig.temp.path().join("large");
                 fs::write(&other, noise(random.next_u64(), 1000)).unwrap();

@@ -157,7 +157,9 @@ fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Resu
         output.say(format!("  changed  {}", sizes(report.changed_bytes)))?;
     }
     if report.snapshot_id.is_some() {
-        output.say(format!("  found    {} at the server", sizes(report.found_bytes)))?;
+        if report.found_bytes > 0 {
+            output.say(format!("  found    {} at the server", sizes(report.found_bytes)))?;
+        }
         output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;
         output.say(format!("  stored   {}", sizes(report.stored_bytes)))?;
     }
@@ -198,8 +200,9 @@ fn found(report: &PushReport) -> String {
         }
     }
     let same = counted(report.unchanged, "file or directory", "files and directories");
-    match parts.is_empty() {
-        true => format!("{same}, nothing had changed"),
-        false => format!("{}; {same} the same", listed(&parts)),
+    match (parts.is_empty(), report.unchanged) {
+        (true, _) => format!("nothing had changed (of {same})"),
+        (false, 0) => listed(&parts),
+        (false, _) => format!("{}; {same} as before", listed(&parts)),
     }
 }

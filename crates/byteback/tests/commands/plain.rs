@@ -49,7 +49,10 @@ fn what_is_pushed_is_pulled_and_only_changes_travel() {
     world.run(&["push", source, to]).ends_with(12).says("--join-token-file");
     let token = world.join_token();
     let said = world.run(&["push", source, to, "--join-token-file", &token]).fine();
-    let said = said.says("as snapshot 1.").says("3 new files").says("1 new directory");
+    let said = said
+        .says("as snapshot 1.")
+        .says("3 new files")
+        .says("2 new directories");
     assert!(said.stdout.contains("2 new links"), "{}", said.stdout);
     world.run(&["pull", to, at]).fine().says("Pulled ");
     assert_same(&tree, &target);
