@@ -3,7 +3,7 @@
 use super::local_tree::{assert_same, change, paths, seen};
 use super::rig::{Rig, Told, impatient, seed};
 use crate::restore::is_partial_name;
-use crate::{Change, Event, Exclude, PullOptions, PullReport, PushOptions, Silent, SyncError};
+use crate::{Change, Event, Exclude, Monitor, PullOptions, PullReport, PushOptions, Silent, SyncError};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Pull {
     rig: Rig,
@@ -259,22 +259,45 @@ fn an_old_file_that_changes_meanwhile_does_no_harm() {
     bytes.extend(b"more");
     fs::write(&file, &bytes).unwrap();
     pull.push();
-    let old = pull.target.join("file");
-    // A thread that writes while blocks are copied from it.
-    let is_done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let opened = OpenOptions::new().write(true).open(&old).unwrap();
-            let mut random = SplitMix64::new(1);
-            while !is_done.load(Ordering::SeqCst) {
-                let _ = opened.write_all_at(&noise(random.next_u64(), 3000), random.below(2_000_000));
-            }
-        });
-        let report = pull.pull();
-        is_done.store(true, Ordering::SeqCst);
-        report.unwrap();
-    });
+    let old = OpenOptions::new().write(true).open(pull.target.join("file")).unwrap();
+    // Whenever the pull looks whether it shall stop, which it does between any two blocks, some of the old file becomes another.
+    let writing = Writing {
+        old,
+        looks: AtomicU64::new(0),
+        warnings: Mutex::default(),
+    };
+    let Rig { client, folder, .. } = &pull.rig;
+    let report = crate::pull(client, folder, b"", &pull.target, &pull.options, &writing).unwrap();
+    assert!(report.restored.is_complete(), "{report:?}");
     assert_same(&pull.source, &pull.target);
+    let warnings = writing.warnings.into_inner().unwrap();
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("did not come out right")),
+        "{warnings:?}"
+    );
+}
+
+/// Writes into a file whenever it is asked whether to stop.
+struct Writing {
+    old: File,
+    looks: AtomicU64,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Monitor for Writing {
+    fn event(&self, event: Event<'_>) {
+        if let Event::Warning(warning) = event {
+            self.warnings.lock().unwrap().push(warning.to_owned());
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        let look = self.looks.fetch_add(1, Ordering::SeqCst);
+        self.old.write_all_at(b"meanwhile", look * 7919 % 2_000_000).unwrap();
+        false
+    }
 }
 
 #[test]

@@ -487,6 +487,34 @@ fn an_interrupted_push_goes_on_with_what_the_server_has() {
 }
 
 #[test]
+fn what_somebody_else_did_since_a_push_was_interrupted_is_compared_with_too() {
+    let mut push = Push::of(Rig::with(12, impatient()));
+    push.keep_state();
+    fs::write(push.file("file"), "mine").unwrap();
+    push.push().unwrap();
+    fs::write(push.file("large"), noise(12, 3 << 20)).unwrap();
+    push.rig.cutter.cut_after(2 << 20, true);
+    push.push().unwrap_err();
+    push.rig.cutter.heal();
+    let other = push.rig.temp.path().join("file");
+    fs::write(&other, "somebody else's").unwrap();
+    let Rig { client, folder, .. } = &push.rig;
+    crate::push(
+        client,
+        folder,
+        b"",
+        &other,
+        &PushOptions::new(push.options.device),
+        &Silent,
+    )
+    .unwrap();
+    let report = push.push().unwrap();
+    assert!(report.resumed && report.reused_bytes > 1 << 20, "{report:?}");
+    assert_same(&push.source, &push.fetched(b""));
+    assert!(!push.push().unwrap().has_changes());
+}
+
+#[test]
 fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
     let seed = seed(0x9057);
     let mut random = SplitMix64::new(seed);
