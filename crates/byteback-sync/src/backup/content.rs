@@ -44,6 +44,8 @@ pub(crate) struct FileChange {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileStats {
     pub(crate) literal_bytes: u64,
+    /// The batch has a proof of it.
+    pub(crate) is_proven: bool,
 }
 
 /// How sending one file ended.

@@ -136,7 +136,7 @@ impl<'a> ContentSender<'a> {
                         literal_bytes: stats.literal_bytes,
                         hashed_bytes: found.examined_bytes,
                         found_bytes: found.copied_bytes,
-                        is_proven: found.copied_bytes > 0,
+                        is_proven: stats.is_proven,
                     }));
                 }
                 Examination::Unreadable(error) => return Ok(Err(error)),

@@ -515,6 +515,26 @@ fn what_somebody_else_did_since_a_push_was_interrupted_is_compared_with_too() {
 }
 
 #[test]
+fn an_interrupted_push_of_what_was_looked_for_in_vain_proves_it_once() {
+    for choice in [DeltaChoice::Webr, DeltaChoice::Cdc, DeltaChoice::Rsync] {
+        let mut push = Push::of(Rig::with(1, impatient()));
+        push.keep_state();
+        push.options.delta = choice;
+        push.options.part_len_bytes = 64 * 1024;
+        let large = push.file("large");
+        fs::write(&large, noise(1, 1 << 20)).unwrap();
+        push.push().unwrap();
+        fs::write(&large, noise(2, 1_100_000)).unwrap();
+        push.rig.cutter.cut_after(600_000, true);
+        push.push().unwrap_err();
+        push.rig.cutter.heal();
+        let report = push.push().unwrap();
+        assert!(report.resumed && report.found_bytes == 0, "{choice:?}: {report:?}");
+        assert_same(&push.source, &push.fetched(b""));
+    }
+}
+
+#[test]
 fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
     let seed = seed(0x9057);
     let mut random = SplitMix64::new(seed);

@@ -111,11 +111,12 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let id = self.id;
         let (bytes, literal_bytes) = self.last_delta().map_err(|error| unusable(id, error))?;
         self.deltas.push(self.stream, id, bytes, literal_bytes)?;
-        let stats = self
+        let mut stats = self
             .deltas
             .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
         if needs_proof {
             self.stream.proof(&ProofRecord { id, digest, sums: None })?;
+            stats.is_proven = true;
         }
         Ok(stats)
     }
