@@ -159,6 +159,7 @@ fn seeds() -> Vec<Vec<u8>> {
         writer.proof(&ProofRecord {
             id,
             digest: Digest([9; 32]),
+            sums: None,
         })
     };
     let mut first = BatchWriter::new(Vec::new()).expect("memory");
