@@ -21,7 +21,6 @@
 //!
 //! Memory: one chunk of a MiB of content, its checksums, and redb's cache.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -29,7 +28,7 @@ use std::time::Duration;
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
-use byteback_host::tree::{FileKind, Stat, remove_xattr, seek_data, stat_fd};
+use byteback_host::tree::{FileKind, Stat, stat_fd, wait_for_writers};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::backend;
@@ -44,9 +43,6 @@ const CHUNK_BLOCKS: u64 = 256;
 
 /// How long a file must not have changed before its checksums are kept.
 pub const QUIET: Duration = Duration::from_secs(3);
-
-/// See [`Content::wait_for_writers`].
-const ABSENT_XATTR: &str = "user.byteback.absent";
 
 const VERSION: u64 = 2;
 /// CRC-32C and BLAKE3.
@@ -97,15 +93,8 @@ impl<F: AsFd> Content for F {
         Ok(rustix::fs::fsync(self)?)
     }
 
-    /// A write holds its inode from before it moves the times until its last byte. Here is asked for what needs the inode, too: alone, to take
-    /// away an attribute that no file has, which changes nothing; or, where the mount is read-only for us, beside readers and
-    /// direct writes. (fsync on ext4 and reading on most file systems do not wait.)
     fn wait_for_writers(&self) {
-        match remove_xattr(self, OsStr::new(ABSENT_XATTR)) {
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => drop(seek_data(self, 0)),
-            // Whether it is allowed is found out behind the inode's lock.
-            _ => {}
-        }
+        wait_for_writers(self);
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -22,6 +22,7 @@ use byteback_control::{
     FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NamedCut, NodeNames, Outcome, PastFile, Piece, Result,
     ServiceError, TreeService, TreeStatus,
 };
+use byteback_host::tree::{FileKind, wait_for_writers};
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
 use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, NodeId, NodeKind, PageLimits, WholeReason};
@@ -31,6 +32,9 @@ use crate::memory;
 use crate::tree::TrackedTree;
 use open_cut::OpenCut;
 pub use open_cut::PAGE_LIMITS;
+
+/// No write takes longer than this.
+const WRITE_TIME_MAX_NS: i64 = 3600 * 1_000_000_000;
 
 /// Cuts that are open over the socket: each holds a moment of the log and the list of what changed, most of them a picture. A few more get
 /// in where several are made at once.
@@ -440,8 +444,17 @@ impl TreeService for Service {
         }
         self.check_attached()?;
         if open.is_unprotected {
-            // After the look and before the reading: only a page that is clean when it is read moves the file's times when it
-            // is stored to through a mapping. And a fence speaks of durable content.
+            // After the look and before the reading: a write that was at work at the look, whose times are those of its beginning, has to be
+            // read as a whole; and only a page that is clean when it is read moves the file's times when it is stored to
+            // through a mapping. And a fence speaks of durable content.
+            for (node, fence) in &seen {
+                if before_ns.saturating_sub(fence.ctime_ns) < WRITE_TIME_MAX_NS
+                    && let Ok(Some((file, stat))) = self.tree.live().find(*node)
+                    && stat.kind == FileKind::File
+                {
+                    wait_for_writers(&file);
+                }
+            }
             let is_synced = self.tree.live().sync().is_ok();
             open.saw(seen, before_ns, is_synced);
         }

@@ -18,6 +18,7 @@ mod entries;
 mod metadata;
 mod ranges;
 mod stat;
+mod writers;
 mod xattr;
 
 use std::ffi::{OsStr, OsString};
@@ -33,6 +34,7 @@ pub use entries::{Entry, ReadDir, read_dir};
 pub use metadata::{SetTime, set_mode, set_owner, set_times};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
 pub use stat::{FileKind, Identity, Stat, stat_at, stat_fd};
+pub use writers::wait_for_writers;
 pub use xattr::{SetXattr, get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 /// Refuses what is not a single name below a directory.

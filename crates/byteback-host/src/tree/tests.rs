@@ -391,6 +391,40 @@ fn attributes_of_a_symlink_are_its_own() {
 }
 
 #[test]
+fn a_write_at_work_is_waited_for_although_its_times_are_those_of_its_beginning() {
+    const LEN: usize = 64 << 20;
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    let aligned = |value: u8| {
+        let bytes = vec![value; LEN + 4096];
+        let skip = bytes.as_ptr().align_offset(4096);
+        (bytes, skip)
+    };
+    for (value, flags) in [(1, OFlags::empty()), (2, OFlags::DIRECT)] {
+        file.as_file().write_all_at(&vec![0; LEN], 0).unwrap();
+        file.as_file().sync_all().unwrap();
+        let Ok(writer) = rustix::fs::open(file.path(), OFlags::WRONLY | flags, Mode::empty()) else {
+            println!("skipped: no direct writes here");
+            continue;
+        };
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let before = stat_fd(file.as_file()).unwrap().ctime_ns;
+        let at_work = std::thread::spawn(move || {
+            let (bytes, skip) = aligned(value);
+            assert_eq!(File::from(writer).write_at(&bytes[skip..][..LEN], 0).unwrap(), LEN);
+        });
+        let path = rustix::fs::open(file.path(), OFlags::PATH, Mode::empty()).unwrap();
+        while stat_fd(file.as_file()).unwrap().ctime_ns == before {
+            std::thread::yield_now();
+        }
+        wait_for_writers(path);
+        let mut last = [0];
+        file.as_file().read_exact_at(&mut last, LEN as u64 - 1).unwrap();
+        assert_eq!(last[0], value, "the write had begun");
+        at_work.join().unwrap();
+    }
+}
+
+#[test]
 fn a_mount_number_does_not_come_again() {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let dir = tempfile::tempdir().unwrap();
