@@ -125,10 +125,12 @@ fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Resu
     }
     if !report.dry_run && report.restored.written_bytes > 0 {
         output.say(format!("  written   {}", sizes(report.restored.written_bytes)))?;
-        output.say(format!(
-            "  found     {} in files that were here",
-            sizes(report.found_bytes)
-        ))?;
+        if report.found_bytes > 0 {
+            output.say(format!(
+                "  found     {} in files that were here",
+                sizes(report.found_bytes)
+            ))?;
+        }
         if report.resumed_bytes > 0 {
             output.say(format!(
                 "  resumed   {} that an interrupted pull had left",
