@@ -48,6 +48,10 @@ pub enum DeltaMethod {
     Webr,
     /// Chunks that the content itself delimits were compared with those of what the server had.
     Cdc,
+    /// Checksums that existed already told what was equal in place; the rest was searched by a window.
+    SkyF,
+    /// Checksums that existed already told what was equal in place; the rest was cut into chunks.
+    SkyC,
     /// It was sent as it is.
     Full,
 }
@@ -68,7 +72,7 @@ pub enum Cause {
     Whole(WholeReason),
 }
 
-/// Why a file was sent as it is although it was to be looked for in what the server had.
+/// Why a file was sent as it is although it was to be looked for in what the server had, or why that cost more than it was to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -84,6 +88,8 @@ pub enum Fallback {
     ProofRefused,
     /// Sending it was expected to take no longer than looking for it: a fast link, a busy machine, or a file that changes as a whole.
     CostsLess,
+    /// Nobody had checksums of it, or it was written meanwhile: it was read and summed, and then looked for as planned.
+    NotSummed,
 }
 
 /// How one file was saved.

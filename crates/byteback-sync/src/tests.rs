@@ -10,8 +10,10 @@
 //! | `examining` | whole files that are looked for in what the server has of them |
 //! | `hostile` | answers that no honest server gives |
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
+//! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `restoring` | what a restore does to a target |
+//! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
@@ -21,11 +23,13 @@ mod faults;
 mod hostile;
 mod local_tree;
 mod model;
+mod on_btrfs;
 mod path_list;
 mod pulling;
 mod pushing;
 mod restoring;
 mod rig;
 mod scripted_tree;
+mod sky;
 mod trimming;
 mod unmounted;

@@ -10,6 +10,8 @@
 //! | `rolling` | the server's signature is fetched, the content at the cut rolled over it (rsync) or cut into blocks (fixed-size hashing) |
 //! | `reverse` | the content's signature is sent, the server rolls over what it has (WebR2sync+) |
 //! | `chunked` | the list of the content's chunks is sent, the server compares it with its own (dsync) |
+//! | `sky` | checksums that exist already tell which blocks are equal in place; the rest is searched as in rsync or dsync (SkySync-F, -C) |
+//! | `leaves` | those checksums, and what follows from them |
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
 //! | `found` | makes delta records of what a finder finds |
 //!
@@ -25,9 +27,11 @@
 
 mod chunked;
 mod found;
+mod leaves;
 mod reading;
 mod reverse;
 mod rolling;
+mod sky;
 
 use super::Job;
 use super::content::{Failure, FileStats};
@@ -59,8 +63,8 @@ pub(super) struct Examined<'a> {
 
 /// How examining one file ended.
 pub(super) enum Examination {
-    /// It is in the batch.
-    Sent(FileStats, FindStats),
+    /// It is in the batch; what is to be said about the way there.
+    Sent(FileStats, FindStats, Option<Fallback>),
     /// It cannot be read; the batch is as if it had not been tried.
     Unreadable(ServiceError),
     /// It is to be sent whole; likewise.
@@ -90,7 +94,7 @@ type Finding = Result<(FileStats, FindStats), Stop>;
 
 /// Whether a file is examined if this is how its change is to be found.
 pub(super) fn is_examined_by(method: DeltaMethod) -> bool {
-    Call::of(method).is_some()
+    !Call::of(method).is_empty()
 }
 
 /// Reads a whole file at the cut and adds what the server lacks of it to the batch.
@@ -103,15 +107,18 @@ pub(super) fn send_examined(
 ) -> Result<Examination> {
     // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
     stream.note_once()?;
+    let mut note = None;
     let found = match method {
         DeltaMethod::Rsync => rolling::find(place, file, rolling::Way::Rolling, stream, sums),
         DeltaMethod::Hash => rolling::find(place, file, rolling::Way::Fixed, stream, sums),
         DeltaMethod::Webr => reverse::find(place, file, stream, sums),
         DeltaMethod::Cdc => chunked::find(place, file, stream, sums),
+        DeltaMethod::SkyF => sky::find(place, file, sky::Way::Fixed, &mut note, stream, sums),
+        DeltaMethod::SkyC => sky::find(place, file, sky::Way::Chunked, &mut note, stream, sums),
         DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => Err(Stop::Fallback(Fallback::NoSignature)),
     };
     let ended = match found {
-        Ok((stats, found)) => return Ok(Examination::Sent(stats, found)),
+        Ok((stats, found)) => return Ok(Examination::Sent(stats, found, note)),
         Err(Stop::Failure(Failure::All(error))) => return Err(error),
         Err(Stop::Failure(Failure::File(error))) => Examination::Unreadable(error),
         Err(Stop::Fallback(fallback)) => Examination::Whole(fallback),

@@ -56,6 +56,10 @@ impl Hints for Nothing {
         false
     }
 
+    fn leaves_exist(&mut self) -> bool {
+        false
+    }
+
     fn sent_share(&mut self) -> Option<f64> {
         None
     }
@@ -131,7 +135,7 @@ impl<'a> ContentSender<'a> {
             let examined = send_examined(place, &file, method, stream, &mut sums)?;
             self.answers = job.answers.get();
             match examined {
-                Examination::Sent(stats, found) => {
+                Examination::Sent(stats, found, _) => {
                     return Ok(Ok(SentContent {
                         literal_bytes: stats.literal_bytes,
                         hashed_bytes: found.examined_bytes,

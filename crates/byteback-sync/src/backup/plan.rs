@@ -3,9 +3,11 @@
 //! A plain function of what is known, without reading or asking anybody. Its order, with [`DeltaChoice::Auto`]:
 //!
 //! 1. *The log* knows the ranges: they are sent. It costs nothing to find them, and nothing can cost less to send.
-//! 2. *Block checksums* of our own know most of the file: it is read, and what they do not know is sent. No question to the server.
-//! 3. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a question. The others are there to be asked for.
-//! 4. *Whole*.
+//! 2. *Checksums that exist already*, where anything may have changed and somebody has strong ones of the file: what they prove equal is not read
+//!    (SkySync-F). Long files are summed for that if nobody has any: mostly they did not change.
+//! 3. *Block checksums* of our own know most of the file: it is read, and what they do not know is sent. No question to the server.
+//! 4. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a question. The others are there to be asked for.
+//! 5. *Whole*.
 //!
 //! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is remembered in [`crate::decisions`].
 
@@ -22,6 +24,9 @@ const EXAMINED_LEN_MIN: u64 = 64 * 1024;
 
 /// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the store).
 const EXAMINED_LEN_MAX: u64 = 1 << 40;
+
+/// Files from this length on of which anything may have changed may be summed where they lie, even if nobody has checksums of them yet.
+const SUMMED_LEN_MIN: u64 = 64 << 20;
 
 /// A signature is taken with at most one block for so many bytes of the new content: it then costs at most a quarter of it.
 const BYTES_PER_BLOCK_MIN: u64 = 64;
@@ -41,6 +46,10 @@ pub enum DeltaChoice {
     Webr,
     /// By chunks that the content itself delimits (dsync), whatever the log knows.
     Cdc,
+    /// By checksums that exist already, and a window over the rest (SkySync-F), whatever the log knows.
+    SkyF,
+    /// By checksums that exist already, and chunks of the rest (SkySync-C), whatever the log knows.
+    SkyC,
     /// Not at all: files that changed are sent whole.
     Full,
 }
@@ -67,13 +76,14 @@ pub(super) enum Call {
 }
 
 impl Call {
-    /// The one that a method needs, if it needs one.
-    pub(super) fn of(method: DeltaMethod) -> Option<Self> {
+    /// Those that a method needs.
+    pub(super) fn of(method: DeltaMethod) -> &'static [Self] {
         match method {
-            DeltaMethod::Rsync | DeltaMethod::Hash => Some(Self::Signature),
-            DeltaMethod::Webr => Some(Self::Matches),
-            DeltaMethod::Cdc => Some(Self::Chunks),
-            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => None,
+            DeltaMethod::Rsync | DeltaMethod::Hash | DeltaMethod::SkyF => &[Self::Signature],
+            DeltaMethod::Webr => &[Self::Matches],
+            DeltaMethod::Cdc => &[Self::Chunks],
+            DeltaMethod::SkyC => &[Self::Signature, Self::Chunks],
+            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => &[],
         }
     }
 }
@@ -110,12 +120,11 @@ impl Answers {
 
     /// Whether all is there that a method needs.
     pub(super) fn suffice_for(self, method: DeltaMethod) -> bool {
-        match Call::of(method) {
-            None => true,
-            Some(Call::Signature) => self.signature,
-            Some(Call::Matches) => self.matches,
-            Some(Call::Chunks) => self.chunks,
-        }
+        Call::of(method).iter().all(|call| match call {
+            Call::Signature => self.signature,
+            Call::Matches => self.matches,
+            Call::Chunks => self.chunks,
+        })
     }
 }
 
@@ -140,8 +149,26 @@ pub(super) trait Hints {
     /// Whether the client's own block checksums know most of it.
     fn sums_know_most(&mut self) -> bool;
 
+    /// Whether somebody has strong checksums of it, so that it need not be read for them.
+    fn leaves_exist(&mut self) -> bool;
+
     /// Which share of it was sent when it was saved last.
     fn sent_share(&mut self) -> Option<f64>;
+}
+
+impl Known {
+    /// Why the file is not looked for in what the server has, whichever way, if so.
+    fn limit(&self) -> Option<Fallback> {
+        if self.size_bytes < EXAMINED_LEN_MIN {
+            Some(Fallback::TooShort)
+        } else if self.size_bytes > EXAMINED_LEN_MAX {
+            Some(Fallback::TooLong)
+        } else if self.proof_refused {
+            Some(Fallback::ProofRefused)
+        } else {
+            None
+        }
+    }
 }
 
 /// What is to be done.
@@ -182,6 +209,8 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         DeltaChoice::Hash => Some(DeltaMethod::Hash),
         DeltaChoice::Webr => Some(DeltaMethod::Webr),
         DeltaChoice::Cdc => Some(DeltaMethod::Cdc),
+        DeltaChoice::SkyF => Some(DeltaMethod::SkyF),
+        DeltaChoice::SkyC => Some(DeltaMethod::SkyC),
         DeltaChoice::Full => Some(DeltaMethod::Full),
     };
     let cause = match (known.log, forced) {
@@ -190,21 +219,19 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         (_, Some(_)) => Cause::Asked,
         (LogSays::Ranges, None) => return Some(Plan::new(DeltaMethod::Log, Cause::LogKnew)),
         (LogSays::Rewritten, None) => Cause::Rewritten,
-        (LogSays::Whole(reason), None) if hints.sums_know_most() => {
-            return Some(Plan::new(DeltaMethod::Sums, Cause::Whole(reason)));
+        (LogSays::Whole(reason), None) => {
+            let cause = Cause::Whole(reason);
+            let can_compare = known.limit().is_none() && known.answers.suffice_for(DeltaMethod::SkyF);
+            if can_compare && hints.leaves_exist() {
+                return Some(Plan::new(DeltaMethod::SkyF, cause));
+            }
+            if hints.sums_know_most() {
+                return Some(Plan::new(DeltaMethod::Sums, cause));
+            }
+            cause
         }
-        (LogSays::Whole(reason), None) => Cause::Whole(reason),
     };
-    let limit = if known.size_bytes < EXAMINED_LEN_MIN {
-        Some(Fallback::TooShort)
-    } else if known.size_bytes > EXAMINED_LEN_MAX {
-        Some(Fallback::TooLong)
-    } else if known.proof_refused {
-        Some(Fallback::ProofRefused)
-    } else {
-        None
-    };
-    if let Some(fallback) = limit {
+    if let Some(fallback) = known.limit() {
         return Some(Plan::new(DeltaMethod::Full, cause).fall_back(fallback));
     }
     let plan = Plan::new(forced.unwrap_or_else(|| cheapest_finder(known, hints)), cause);
@@ -217,8 +244,15 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
 
 /// The way to find the change that is expected to cost least, among those that the server can help with; or to send the file as it is.
 fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
-    let finders = [DeltaMethod::Rsync, DeltaMethod::Webr, DeltaMethod::Cdc];
-    let can = |method: &DeltaMethod| known.answers.suffice_for(*method);
+    let finders = [
+        DeltaMethod::Rsync,
+        DeltaMethod::Webr,
+        DeltaMethod::Cdc,
+        DeltaMethod::SkyF,
+    ];
+    // Comparing what lies in place first is for files that mostly did not change.
+    let is_summed = matches!(known.log, LogSays::Whole(_)) && known.size_bytes >= SUMMED_LEN_MIN;
+    let can = |method: &DeltaMethod| known.answers.suffice_for(*method) && (is_summed || *method != DeltaMethod::SkyF);
     let cheapest_at = |changed_share| {
         let file = FileFacts {
             size_bytes: known.size_bytes,

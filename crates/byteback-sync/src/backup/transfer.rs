@@ -20,10 +20,14 @@ use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{Attributes, ByteString, NodeKind, Seq};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, NameChange, NodeChange, ServiceError, TreeService,
+    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NameChange, NodeChange, ServiceError,
+    TreeService,
 };
 use byteback_oplog::{NodeId, WholeReason};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// How sending a file ended, and what is to be said about it.
+type Sending = (FileOutcome, Option<Fallback>);
 
 /// How many nodes' attributes are asked for at once.
 const ATTRIBUTES_PER_CALL: usize = 512;
@@ -194,6 +198,12 @@ struct OfFile<'t, 'a, 'scope, 'env> {
 impl Hints for OfFile<'_, '_, '_, '_> {
     fn sums_know_most(&mut self) -> bool {
         self.transfer.sums.knows_most(self.node, self.size_bytes)
+    }
+
+    fn leaves_exist(&mut self) -> bool {
+        // If it cannot be told, the file is read one way or another, and that will say so.
+        let offer = self.transfer.job.tree.leaf_offer(self.transfer.cut.cut, self.node);
+        offer.is_ok_and(|offer| offer.source != LeafSource::Read)
     }
 
     fn sent_share(&mut self) -> Option<f64> {
@@ -417,7 +427,10 @@ impl Transfer<'_, '_, '_> {
         if is_examined_by(planned.method) {
             let file = Examined { node, id, attributes };
             match self.examined(&file, planned.method)? {
-                Ok(sent) => outcome = Some(sent),
+                Ok((sent, note)) => {
+                    outcome = Some(sent);
+                    planned.fallback = note;
+                }
                 Err(fallback) => planned = planned.fall_back(fallback),
             }
         }
@@ -465,7 +478,7 @@ impl Transfer<'_, '_, '_> {
     }
 
     /// Sends what the server lacks of a file; why not, if the file is to be sent whole after all.
-    fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<FileOutcome, Fallback>> {
+    fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<Sending, Fallback>> {
         let Some(base_seq) = self.base_seq else {
             return Ok(Err(Fallback::NoSignature));
         };
@@ -475,13 +488,13 @@ impl Transfer<'_, '_, '_> {
             base_seq,
         };
         match send_examined(place, file, method, &mut self.stream, &mut self.sums)? {
-            Examination::Sent(stats, found) => {
+            Examination::Sent(stats, found, note) => {
                 self.report.examined_files += 1;
                 self.report.hashed_bytes += found.examined_bytes;
                 self.report.found_bytes += found.copied_bytes;
-                Ok(Ok(FileOutcome::Sent(stats)))
+                Ok(Ok((FileOutcome::Sent(stats), note)))
             }
-            Examination::Unreadable(error) => Ok(Ok(FileOutcome::Unreadable(error))),
+            Examination::Unreadable(error) => Ok(Ok((FileOutcome::Unreadable(error), None))),
             Examination::Whole(fallback) => Ok(Err(fallback)),
         }
     }

@@ -165,6 +165,8 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         DeltaMethod::Full => 5,
         DeltaMethod::Webr => 6,
         DeltaMethod::Cdc => 7,
+        DeltaMethod::SkyF => 8,
+        DeltaMethod::SkyC => 9,
     };
     let fallback = match decision.fallback {
         None => 0,
@@ -174,6 +176,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Some(Fallback::TooScattered) => 4,
         Some(Fallback::ProofRefused) => 5,
         Some(Fallback::CostsLess) => 6,
+        Some(Fallback::NotSummed) => 7,
     };
     out.extend_from_slice(&[method, cause, whole, fallback]);
     for number in [
@@ -211,6 +214,8 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             5 => DeltaMethod::Full,
             6 => DeltaMethod::Webr,
             7 => DeltaMethod::Cdc,
+            8 => DeltaMethod::SkyF,
+            9 => DeltaMethod::SkyC,
             _ => return None,
         },
         cause: match cause {
@@ -229,6 +234,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             4 => Some(Fallback::TooScattered),
             5 => Some(Fallback::ProofRefused),
             6 => Some(Fallback::CostsLess),
+            7 => Some(Fallback::NotSummed),
             _ => return None,
         },
         size_bytes,

@@ -26,6 +26,8 @@ fn every_snapshot_of_a_changing_tree_comes_back() {
             DeltaChoice::Rsync,
             DeltaChoice::Hash,
             DeltaChoice::Full,
+            DeltaChoice::SkyF,
+            DeltaChoice::SkyC,
         ];
         for _ in 0..8 {
             let times = 1 + random.below(40);
@@ -33,7 +35,7 @@ fn every_snapshot_of_a_changing_tree_comes_back() {
             // From one delta and one part for all to many of each for one file.
             rig.options.part_len_bytes = [4 * 1024, 16 * 1024, 1 << 24][random.below(3) as usize];
             rig.options.force_full = random.below(8) == 0;
-            rig.options.delta = ways[random.below(6) as usize];
+            rig.options.delta = ways[random.below(ways.len() as u64) as usize];
             let report = rig.backup().unwrap();
             assert!(report.is_complete());
             if round % 2 == 0 {

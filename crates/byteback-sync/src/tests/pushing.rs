@@ -90,9 +90,15 @@ fn mtime_ns(path: &Path) -> i64 {
 #[test]
 fn random_trees_pushed_changed_and_pushed_again_are_at_the_server_as_they_are_here() {
     let seed = seed(0x9054);
-    for (round, delta) in [DeltaChoice::Auto, DeltaChoice::Hash, DeltaChoice::Full]
-        .into_iter()
-        .enumerate()
+    for (round, delta) in [
+        DeltaChoice::Auto,
+        DeltaChoice::Hash,
+        DeltaChoice::SkyF,
+        DeltaChoice::SkyC,
+        DeltaChoice::Full,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let mut random = SplitMix64::new(seed + round as u64);
         let mut push = Push::new(seed);

@@ -2,13 +2,14 @@
 //! that it is right by its simplicity.
 
 mod content;
+mod leaves;
 mod picture;
 
 use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, HELD_BLOCK_BYTES, NameChange, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError,
-    TreeService, TreeStatus,
+    FinishReport, HELD_BLOCK_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NodeChange, NodeNames,
+    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::SplitMix64;
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+pub(super) use leaves::Leaves;
 pub(super) use picture::{Picture, assert_restored};
 
 /// Nodes and names of one page of changes.
@@ -109,6 +111,8 @@ pub(super) struct State {
     /// Nodes whose attributes cannot be read.
     pub(super) nameless: BTreeSet<NodeId>,
     read_bytes: u64,
+    /// What is told of leaves.
+    pub(super) leaves: Leaves,
 }
 
 pub(super) struct ScriptedTree {
@@ -155,6 +159,7 @@ impl ScriptedTree {
                 next_cut: 1,
                 failing: BTreeMap::new(),
                 nameless: BTreeSet::new(),
+                leaves: Leaves::default(),
                 read_bytes: 0,
             }),
             chunk_len: AtomicUsize::new(1500),
@@ -735,6 +740,36 @@ impl TreeService for ScriptedTree {
         self.pieces(cut, node, ranges, sink)
     }
 
+    fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
+        let state = self.lock();
+        let _ = state.cuts[&cut.0]
+            .picture
+            .nodes
+            .get(&node)
+            .ok_or_else(leaves::no_file)?;
+        state.leaves.offer()
+    }
+
+    fn leaf_sums(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        request: LeafRequest,
+        sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
+    ) -> Result<LeavesTold> {
+        let (leaves, file, is_failing) = {
+            let state = self.lock();
+            let file = state.cuts[&cut.0].picture.nodes[&node].clone();
+            (state.leaves, file, state.failing.contains_key(&node))
+        };
+        let told = leaves.tell(&file.content, request, sink)?;
+        self.lock().read_bytes += told.read_bytes;
+        match is_failing {
+            true => Err(leaves::no_file()),
+            false => Ok(told),
+        }
+    }
+
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {
         let state = self.lock();
         Ok(state.cuts[&cut.0].picture.path_of(node).map(ByteString::from))
@@ -850,6 +885,7 @@ impl State {
             next_cut: self.next_cut,
             failing: self.failing.clone(),
             nameless: self.nameless.clone(),
+            leaves: self.leaves,
             read_bytes: 0,
         }
     }

@@ -62,6 +62,10 @@ pub(super) enum Delta {
     Webr,
     /// Compare chunks that the content itself delimits with those of what the server has
     Cdc,
+    /// Compare checksums that the file system or an earlier backup has; search what differs for blocks that the server has
+    SkyF,
+    /// The same; what differs is cut into chunks, which are compared with those of what the server has
+    SkyC,
     /// Send files that changed as they are
     Full,
 }
@@ -74,6 +78,8 @@ impl From<Delta> for DeltaChoice {
             Delta::Hash => Self::Hash,
             Delta::Webr => Self::Webr,
             Delta::Cdc => Self::Cdc,
+            Delta::SkyF => Self::SkyF,
+            Delta::SkyC => Self::SkyC,
             Delta::Full => Self::Full,
         }
     }

@@ -105,9 +105,10 @@ fn print(file: &str, decided: &Decided, settings: &Settings) -> Result<()> {
     output.line(format!("  how      {}", how(decision.method)))?;
     output.line(format!("  why      {}", because(decision)))?;
     output.line(format!("  changed  {} at most", size(decision.changed_bytes)))?;
-    let hashed = match decision.hashed_bytes {
-        0 => "nothing".to_owned(),
-        bytes => format!("{}; the server had {}", size(bytes), size(decision.found_bytes)),
+    let hashed = match (decision.hashed_bytes, decision.found_bytes) {
+        (0, 0) => "nothing".to_owned(),
+        (0, found) => format!("nothing; the server had {}", size(found)),
+        (bytes, _) => format!("{}; the server had {}", size(bytes), size(decision.found_bytes)),
     };
     output.line(format!("  hashed   {hashed}"))?;
     output.line(format!(
@@ -125,6 +126,12 @@ fn how(method: DeltaMethod) -> &'static str {
         DeltaMethod::Webr => "the server looked for the file's blocks in what it had (WebR2sync+)",
         DeltaMethod::Cdc => {
             "the file was cut into chunks by its content, which were compared with those of what the server had"
+        }
+        DeltaMethod::SkyF => {
+            "checksums that existed already told which blocks are the server's; the rest was read and searched (SkySync-F)"
+        }
+        DeltaMethod::SkyC => {
+            "checksums that existed already told which blocks are the server's; the rest was read and cut into chunks (SkySync-C)"
         }
         DeltaMethod::Full => "the whole file was sent",
     }
@@ -152,6 +159,7 @@ fn because(decision: &Decision) -> String {
         Some(Fallback::TooScattered) => "it consisted of too many pieces",
         Some(Fallback::ProofRefused) => "the server refused what its own checksums had led to",
         Some(Fallback::CostsLess) => "sending it was expected to take no longer than looking for it",
+        Some(Fallback::NotSummed) => "nobody had strong checksums of it: it was read once to sum it",
     };
     format!("{cause}, and {fallback}")
 }

@@ -45,6 +45,9 @@ fn each_way_is_told_with_its_reason() {
         ("webr", "the server looked for the file's blocks", 3000),
         // Chunks have up to 12 KiB.
         ("cdc", "cut into chunks by its content", 1000 + 3 * 12 * 1024),
+        // Blocks are made of 4 KiB.
+        ("sky-f", "(SkySync-F)", 1000 + 2 * 4096),
+        ("sky-c", "(SkySync-C)", 1000 + 3 * 12 * 1024),
         ("full", "the whole file", 300_000),
     ] {
         write();
@@ -55,7 +58,7 @@ fn each_way_is_told_with_its_reason() {
             .says(how)
             .says("that was asked for (--delta)");
         let decision = world.run(&["explain", "--json", name]).fine().line("decision");
-        assert_eq!(decision["method"], delta);
+        assert_eq!(decision["method"], delta.replace('-', "_"));
         assert_eq!(decision["changed_bytes"], 1000);
         let literal_bytes = decision["literal_bytes"].as_u64().unwrap();
         assert!((1000..=literal_max).contains(&literal_bytes), "{decision}");

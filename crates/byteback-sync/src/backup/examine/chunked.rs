@@ -7,7 +7,7 @@
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
-use super::found::FoundFile;
+use super::found::{FoundFile, Proof};
 use super::reading::{Hold, read_ranges, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, disorder};
 use crate::decisions::Fallback;
@@ -56,7 +56,7 @@ pub(super) fn find(
     let (found_file, mut found) = finder.finish()?;
     found.examined_bytes = content.data_bytes;
     // Also without copies: what is sent is the second reading.
-    let stats = found_file.finish(content.digest, true)?;
+    let stats = found_file.finish(Proof::bytes(content.digest), true)?;
     content.end(sums);
     Ok((stats, found))
 }

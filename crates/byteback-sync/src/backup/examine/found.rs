@@ -12,6 +12,7 @@ use crate::decisions::Fallback;
 use byteback_api::batch::{ContentBase, ProofRecord};
 use byteback_api::{Attributes, Digest, FileId};
 use byteback_delta::find::ExtentSink;
+use byteback_delta::leaves::LeafKind;
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 
@@ -26,6 +27,27 @@ enum Found {
     /// From the literals, after so many others.
     Literal(u64),
     Zero,
+}
+
+/// What proves a content that was put together at the server.
+#[derive(Clone, Copy)]
+pub(super) struct Proof {
+    digest: Digest,
+    /// Of which leaves it is; `None`: of the bytes.
+    sums: Option<LeafKind>,
+}
+
+impl Proof {
+    /// The digest of all bytes.
+    pub(super) fn bytes(digest: Digest) -> Self {
+        Self { digest, sums: None }
+    }
+
+    /// The digest of all leaves of this kind.
+    pub(super) fn leaves(digest: Digest, kind: LeafKind) -> Self {
+        let sums = Some(kind);
+        Self { digest, sums }
+    }
 }
 
 /// Takes what is found and makes delta records of it.
@@ -104,7 +126,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     }
 
     /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes that were not read together with the digest.
-    pub(super) fn finish(mut self, digest: Digest, needs_proof: bool) -> Result<FileStats, Stop> {
+    pub(super) fn finish(mut self, proof: Proof, needs_proof: bool) -> Result<FileStats, Stop> {
         if self.appended > 0 {
             self.append()?;
         }
@@ -115,7 +137,8 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             .deltas
             .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
         if needs_proof {
-            self.stream.proof(&ProofRecord { id, digest, sums: None })?;
+            let Proof { digest, sums } = proof;
+            self.stream.proof(&ProofRecord { id, digest, sums })?;
             stats.is_proven = true;
         }
         Ok(stats)

@@ -5,7 +5,7 @@
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
-use super::found::FoundFile;
+use super::found::{FoundFile, Proof};
 use super::reading::{Hold, read_ranges, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, disorder};
 use crate::decisions::Fallback;
@@ -61,7 +61,7 @@ pub(super) fn find(
     let (found_file, mut found) = matched.finish().map_err(into_stop)?;
     found.examined_bytes = content.data_bytes;
     // Also without copies: what is sent is the second reading.
-    let stats = found_file.finish(content.digest, true)?;
+    let stats = found_file.finish(Proof::bytes(content.digest), true)?;
     content.end(sums);
     Ok((stats, found))
 }

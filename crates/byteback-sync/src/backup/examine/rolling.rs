@@ -2,7 +2,7 @@
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
-use super::found::FoundFile;
+use super::found::{FoundFile, Proof};
 use super::reading::{Hold, read_whole};
 use super::{Call, Examined, Finding, Place, Stop, blocks_max};
 use crate::decisions::Fallback;
@@ -49,7 +49,7 @@ pub(super) fn find(
         Piece::Data { bytes, .. } => finder.push(bytes),
     })?;
     let (found_file, found) = finder.finish()?;
-    let stats = found_file.finish(content.digest, found.copied_bytes > 0)?;
+    let stats = found_file.finish(Proof::bytes(content.digest), found.copied_bytes > 0)?;
     content.end(sums);
     Ok((stats, found))
 }

@@ -140,6 +140,19 @@ impl Estimate {
                 signature,
                 block_len,
             ),
+            // The tree's process reads and sums; the proof follows from what the server sums for the signature.
+            DeltaMethod::SkyF => asked(
+                size * (READ + HASH) + changed * (READ + ROLL),
+                size * (READ + HASH),
+                signature,
+                block_len,
+            ),
+            DeltaMethod::SkyC => asked(
+                size * (READ + HASH) + 2.0 * changed * (READ + CUT),
+                size * (2.0 * READ + CUT + HASH),
+                signature + chunks * file.changed_share.clamp(0.0, 1.0),
+                CHUNK_LEN,
+            ),
             DeltaMethod::Cdc => asked(
                 size * (READ + CUT + HASH) + changed * READ,
                 size * (2.0 * READ + CUT + 2.0 * HASH),

@@ -16,12 +16,17 @@ fn known(log: LogSays) -> Known {
 #[derive(Clone, Default)]
 struct Told {
     sums_know_most: Option<bool>,
+    leaves_exist: Option<bool>,
     sent_share: Option<f64>,
 }
 
 impl Hints for Told {
     fn sums_know_most(&mut self) -> bool {
         self.sums_know_most.expect("the block checksums need not be asked")
+    }
+
+    fn leaves_exist(&mut self) -> bool {
+        self.leaves_exist.expect("the tree need not be asked")
     }
 
     fn sent_share(&mut self) -> Option<f64> {
@@ -51,11 +56,26 @@ fn what_costs_least_is_chosen() {
         Some((DeltaMethod::Rsync, Cause::Rewritten, None))
     );
     let cause = Cause::Whole(WholeReason::Untracked);
-    for (sums_know, method) in [(true, DeltaMethod::Sums), (false, DeltaMethod::Rsync)] {
+    for (leaves_exist, sums_know_most, size_bytes, method) in [
+        (true, None, 1 << 20, DeltaMethod::SkyF),
+        (false, Some(true), 1 << 20, DeltaMethod::Sums),
+        (false, Some(false), 1 << 20, DeltaMethod::Rsync),
+        (false, Some(true), 1 << 30, DeltaMethod::Sums),
+        // Over a fast link what is read and summed counts most.
+        (false, Some(false), 1 << 30, DeltaMethod::SkyF),
+    ] {
+        let mut of_size = Known {
+            size_bytes,
+            ..known(untracked)
+        };
+        if size_bytes >= SUMMED_LEN_MIN {
+            of_size.conditions.link_bytes_per_s = 1_250_000_000;
+        }
         let planned = plan(
-            &known(untracked),
+            &of_size,
             &mut Told {
-                sums_know_most: Some(sums_know),
+                sums_know_most,
+                leaves_exist: Some(leaves_exist),
                 ..little.clone()
             },
         )
@@ -81,6 +101,8 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
             (DeltaChoice::Hash, DeltaMethod::Hash),
             (DeltaChoice::Webr, DeltaMethod::Webr),
             (DeltaChoice::Cdc, DeltaMethod::Cdc),
+            (DeltaChoice::SkyF, DeltaMethod::SkyF),
+            (DeltaChoice::SkyC, DeltaMethod::SkyC),
             (DeltaChoice::Full, DeltaMethod::Full),
         ] {
             let asked = Known { choice, ..known(log) };
@@ -151,15 +173,17 @@ fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
 #[test]
 fn a_call_that_a_server_has_not_ends_what_needs_it_and_nothing_else() {
     let methods = [
-        (DeltaChoice::Rsync, Call::Signature),
-        (DeltaChoice::Hash, Call::Signature),
-        (DeltaChoice::Webr, Call::Matches),
-        (DeltaChoice::Cdc, Call::Chunks),
+        (DeltaChoice::Rsync, &[Call::Signature][..]),
+        (DeltaChoice::Hash, &[Call::Signature]),
+        (DeltaChoice::Webr, &[Call::Matches]),
+        (DeltaChoice::Cdc, &[Call::Chunks]),
+        (DeltaChoice::SkyF, &[Call::Signature]),
+        (DeltaChoice::SkyC, &[Call::Signature, Call::Chunks]),
     ];
     for lacking in [Call::Signature, Call::Matches, Call::Chunks] {
         let mut answers = Answers::ALL;
         answers.end_of(lacking);
-        for (choice, call) in methods {
+        for (choice, calls) in methods {
             let asked = Known {
                 choice,
                 answers,
@@ -168,7 +192,7 @@ fn a_call_that_a_server_has_not_ends_what_needs_it_and_nothing_else() {
             let fallback = plan(&asked, &mut unasked()).unwrap().fallback;
             assert_eq!(
                 fallback,
-                (call == lacking).then_some(Fallback::NoSignature),
+                calls.contains(&lacking).then_some(Fallback::NoSignature),
                 "{choice:?}"
             );
         }

@@ -1,11 +1,13 @@
 use super::*;
 
-const ALL: [DeltaMethod; 5] = [
+const ALL: [DeltaMethod; 7] = [
     DeltaMethod::Full,
     DeltaMethod::Rsync,
     DeltaMethod::Hash,
     DeltaMethod::Webr,
     DeltaMethod::Cdc,
+    DeltaMethod::SkyF,
+    DeltaMethod::SkyC,
 ];
 const WAYS: [DeltaMethod; 4] = [
     DeltaMethod::Full,

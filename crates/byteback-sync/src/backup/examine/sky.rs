@@ -1,0 +1,260 @@
+//! SkySync (sections 3.2 and 3.3): by checksums that exist already, so that what did not change need not be read.
+//!
+//! 1. The tree says which strong checksums of the file's leaves it has ([`byteback_control::TreeService::leaf_offer`]); the server is asked for a
+//!    signature of that kind, with CRC-32Cs as weak checksums.
+//! 2. One pass over the tree's leaves makes the same of the new content, and the digest that proves the whole ([`super::leaves`]).
+//! 3. Blocks that are equal in place are copies. *SkySync-F* reads the rest and moves a window over it ([`find_sky`]). *SkySync-C* reads
+//!    the rest with what is around it, cuts it into chunks, and lets the server look for these among its own.
+//!
+//! So where strong checksums exist at both ends, an unmodified file is not read at all, and of a modified one what differs. Where none do, the
+//! tree's process reads the file once and sums it; still nothing is moved over what is equal in place, and no byte of that passes the
+//! socket.
+//!
+//! *Proof.* By the digest of leaves: what the tree told is believed, as what it reads is; that the server has the same is compared before
+//! the batch counts. The client's own block checksums of the file are given up, as not all of it was read.
+
+use super::super::content::len_u64;
+use super::super::part_stream::PartStream;
+use super::super::trim::BlockSums;
+use super::found::{FoundFile, Proof};
+use super::leaves::{CutContent, Offer, know, offer};
+use super::reading::{Hold, read_ranges};
+use super::{Call, Examined, Finding, Place, Stop, blocks_max, disorder};
+use crate::decisions::Fallback;
+use byteback_control::{LeafSource, Piece};
+use byteback_delta::chunks::{ChunkList, ChunkParams, MatchAnswer, list_chunks, list_chunks_with_crcs, with_slack};
+use byteback_delta::crc::{CrcKind, CrcList, RangeCrcs};
+use byteback_delta::find::{
+    Aligned, ChunkFinder, ExtentSink, FindStats, Known, SkyError, StrongOf, SumList, Verdict, find_sky,
+};
+use byteback_delta::signature::{Signature, SignatureRequest};
+use byteback_delta::strong::StrongKind;
+use byteback_delta::weak::WeakKind;
+use byteback_extents::{ByteRange, ExtentSet};
+
+/// How what is not equal in place is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By a window that moves over it.
+    Fixed,
+    /// By its chunks.
+    Chunked,
+}
+
+/// `note`: what is to be said about it.
+pub(super) fn find(
+    place: Place<'_>,
+    file: &Examined<'_>,
+    way: Way,
+    note: &mut Option<Fallback>,
+    stream: &mut PartStream<'_, '_>,
+    sums: &mut BlockSums<'_>,
+) -> Finding {
+    let len = file.attributes.size;
+    let offer = offer(place, file)?;
+    let signature = signature(place, len, file, offer)?;
+    let known = know(place, file, signature.params(), offer, way == Way::Chunked)?;
+    if known.told.source == LeafSource::Read {
+        *note = Some(Fallback::NotSummed);
+    }
+    sums.forget(file.node);
+    let content = CutContent::new(place, file, &known.holes);
+    let sink = WithHoles {
+        holes: &known.holes,
+        sink: FoundFile::new(file, signature.content_len_bytes(), stream),
+    };
+    let (found_file, mut found) = match way {
+        Way::Fixed => {
+            let found = find_sky(&signature, known.sums.finish(), &content, len, sink);
+            found.map_err(|error| into_stop(error, &content))?
+        }
+        Way::Chunked => find_chunks(place, file, &signature, known.sums.finish(), known.crcs, &content, sink)?,
+    };
+    found.examined_bytes += known.told.read_bytes;
+    let proof = Proof::leaves(known.digest, offer.kind());
+    // Also without copies: what is sent was not read when the digest was made.
+    let stats = found_file.sink.finish(proof, true)?;
+    Ok((stats, found))
+}
+
+/// Holes that are known stay holes, also where the base has zeros in the same place.
+struct WithHoles<'h, S> {
+    /// Those that no extent has come to yet, ascending.
+    holes: &'h [ByteRange],
+    sink: S,
+}
+
+impl<S: ExtentSink> ExtentSink for WithHoles<'_, S> {
+    type Error = S::Error;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), S::Error> {
+        self.sink.literal(offset, bytes)
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), S::Error> {
+        let mut at = range.start();
+        while let Some((hole, later)) = self.holes.split_first() {
+            if hole.start() >= range.end() {
+                break;
+            }
+            if let Some(hole) = ByteRange::new(hole.start().max(at), hole.end().min(range.end())) {
+                if let Some(before) = ByteRange::new(at, hole.start()) {
+                    self.sink.copy(before, base_offset + (at - range.start()))?;
+                }
+                self.sink.zero(hole)?;
+                at = hole.end();
+            }
+            if hole.end() > range.end() {
+                break;
+            }
+            self.holes = later;
+        }
+        match ByteRange::new(at, range.end()) {
+            Some(rest) => self.sink.copy(rest, base_offset + (at - range.start())),
+            None => Ok(()),
+        }
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), S::Error> {
+        self.sink.zero(range)
+    }
+}
+
+/// The server's signature of what it has, which follows from leaves as they are offered.
+fn signature(place: Place<'_>, len: u64, file: &Examined<'_>, offer: Offer) -> Result<Signature, Stop> {
+    let job = place.job;
+    let strong = StrongKind::Tree(offer.kind());
+    let request = SignatureRequest {
+        weak: vec![WeakKind::Crc32c],
+        strong: vec![strong],
+        ..SignatureRequest::default()
+    };
+    let signature = job
+        .server
+        .signature(job.folder, file.id, place.base_seq, &request, blocks_max(len));
+    let signature = place.answered(Call::Signature, signature)?;
+    let params = signature.params();
+    let fits = params.weak == WeakKind::Crc32c && params.strong == strong;
+    match fits && signature.content_len_bytes() > 0 {
+        true => Ok(signature),
+        false => Err(Stop::Fallback(Fallback::NoSignature)),
+    }
+}
+
+fn into_stop(error: SkyError<Stop>, content: &CutContent<'_>) -> Stop {
+    match error {
+        SkyError::Sink(stop) => stop,
+        SkyError::Read { .. } => content
+            .stop()
+            .unwrap_or_else(|| disorder("more was read than there is")),
+        SkyError::WeakKind => Stop::Fallback(Fallback::NoSignature),
+    }
+}
+
+/// What lies in the same place of the base, as strong checksums prove.
+fn equal_in_place(signature: &Signature, strong: Option<SumList>) -> ExtentSet {
+    let compared = StrongOf::new(signature).zip(strong);
+    let compared = compared.and_then(|(base, new)| Aligned::new(base, new).ok());
+    let equal = compared.into_iter().flatten();
+    let equal = equal.filter(|(_, verdict)| *verdict == Verdict::Equal);
+    equal.map(|(range, _)| range).collect()
+}
+
+/// SkySync-C: what is not equal in place, by its chunks.
+fn find_chunks<S: ExtentSink<Error = Stop>, C>(
+    place: Place<'_>,
+    file: &Examined<'_>,
+    signature: &Signature,
+    known: Known<C, SumList>,
+    crcs: Option<CrcList>,
+    content: &CutContent<'_>,
+    mut sink: S,
+) -> Result<(S, FindStats), Stop> {
+    let (job, len) = (place.job, file.attributes.size);
+    let Some(all) = ByteRange::new(0, len) else {
+        return Ok((sink, FindStats::default()));
+    };
+    let equal = equal_in_place(signature, known.strong);
+    let mut differs: ExtentSet = [all].into_iter().collect();
+    differs.subtract(&equal);
+    if differs.is_empty() {
+        sink.copy(all, 0)?;
+        let found = FindStats {
+            copied_bytes: len,
+            unread_bytes: len,
+            ..FindStats::default()
+        };
+        return Ok((sink, found));
+    }
+    let params = ChunkParams::for_content(len);
+    let look_at = with_slack(&differs, params, len);
+    let listed = match crcs {
+        Some(crcs) => list_chunks_with_crcs(content, Some(&look_at), params, &mut RangeCrcs::new(crcs)),
+        None => list_chunks(content, Some(&look_at), params, CrcKind::Crc32c),
+    };
+    let (list, _) = listed.map_err(|_| content.stop().unwrap_or(Stop::Fallback(Fallback::TooScattered)))?;
+    let answer = job.server.chunks(job.folder, file.id, place.base_seq, &list, true);
+    let answer = place.answered(Call::Chunks, answer)?;
+    if answer.base_len_bytes() != signature.content_len_bytes() {
+        return Err(Stop::Fallback(Fallback::NoSignature));
+    }
+    // Around what differs, chunks decide, which may reach into it; what is in none of them that was found is still equal in place.
+    let mut known = equal;
+    found_ranges(&list, &answer).for_each(|range| known.remove(range));
+    let mut needed: ExtentSet = answer.needed(&list).collect();
+    needed.subtract(&known);
+    let mut walk = Walk {
+        known: &known,
+        finder: ChunkFinder::new(&list, &answer, sink),
+    };
+    let mut read_bytes = 0;
+    read_ranges(place, file.node, Hold::Still, needed.iter(), &mut |piece| match piece {
+        Piece::Hole(range) => {
+            walk.pass_to(range.start())?;
+            walk.finder.push_hole(range.len_bytes())
+        }
+        Piece::Data { offset, bytes } => {
+            walk.pass_to(offset)?;
+            read_bytes += len_u64(bytes.len());
+            walk.finder.push(bytes)
+        }
+    })?;
+    walk.pass_to(len)?;
+    let (sink, mut found) = walk.finder.finish()?;
+    found.examined_bytes = content.read_bytes() + read_bytes;
+    found.read_bytes = found.examined_bytes;
+    Ok((sink, found))
+}
+
+/// The ranges of the content that lie in chunks which the server has.
+fn found_ranges<'a>(list: &'a ChunkList, answer: &'a MatchAnswer) -> impl Iterator<Item = ByteRange> + 'a {
+    answer.segments().iter().filter_map(|segment| {
+        let first = list.get(segment.first_chunk)?;
+        let last = list.get(segment.first_chunk.checked_add(segment.chunks)?.checked_sub(1)?)?;
+        ByteRange::new(first.range.start(), last.range.end())
+    })
+}
+
+/// The content beside the answer to its list, with what is equal in place between.
+struct Walk<'a, S> {
+    known: &'a ExtentSet,
+    finder: ChunkFinder<'a, S>,
+}
+
+impl<S: ExtentSink<Error = Stop>> Walk<'_, S> {
+    /// Takes what needs no bytes, up to those that come next.
+    fn pass_to(&mut self, offset: u64) -> Result<(), Stop> {
+        while let Some(left) = ByteRange::new(self.finder.position(), offset) {
+            let known = self.known.iter_within(left).next();
+            match known.filter(|known| known.start() == left.start()) {
+                Some(known) => self.finder.push_known(known.len_bytes(), known.start())?,
+                None if self.finder.pass_unproven()? > 0 => {}
+                None => {
+                    let expected = left.start();
+                    return Err(disorder(&format!("bytes at {offset}, expected at {expected}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}

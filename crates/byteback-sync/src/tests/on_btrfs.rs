@@ -1,0 +1,219 @@
+//! SkySync on a real btrfs in an image file, with a real daemon and programs at work: what is saved is the tree at the cut.
+
+use super::rig::{Rig, seed};
+use crate::decisions::{DeltaMethod, last_decision};
+use crate::{DeltaChoice, RestoreOptions, Silent, SnapshotSpec};
+use btrfs_disk::Disk;
+use byteback_control::{Client, CutRequest, Outcome, TreeService};
+use byteback_daemon::{Daemon, DaemonOptions, Service, StateFolder, TrackedTree};
+use byteback_host::random::{SplitMix64, noise};
+use byteback_mount::{Mount, MountOptions, Unmount};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+#[path = "../../../byteback-checksums/tests/btrfs/disk.rs"]
+#[allow(dead_code, reason = "it is for other tests, too")]
+mod btrfs_disk;
+
+const FILES: usize = 10;
+const FILE_LEN: usize = 1_200_000;
+
+/// A folder that a daemon of this process has mounted.
+struct Mounted {
+    state: StateFolder,
+    mount: Arc<Mount>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Mounted {
+    fn new(dir: &Path, state: &Path) -> Self {
+        let state = StateFolder::of(dir, state).unwrap();
+        let tree = TrackedTree::open(state.clone(), &mut |_| {}).unwrap();
+        let daemon = Daemon::start(tree, &DaemonOptions::new(MountOptions::new(dir.to_owned()))).unwrap();
+        let mount = Arc::clone(daemon.mount());
+        let running = Some(std::thread::spawn(move || daemon.run().unwrap()));
+        Self { state, mount, running }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.state.socket()).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for _ in 0..200 {
+            if self.mount.unmount(Unmount::IfIdle).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if self.mount.unmount(Unmount::IfIdle).is_err() {
+            let _ = self.mount.unmount(Unmount::Detach);
+        }
+        let _ = self.running.take().map(JoinHandle::join);
+    }
+}
+
+/// Operation `number` on the files: which one, from where on, what.
+fn operation(seed: u64, number: u64) -> (usize, usize, Vec<u8>) {
+    let mut random = SplitMix64::new(seed ^ (number << 20));
+    // The last ones are never written.
+    let file = random.below(FILES as u64 / 2) as usize;
+    let len = 1 + random.below(20_000) as usize;
+    let at = 4096 + random.below((FILE_LEN - 4096 - len) as u64) as usize;
+    (file, at, noise(random.next_u64(), len))
+}
+
+fn name(file: usize) -> String {
+    format!("file{file}")
+}
+
+/// What the files are after so many operations. The first bytes of the first one say how many there were, or one less.
+fn after(seed: u64, number: u64, count: u64) -> Vec<Vec<u8>> {
+    let mut files: Vec<Vec<u8>> = (0..FILES).map(|file| noise(file as u64, FILE_LEN)).collect();
+    for number in 1..=number {
+        let (file, at, bytes) = operation(seed, number);
+        files[file][at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    files[0][..8].copy_from_slice(&count.to_le_bytes());
+    files
+}
+
+#[test]
+fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
+    let seed = seed(31);
+    for (checksum, choice) in [("sha256", DeltaChoice::SkyF), ("blake2", DeltaChoice::SkyC)] {
+        let Some(disk) = Disk::new(checksum, 256, "") else {
+            return;
+        };
+        let mut rig = Rig::new(seed);
+        rig.options.part_len_bytes = 1 << 20;
+        rig.options.delta = choice;
+        let dir = disk.path().join("tree");
+        fs::create_dir(&dir).unwrap();
+        for (file, content) in after(seed, 0, 0).into_iter().enumerate() {
+            fs::write(dir.join(name(file)), content).unwrap();
+        }
+        let mounted = Mounted::new(&dir, &rig.temp.path().join("state"));
+        let backup = || crate::backup(&mounted.client(), &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+        backup();
+        let is_over = AtomicBool::new(false);
+        let (mut last, mut told) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let open = |file| fs::File::options().write(true).open(dir.join(name(file))).unwrap();
+                let files: Vec<fs::File> = (0..FILES).map(open).collect();
+                for number in 1.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (file, at, bytes) = operation(seed, number);
+                    files[file].write_all_at(&bytes, at as u64).unwrap();
+                    files[0].write_all_at(&number.to_le_bytes(), 0).unwrap();
+                    // The others are touched, so that backups look at them: nothing else changes.
+                    let other = FILES / 2 + (number as usize % (FILES / 2));
+                    files[other].write_all_at(&noise(other as u64, 100), 0).unwrap();
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+            for round in 0..4 {
+                std::thread::sleep(Duration::from_millis(150));
+                let report = backup();
+                assert!(report.is_complete(), "seed {seed}: {:?}", report.unsaved);
+                let restored = tempfile::tempdir_in(rig.temp.path()).unwrap();
+                let options = RestoreOptions::default();
+                rig.restore(SnapshotSpec::default(), restored.path(), &options, &Silent)
+                    .unwrap();
+                let read = |file| fs::read(restored.path().join(name(file))).unwrap();
+                let files: Vec<Vec<u8>> = (0..FILES).map(read).collect();
+                let count = u64::from_le_bytes(*files[0].first_chunk().unwrap());
+                assert!(count >= last, "seed {seed}, round {round}");
+                last = count;
+                let is_moment = [count, count + 1]
+                    .into_iter()
+                    .any(|number| files == after(seed, number, count));
+                assert!(
+                    is_moment,
+                    "seed {seed}, round {round}: no moment of the tree around operation {count}"
+                );
+                told += report.examined_files;
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(last > 5 && told > 4, "seed {seed}: {last} operations, {told} files");
+        drop(mounted);
+    }
+}
+
+/// As a command without a daemon does it.
+fn unmounted(dir: &Path, state: &Path) -> Service {
+    let state = StateFolder::of(dir, state).unwrap();
+    Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()))
+}
+
+#[test]
+fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading() {
+    let disk = Disk::new("sha256", 256, "");
+    let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
+    let on_btrfs = disk.as_ref().map(Disk::path);
+    for (place, is_btrfs) in [(on_btrfs, true), (Some(elsewhere.path().to_owned()), false)] {
+        let Some(place): Option<PathBuf> = place else { continue };
+        let mut rig = Rig::new(1);
+        rig.options.part_len_bytes = 1 << 20;
+        let decisions = rig.keep_decisions();
+        let (dir, state) = (place.join("tree"), rig.temp.path().join("state"));
+        fs::create_dir(&dir).unwrap();
+        let content = noise(1, 3_000_000);
+        fs::write(dir.join("file"), &content).unwrap();
+        let backup = || {
+            let tree = unmounted(&dir, &state);
+            crate::backup(&tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap()
+        };
+        // Longer than the clock of any file system stands still: what is older proves that it did not change.
+        let tick = Duration::from_millis(60);
+        std::thread::sleep(tick);
+        backup();
+        std::thread::sleep(tick);
+        // Written anew with what was there, and one byte.
+        let file = fs::File::options().write(true).open(dir.join("file")).unwrap();
+        file.write_all_at(b"!", 1_234_567).unwrap();
+        std::thread::sleep(tick);
+        let report = backup();
+        assert_eq!(report.whole.untracked, 1);
+        let tree = unmounted(&dir, &state);
+        let cut = tree
+            .cut(&CutRequest {
+                look_only: true,
+                ..CutRequest::of("")
+            })
+            .unwrap();
+        let node = tree.find(cut.cut, &"file".into()).unwrap().unwrap();
+        let decided = last_decision(decisions.as_ref(), cut.tree, node).unwrap().unwrap();
+        tree.finish(cut.cut, &Outcome::Abandoned).unwrap();
+        drop(tree);
+        if is_btrfs {
+            // The changed block, and the last one, which is not full.
+            assert!(report.read_bytes <= 3 * 4096, "{}", report.read_bytes);
+            assert_eq!(
+                (decided.decision.method, decided.decision.fallback),
+                (DeltaMethod::SkyF, None)
+            );
+        } else {
+            assert_ne!(decided.decision.method, DeltaMethod::SkyF);
+        }
+        // A block, or some chunks.
+        let literal_max = if is_btrfs { 4096 } else { 3 * 12 * 1024 };
+        assert!(report.literal_bytes <= literal_max, "{}", report.literal_bytes);
+        let restored = tempfile::tempdir_in(rig.temp.path()).unwrap();
+        let options = RestoreOptions::default();
+        rig.restore(SnapshotSpec::default(), restored.path(), &options, &Silent)
+            .unwrap();
+        assert!(fs::read(restored.path().join("file")).unwrap() == fs::read(dir.join("file")).unwrap());
+    }
+}

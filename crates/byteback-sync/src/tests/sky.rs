@@ -1,0 +1,268 @@
+//! SkySync: backups by checksums that exist already.
+
+use super::rig::{Rig, seed};
+use super::scripted_tree::Leaves;
+use crate::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
+use crate::{DeltaChoice, SnapshotSpec};
+use byteback_api::NodeKind;
+use byteback_control::{LeafKind, LeafSource, TreeService};
+use byteback_extents::ByteRange;
+use byteback_host::durable::DurableDir;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_oplog::{NodeId, WholeReason};
+use std::sync::Arc;
+
+const KINDS: [LeafKind; 3] = [LeafKind::Sha256, LeafKind::Blake2b256, LeafKind::Blake3];
+const WAYS: [(DeltaChoice, DeltaMethod); 2] = [
+    (DeltaChoice::SkyF, DeltaMethod::SkyF),
+    (DeltaChoice::SkyC, DeltaMethod::SkyC),
+];
+
+fn known(kind: LeafKind) -> Leaves {
+    Leaves {
+        kind,
+        source: LeafSource::Btrfs,
+        has_crcs: false,
+        ..Leaves::default()
+    }
+}
+
+fn decided(rig: &Rig, dir: &Arc<dyn DurableDir>, file: NodeId) -> Decision {
+    let tree = rig.tree.status().unwrap().tree;
+    last_decision(dir.as_ref(), tree, file).unwrap().unwrap().decision
+}
+
+#[test]
+fn an_unmodified_file_is_not_read_where_strong_checksums_exist() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let file = rig.with_file(&noise(1, 5_000_001));
+    for kind in KINDS {
+        rig.tree.lock().leaves = known(kind);
+        // What the planner does by itself, too.
+        let auto = (DeltaChoice::Auto, DeltaMethod::SkyF);
+        for (choice, method) in WAYS.into_iter().chain([auto]) {
+            rig.options.delta = choice;
+            rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+            let before = rig.client.wire_bytes();
+            let report = rig.backup().unwrap();
+            assert_eq!(
+                (report.examined_files, report.read_bytes, report.hashed_bytes),
+                (1, 0, 0)
+            );
+            assert_eq!((report.literal_bytes, report.found_bytes), (0, 5_000_001));
+            let wire = rig.client.wire_bytes().since(before);
+            assert!(wire.total() < 40_000, "{wire:?}: mostly the signature");
+            let decision = decided(&rig, &decisions, file);
+            assert_eq!((decision.method, decision.fallback), (method, None));
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
+    }
+}
+
+#[test]
+fn what_differs_is_read_and_little_else() {
+    let mut rig = Rig::new(2);
+    let decisions = rig.keep_decisions();
+    let len = 4_000_000;
+    let mut bytes = noise(1, len);
+    let file = rig.with_file(&bytes);
+    for (choice, method) in WAYS {
+        rig.options.delta = choice;
+        for kind in KINDS {
+            rig.tree.lock().leaves = known(kind);
+            // In place.
+            let at = 1_000_000 + kind as usize * 500_000;
+            bytes[at..at + 3000].copy_from_slice(&noise(kind as u64 + 5, 3000));
+            rig.tree.lock().write(file, at as u64, &bytes[at..at + 3000]);
+            let report = rig.backup().unwrap();
+            // Blocks have 4 KiB. What chunks are cut in begins a hundred KiB before, and is read again as far as it is not found.
+            let read_max = if choice == DeltaChoice::SkyF { 8192 } else { 250_000 };
+            assert!(
+                (3000..=read_max).contains(&report.read_bytes),
+                "{choice:?}: {}",
+                report.read_bytes
+            );
+            let literal_max = if choice == DeltaChoice::SkyF {
+                8192
+            } else {
+                3000 + 3 * 12 * 1024
+            };
+            assert!(
+                (3000..=literal_max).contains(&report.literal_bytes),
+                "{}",
+                report.literal_bytes
+            );
+            let decision = decided(&rig, &decisions, file);
+            assert_eq!(
+                (decision.method, decision.cause, decision.fallback),
+                (method, Cause::Asked, None)
+            );
+            assert_eq!(decision.hashed_bytes, report.read_bytes);
+            rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        }
+        // Behind an insertion, all blocks are found elsewhere, or none, but their bytes are.
+        bytes.splice(2_500_000..2_500_000, noise(9, 1000));
+        rig.tree.lock().write(file, 0, &bytes);
+        let report = rig.backup().unwrap();
+        let rest = (bytes.len() - 2_500_000) as u64;
+        assert!(
+            report.literal_bytes < 1000 + 3 * 12 * 1024,
+            "{choice:?}: {}",
+            report.literal_bytes
+        );
+        assert!(
+            (rest..2 * rest).contains(&report.read_bytes),
+            "{choice:?}: {}",
+            report.read_bytes
+        );
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        // Shorter, and a hole.
+        bytes.truncate(3_600_001);
+        bytes[1 << 20..3 << 20].fill(0);
+        {
+            let mut state = rig.tree.lock();
+            state.truncate(file, 3_600_001);
+            state.punch(file, ByteRange::new(1 << 20, 3 << 20).unwrap());
+        }
+        let report = rig.backup().unwrap();
+        assert!(report.literal_bytes < 10_000, "{choice:?}: {}", report.literal_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        bytes = noise(10, len);
+        rig.tree.lock().write(file, 0, &bytes);
+        rig.backup().unwrap();
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn where_nobody_has_checksums_the_file_is_summed_where_it_lies_and_the_record_says_so() {
+    let mut rig = Rig::new(3);
+    let decisions = rig.keep_decisions();
+    let file = rig.with_file(&noise(1, 2_000_000));
+    for (choice, method) in WAYS {
+        rig.options.delta = choice;
+        rig.tree.lock().write(file, 700_000, &noise(choice as u64, 3000));
+        let report = rig.backup().unwrap();
+        let decision = decided(&rig, &decisions, file);
+        assert_eq!(
+            (decision.method, decision.fallback),
+            (method, Some(Fallback::NotSummed))
+        );
+        assert!(
+            (2_000_000..2_300_000).contains(&report.read_bytes),
+            "{}",
+            report.read_bytes
+        );
+        assert!(report.literal_bytes < 3000 + 3 * 12 * 1024, "{}", report.literal_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+    // By itself the planner asks for that only if the file is long.
+    rig.options.delta = DeltaChoice::Auto;
+    rig.tree.lock().mark_whole(file, WholeReason::Untracked);
+    rig.backup().unwrap();
+    assert_ne!(decided(&rig, &decisions, file).method, DeltaMethod::SkyF);
+}
+
+#[test]
+fn leaves_that_make_no_content_cost_the_file_and_not_the_backup() {
+    let mut rig = Rig::new(4);
+    let file = rig.with_file(&noise(1, 300_000));
+    rig.options.delta = DeltaChoice::SkyF;
+    rig.tree.lock().write(file, 5000, b"changed");
+    rig.tree.lock().leaves.goes_on = true;
+    let report = rig.backup().unwrap();
+    assert_eq!(report.unsaved.len(), 1);
+    assert!(report.unsaved[0].reason.contains("disorder"), "{:?}", report.unsaved);
+    rig.tree.lock().leaves.goes_on = false;
+    let report = rig.backup().unwrap();
+    assert!(report.is_complete());
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn random_changes_come_back_whoever_has_the_checksums() {
+    let seed = seed(21);
+    for round in 0..10 {
+        let mut random = SplitMix64::new(seed + round);
+        let mut rig = Rig::new(seed + round);
+        if round % 2 == 1 {
+            rig.keep_checksums();
+        }
+        let mut files = Vec::new();
+        for index in 0..3_u64 {
+            let name = format!("f{index}");
+            let file = rig.tree.lock().create(NodeId::ROOT, name.as_bytes(), NodeKind::File);
+            let bytes = noise(random.next_u64(), 70_000 + random.below(400_000) as usize);
+            rig.tree.lock().write(file, 0, &bytes);
+            files.push((file, bytes));
+        }
+        let mut pictures = Vec::new();
+        for _ in 0..6 {
+            rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
+            rig.options.delta = [
+                DeltaChoice::SkyF,
+                DeltaChoice::SkyC,
+                DeltaChoice::SkyF,
+                DeltaChoice::SkyC,
+                DeltaChoice::Auto,
+                DeltaChoice::Rsync,
+            ][random.below(6) as usize];
+            rig.tree.lock().leaves = Leaves {
+                kind: KINDS[random.below(3) as usize],
+                source: [LeafSource::Btrfs, LeafSource::Kept, LeafSource::Read][random.below(3) as usize],
+                has_crcs: random.below(2) == 0,
+                restarts: random.below(2) == 0,
+                is_silent: random.below(4) == 0,
+                goes_on: false,
+            };
+            let report = rig.backup().unwrap();
+            assert!(report.is_complete(), "seed {}: {:?}", seed + round, report.unsaved);
+            pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
+            for (file, bytes) in &mut files {
+                for _ in 0..random.below(4) {
+                    let at = random.below(bytes.len() as u64 + 1) as usize;
+                    let len = random.below(60_000) as usize;
+                    let end = (at + len).min(bytes.len());
+                    match random.below(4) {
+                        0 => drop(bytes.splice(at..at, noise(random.next_u64(), len))),
+                        1 => drop(bytes.drain(at..end)),
+                        2 => {
+                            let copied = bytes[at..end].to_vec();
+                            let to = random.below(bytes.len() as u64 + 1) as usize;
+                            bytes.splice(to..to, copied);
+                        }
+                        _ => bytes[at..end].fill(random.below(2) as u8),
+                    }
+                }
+                let mut state = rig.tree.lock();
+                state.write(*file, 0, bytes);
+                state.truncate(*file, bytes.len() as u64);
+                match random.below(3) {
+                    0 => state.mark_whole(*file, WholeReason::Interrupted),
+                    1 => {
+                        let start = random.below(bytes.len() as u64 + 1);
+                        let end = (start + random.below(200_000)).min(bytes.len() as u64);
+                        if let Some(hole) = ByteRange::new(start, end) {
+                            state.punch(*file, hole);
+                            bytes[start as usize..end as usize].fill(0);
+                        }
+                    }
+                    _ => {}
+                }
+                if random.below(5) == 0 {
+                    // Fails midway; the next backup brings it.
+                    let fails_at = random.below(100_000) as usize;
+                    state.failing.insert(*file, fails_at);
+                }
+            }
+            if !rig.tree.lock().failing.is_empty() {
+                rig.backup().unwrap();
+                rig.tree.lock().failing.clear();
+            }
+        }
+        for (id, picture) in &pictures {
+            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
+        }
+    }
+}
