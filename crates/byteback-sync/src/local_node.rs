@@ -7,10 +7,12 @@
 //!
 //! What this does not do: walk directories, follow symlinks.
 
+mod leaves;
+
 use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece, ServiceError,
-    TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, LeafOffer, LeafPiece, LeafRequest,
+    LeavesTold, Outcome, Piece, ServiceError, TreeService, TreeStatus,
 };
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
@@ -145,8 +147,9 @@ impl LocalNode {
         Ok(())
     }
 
-    /// Opens the content of a regular file, as it is at the stamp.
+    /// Opens the content of a regular file, as it is at the stamp: a write whose times the stamp has is waited for, so that it is read as a whole.
     pub(crate) fn content(&self) -> io::Result<LocalContent> {
+        tree::wait_for_writers(&self.fd);
         Ok(LocalContent {
             file: File::from(tree::reopen(&self.fd, OFlags::RDONLY)?),
             stamp: Stamp::of(&self.stat),
@@ -325,6 +328,20 @@ impl TreeService for LocalContent {
         Ok(None)
     }
 
+    fn leaf_offer(&self, _cut: CutId, _node: NodeId) -> Result<LeafOffer, ServiceError> {
+        leaves::offer(self)
+    }
+
+    fn leaf_sums(
+        &self,
+        _cut: CutId,
+        _node: NodeId,
+        request: LeafRequest,
+        sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<(), ServiceError>,
+    ) -> Result<LeavesTold, ServiceError> {
+        leaves::tell(self, request, sink)
+    }
+
     fn note_batch(&self, _cut: CutId, _batch: u64) -> Result<(), ServiceError> {
         no_log()
     }
@@ -337,3 +354,6 @@ impl TreeService for LocalContent {
         no_log()
     }
 }
+
+#[cfg(test)]
+mod tests;

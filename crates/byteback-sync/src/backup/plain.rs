@@ -15,7 +15,7 @@ use crate::local_node::LocalContent;
 use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
 use byteback_api::{Attributes, DeviceId, FileId, FolderName, Seq};
-use byteback_control::{CutId, ServiceError};
+use byteback_control::{CutId, ServiceError, TreeService};
 use byteback_oplog::{NodeId, WholeReason};
 use std::cell::Cell;
 
@@ -48,16 +48,16 @@ pub(crate) struct SentContent {
     pub(crate) is_proven: bool,
 }
 
-/// Nothing is remembered of files that no log knows.
-struct Nothing;
+/// Nothing is remembered of files that no log knows; their file system may.
+struct OfContent<'c>(&'c LocalContent);
 
-impl Hints for Nothing {
+impl Hints for OfContent<'_> {
     fn sums_know_most(&mut self) -> bool {
         false
     }
 
     fn leaves_exist(&mut self) -> bool {
-        false
+        self.0.leaf_offer(NO_CUT, NO_NUMBER).is_ok()
     }
 
     fn sent_share(&mut self) -> Option<f64> {
@@ -109,7 +109,7 @@ impl<'a> ContentSender<'a> {
             proof_refused: self.proof_refused,
             conditions: self.conditions(),
         };
-        let method = plan(&known, &mut Nothing).map_or(DeltaMethod::Full, |plan| plan.method);
+        let method = plan(&known, &mut OfContent(content)).map_or(DeltaMethod::Full, |plan| plan.method);
         let mut sums = BlockSums::none(self.monitor);
         if is_examined_by(method) {
             let job = Job {

@@ -217,3 +217,77 @@ fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading(
         assert!(fs::read(restored.path().join("file")).unwrap() == fs::read(dir.join("file")).unwrap());
     }
 }
+
+#[test]
+fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
+    let seed = seed(32);
+    for (checksum, choice) in [
+        ("sha256", DeltaChoice::Auto),
+        ("blake2", DeltaChoice::SkyF),
+        ("sha256", DeltaChoice::SkyC),
+        ("crc32c", DeltaChoice::SkyF),
+    ] {
+        let Some(disk) = Disk::new(checksum, 256, "") else {
+            return;
+        };
+        let rig = Rig::new(seed);
+        let dir = disk.path().join("tree");
+        fs::create_dir(&dir).unwrap();
+        let file = dir.join("file");
+        let mut content = noise(seed, 3_000_100);
+        fs::write(&file, &content).unwrap();
+        let options = crate::PushOptions {
+            delta: choice,
+            ..crate::PushOptions::new(rig.options.device)
+        };
+        let push = || crate::push(&rig.client, &rig.folder, b"", &dir, &options, &Silent).unwrap();
+        push();
+        let is_proof = checksum != "crc32c";
+        // The time moves, the content does not: only the last, partly filled block is read.
+        fs::File::options()
+            .write(true)
+            .open(&file)
+            .unwrap()
+            .set_modified(std::time::SystemTime::now())
+            .unwrap();
+        let report = push();
+        assert_eq!(
+            (report.files_changed, report.literal_bytes),
+            (1, 0),
+            "{checksum} {choice:?} {report:?}"
+        );
+        match is_proof {
+            true => assert!(report.read_bytes <= 4096, "{checksum} {choice:?} {report:?}"),
+            false => assert!(report.read_bytes >= 3_000_100, "{report:?}"),
+        }
+        content[1_000_000] ^= 1;
+        fs::write(&file, &content).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&file)
+            .unwrap()
+            .set_modified(std::time::SystemTime::now())
+            .unwrap();
+        let report = push();
+        assert!(report.literal_bytes <= 64 * 1024, "{checksum} {choice:?} {report:?}");
+        if is_proof {
+            assert!(report.read_bytes <= 300_000, "{checksum} {choice:?} {report:?}");
+        }
+        let target = tempfile::tempdir().unwrap();
+        let fetched = crate::restore(
+            &rig.client,
+            &rig.folder,
+            SnapshotSpec::default(),
+            b"",
+            target.path(),
+            &RestoreOptions::default(),
+            &Silent,
+        )
+        .unwrap();
+        assert!(fetched.is_complete());
+        assert!(
+            fs::read(target.path().join("file")).unwrap() == content,
+            "{checksum} {choice:?}"
+        );
+    }
+}

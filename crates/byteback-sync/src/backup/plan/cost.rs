@@ -40,8 +40,9 @@ mod per_byte {
     pub(super) const ROLL: f64 = 2.0;
     /// Borders of chunks and their weak checksums.
     pub(super) const CUT: f64 = 0.25;
-    /// A literal that is written at the server, synced and kept.
-    pub(super) const STORE: f64 = 5.0;
+    /// A literal that is written at the server and kept as long as the version: worth more time than the writing takes, so that a fast link is no
+    /// reason to store a file again.
+    pub(super) const STORE: f64 = 40.0;
 }
 
 /// Bytes of a block in a signature.

@@ -1,0 +1,130 @@
+//! Checksums of a file's leaves that its file system keeps: btrfs with SHA-256 or BLAKE2b.
+//!
+//! They count if the file is afterwards what it was at its stamp, as everything that is read of it. What btrfs does not know (a last
+//! sector that is not full, compressed or unsummed extents) is read. A file that btrfs cannot tell about although it offered to is not
+//! told at all: it changes, and is tried again like one that changes while it is read. Files elsewhere are for whoever reads them.
+
+use super::{LocalContent, changed, no_log, unreadable};
+use byteback_checksums::btrfs;
+use byteback_checksums::source::{Extraction, Kind, Layout, Run, SourceError, Tail};
+use byteback_control::{
+    ErrorKind, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+    ServiceError,
+};
+use byteback_extents::ByteRange;
+use byteback_host::clock::RealClock;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+/// How many bytes are read and summed at once: leaves.
+const BUFFER_LEN: u64 = 64 * LEAF_LEN_BYTES;
+
+type Sink<'a> = &'a mut dyn FnMut(LeafPiece<'_>) -> Result<(), ServiceError>;
+
+/// What the file system has of it.
+pub(super) fn offer(content: &LocalContent) -> Result<LeafOffer, ServiceError> {
+    match btrfs::layout(&content.file).ok().as_ref().and_then(kind_of) {
+        Some(kind) => Ok(LeafOffer {
+            kind,
+            source: LeafSource::Btrfs,
+            has_crcs: false,
+        }),
+        None => no_log(),
+    }
+}
+
+/// Tells what the file system has, and what is read for the rest.
+pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>) -> Result<LeavesTold, ServiceError> {
+    let offer = offer(content)?;
+    if request.kind != offer.kind || request.with_crcs {
+        return no_log();
+    }
+    let mut extraction = btrfs::begin(&content.file, &RealClock).map_err(|error| untold(&error))?;
+    if extraction.len_bytes() != content.stamp.size {
+        return Err(changed());
+    }
+    let layout = Layout {
+        tail: Tail::AsIs,
+        ..extraction.layout().clone()
+    };
+    let (mut position, mut read_bytes) = (0, 0);
+    while let Some(run) = extraction.next_run().map_err(|error| untold(&error))? {
+        let range = run.range();
+        if range.start() != position || position % LEAF_LEN_BYTES != 0 {
+            return Err(changed());
+        }
+        match run {
+            Run::Sums { sums, .. } => {
+                let leaves = range.len_bytes().div_ceil(LEAF_LEN_BYTES);
+                if sums.len() as u64 != leaves.saturating_mul(LEAF_SUM_LEN as u64) {
+                    return Err(changed());
+                }
+                sink(LeafPiece::Sums {
+                    offset: range.start(),
+                    entries: sums,
+                })?;
+            }
+            Run::Zeros { range } => sink(LeafPiece::Zeros(range))?,
+            Run::Unknown { range, .. } => {
+                sum(content, &layout, range, sink)?;
+                read_bytes += range.len_bytes();
+            }
+        }
+        position = range.end();
+    }
+    if position != content.stamp.size {
+        return Err(changed());
+    }
+    extraction.finish().map_err(|error| untold(&error))?;
+    content.check()?;
+    Ok(LeavesTold {
+        source: offer.source,
+        read_bytes,
+    })
+}
+
+/// Sums a range that begins with a leaf, and ends with one or with the file, from its bytes.
+fn sum(content: &LocalContent, layout: &Layout, range: ByteRange, sink: Sink<'_>) -> Result<(), ServiceError> {
+    let (mut at, mut entries) = (range.start(), Vec::new());
+    let mut buffer = vec![0; BUFFER_LEN as usize];
+    while at < range.end() {
+        let some_len = BUFFER_LEN.min(range.end() - at);
+        let some = buffer.get_mut(..some_len as usize).unwrap_or_default();
+        content
+            .file
+            .read_exact_at(some, at)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => changed(),
+                _ => unreadable(&error),
+            })?;
+        content.read_bytes.fetch_add(some_len, Ordering::Relaxed);
+        entries.clear();
+        if !some
+            .chunks(LEAF_LEN_BYTES as usize)
+            .all(|leaf| layout.append_sum(leaf, &mut entries))
+        {
+            return no_log();
+        }
+        sink(LeafPiece::Sums {
+            offset: at,
+            entries: &entries,
+        })?;
+        at += some_len;
+    }
+    Ok(())
+}
+
+/// The kind of leaves that are summed like this, if they are leaves.
+fn kind_of(layout: &Layout) -> Option<LeafKind> {
+    let is_plain = u64::from(layout.block_len) == LEAF_LEN_BYTES && layout.salt.is_empty();
+    match layout.kind {
+        Kind::Sha256 if is_plain => Some(LeafKind::Sha256),
+        Kind::Blake2b256 if is_plain => Some(LeafKind::Blake2b256),
+        _ => None,
+    }
+}
+
+fn untold(error: &SourceError) -> ServiceError {
+    ServiceError::new(ErrorKind::Node, error.to_string())
+}
