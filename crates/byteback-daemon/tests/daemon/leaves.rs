@@ -240,15 +240,23 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
             let node = node_of(&client, cut, name);
             let (at, cuts, delay_us) = (random.below(1_000_000), random.below(4) == 0, random.below(15_000));
             let new_len = 1_000_000 + random.below(1_000_000);
-            let writes = random.below(3) > 0;
+            let (writes, is_before) = (random.below(3) > 0, random.below(3) == 0);
             let asked = request(kind, kind == LeafKind::Blake3);
+            let change = || match (writes, cuts) {
+                (false, _) => {}
+                (true, true) => file.set_len(new_len).unwrap(),
+                (true, false) => file.write_all_at(&[round as u8; 5000], at).unwrap(),
+            };
+            if is_before {
+                change();
+                // What the kernel has collected is not in the backing file yet.
+                file.sync_data().unwrap();
+            }
             let (told, how) = std::thread::scope(|scope| {
                 scope.spawn(|| {
                     std::thread::sleep(Duration::from_micros(delay_us));
-                    match (writes, cuts) {
-                        (false, _) => {}
-                        (true, true) => file.set_len(new_len).unwrap(),
-                        (true, false) => file.write_all_at(&[round as u8; 5000], at).unwrap(),
+                    if !is_before {
+                        change();
                     }
                 });
                 leaf_sums(&client, cut, node, asked, content.len()).unwrap()
