@@ -18,6 +18,9 @@ use crate::live::OVERLAYFS_TYPE;
 /// The number of `cachestat` on every architecture but Alpha, where another call fails on these arguments.
 const SYS_CACHESTAT: libc::c_long = 451;
 
+/// How often the kernel is asked to count before a count that is short is believed.
+const COUNTS_MAX: u32 = 3;
+
 /// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less at the end of the file.
 /// `is_single_page`: it is a page that the kernel hands on.
 pub(super) fn read(file: impl AsFd, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
@@ -47,7 +50,33 @@ pub(super) fn read(file: impl AsFd, offset: u64, buffer: &mut [u8], is_single_pa
 }
 
 /// Whether every page of the range is in memory; true if that cannot be asked.
+///
+/// If the kernel has to let somebody else run while it counts, and had begun in the middle of a large folio, then it goes on too far behind
+/// it and counts too little (the walk's pause adds the folio's whole length; seen with kernel 6.18). So a count that is short, but not nothing,
+/// is not taken at its word at once.
 fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let end = offset.saturating_add(len_bytes as u64);
+    let pages = |end: u64| end.div_ceil(page).saturating_sub(offset / page);
+    for _ in 0..COUNTS_MAX {
+        let Some(cached) = cached_pages(file, offset, len_bytes as u64) else {
+            return true;
+        };
+        // What lies beyond the end has no pages.
+        if cached >= pages(end)
+            || cached > 0 && byteback_host::tree::stat_fd(file).is_ok_and(|now| cached >= pages(end.min(now.size)))
+        {
+            return true;
+        }
+        if cached == 0 {
+            return false;
+        }
+    }
+    false
+}
+
+/// How many pages of the range the kernel counts as being in memory; nothing if it does not know this call, or a sandbox refuses it.
+fn cached_pages(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Option<u64> {
     #[repr(C)]
     struct Range {
         offset: u64,
@@ -62,12 +91,7 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
         evicted: u64,
         recently_evicted: u64,
     }
-    let page = rustix::param::page_size() as u64;
-    let end = offset.saturating_add(len_bytes as u64);
-    let range = Range {
-        offset,
-        len_bytes: len_bytes as u64,
-    };
+    let range = Range { offset, len_bytes };
     let mut stat = Stat::default();
     // SAFETY: both structures are what the call expects, and live while it lasts.
     let done = unsafe {
@@ -79,15 +103,7 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
             0,
         )
     };
-    if done != 0 {
-        // Not known to this kernel, or refused by a sandbox.
-        return true;
-    }
-    let pages = |end: u64| end.div_ceil(page).saturating_sub(offset / page);
-    // What lies beyond the end has no pages.
-    stat.cached >= pages(end)
-        || stat.cached > 0
-            && byteback_host::tree::stat_fd(file).is_ok_and(|now| stat.cached >= pages(end.min(now.size)))
+    (done == 0).then_some(stat.cached)
 }
 
 /// Whether the pages of this file are not counted under its own name.
