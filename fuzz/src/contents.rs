@@ -1,6 +1,8 @@
 //! Contents out of the fuzzer's bytes: a base, and a new content made from it by edits, so that the two have something in common.
 
-use byteback_delta::find::FoundExtents;
+use std::convert::Infallible;
+
+use byteback_delta::find::{ExtentSink, FoundExtents, IntoDelta};
 use byteback_delta::{Base, DeltaReader, DeltaWriter, Source, WriterOptions, apply_to_new};
 use byteback_extents::ByteRange;
 
@@ -114,27 +116,83 @@ pub fn compose(base: &[u8], found: &FoundExtents) -> Vec<u8> {
     new
 }
 
-/// What was found as a stream, applied.
-pub fn through_a_delta(base: &[u8], found: &FoundExtents, new_len: usize) -> Vec<u8> {
-    let options = WriterOptions {
-        copies: true,
-        compress: new_len.is_multiple_of(2),
-    };
-    let mut writer =
-        DeltaWriter::new(Vec::new(), base.len() as u64, new_len as u64, options).expect("lengths of files");
-    for (range, source) in &found.extents {
-        match source {
-            Source::Literal(bytes) => writer.literal(*range, &bytes[..]),
-            Source::Copy { base_offset } if *base_offset == range.start() => Ok(()),
-            Source::Copy { base_offset } => writer.copy(*range, *base_offset),
-            Source::Zero => writer.zero(*range),
+/// What makes the new content of what is found: at once, and as a stream that is applied. It keeps no extents, so that the memory that an
+/// input takes is the finder's.
+pub struct Made<'b> {
+    base: &'b [u8],
+    new: Vec<u8>,
+    stream: DeltaWriter<Vec<u8>>,
+}
+
+impl<'b> Made<'b> {
+    /// Nothing yet of a new content of so many bytes.
+    pub fn new(base: &'b [u8], new_len: usize) -> Self {
+        let options = WriterOptions {
+            copies: true,
+            compress: new_len.is_multiple_of(2),
+        };
+        let stream = DeltaWriter::new(Vec::new(), base.len() as u64, new_len as u64, options);
+        Self {
+            base,
+            new: Vec::new(),
+            stream: stream.expect("lengths of files"),
         }
-        .expect("what was found is no delta");
     }
-    let (stream, _) = writer.finish().expect("what was found is no delta");
-    let mut target = Vec::new();
-    apply_to_new(base, &mut DeltaReader::new(&stream[..]).expect("ours"), &mut target).expect("ours");
-    target
+
+    /// Panics unless it made `new`, both ways.
+    pub fn check(self, new: &[u8]) {
+        assert!(self.new == new, "what is found does not make the new content");
+        drop(self.new);
+        let (stream, _) = self.stream.finish().expect("what was found is no delta");
+        let mut target = Vec::new();
+        apply_to_new(
+            self.base,
+            &mut DeltaReader::new(&stream[..]).expect("ours"),
+            &mut target,
+        )
+        .expect("ours");
+        assert!(target == new, "the stream does not make the new content");
+    }
+}
+
+impl ExtentSink for Made<'_> {
+    type Error = Infallible;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Infallible> {
+        assert_eq!(
+            offset,
+            self.new.len() as u64,
+            "a literal does not begin where all before ends"
+        );
+        self.new.extend_from_slice(bytes);
+        IntoDelta(&mut self.stream).literal(offset, bytes).expect("no delta");
+        Ok(())
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Infallible> {
+        assert_eq!(
+            range.start(),
+            self.new.len() as u64,
+            "a copy does not begin where all before ends"
+        );
+        let (from, len) = (base_offset as usize, range.len_bytes() as usize);
+        let copied = self.base.get(from..from + len);
+        self.new
+            .extend_from_slice(copied.expect("a copy from behind the base's end"));
+        IntoDelta(&mut self.stream).copy(range, base_offset).expect("no delta");
+        Ok(())
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), Infallible> {
+        assert_eq!(
+            range.start(),
+            self.new.len() as u64,
+            "a hole does not begin where all before ends"
+        );
+        self.new.resize(range.end() as usize, 0);
+        IntoDelta(&mut self.stream).zero(range).expect("no delta");
+        Ok(())
+    }
 }
 
 /// Inputs for [`base_and_new`], behind the bytes of whoever calls it.
@@ -152,6 +210,26 @@ pub fn seeds(before: &[u8]) -> Vec<Vec<u8>> {
         &[1, 1, 60, 0, 9, 4, 30, 0, 9, 0, 5, 60, 0, 3, 8],
     ];
     edits.map(|edits| [before, edits].concat()).into()
+}
+
+/// An input for [`base_and_new`] that makes them as long as they become, the new content of noise that nowhere goes on as the base does: with
+/// blocks of one byte, nothing takes more memory. Behind the bytes of whoever calls it.
+pub fn longest(before: &[u8]) -> Vec<u8> {
+    let mut input = before.to_vec();
+    input.push(3);
+    for seed in 0..3 {
+        input.extend([0, 0x3f, 0xff, seed]);
+    }
+    // Inverted from the front, 4996 bytes at a time; then noise is put in at the front.
+    for at in (0..10_u16).map(|edit| edit * 4996) {
+        input.push(2);
+        input.extend([at, 4996].map(u16::to_be_bytes).concat());
+    }
+    for what in (5..).step_by(6).take(6) {
+        input.extend([what, 0, 0]);
+        input.extend(4996_u16.to_be_bytes());
+    }
+    input
 }
 
 /// All of a content as one range; `None` if it is empty.

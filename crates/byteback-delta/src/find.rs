@@ -15,6 +15,22 @@
 //! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
 //! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
 //! | `extents` | the way of extents from a finder to its sink |
+//!
+//! *Memory* follows the number of blocks, not the content's length. In bytes for each block, where there are most (counted by
+//! `tests/memory.rs`; what comes in a stream may take half as much again while it is read):
+//!
+//! | what | bytes |
+//! |---|---|
+//! | [`Signature`](crate::signature::Signature) | 4, and the length of its strong checksums, 32 at most; 11 suffice for a TiB |
+//! | the table of a [`BlockIndex`] | 18 to 36, as the number of its slots is a power of two |
+//! | [`ReverseFinder`] | 8 |
+//! | [`MatchList`](crate::matches::MatchList) | 24 for each run, of which there are no more than blocks |
+//! | the table of [`find_sky`] | 11 to 23 |
+//! | [`CrcList`](crate::crc::CrcList), [`SumList`] | the checksum, and a bit |
+//! | [`ChunkList`](crate::chunks::ChunkList) | 20 for each chunk |
+//!
+//! So a search on the server takes 104 bytes at most for each of the blocks that it accepts. What was found is in nobody's memory, except
+//! in [`FoundExtents`]: 40 bytes for each extent, and as much again while it grows.
 
 mod aligned;
 mod chunked;

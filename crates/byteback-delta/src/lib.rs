@@ -39,6 +39,7 @@ pub mod matches;
 #[cfg(test)]
 mod model;
 mod read;
+mod room;
 mod sequence;
 pub mod signature;
 mod source;

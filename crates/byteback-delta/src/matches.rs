@@ -16,6 +16,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use byteback_extents::ByteRange;
 
+use crate::room::make_room;
 use crate::signature::BLOCK_LEN_MAX;
 use crate::varint;
 use crate::wire::FILE_LEN_MAX;
@@ -111,6 +112,11 @@ impl MatchList {
             base_len_bytes,
             runs: Vec::new(),
         }
+    }
+
+    /// Makes room for so many runs.
+    pub(crate) fn reserve(&mut self, runs: usize) {
+        self.runs.reserve_exact(runs);
     }
 
     /// Adds a match behind all others, to the last run if it continues that.
@@ -246,6 +252,8 @@ impl MatchList {
             let count = (runs - done).min(GROUP_RUNS);
             read_group(&mut stream, header_crc, done, &mut group)?;
             let mut bytes = &group[..];
+            // At most a group.
+            make_room(&mut list.runs, count as usize, runs);
             for run in done..done + count {
                 let run = list.take_run(&mut bytes, &mut before, run)?;
                 list.runs.push(run);

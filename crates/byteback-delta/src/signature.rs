@@ -20,6 +20,7 @@ mod write;
 use std::io::{self, Read};
 
 use crate::leaves::LEAF_LEN_BYTES;
+use crate::room::make_room;
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
 use crate::wire::FILE_LEN_MAX;
@@ -40,7 +41,8 @@ pub const BLOCK_LEN_MAX: u32 = 16 * 1024 * 1024;
 /// The shortest strong checksum, in bytes.
 pub const STRONG_LEN_MIN: u8 = 6;
 
-/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps about 30 bytes per block.
+/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps some
+/// 50 bytes per block at most; see [`crate::find`].
 pub const BLOCKS_MAX: u64 = 1 << 20;
 
 /// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in 2^24 is found to have a block that
@@ -192,6 +194,10 @@ impl Signature {
             strong: Vec::new(),
         };
         signature.params.block_len_bytes = block_len as u32;
+        signature.make_room(
+            content.len().div_ceil(block_len),
+            signature.params.blocks(content.len() as u64),
+        );
         for block in content.chunks(block_len) {
             let strong = signature.hasher.of(block);
             signature.weak.push(params.weak.of_block(block, block_len));
@@ -240,6 +246,8 @@ impl Signature {
         while first < blocks {
             let count = (blocks - first).min(wire::GROUP_BLOCKS);
             wire::read_group(&mut stream, &params, header_crc, first, count, &mut group)?;
+            // At most a group.
+            signature.make_room(count as usize, blocks);
             for block in group.chunks_exact(4 + signature.strong_len()) {
                 let (weak, strong) = block.split_at(4);
                 signature.weak.push(weak.try_into().map_or(0, u32::from_le_bytes));
@@ -293,6 +301,17 @@ impl Signature {
     #[must_use]
     pub fn hasher(&self) -> &StrongHasher {
         &self.hasher
+    }
+
+    /// For so many blocks more of a signature that is announced to have `blocks`.
+    fn make_room(&mut self, more: usize, blocks: u64) {
+        let strong_len = self.strong_len();
+        make_room(&mut self.weak, more, blocks);
+        make_room(
+            &mut self.strong,
+            more * strong_len,
+            blocks.saturating_mul(strong_len as u64),
+        );
     }
 
     /// Length of a strong checksum.

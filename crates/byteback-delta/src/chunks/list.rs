@@ -16,6 +16,7 @@ use super::cut::Chunker;
 use super::{CHUNKS_MAX, ChunkParams};
 use crate::apply::Base;
 use crate::crc::CrcKind;
+use crate::room::make_room;
 
 /// Bytes that are read at once.
 pub(super) const READ_LEN: usize = 256 * 1024;
@@ -96,6 +97,13 @@ impl ChunkList {
     /// The chunks in their order.
     pub fn iter(&self) -> impl Iterator<Item = Chunk> + '_ {
         (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// For so many chunks more of a list that is announced to have `chunks`.
+    pub(super) fn make_room(&mut self, more: usize, chunks: u64) {
+        make_room(&mut self.starts, more, chunks);
+        make_room(&mut self.lens, more, chunks);
+        make_room(&mut self.weak, more, chunks);
     }
 
     /// Adds a chunk behind all others; it is not longer than the longest.

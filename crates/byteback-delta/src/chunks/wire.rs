@@ -180,6 +180,8 @@ impl ChunkList {
         let mut end = 0;
         let mut groups = GroupReader::new(stream, WHAT, header_crc, chunks);
         while let Some((count, mut bytes)) = groups.next(LIST_ENTRY_LEN_MAX)? {
+            // At most a group.
+            list.make_room(count as usize, chunks);
             for _ in 0..count {
                 let mut len_bytes = varint::take(&mut bytes).ok_or(impossible("a length is not a number"))?;
                 if len_bytes == 0 {

@@ -16,6 +16,7 @@ use byteback_extents::ByteRange;
 
 use super::{Combiner, CrcKind};
 use crate::apply::Base;
+use crate::room::make_room;
 
 /// Bytes that are read at once.
 const READ_LEN: u64 = 64 * 1024;
@@ -136,10 +137,17 @@ impl CrcList {
             *word |= 1 << bit;
         }
         let crc = crc.unwrap_or(0);
+        let blocks = self.layout.blocks();
         match &mut self.crcs {
-            // A CRC of 32 bits.
-            Crcs::Narrow(crcs) => crcs.push(crc as u32),
-            Crcs::Wide(crcs) => crcs.push(crc),
+            Crcs::Narrow(crcs) => {
+                make_room(crcs, 1, blocks);
+                // A CRC of 32 bits.
+                crcs.push(crc as u32);
+            }
+            Crcs::Wide(crcs) => {
+                make_room(crcs, 1, blocks);
+                crcs.push(crc);
+            }
         }
         self.len += 1;
     }

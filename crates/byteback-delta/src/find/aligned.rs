@@ -23,6 +23,7 @@ use byteback_extents::ByteRange;
 
 use crate::crc::{BlockCrcs, CrcKind, LastBlock};
 use crate::leaves::LeafKind;
+use crate::room::make_room;
 use crate::signature::{STRONG_LEN_MIN, Signature};
 use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
 
@@ -123,7 +124,7 @@ impl<B: BlockCrcs> BlockSums for CrcSums<B> {
     }
 }
 
-/// Checksums in memory, one behind the other.
+/// Checksums in memory, one behind the other, with one bit for each.
 #[derive(Clone, Debug)]
 pub struct SumList {
     layout: SumLayout,
@@ -155,6 +156,11 @@ impl SumList {
         if self.len.is_multiple_of(64) {
             self.known.push(0);
         }
+        let blocks = self
+            .layout
+            .content_len_bytes
+            .div_ceil(u64::from(self.layout.block_len_bytes.max(1)));
+        make_room(&mut self.sums, sum_len, blocks.saturating_mul(sum_len as u64));
         match sum.and_then(|sum| sum.get(..sum_len)) {
             Some(sum) => {
                 self.sums.extend_from_slice(sum);

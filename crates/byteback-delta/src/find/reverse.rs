@@ -12,7 +12,7 @@
 //! *Equal blocks* of the new content are found together, wherever in the base one of them is. Of several places, the one at the same
 //! offset is kept, as it costs no extent; otherwise the first.
 //!
-//! *Memory* of the server: the signature, its table, eight bytes per block, and what `rolling` needs.
+//! *Memory* of the server: the signature, its table, eight bytes per block, 24 for each run of the answer, and what `rolling` needs.
 //!
 //! *Proof.* The list is the server's word, and the client's content may change between the signature and the literals. So the delta goes
 //! with the digest of the whole content, which is made in step 1 ([`crate::ContentDigest`]).
@@ -80,7 +80,18 @@ impl Places {
     /// The matches in the order of the new content.
     fn into_list(mut self, index: &BlockIndex, base_len: u64) -> MatchList {
         let mut list = MatchList::new(index.signature().params().block_len_bytes, self.new_len, base_len);
-        // Equal blocks learn from each other through the one that the index keeps.
+        self.share(index);
+        list.reserve(self.runs());
+        for (block, &place) in self.of_block.iter().enumerate() {
+            if let Some(range) = self.range_of(block as u64).filter(|_| place != NOWHERE) {
+                list.push(range, place);
+            }
+        }
+        list
+    }
+
+    /// Equal blocks learn from each other through the one that the index keeps.
+    fn share(&mut self, index: &BlockIndex) {
         for block in 0..index.whole_blocks() {
             let place = self.of_block[block];
             if place != NOWHERE
@@ -90,16 +101,23 @@ impl Places {
                 self.of_block[kept] = place;
             }
         }
-        for block in 0..self.of_block.len() {
-            let mut place = self.of_block[block];
-            if place == NOWHERE && block < index.whole_blocks() {
-                place = kept_equal(index, block).map_or(NOWHERE, |kept| self.of_block[kept]);
-            }
-            if let Some(range) = self.range_of(block as u64).filter(|_| place != NOWHERE) {
-                list.push(range, place);
+        for block in 0..index.whole_blocks() {
+            if self.of_block[block] == NOWHERE
+                && let Some(kept) = kept_equal(index, block)
+            {
+                self.of_block[block] = self.of_block[kept];
             }
         }
-        list
+    }
+
+    /// Runs of consecutive blocks that were found at consecutive places.
+    fn runs(&self) -> usize {
+        let (mut runs, mut expected) = (0, NOWHERE);
+        for &place in &self.of_block {
+            runs += usize::from(place != NOWHERE && place != expected);
+            expected = place.saturating_add(self.block_len);
+        }
+        runs
     }
 
     /// The bytes of a block.

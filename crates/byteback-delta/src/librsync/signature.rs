@@ -16,6 +16,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use crate::room::make_room;
 use crate::signature::{BLOCK_LEN_MAX, Signature, SignatureError, SignatureParams};
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
@@ -109,6 +110,15 @@ pub fn read_librsync_signature(
         if blocks > blocks_max {
             return Err(SignatureError::TooManyBlocks { blocks, blocks_max });
         }
+        // At most 1024 blocks.
+        let (came, expected) = (filled / sums_len, blocks_expected.unwrap_or(u64::MAX));
+        make_room(&mut weak_sums, came, expected);
+        let strong_len = usize::from(strong_len_bytes);
+        make_room(
+            &mut strong_sums,
+            came * strong_len,
+            expected.saturating_mul(strong_len as u64),
+        );
         for block in sums[..filled].chunks_exact(sums_len) {
             let (weak, strong) = block.split_at(4);
             weak_sums.push(weak.try_into().map_or(0, u32::from_be_bytes));
@@ -121,6 +131,9 @@ pub fn read_librsync_signature(
             break;
         }
     }
+    // Where nobody knew how many would come.
+    weak_sums.shrink_to_fit();
+    strong_sums.shrink_to_fit();
     let blocks = weak_sums.len() as u64;
     if blocks_expected.is_some_and(|expected| expected != blocks) {
         return Err(SignatureError::Impossible(
