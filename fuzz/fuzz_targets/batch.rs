@@ -26,8 +26,11 @@ fn check(data: &[u8]) {
     }
 }
 
-/// All records up to the first that is wrong, deltas with their streams.
-fn read(data: &[u8]) -> (Vec<(Record, Vec<u8>)>, Result<(), BatchError>) {
+/// Records, deltas with their streams.
+type Records = Vec<(Record, Vec<u8>)>;
+
+/// All records up to the first that is wrong.
+fn read(data: &[u8]) -> (Records, Result<(), BatchError>) {
     let mut reader = BatchReader::new(data);
     let mut records = Vec::new();
     loop {

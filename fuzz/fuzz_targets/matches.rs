@@ -53,7 +53,7 @@ fn check(data: &[u8]) {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let base: Vec<u8> = (0..9000_u32).map(|at| (at * at >> 5) as u8).collect();
+    let base: Vec<u8> = (0..9000_u32).map(|at| ((at * at) >> 5) as u8).collect();
     let mut new = base.clone();
     new.drain(100..130);
     new.extend_from_slice(&base[..2000]);

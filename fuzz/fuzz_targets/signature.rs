@@ -73,7 +73,7 @@ fn tells_all(content: &[u8], found: &FoundExtents) {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let content: Vec<u8> = (0..5000_u32).map(|at| (at * at >> 5) as u8).collect();
+    let content: Vec<u8> = (0..5000_u32).map(|at| ((at * at) >> 5) as u8).collect();
     let kinds = [
         (WeakKind::Rsync, StrongKind::Blake3, 700, 6),
         (WeakKind::Crc32c, StrongKind::Sha256, 64, 32),
