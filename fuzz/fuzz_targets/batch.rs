@@ -139,6 +139,7 @@ fn seeds() -> Vec<Vec<u8>> {
             device: 1,
             counter: 2,
             base_seq: None,
+            replaces: None,
             root: id,
             created_ns: 3,
             host: "h".into(),

@@ -28,8 +28,13 @@
 //! is for contents whose copies were found by checksums that somebody else told.
 //!
 //! Several deltas of one file apply one over the other: the first one's base is the file's previous
-//! contents or nothing ([`ContentBase`]), each next one's base is the result so far. So a large first
+//! contents, nothing, or what another file had ([`ContentBase`]), each next one's base is the result so far. So a large first
 //! upload is split into pieces without waiting for its end.
+//!
+//! A batch that holds the whole tree, because its sender has lost what it knew, need not send what the folder has already: it says
+//! which sequence number it *replaces*, and contents may follow those that any file of the folder had then. Readers from before
+//! that pass over [`Manifest::replaces`] and refuse the first node with [`ContentBase::Of`], so that nothing is misunderstood and the version
+//! of the stream stays what it was.
 //!
 //! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
 
@@ -74,6 +79,10 @@ pub struct Manifest {
     /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is not
     /// in it is gone, and every file's previous contents count as empty.
     pub base_seq: Option<Seq>,
+    /// Only without `base_seq`: what the batch replaces is the folder at this sequence number, to whose contents [`ContentBase::Of`]
+    /// refers. It is refused with `conflict` if the folder is no longer there. `None` replaces whatever there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Seq>,
     /// The root directory.
     pub root: FileId,
     /// When the batch was made, ns since the Unix epoch.
@@ -95,13 +104,15 @@ pub enum ContentBase {
     Previous,
     /// Nothing: zero bytes.
     Empty,
+    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces`, whatever becomes of it in the batch.
+    Of(FileId),
 }
 
 /// That a file gets new contents, and from what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentChange {
     /// How many delta records of this file the batch holds. 0 with base `Empty` truncates the file
-    /// to nothing; 0 with base `Previous` is an error.
+    /// to nothing; 0 with base `Of` makes it a copy; 0 with base `Previous` is an error.
     pub deltas: u32,
     /// What the first of them applies to.
     pub base: ContentBase,

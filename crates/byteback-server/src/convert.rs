@@ -109,6 +109,7 @@ pub(crate) fn manifest_to_store(manifest: Manifest) -> model::Manifest {
         device: manifest.device,
         counter: manifest.counter,
         base_seq: manifest.base_seq,
+        replaces: manifest.replaces,
         root: file_to_store(manifest.root),
         created_ns: manifest.created_ns,
         host: manifest.host.0,
@@ -123,6 +124,7 @@ pub(crate) fn node_to_store(node: NodeRecord) -> model::NodeChange {
         base: match content.base {
             ContentBase::Previous => model::ContentBase::Previous,
             ContentBase::Empty => model::ContentBase::Empty,
+            ContentBase::Of(file) => model::ContentBase::Of(file_to_store(file)),
         },
     });
     model::NodeChange {

@@ -10,17 +10,22 @@
 //! parts, and commits; (4) checksums that were made for proofs are kept (`sums`). A crash before the commit leaves the staged parts
 //! as they were, one after it at most loses checksums.
 //!
+//! Contents that follow those of another file ([`ContentBase::Of`]) *share* the layers from which that one is read: the few rows that there
+//! are, renumbered, over the same pages (`LayerRow::shared`). So a copy of a file costs a few rows, whatever its length, and from then on it is
+//! a file like others: its deltas lie over those rows, merging makes rows of its own.
+//!
 //! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
 //! came first. Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
 
 use crate::catalog::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
 };
-use crate::codec::{StagedDelta, StagedRecord};
+use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
 use crate::error::StoreError;
 use crate::model::{Applied, Conflict, ContentBase, EntryChange, FileId, Manifest, NodeChange, NodeKind, Seq, Totals};
 use crate::paths::path_of;
+use crate::resolve::layer_rows;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use std::collections::{HashMap, HashSet};
@@ -167,6 +172,17 @@ struct Apply<'a> {
     stored_bytes: u64,
 }
 
+/// The contents that the first delta of a file applies to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Start {
+    /// The file's newest layer, which they are unless they are nothing.
+    layer: u64,
+    /// Their length in bytes.
+    len: u64,
+    /// They are empty, whatever lies below.
+    is_nothing: bool,
+}
+
 /// A file whose deltas arrive.
 pub(crate) struct Pending {
     pub(crate) file: FileId,
@@ -204,13 +220,7 @@ impl<'a> Apply<'a> {
     }
 
     fn record(&mut self, record: StagedRecord) -> Result<(), StoreError> {
-        self.records = self.records.saturating_add(1);
-        if self.records > self.records_max {
-            return Err(StoreError::TooLarge(format!(
-                "a batch has at most {} records",
-                self.records_max
-            )));
-        }
+        self.count_records(1)?;
         if self.ended.is_some() {
             return invalid("a record follows the end of the batch");
         }
@@ -241,11 +251,25 @@ impl<'a> Apply<'a> {
         }
     }
 
+    fn count_records(&mut self, number: u64) -> Result<(), StoreError> {
+        self.records = self.records.saturating_add(number);
+        match self.records <= self.records_max {
+            true => Ok(()),
+            false => Err(StoreError::TooLarge(format!(
+                "a batch has at most {} records",
+                self.records_max
+            ))),
+        }
+    }
+
     fn manifest(&mut self, manifest: Manifest) -> Result<(), StoreError> {
         if self.manifest.is_some() {
             return invalid("a batch has one manifest");
         }
         match manifest.base_seq {
+            Some(_) if manifest.replaces.is_some() => {
+                return invalid("a batch follows a sequence number or replaces one, not both");
+            }
             Some(base_seq) if base_seq > self.folder.seq => {
                 return invalid(&format!(
                     "base_seq {base_seq} lies after the folder's newest, {}",
@@ -260,12 +284,36 @@ impl<'a> Apply<'a> {
                 }
             }
             None => {
+                if let Some(replaces) = manifest.replaces {
+                    self.check_replaced(replaces)?;
+                }
                 self.catalog.close_all_entries(self.folder.id, self.seq)?;
                 self.folder.entries = 0;
             }
         }
         self.manifest = Some(manifest);
         Ok(())
+    }
+
+    /// Refuses a batch that replaces another moment than the folder's newest: whoever came meanwhile would be undone unseen.
+    fn check_replaced(&self, replaces: Seq) -> Result<(), StoreError> {
+        let newest = self.folder.seq;
+        if replaces > newest {
+            return invalid(&format!(
+                "the batch replaces {replaces}, which lies after the folder's newest, {newest}"
+            ));
+        }
+        let Some(root) = self.folder.root.filter(|_| replaces < newest) else {
+            return Ok(());
+        };
+        let conflict = Conflict {
+            id: self.catalog.file_id(root)?,
+            path: Some(Vec::new()),
+            seq: newest,
+        };
+        Err(StoreError::Conflict {
+            conflicts: vec![conflict],
+        })
     }
 
     fn base_seq(&self) -> Option<Seq> {
@@ -330,7 +378,7 @@ impl<'a> Apply<'a> {
             layer: 0,
             content_seq: 0,
         };
-        let mut len = 0;
+        let mut start = Start::default();
         if let Some(previous) = &previous {
             self.check_conflict(node, previous.seq)?;
             if previous.attributes.kind != kind && !self.is_first_contact() {
@@ -340,51 +388,89 @@ impl<'a> Apply<'a> {
             }
             row.layer = previous.layer;
             row.content_seq = previous.content_seq;
-            len = previous.attributes.size;
+            start.layer = previous.layer;
+            start.len = previous.attributes.size;
         }
-        // At first contact nothing that the folder had counts any more.
-        let forgets = self.is_first_contact() && row.layer > 0;
-        let (deltas, resets) = match change.content {
-            None if forgets => (0, true),
-            None => {
-                if size != len {
-                    return invalid(&format!(
-                        "file {id} has {len} bytes, its attributes say {size}, and no contents come"
-                    ));
-                }
-                (0, false)
-            }
-            Some(content) if content.deltas == 0 && content.base == ContentBase::Previous => {
-                return invalid(&format!("file {id} announces new contents without a delta"));
-            }
-            Some(content) => (content.deltas, content.base == ContentBase::Empty || forgets),
-        };
-        let file_is_empty = deltas == 0 && resets;
-        if file_is_empty {
+        let base = change.content.map(|content| content.base);
+        let deltas = change.content.map_or(0, |content| content.deltas);
+        if base == Some(ContentBase::Previous) && deltas == 0 {
+            return invalid(&format!("file {id} announces new contents without a delta"));
+        }
+        match base {
+            Some(ContentBase::Of(of)) => start = self.followed(of, node, start.layer)?,
+            Some(ContentBase::Empty) => start.is_nothing = true,
+            // At first contact nothing that the folder had counts any more.
+            _ => start.is_nothing = self.is_first_contact() && start.layer > 0,
+        }
+        if deltas == 0 && start.is_nothing {
             if size != 0 {
                 return invalid(&format!(
                     "file {id} is to be empty, but its attributes say {size} bytes"
                 ));
             }
-            row.layer = row.layer.saturating_add(1);
+            row.layer = start.layer.saturating_add(1);
             row.content_seq = self.seq;
             self.catalog
                 .insert_layer(node, &layer_row(row.layer, 0, 0, 0, true), &[], &[])?;
+        } else if deltas == 0 {
+            if size != start.len {
+                return invalid(&format!(
+                    "file {id} has {} bytes, its attributes say {size}, and no contents come",
+                    start.len
+                ));
+            }
+            if row.layer != start.layer {
+                (row.layer, row.content_seq) = (start.layer, self.seq);
+            }
         }
         self.catalog.insert_attributes(self.folder.id, node, &row)?;
         if deltas > 0 {
-            let len = if resets { 0 } else { len };
             let pending = Pending {
                 file: id,
                 deltas_left: deltas,
-                layer: row.layer,
-                len,
-                resets,
+                layer: start.layer,
+                len: if start.is_nothing { 0 } else { start.len },
+                resets: start.is_nothing,
                 size,
             };
             self.pending.insert(node, pending);
         }
         Ok(())
+    }
+
+    /// Gives a node whose newest layer is `layer` those contents that the file `of` has in what the batch replaces.
+    fn followed(&mut self, of: FileId, node: i64, layer: u64) -> Result<Start, StoreError> {
+        let replaces = self.manifest.as_ref().and_then(|manifest| manifest.replaces);
+        let (other, followed) = followed_file(self.catalog, self.folder.id, of, replaces)?;
+        let mut start = Start {
+            layer,
+            len: followed.attributes.size,
+            is_nothing: followed.layer == 0,
+        };
+        if other == node || start.is_nothing {
+            // What is replaced is the newest, hence these are the node's own.
+            return Ok(start);
+        }
+        let rows = layer_rows(self.catalog, other, followed.layer, 0)?;
+        if rows.last().is_none_or(|lowest| !lowest.resets) {
+            return Err(StoreError::CatalogDamaged(format!(
+                "the layers of node {other} stand on nothing"
+            )));
+        }
+        // Each is as much work as a record.
+        self.count_records(usize_u64(rows.len()))?;
+        for shared in rows.iter().rev() {
+            start.layer = start.layer.saturating_add(1);
+            let row = LayerRow {
+                id: 0,
+                first: start.layer,
+                last: start.layer,
+                shared: Some(shared.pages()),
+                ..*shared
+            };
+            self.catalog.insert_layer(node, &row, &[], &[])?;
+        }
+        Ok(start)
     }
 
     fn delta(&mut self, delta: &StagedDelta) -> Result<(), StoreError> {
@@ -598,6 +684,29 @@ impl Pending {
     }
 }
 
+/// The node whose contents others may follow in a batch that replaces the folder at `replaces`, and what it was then.
+pub(crate) fn followed_file(
+    catalog: &dyn CatalogRead,
+    folder: i64,
+    file: FileId,
+    replaces: Option<Seq>,
+) -> Result<(i64, AttributeRow), StoreError> {
+    let Some(replaces) = replaces else {
+        return invalid("contents can only follow those of another file where the batch says what it replaces");
+    };
+    let node = catalog.node_number(folder, file)?;
+    let row = match node {
+        Some(node) => catalog.attributes(node, replaces)?,
+        None => None,
+    };
+    match node.zip(row) {
+        Some((node, row)) if row.attributes.kind == NodeKind::File => Ok((node, row)),
+        _ => invalid(&format!(
+            "contents are to follow those of file {file}, which the folder does not have at {replaces}"
+        )),
+    }
+}
+
 fn layer_row(layer: u64, base_len: u64, new_len: u64, extents: u64, resets: bool) -> LayerRow {
     // What stands on nothing needs nothing from below.
     let resets = resets || base_len == 0;
@@ -610,6 +719,7 @@ fn layer_row(layer: u64, base_len: u64, new_len: u64, extents: u64, resets: bool
         extents,
         resets,
         barrier: false,
+        shared: None,
     }
 }
 

@@ -122,6 +122,16 @@ pub struct LayerRow {
     pub resets: bool,
     /// Merging it with older ones was given up; see `compact`.
     pub barrier: bool,
+    /// The row whose pages it has, and whose segments it refers to; `None`: its own.
+    pub shared: Option<i64>,
+}
+
+impl LayerRow {
+    /// The number under which its pages and segments are found.
+    #[must_use]
+    pub fn pages(&self) -> i64 {
+        self.shared.unwrap_or(self.id)
+    }
 }
 
 /// A staged part.
@@ -203,7 +213,8 @@ pub trait CatalogRead {
     fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
     /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most layers.
     fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError>;
-    /// The page that begins at or before `offset`, nearest to it, and where the page after that begins.
+    /// Of the pages of a layer ([`LayerRow::pages`]) the one that begins at or before `offset`, nearest to it, and where the page after
+    /// that begins.
     fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError>;
     /// Names that changed in `(from, to]`, by (parent, name), after the given one.
     fn changed_names(
@@ -267,7 +278,8 @@ pub trait CatalogWrite: CatalogRead {
     fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError>;
     /// Removes a snapshot; answers whether it existed.
     fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError>;
-    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to; answers its number.
+    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to, or none of both if it shares those of another
+    /// row; answers its number. A row whose pages are shared cannot be removed.
     fn insert_layer(
         &self,
         node: i64,
@@ -277,7 +289,7 @@ pub trait CatalogWrite: CatalogRead {
     ) -> Result<i64, StoreError>;
     /// Marks a layer as not to be merged with older ones.
     fn set_barrier(&self, layer: i64) -> Result<(), StoreError>;
-    /// The segments that a layer refers to.
+    /// The segments that the pages of a layer ([`LayerRow::pages`]) refer to.
     fn layer_segments(&self, layer: i64) -> Result<Vec<u64>, StoreError>;
     /// Remembers that a segment is referred to up to `len_bytes`.
     fn touch_segment(&self, segment: u64, len_bytes: u64) -> Result<(), StoreError>;

@@ -245,11 +245,14 @@ impl StagedRecord {
         let mut out = Writer::default();
         match self {
             Self::Manifest(manifest) => {
-                out.u8(1);
+                out.u8(if manifest.replaces.is_some() { 8 } else { 1 });
                 out.varint(manifest.device);
                 out.varint(manifest.counter);
                 out.u8(u8::from(manifest.base_seq.is_some()));
                 out.varint(manifest.base_seq.unwrap_or(0));
+                if let Some(replaces) = manifest.replaces {
+                    out.varint(replaces);
+                }
                 out.id(manifest.root);
                 out.signed(manifest.created_ns);
                 out.bytes(&manifest.host);
@@ -277,8 +280,15 @@ impl StagedRecord {
                 match node.content {
                     None => out.u8(0),
                     Some(change) => {
-                        out.u8(if change.base == ContentBase::Previous { 1 } else { 2 });
+                        out.u8(match change.base {
+                            ContentBase::Previous => 1,
+                            ContentBase::Empty => 2,
+                            ContentBase::Of(_) => 3,
+                        });
                         out.varint(u64::from(change.deltas));
+                        if let ContentBase::Of(file) = change.base {
+                            out.id(file);
+                        }
                     }
                 }
             }
@@ -335,7 +345,7 @@ impl StagedRecord {
     pub(crate) fn decode(blob: &[u8]) -> Result<Self, StoreError> {
         let mut r = Reader::with_crc(blob, "a staged record")?;
         let record = match r.u8()? {
-            1 => Self::Manifest(decode_manifest(&mut r)?),
+            tag @ (1 | 8) => Self::Manifest(decode_manifest(&mut r, tag == 8)?),
             2 => Self::Node(decode_node(&mut r)?),
             3 => Self::Entry(EntryChange {
                 parent: r.id()?,
@@ -359,7 +369,7 @@ impl StagedRecord {
     }
 }
 
-fn decode_manifest(r: &mut Reader<'_>) -> Result<Manifest, StoreError> {
+fn decode_manifest(r: &mut Reader<'_>, has_replaces: bool) -> Result<Manifest, StoreError> {
     let device = r.varint()?;
     let counter = r.varint()?;
     let based = r.u8()? != 0;
@@ -368,6 +378,7 @@ fn decode_manifest(r: &mut Reader<'_>) -> Result<Manifest, StoreError> {
         device,
         counter,
         base_seq: based.then_some(base_seq),
+        replaces: if has_replaces { Some(r.varint()?) } else { None },
         root: r.id()?,
         created_ns: r.signed()?,
         host: r.bytes()?.to_vec(),
@@ -412,6 +423,11 @@ fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
             base: ContentBase::Empty,
             deltas: r.u32()?,
         }),
+        3 => {
+            let deltas = r.u32()?;
+            let base = ContentBase::Of(r.id()?);
+            Some(ContentChange { deltas, base })
+        }
         _ => return Err(r.damaged()),
     };
     Ok(NodeChange {

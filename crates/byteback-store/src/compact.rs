@@ -111,7 +111,7 @@ fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bo
     builder.finish();
     let mut segments = BTreeSet::new();
     for row in group {
-        segments.extend(catalog.layer_segments(row.id)?);
+        segments.extend(catalog.layer_segments(row.pages())?);
     }
     let row = LayerRow {
         id: 0,
@@ -122,6 +122,7 @@ fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bo
         extents: builder.extents_total,
         resets: oldest.resets,
         barrier: oldest.barrier,
+        shared: None,
     };
     let segments: Vec<u64> = segments.into_iter().collect();
     catalog.insert_layer(node, &row, &builder.pages, &segments)?;

@@ -176,6 +176,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             device: 1,
             counter: 2,
             base_seq: Some(3),
+            replaces: None,
             root: id,
             created_ns: -1,
             host: b"h".to_vec(),
@@ -193,6 +194,25 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             content: Some(ContentChange {
                 base: ContentBase::Previous,
                 deltas: 1,
+            }),
+        }),
+        StagedRecord::Manifest(Manifest {
+            device: 1,
+            counter: 2,
+            base_seq: None,
+            replaces: Some(3),
+            root: id,
+            created_ns: 0,
+            host: Vec::new(),
+            path: Vec::new(),
+            snapshot: None,
+        }),
+        StagedRecord::Node(NodeChange {
+            id,
+            attributes: rare.clone(),
+            content: Some(ContentChange {
+                base: ContentBase::Of(FileId(7)),
+                deltas: 0,
             }),
         }),
         StagedRecord::Entry(EntryChange {

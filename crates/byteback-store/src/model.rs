@@ -126,6 +126,9 @@ pub struct Manifest {
     pub counter: u64,
     /// What the sender's picture was based on; `None` replaces everything.
     pub base_seq: Option<Seq>,
+    /// Without `base_seq`: what is replaced is the folder at this number, to which [`ContentBase::Of`] refers. `None` replaces whatever
+    /// is there.
+    pub replaces: Option<Seq>,
     /// Root directory.
     pub root: FileId,
     /// When it was made.
@@ -145,6 +148,8 @@ pub enum ContentBase {
     Previous,
     /// Nothing.
     Empty,
+    /// The contents of this file, or another one, at the manifest's `replaces`.
+    Of(FileId),
 }
 
 /// That a file gets new contents.

@@ -9,13 +9,16 @@
 //! ([`crate::sums`], which says why they can be believed), so that it costs what the batch changes. What it sums is kept once the batch
 //! is committed.
 //!
+//! Contents that follow those of another file ([`ContentBase::Of`]) are compared in the same way, with the sums that are kept of that one.
+//! Sums of the new file are not kept yet: it has no number before the batch is applied.
+//!
 //! A proof by the bytes reads whole contents. Either happens before the transaction that applies the batch. What it has seen is what is applied: the base
 //! is the one at the batch's `base_seq`, which never changes, and a younger one is a conflict; staged parts are told by their row numbers,
 //! which are never used twice.
 //!
 //! Memory: the pages of the files that are being put together, one decoded frame at a time.
 
-use crate::apply::{Pending, staged_part_ids};
+use crate::apply::{Pending, followed_file, staged_part_ids};
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
@@ -56,6 +59,8 @@ struct Assembly {
     pending: Pending,
     /// If the file was there before.
     node: Option<i64>,
+    /// Whose kept sums are of these contents, for the most part: the file whose contents they follow.
+    summed: Option<i64>,
     /// Newest last.
     staged: Vec<Run>,
     stored: Vec<Run>,
@@ -89,13 +94,13 @@ impl Store {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let mut base_seq = None;
+        let mut base = (None, None);
         let mut wrong = Vec::new();
         let mut kept = Vec::new();
         self.for_each_record(last, &parts, |record| {
             let file = match &record {
                 StagedRecord::Manifest(manifest) => {
-                    base_seq = manifest.base_seq;
+                    base = (manifest.base_seq, manifest.replaces);
                     return Ok(ControlFlow::Continue(()));
                 }
                 StagedRecord::Node(node) => node.id,
@@ -107,7 +112,7 @@ impl Store {
             };
             let fits = match record {
                 StagedRecord::Node(node) => {
-                    claim.content = self.assembly(folder, base_seq, &node)?;
+                    claim.content = self.assembly(folder, base, &node)?;
                     true
                 }
                 StagedRecord::Delta(delta) => claim.add(delta)?,
@@ -119,13 +124,13 @@ impl Store {
             }
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;
-                let node = content.node;
+                let summed = content.summed;
                 let digest = match claim.proof.sums {
                     Some(kind) => self.digest_of_leaves(content, kind, &mut kept)?,
                     None => self.digest(content)?,
                 };
                 if digest != Some(claim.proof.digest) {
-                    if let (Some(kind), Some(node)) = (claim.proof.sums, node) {
+                    if let (Some(kind), Some(node)) = (claim.proof.sums, summed) {
                         // In case a wrong sum was the reason, the next proof is compared with the bytes.
                         forget(self, node, kind)?;
                     }
@@ -173,8 +178,13 @@ impl Store {
         Ok(())
     }
 
-    /// The contents that a node's deltas will be laid over.
-    fn assembly(&self, folder: i64, base_seq: Option<Seq>, node: &NodeChange) -> Result<Option<Assembly>, StoreError> {
+    /// The contents that a node's deltas will be laid over: those at the moment that the batch follows, or replaces.
+    fn assembly(
+        &self,
+        folder: i64,
+        (base_seq, replaces): (Option<Seq>, Option<Seq>),
+        node: &NodeChange,
+    ) -> Result<Option<Assembly>, StoreError> {
         let Some(change) = node.content else { return Ok(None) };
         let mut pending = Pending {
             file: node.id,
@@ -187,12 +197,17 @@ impl Store {
         let mut stored = Vec::new();
         let catalog = self.catalog().read()?;
         let number = catalog.node_number(folder, node.id)?;
-        // At first contact, as in `apply`, nothing that the folder had counts any more.
-        if let (ContentBase::Previous, Some(base_seq)) = (change.base, base_seq)
-            && let Some(node) = number
-            && let Some(row) = catalog.attributes(node, base_seq)?
-        {
-            pending.resets = false;
+        let base = match (change.base, base_seq, number) {
+            (ContentBase::Of(file), _, _) => Some(followed_file(&*catalog, folder, file, replaces)?),
+            (ContentBase::Previous, Some(base_seq), Some(node)) => {
+                catalog.attributes(node, base_seq)?.map(|row| (node, row))
+            }
+            // At first contact, as in `apply`, nothing that the folder had counts any more.
+            _ => None,
+        };
+        let summed = base.as_ref().map(|(node, _)| *node).or(number);
+        if let Some((node, row)) = base {
+            pending.resets = row.layer == 0;
             pending.layer = row.layer;
             pending.len = row.attributes.size;
             let rows = layer_rows(&*catalog, node, row.layer, 0)?;
@@ -201,6 +216,7 @@ impl Store {
         Ok(Some(Assembly {
             pending,
             node: number,
+            summed,
             staged: Vec::new(),
             stored,
         }))
@@ -231,12 +247,15 @@ impl Store {
         kind: LeafKind,
         kept: &mut Vec<KeptRows>,
     ) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
-        let node = content.node;
+        let (summed, node) = (
+            content.summed,
+            content.node.filter(|node| content.summed == Some(*node)),
+        );
         let (resolver, len) = self.resolver(content)?;
         let waiting: usize = kept.iter().map(KeptRows::len).sum();
         let rows_max = WAITING_ROWS_MAX.saturating_sub(waiting);
         let keeper = node.map(|node| Keeper::of_uncommitted(self, node, kind, len, rows_max));
-        let mut leaves = LeafReader::new(self, kind, node, (resolver, len), keeper, Purpose::Proof)?;
+        let mut leaves = LeafReader::new(self, kind, summed, (resolver, len), keeper, Purpose::Proof)?;
         let mut digest = LeafDigest::new(kind, len);
         while let Some(next) = leaves.next()? {
             match next {

@@ -187,7 +187,7 @@ impl Run {
     /// The page that holds what is known of the byte at `at`, and where the next page begins.
     fn page(&self, catalog: &dyn CatalogRead, at: u64) -> Result<(Option<Page>, Option<u64>), StoreError> {
         let Some(pages) = &self.pages else {
-            let (blob, next) = catalog.page(self.row.id, at)?;
+            let (blob, next) = catalog.page(self.row.pages(), at)?;
             return Ok((blob.map(|blob| Page::decode(&blob)).transpose()?, next));
         };
         let following = pages.partition_point(|(start, _)| *start <= at);

@@ -182,6 +182,7 @@ fn staged_records() {
         device: 7,
         counter: 300,
         base_seq: Some(2),
+        replaces: None,
         root: FileId(1),
         created_ns: 1,
         host: b"h".to_vec(),
@@ -203,8 +204,20 @@ fn staged_records() {
     let head = b"\x01\x07\xac\x02\x00\x00";
     let label = b"\x01\x01\x01H\x01/\x02\x01t";
     golden(
-        &StagedRecord::Manifest(manifest),
+        &StagedRecord::Manifest(manifest.clone()),
         &[head, &id(1), b"\x02\x01h\x02/p", label],
+    );
+
+    let replacing = Manifest {
+        base_seq: None,
+        replaces: Some(300),
+        snapshot: None,
+        ..manifest.clone()
+    };
+    let head = b"\x08\x07\xac\x02\x00\x00\xac\x02";
+    golden(
+        &StagedRecord::Manifest(replacing),
+        &[head, &id(1), b"\x02\x01h\x02/p\x00"],
     );
 
     let node = |content| {
@@ -221,6 +234,12 @@ fn staged_records() {
         let content = Some(ContentChange { deltas: 3, base });
         golden(&node(content), &[b"\x02", &id(2), fixed, RARE, &[code, 3]]);
     }
+
+    let content = Some(ContentChange {
+        deltas: 3,
+        base: ContentBase::Of(FileId(9)),
+    });
+    golden(&node(content), &[b"\x02", &id(2), fixed, RARE, b"\x03\x03", &id(9)]);
 
     let entry = |child| {
         StagedRecord::Entry(EntryChange {
@@ -261,7 +280,7 @@ fn staged_records() {
 }
 
 #[test]
-fn the_data_folder_and_the_schema_of_version_1() {
+fn the_data_folder_and_the_schema_of_version_2() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(dir.path())
@@ -278,7 +297,7 @@ fn the_data_folder_and_the_schema_of_version_1() {
     let catalog = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
     let number = |pragma: &str| catalog.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA application_id"), 0x4259_4243);
-    assert_eq!(number("PRAGMA user_version"), 1);
+    assert_eq!(number("PRAGMA user_version"), 2);
     let mut statement = catalog
         .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
         .unwrap();
@@ -287,8 +306,8 @@ fn the_data_folder_and_the_schema_of_version_1() {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    assert_eq!(schema.len(), 17 + 9, "tables and indexes");
+    assert_eq!(schema.len(), 17 + 10, "tables and indexes");
     let schema = schema.join("\n");
     let crc = crc32c::crc32c(schema.as_bytes());
-    assert_eq!(crc, 90_348_291, "the schema changed without its version:\n{schema}");
+    assert_eq!(crc, 4_071_120_826, "the schema changed without its version:\n{schema}");
 }

@@ -61,6 +61,8 @@ struct Batch {
     deltas: Vec<(FileId, Vec<u8>)>,
     /// What contents are to be; some of them.
     proofs: Vec<(FileId, Proof)>,
+    /// It holds the whole tree and replaces the one before, to whose contents it refers.
+    replaces: bool,
 }
 
 struct Run {
@@ -138,12 +140,25 @@ impl Run {
     }
 
     fn change_content(&mut self, now: &mut Moment, batch: &mut Batch, file: FileId, fresh: bool) {
-        let empty = fresh || self.rng.below(8) == 0;
-        let mut content = if empty { Vec::new() } else { now.files[&file].clone() };
-        let deltas = if empty {
-            self.rng.below(3)
-        } else {
-            1 + self.rng.below(2)
+        let (base, content) = match fresh || self.rng.below(8) == 0 {
+            true => (ContentBase::Empty, Vec::new()),
+            false => (ContentBase::Previous, now.files[&file].clone()),
+        };
+        self.content_over(now, batch, file, base, content);
+    }
+
+    /// Gives a file contents that follow from `content`.
+    fn content_over(
+        &mut self,
+        now: &mut Moment,
+        batch: &mut Batch,
+        file: FileId,
+        base: ContentBase,
+        mut content: Vec<u8>,
+    ) {
+        let deltas = match base {
+            ContentBase::Previous => 1 + self.rng.below(2),
+            ContentBase::Empty | ContentBase::Of(_) => self.rng.below(3),
         };
         for _ in 0..deltas {
             let (stream, new) = self.delta(&content);
@@ -155,11 +170,7 @@ impl Run {
             attributes: attributes(NodeKind::File, content.len(), now.mode[&file]),
             content: Some(ContentChange {
                 deltas: deltas as u32,
-                base: if empty {
-                    ContentBase::Empty
-                } else {
-                    ContentBase::Previous
-                },
+                base,
             }),
         });
         if self.rng.coin() {
@@ -178,6 +189,61 @@ impl Run {
         now.files.insert(file, content);
     }
 
+    /// What a sender makes that has lost what it knew: the whole tree, under other identities or the same ones, moved and changed a little,
+    /// of contents that follow those of any file that the folder ever had.
+    fn replace_all(&mut self, now: &mut Moment, batch: &mut Batch) {
+        let before = now.clone();
+        batch.replaces = true;
+        now.directories.values_mut().for_each(BTreeMap::clear);
+        let keeps_identities = self.rng.coin();
+        let mut renamed = BTreeMap::from([(ROOT, ROOT)]);
+        for id in reachable(&before) {
+            if !keeps_identities || self.rng.below(4) == 0 {
+                self.next_id += 1;
+                renamed.entry(id).or_insert(FileId(self.next_id));
+            }
+            renamed.entry(id).or_insert(id);
+        }
+        let known: Vec<FileId> = before.files.keys().copied().collect();
+        for (old, id) in &renamed {
+            if before.directories.contains_key(old) {
+                now.directories.insert(*id, BTreeMap::new());
+                batch.nodes.push(NodeChange {
+                    id: *id,
+                    attributes: attributes(NodeKind::Directory, 0, 0o755),
+                    content: None,
+                });
+                continue;
+            }
+            now.mode.insert(*id, 0o640);
+            let of = match self.rng.below(6) {
+                0 => None,
+                1 => self.pick(&known),
+                _ => Some(*old),
+            };
+            let (base, content) = match of {
+                Some(of) => (ContentBase::Of(of), before.files[&of].clone()),
+                None => (ContentBase::Empty, Vec::new()),
+            };
+            self.content_over(now, batch, *id, base, content);
+        }
+        for (parent, name, child) in reachable_names(&before) {
+            // Something may be gone, with all that is in it, and files have other names now.
+            let name = match self.rng.below(8) {
+                0 => continue,
+                1 if before.files.contains_key(&child) => [&name[..], b"-moved"].concat(),
+                _ => name,
+            };
+            let (parent, child) = (renamed[&parent], renamed[&child]);
+            let names = now.directories.get_mut(&parent).unwrap();
+            if name.len() < 200 && !names.contains_key(&name) {
+                names.insert(name.clone(), child);
+                let child = Some(child);
+                batch.entries.push(EntryChange { parent, name, child });
+            }
+        }
+    }
+
     fn batch(&mut self) -> Batch {
         let mut now = self.moments.last().unwrap().clone();
         let mut batch = Batch {
@@ -185,7 +251,13 @@ impl Run {
             entries: vec![],
             deltas: vec![],
             proofs: vec![],
+            replaces: false,
         };
+        if self.moments.len() > 1 && self.rng.below(7) == 0 {
+            self.replace_all(&mut now, &mut batch);
+            self.moments.push(now);
+            return batch;
+        }
         if self.moments.len() == 1 {
             now.directories.insert(ROOT, BTreeMap::new());
             batch.nodes.push(NodeChange {
@@ -369,7 +441,8 @@ fn send(
     let manifest = Manifest {
         device,
         counter,
-        base_seq,
+        base_seq: base_seq.filter(|_| !batch.replaces),
+        replaces: base_seq.filter(|_| batch.replaces),
         root: ROOT,
         created_ns: 5,
         host: b"h".to_vec(),
@@ -652,6 +725,7 @@ fn run(seed: u64, batches: u64) {
                 entries: batch.entries.clone(),
                 deltas: vec![],
                 proofs: vec![],
+                replaces: false,
             };
             if !late.nodes.is_empty() || !late.entries.is_empty() {
                 match send(&store, other, counter, Some(seq - 1), &late, 0) {
@@ -660,6 +734,15 @@ fn run(seed: u64, batches: u64) {
                     }
                     other => panic!("{other:?}"),
                 }
+            }
+        }
+        if seq > 1 && batch.replaces {
+            // The same whole tree from somebody who replaces what was there before that: nothing may be undone unseen.
+            match send(&store, other, 2_000_000 + seq, Some(seq - 1), &batch, 0) {
+                Err(StoreError::Conflict { conflicts }) => {
+                    assert_eq!((conflicts.len(), conflicts[0].id, conflicts[0].seq), (1, ROOT, seq));
+                }
+                other => panic!("{other:?}"),
             }
         }
         let at = 1 + run.rng.below(seq);

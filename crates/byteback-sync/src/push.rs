@@ -329,6 +329,7 @@ impl Job<'_> {
             device: self.options.device,
             counter: begun.counter,
             base_seq: Some(begun.base_seq),
+            replaces: None,
             root,
             created_ns: begun.created_ns,
             host: self.options.host.clone(),

@@ -9,6 +9,7 @@ fn manifest() -> Manifest {
         device: 7,
         counter: 3,
         base_seq: Some(2),
+        replaces: None,
         root: FileId(1),
         created_ns: -5,
         host: "h".into(),
@@ -209,6 +210,34 @@ fn golden_json_of_a_proof_by_sums() {
         assert_eq!(serde_json::from_str::<ProofRecord>(&json).unwrap(), proof);
         assert!(serde_json::from_str::<ProofRecord>(&json.replace(kind.name(), "md4")).is_err());
     }
+}
+
+#[test]
+fn golden_json_of_a_batch_that_replaces() {
+    let manifest = Manifest {
+        base_seq: None,
+        replaces: Some(9),
+        snapshot: None,
+        ..manifest()
+    };
+    let json = concat!(
+        r#"{"device":7,"counter":3,"base_seq":null,"replaces":9,"root":"00000000000000000000000000000001","#,
+        r#""created_ns":-5,"host":"h","path":{"base64":"L/8="}}"#
+    );
+    assert_eq!(serde_json::to_string(&manifest).unwrap(), json);
+    assert_eq!(serde_json::from_str::<Manifest>(json).unwrap(), manifest);
+    // As senders write it that replace whatever there is.
+    let whatever = serde_json::from_str::<Manifest>(&json.replace(r#""replaces":9,"#, "")).unwrap();
+    assert_eq!(whatever.replaces, None);
+    let content = ContentChange {
+        deltas: 0,
+        base: ContentBase::Of(FileId(0xab)),
+    };
+    let json = r#"{"deltas":0,"base":{"of":"000000000000000000000000000000ab"}}"#;
+    assert_eq!(serde_json::to_string(&content).unwrap(), json);
+    assert_eq!(serde_json::from_str::<ContentChange>(json).unwrap(), content);
+    // What a reader that does not know it would make of it: an error, never another base.
+    assert!(serde_json::from_str::<ContentChange>(&json.replace("of", "from")).is_err());
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl World {
             device: self.device,
             counter,
             base_seq,
+            replaces: None,
             root: ROOT,
             created_ns: 1,
             host: "h".into(),

@@ -1,4 +1,8 @@
-//! The SQLite schema, version 1. `PRAGMA user_version` holds the version; a newer one is refused.
+//! The SQLite schema, version 2. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
+//! file is opened, in one transaction.
+//!
+//! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of version 1 would read as empty. A new
+//! catalog is made as one of version 1 and brought up, so that there is one schema, however old a file is.
 //!
 //! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
 //! order in which they are read; layer pages are blobs and therefore live in a rowid table.
@@ -6,11 +10,19 @@
 //! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
 //! missing, and a program that does not know them neither reads them nor is in their way.
 
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
 
+/// From version 1 to 2. Whose pages a layer shares, and whose segments: pages and references to segments belong to one row of `layer` alone, which
+/// the engine lets nobody remove while others share them, whatever becomes of its node.
+pub(super) const SINCE_2: &str = "
+ALTER TABLE layer ADD COLUMN pages INTEGER REFERENCES layer(id);
+CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
+";
+
+/// The tables of version 1.
 pub(super) const CREATE: &str = "
 CREATE TABLE device (
   id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, token_hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL

@@ -6,7 +6,7 @@
 
 use super::{Catalog, CatalogRead, CatalogWrite, schema};
 use crate::error::StoreError;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,6 +127,9 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
             .execute_batch(schema::CACHE)
             .map_err(|e| StoreError::catalog("create the tables of kept checksums", e));
     }
+    if application_id == schema::APPLICATION_ID && found == 1 {
+        return upgrade(connection);
+    }
     if application_id == schema::APPLICATION_ID {
         return Err(StoreError::CatalogVersion {
             found,
@@ -141,8 +144,9 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     }
     // The application id comes with the tables in one transaction: a crash leaves an empty file.
     let script = format!(
-        "BEGIN IMMEDIATE; {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
+        "BEGIN IMMEDIATE; {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
         schema::CREATE,
+        schema::SINCE_2,
         schema::CACHE,
         schema::APPLICATION_ID,
         schema::VERSION
@@ -150,6 +154,23 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch(&script)
         .map_err(|e| StoreError::catalog("create its tables", e))
+}
+
+/// Brings a catalog of version 1 up to the present one: all of it or nothing.
+fn upgrade(connection: &Connection) -> Result<(), StoreError> {
+    let failed = |e| StoreError::catalog("bring its tables up to date", e);
+    let transaction =
+        rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(failed)?;
+    // Another process may have done it meanwhile.
+    let found: i64 = transaction
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(failed)?;
+    if found == 1 {
+        let script = format!("{} PRAGMA user_version={};", schema::SINCE_2, schema::VERSION);
+        transaction.execute_batch(&script).map_err(failed)?;
+    }
+    transaction.execute_batch(schema::CACHE).map_err(failed)?;
+    transaction.commit().map_err(failed)
 }
 
 impl Catalog for SqliteCatalog {
@@ -232,3 +253,6 @@ impl Drop for Transaction<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -231,7 +231,7 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError> {
-        let query = "SELECT id, first, last, base_len, new_len, extents, resets, barrier FROM layer \
+        let query = "SELECT id, first, last, base_len, new_len, extents, resets, barrier, pages FROM layer \
                      WHERE node = ?1 AND last = ?2 AND first >= ?3 ORDER BY first LIMIT 1";
         self.one("find a layer", query, (node, sql(last), sql(first_min)), |row| {
             Ok(LayerRow {
@@ -243,6 +243,7 @@ impl CatalogRead for Transaction<'_> {
                 extents: unsigned(row, 5)?,
                 resets: row.get(6)?,
                 barrier: row.get(7)?,
+                shared: row.get(8)?,
             })
         })
     }

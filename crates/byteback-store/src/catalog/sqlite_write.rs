@@ -164,8 +164,8 @@ impl CatalogWrite for Transaction<'_> {
         pages: &[(u64, Vec<u8>)],
         segments: &[u64],
     ) -> Result<i64, StoreError> {
-        let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier) \
-                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier, pages) \
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         let params = params![
             node,
             sql(row.last),
@@ -174,7 +174,8 @@ impl CatalogWrite for Transaction<'_> {
             sql(row.new_len),
             sql(row.extents),
             row.resets,
-            row.barrier
+            row.barrier,
+            row.shared
         ];
         let layer = self.insert("add a layer", statement, params)?;
         for (start, page) in pages {

@@ -30,6 +30,7 @@ fn records() -> Vec<StagedRecord> {
             device: 1,
             counter: u64::MAX,
             base_seq: None,
+            replaces: None,
             root: FileId(1),
             created_ns: -1,
             host: b"h".to_vec(),
@@ -39,7 +40,25 @@ fn records() -> Vec<StagedRecord> {
                 ..SnapshotLabel::default()
             }),
         }),
+        StagedRecord::Manifest(Manifest {
+            device: 1,
+            counter: 2,
+            base_seq: None,
+            replaces: Some(u64::MAX),
+            root: FileId(1),
+            created_ns: 0,
+            host: vec![],
+            path: vec![],
+            snapshot: None,
+        }),
         StagedRecord::Node(node()),
+        StagedRecord::Node(NodeChange {
+            content: Some(ContentChange {
+                deltas: u32::MAX,
+                base: ContentBase::Of(FileId(3)),
+            }),
+            ..node()
+        }),
         StagedRecord::Entry(EntryChange {
             parent: FileId(1),
             name: b"n".to_vec(),

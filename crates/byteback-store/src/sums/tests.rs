@@ -184,6 +184,7 @@ fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
         device,
         counter: 1,
         base_seq: None,
+        replaces: None,
         root: FileId(1),
         created_ns: 0,
         host: vec![],

@@ -155,11 +155,17 @@ fn catalog_suite(catalog: &dyn Catalog) {
         extents: 1,
         resets,
         barrier: false,
+        shared: None,
     };
     let pages = [(10, b"ten".to_vec()), (20, b"twenty".to_vec())];
     let id = write.insert_layer(nodes[1], &layer(1, 1, true), &pages, &[7]).unwrap();
     write.insert_layer(nodes[1], &layer(2, 2, false), &[], &[]).unwrap();
     let merged = write.insert_layer(nodes[1], &layer(1, 2, true), &[], &[7]).unwrap();
+    let shared = LayerRow {
+        shared: Some(id),
+        ..layer(1, 1, true)
+    };
+    write.insert_layer(nodes[2], &shared, &[], &[]).unwrap();
     assert!(
         catalog.read().unwrap().folders().unwrap().is_empty(),
         "nothing is seen before the commit"
@@ -197,6 +203,9 @@ fn catalog_suite(catalog: &dyn Catalog) {
     );
     assert_eq!(read.longest_layer(nodes[1], 2, 1).unwrap().unwrap().id, merged);
     assert_eq!(read.longest_layer(nodes[1], 2, 2).unwrap().unwrap().first, 2);
+    let shared = read.longest_layer(nodes[2], 1, 1).unwrap().unwrap();
+    assert!(shared.id != id && shared.pages() == id);
+    assert_eq!(read.longest_layer(nodes[1], 1, 1).unwrap().unwrap().pages(), id);
     assert_eq!(read.page(id, 9).unwrap(), (None, Some(10)));
     assert_eq!(read.page(id, 19).unwrap(), (Some(b"ten".to_vec()), Some(20)));
     assert_eq!(read.page(id, u64::MAX).unwrap(), (Some(b"twenty".to_vec()), None));
@@ -293,11 +302,11 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     drop(SqliteCatalog::open(&path).unwrap());
     rusqlite::Connection::open(&path)
         .unwrap()
-        .pragma_update(None, "user_version", 2)
+        .pragma_update(None, "user_version", 3)
         .unwrap();
     assert!(matches!(
         SqliteCatalog::open(&path),
-        Err(StoreError::CatalogVersion { found: 2, known: 1 })
+        Err(StoreError::CatalogVersion { found: 3, known: 2 })
     ));
     let path = dir.path().join("other");
     rusqlite::Connection::open(&path)

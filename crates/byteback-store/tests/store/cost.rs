@@ -13,7 +13,7 @@ const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
 /// A 4 GiB file whose first layer is fragmented: 100,000 extents.
-fn fragmented(lab: &Lab) {
+pub(crate) fn fragmented(lab: &Lab) {
     let bytes = noise(1, 64);
     let places: Vec<(u64, &[u8])> = (0..100_000).map(|n| (n * 40_000, &bytes[..])).collect();
     let batch = Batch::default()
@@ -25,7 +25,7 @@ fn fragmented(lab: &Lab) {
 }
 
 /// The rows from which a version is read.
-fn depth(lab: &Lab, id: u128) -> u64 {
+pub(crate) fn depth(lab: &Lab, id: u128) -> u64 {
     let catalog = lab.catalog.read().unwrap();
     let folder = catalog.folder("f").unwrap().unwrap();
     let node = catalog.node_number(folder.id, FileId(id)).unwrap().unwrap();

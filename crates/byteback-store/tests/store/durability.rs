@@ -9,6 +9,9 @@ use std::time::Duration;
 
 const BATCHES: u64 = 6;
 
+/// This one comes from a sender that has lost what it knew: files with other identities follow those that there are.
+const ANEW: u64 = 4;
+
 /// Sends batches until one fails; answers how many were acknowledged. Small segments, so that several are begun.
 fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
     for counter in from..=BATCHES {
@@ -19,7 +22,17 @@ fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
         }
         let id = u128::from(counter) + 10;
         batch = batch.new_file(id, format!("n{counter}").as_bytes(), &noise(counter, 3000));
-        lab.send(counter, base, &batch).map_err(|e| (counter - 1, e))?;
+        let sent = if counter == ANEW {
+            batch = batch.node(ROOT, NodeKind::Directory, 0, None);
+            for of in 1..ANEW {
+                let (id, name) = (u128::from(of) + 100, format!("n{of}"));
+                batch = batch.following(id, name.as_bytes(), u128::from(of) + 10, 3000, &[(of * 7, b"anew")]);
+            }
+            lab.replace(counter, counter - 1, &batch)
+        } else {
+            lab.send(counter, base, &batch)
+        };
+        sent.map_err(|e| (counter - 1, e))?;
     }
     Ok(BATCHES)
 }
@@ -29,6 +42,11 @@ fn check(lab: &Lab, acknowledged: u64) {
     for seq in 1..=acknowledged {
         for counter in 1..=seq {
             assert_eq!(lab.read(u128::from(counter) + 10, seq).unwrap(), noise(counter, 3000));
+        }
+        for of in (1..ANEW).filter(|_| seq >= ANEW) {
+            let mut expected = noise(of, 3000);
+            expected[of as usize * 7..][..4].copy_from_slice(b"anew");
+            assert_eq!(lab.read(u128::from(of) + 100, seq).unwrap(), expected);
         }
     }
 }

@@ -111,6 +111,7 @@ impl Lab {
             device: self.device,
             counter,
             base_seq,
+            replaces: None,
             root: ROOT,
             created_ns: 0,
             host: vec![],
@@ -122,6 +123,17 @@ impl Lab {
     pub(crate) fn send(&self, counter: u64, base_seq: Option<u64>, batch: &Batch) -> Result<Applied, StoreError> {
         let mut part = self.part(counter);
         part.manifest(self.manifest(counter, base_seq))?;
+        batch.feed(&mut part)?;
+        self.store.commit(part, 0)
+    }
+
+    /// Sends a batch that holds the whole tree and replaces the folder at a sequence number.
+    pub(crate) fn replace(&self, counter: u64, replaces: u64, batch: &Batch) -> Result<Applied, StoreError> {
+        let mut part = self.part(counter);
+        part.manifest(Manifest {
+            replaces: Some(replaces),
+            ..self.manifest(counter, None)
+        })?;
         batch.feed(&mut part)?;
         self.store.commit(part, 0)
     }
@@ -218,6 +230,17 @@ impl Batch {
     pub(crate) fn patch(self, id: u128, len: u64, places: &[(u64, &[u8])]) -> Self {
         self.file(id, len, 1, ContentBase::Previous)
             .delta(id, patch(len, len, places))
+    }
+
+    /// A new file with the contents that another one had, overwritten in places; `len` bytes before and after.
+    pub(crate) fn following(self, id: u128, name: &[u8], of: u128, len: u64, places: &[(u64, &[u8])]) -> Self {
+        let batch = self
+            .file(id, len, u32::from(!places.is_empty()), ContentBase::Of(FileId(of)))
+            .entry(ROOT, name, Some(id));
+        match places {
+            [] => batch,
+            _ => batch.delta(id, patch(len, len, places)),
+        }
     }
 
     pub(crate) fn feed(&self, part: &mut PartWriter) -> Result<(), StoreError> {

@@ -11,6 +11,7 @@ mod conformance;
 mod cost;
 mod damage;
 mod durability;
+mod follow;
 mod hostile;
 mod lab;
 mod prove;

@@ -38,14 +38,14 @@ fn signature(lab: &Lab, file: FileId, at: u64, kind: LeafKind) -> Signature {
 }
 
 /// Whether what the store tells is what the bytes say.
-fn is_right(lab: &Lab, file: FileId, at: u64, kind: LeafKind, content: &[u8]) -> bool {
+pub(crate) fn is_right(lab: &Lab, file: FileId, at: u64, kind: LeafKind, content: &[u8]) -> bool {
     let told = signature(lab, file, at, kind);
     assert_eq!(told.content_len_bytes(), content.len() as u64);
     let made = Signature::of(content, *told.params());
     told.weak() == made.weak() && (0..made.blocks()).all(|block| told.strong(block) == made.strong(block))
 }
 
-fn by_sums(kind: LeafKind, content: &[u8]) -> Proof {
+pub(crate) fn by_sums(kind: LeafKind, content: &[u8]) -> Proof {
     let mut digest = LeafDigest::new(kind, content.len() as u64);
     digest.push(content);
     Proof {
@@ -87,7 +87,7 @@ fn send_proven(
     lab.store.commit(part, 0).map(|applied| applied.seq)
 }
 
-fn cost_of(lab: &Lab, work: impl FnOnce()) -> SumsCost {
+pub(crate) fn cost_of(lab: &Lab, work: impl FnOnce()) -> SumsCost {
     let before = lab.store.sums_cost();
     work();
     let after = lab.store.sums_cost();
@@ -99,7 +99,7 @@ fn cost_of(lab: &Lab, work: impl FnOnce()) -> SumsCost {
     }
 }
 
-fn sql(dir: &Path) -> rusqlite::Connection {
+pub(crate) fn sql(dir: &Path) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(dir.join("catalog.sqlite")).unwrap();
     connection.busy_timeout(Duration::from_secs(10)).unwrap();
     connection
@@ -414,7 +414,7 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
         };
         let mut content = match base {
             ContentBase::Previous => versions.last().unwrap().clone(),
-            ContentBase::Empty => Vec::new(),
+            ContentBase::Empty | ContentBase::Of(_) => Vec::new(),
         };
         let mut streams = Vec::new();
         // Set back to what it was, now and then.

@@ -58,6 +58,7 @@ pub(super) fn transfer(
         device: job.options.device,
         counter,
         base_seq: basis.base_seq,
+        replaces: None,
         root: file_id(cut.tree, NodeId::ROOT),
         created_ns: label.time_ns,
         host: job.options.host.clone(),

@@ -1,0 +1,72 @@
+use super::schema;
+use crate::{Store, StoreLimits};
+use rusqlite::Connection;
+use std::path::Path;
+
+/// A catalog as a program of version 1 made it, with the rows of one of the present.
+fn of_version_1(path: &Path, rows_of: &Path) {
+    let old = Connection::open(path).unwrap();
+    old.execute_batch(&format!(
+        "PRAGMA journal_mode=WAL; BEGIN; {} {} PRAGMA application_id={}; PRAGMA user_version=1; COMMIT;",
+        schema::CREATE,
+        schema::CACHE,
+        schema::APPLICATION_ID
+    ))
+    .unwrap();
+    old.execute_batch("PRAGMA foreign_keys=OFF").unwrap();
+    old.execute("ATTACH ?1 AS new", [rows_of.to_str().unwrap()]).unwrap();
+    let mut statement = old
+        .prepare(
+            "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name <> 'layer' AND name NOT LIKE 'sqlite_%'",
+        )
+        .unwrap();
+    let tables: Vec<String> = statement
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    for table in tables {
+        old.execute_batch(&format!("INSERT INTO main.{table} SELECT * FROM new.{table}"))
+            .unwrap();
+    }
+    old.execute_batch(
+        "INSERT INTO main.layer SELECT id, node, last, first, base_len, new_len, extents, resets, barrier FROM new.layer",
+    )
+    .unwrap();
+}
+
+fn schema_of(path: &Path) -> (i64, Vec<String>) {
+    let catalog = Connection::open(path).unwrap();
+    let version = catalog.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    let mut statement = catalog
+        .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name")
+        .unwrap();
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
+    (version, rows.map(Result::unwrap).collect())
+}
+
+#[test]
+fn a_catalog_of_version_1_is_brought_up_to_the_present_with_all_that_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let present = dir.path().join("present");
+    let store = Store::open(&present, StoreLimits::default()).unwrap();
+    store.create_folder("photos").unwrap();
+    let token = store.create_join_token(i64::MAX / 2).unwrap();
+    let device = store.join(&token, "d").unwrap();
+    drop(store);
+
+    let old = dir.path().join("old");
+    std::fs::create_dir_all(old.join("segments")).unwrap();
+    of_version_1(&old.join("catalog.sqlite"), &present.join("catalog.sqlite"));
+    assert_eq!(schema_of(&old.join("catalog.sqlite")).0, 1);
+    for _ in 0..2 {
+        let store = Store::open(&old, StoreLimits::default()).unwrap();
+        assert_eq!(store.folder("photos").unwrap().seq, 0);
+        assert_eq!(store.authenticate(&device.1).unwrap(), Some(device.0));
+        drop(store);
+        assert_eq!(
+            schema_of(&old.join("catalog.sqlite")),
+            schema_of(&present.join("catalog.sqlite"))
+        );
+    }
+}
