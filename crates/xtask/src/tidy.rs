@@ -20,7 +20,7 @@ const LINES_MAX: usize = 800;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 /// The crates whose production code decides and must therefore be replayable.
-const DECIDING: &[&str] = &["oplog", "delta", "extents", "store", "sync", "volume"];
+const DECIDING: &[&str] = &["oplog", "delta", "extents", "queue", "store", "sync", "volume"];
 
 /// What deciding code must not call, and what it calls instead.
 const BANNED: &[(&str, &str)] = &[

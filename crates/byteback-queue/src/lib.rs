@@ -1,0 +1,27 @@
+//! Continuous sync, the part that decides: which saves are transactional, what is sent, in which order, and what belongs together.
+//!
+//! Source: DeltaCFS (ICDCS'17), sections III-A (relation table), III-B (sync queue), III-C (versions), III-E (causal order).
+//! Everything here is a state machine without I/O, clock or threads: time comes in as a number, bytes stay where they are, and what
+//! happened before can be replayed. The gate of the daemon feeds it, the client engine drains it; neither needs to know the other.
+//!
+//! Words:
+//! - *node*: a file, directory or other inode of the origin's tree, by its number ([`NodeId`]), whatever it is called at the moment.
+//! - *place*: a name in a directory ([`Place`]).
+//! - *origin*: the machine whose operations these are; its *order* is the one in which its gate saw them.
+//! - *kept aside*: a removed file whose last name is gone, and which the gate holds on to by a link of its own.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`relation`] | recognises transactional saves: which new content is to be compared with which old one |
+//!
+//! What this does not do: read, store or send bytes; encode deltas; know paths, servers or other clients.
+
+mod ids;
+mod operation;
+pub mod relation;
+
+pub use ids::{NodeId, NodeKind, Place};
+pub use operation::{Moved, NameOperation, Victim};
+
+#[cfg(test)]
+mod tests;
