@@ -39,13 +39,53 @@ fn daemon_for_another_test() {
         }
     };
     println!("DAEMON mounted");
+    let (mut others, mut children) = (Vec::new(), Vec::new());
     for line in std::io::stdin().lines() {
         match line.unwrap().as_str() {
             "unmount" => println!("DAEMON {:?}", mount.unmount(Unmount::IfIdle)),
             "wait" => println!("DAEMON {:?}", mount.wait()),
             "flush" => println!("DAEMON {:?}", mount.flush_stores()),
+            // Another mount of the same process.
+            "also" => {
+                let directory = own_tree().with_file_name("also");
+                fs::create_dir(&directory).unwrap();
+                let also = Mount::start(&MountOptions::new(directory), Arc::new(Tracked::new()), || Ok(()));
+                println!("DAEMON {:?}", also.map(|also| others.push(also)));
+            }
+            "child" => {
+                children.push(Command::new("sleep").arg("30").spawn().unwrap());
+                println!("DAEMON {}", children.last().unwrap().id());
+            }
+            "store" => {
+                // Opened once it serves, and by one of its own threads.
+                std::thread::spawn(|| store_and_sync(&own_tree().join("plain")));
+                println!("DAEMON stores");
+            }
             other => panic!("unknown command {other}"),
         }
+    }
+}
+
+fn own_tree() -> PathBuf {
+    PathBuf::from(std::env::var_os(MOUNT_VARIABLE).unwrap())
+}
+
+/// Stores into a mapping of a file of its own mount and waits until it is written back, again and again.
+fn store_and_sync(path: &Path) {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
+    const LEN: usize = 1 << 20;
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, which nobody else has and which lives as long as the process.
+    let map = unsafe { mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, &file, 0) }.unwrap();
+    for value in (0..=u8::MAX).cycle() {
+        for at in (0..LEN).step_by(4096) {
+            // SAFETY: within the mapping.
+            unsafe { map.cast::<u8>().add(at).write_volatile(value) };
+        }
+        // SAFETY: as above.
+        unsafe { msync(map, LEN, MsyncFlags::SYNC) }.unwrap();
     }
 }
 
@@ -72,6 +112,36 @@ impl Drop for DeviceForAll {
         users.0 -= 1;
         if users.0 == 0 {
             set_mode(Path::new("/dev/fuse"), users.1);
+        }
+    }
+}
+
+/// The file system through which ordinary users abort their connections. systemd mounts it; a bare machine may not.
+struct FuseControl {
+    is_ours: bool,
+    /// Other processes with this test wait meanwhile.
+    _lock: fs::File,
+}
+
+impl FuseControl {
+    const POINT: &str = "/sys/fs/fuse/connections";
+
+    fn new() -> Self {
+        require_fuse();
+        let lock = fs::File::open("/sys/fs/fuse").unwrap();
+        lock.lock().unwrap();
+        let is_ours = !is_mounted(Path::new(Self::POINT));
+        if is_ours {
+            mount("fusectl", Self::POINT, "fusectl", MountFlags::empty(), None).unwrap();
+        }
+        Self { is_ours, _lock: lock }
+    }
+}
+
+impl Drop for FuseControl {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = unmount(Self::POINT, UnmountFlags::DETACH);
         }
     }
 }
@@ -169,7 +239,12 @@ impl Daemon {
 
     fn die(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
-        self.child.wait().unwrap();
+        eventually("it is dead", || self.is_dead());
+    }
+
+    /// Whether all its threads are gone. It must have been killed.
+    fn is_dead(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// The process that watches over this daemon: it holds the other end of one of the daemon's pipes.
@@ -201,26 +276,37 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
+    /// Never waits for ever, also if what is tested does not work.
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        if !within(DYING, || self.is_dead()) {
+            // It waits for its own mount, and nobody has helped it.
+            let _ = unmount(self.tree(), UnmountFlags::FORCE);
+            within(DYING, || self.is_dead());
+        }
         if self.work.is_some() {
-            eventually("the mount is gone", || {
-                unmount(self.tree(), UnmountFlags::DETACH).is_err()
-            });
+            let is_gone = within(DYING, || unmount(self.tree(), UnmountFlags::DETACH).is_err());
+            assert!(is_gone || std::thread::panicking(), "the mount is still there");
         }
     }
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+/// The limit of everything that should take no time.
+const DYING: Duration = Duration::from_secs(5);
+
+fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "not within five seconds: {what}"
-        );
+        if started.elapsed() > limit {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+    true
+}
+
+fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    assert!(within(DYING, holds), "not within {DYING:?}: {what}");
 }
 
 fn is_mounted(path: &Path) -> bool {
@@ -245,6 +331,64 @@ fn dies_and_leaves_the_plain_directory(uid: u32) {
     );
     assert!(!is_mounted(&daemon.tree()));
     assert_eq!(fs::read(daemon.tree().join("new")).unwrap(), b"written\n");
+}
+
+/// No signal ends the wait for pages that are written back, and nobody is left to write them.
+fn dies_while_it_waits_for_its_own_mount(uid: u32) {
+    let mut has_waited = false;
+    for round in 0..4 {
+        let mut daemon = Daemon::start(uid);
+        assert_eq!(daemon.ask("store"), "stores");
+        std::thread::sleep(Duration::from_millis(20 + 7 * round));
+        let started = Instant::now();
+        daemon.die();
+        eventually("the plain directory is visible", || !is_mounted(&daemon.tree()));
+        assert_eq!(fs::metadata(daemon.tree().join("plain")).unwrap().uid(), uid);
+        // Nearly all the time, unless it was killed between two waits.
+        has_waited |= started.elapsed() > Duration::from_millis(900);
+    }
+    assert!(has_waited, "it never waited when it was killed, so this shows nothing");
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_waits_for_its_own_mount_leaves_the_plain_directory() {
+    dies_while_it_waits_for_its_own_mount(0);
+}
+
+#[test]
+fn an_ordinary_users_daemon_that_is_killed_while_it_waits_for_its_own_mount_leaves_the_plain_directory() {
+    let _control = FuseControl::new();
+    dies_while_it_waits_for_its_own_mount(NOBODY);
+}
+
+/// What tells of the daemon's death belongs to one mount, and is neither set off nor kept by anything else that ends or lives.
+#[test]
+fn one_mount_of_a_process_ends_and_the_other_goes_on_until_the_process_dies() {
+    let mut daemon = Daemon::start(0);
+    let mut children = vec![daemon.ask("child")];
+    assert_eq!(daemon.ask("also"), "Ok(())");
+    children.push(daemon.ask("child"));
+    let threads = PathBuf::from(format!("/proc/{}/task", daemon.child.id()));
+    let lifelines = || -> usize {
+        let names = fs::read_dir(&threads).unwrap();
+        let names = names.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "byteback-life").count()
+    };
+    assert_eq!(lifelines(), 2, "one of each mount");
+    assert_eq!(daemon.ask("unmount"), "Ok(())");
+    assert!(!is_mounted(&daemon.tree()));
+    eventually("the first lifeline has ended", || lifelines() == 1);
+    kill_process(Pid::from_raw(children[0].parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    // Longer than a watcher waits before it helps a death along.
+    std::thread::sleep(Duration::from_millis(1500));
+    let also = daemon.tree().with_file_name("also");
+    fs::write(also.join("f"), b"served").unwrap();
+    assert_eq!(fs::read(also.join("f")).unwrap(), b"served");
+    assert!(is_mounted(&also));
+    daemon.die();
+    eventually("the second mount is gone", || !is_mounted(&also));
+    assert_eq!(fs::read(also.join("f")).unwrap(), b"served");
+    kill_process(Pid::from_raw(children[1].parse().unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
 #[test]
