@@ -10,6 +10,7 @@ mod alternate;
 mod compare;
 mod demo;
 mod figure;
+mod findings;
 mod plot;
 mod random;
 mod real_files;

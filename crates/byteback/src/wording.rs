@@ -32,6 +32,17 @@ pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
+/// Counts with their names in the singular and the plural; without those of which there are none.
+pub(crate) fn counts(counts: &[(u64, &str, &str)]) -> Vec<String> {
+    let some = counts.iter().filter(|(count, ..)| *count > 0);
+    some.map(|&(count, one, many)| counted(count, one, many)).collect()
+}
+
+/// Nodes of a tree, counted.
+pub(crate) fn nodes(count: u64) -> String {
+    counted(count, "file or directory", "files and directories")
+}
+
 /// Digits in groups of three.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

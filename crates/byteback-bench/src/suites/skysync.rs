@@ -16,14 +16,13 @@ mod pairs;
 mod service;
 mod sources;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::figure::{Figure, GoalRow};
-use crate::{Options, SuiteError, figure, plot};
+use crate::findings::Findings;
+use crate::{Options, SuiteError};
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -49,20 +48,6 @@ enum Part {
     Service,
 }
 
-/// Everything that a part found.
-#[derive(Debug, Default, serde::Serialize)]
-pub(crate) struct Findings {
-    pub(crate) figures: Vec<Figure>,
-    pub(crate) goals: Vec<GoalRow>,
-}
-
-impl Findings {
-    fn add(&mut self, mut other: Self) {
-        self.figures.append(&mut other.figures);
-        self.goals.append(&mut other.goals);
-    }
-}
-
 /// Runs the suite.
 ///
 /// # Errors
@@ -79,19 +64,7 @@ pub(crate) fn run(arguments: &SkysyncArguments, options: Options, json: Option<&
     if wanted(Part::Service) {
         findings.add(service::run(options)?);
     }
-    let mut stdout = io::stdout().lock();
-    for figure in &findings.figures {
-        figure.write_markdown(&mut stdout)?;
-    }
-    figure::write_goals(&mut stdout, &findings.goals)?;
-    if let Some(folder) = &arguments.plots {
-        plot::write_all(folder, "skysync", &findings.figures)?;
-    }
-    if let Some(path) = json {
-        let text = serde_json::to_vec_pretty(&findings)?;
-        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    Ok(())
+    findings.tell("skysync", arguments.plots.as_deref(), json)
 }
 
 /// Progress for whoever watches; nobody has to.

@@ -26,14 +26,12 @@ mod speed;
 mod stand;
 mod sync;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::figure::{Figure, GoalRow};
-use crate::plot;
+use crate::findings::Findings;
 use crate::rig::scheduling::Placement;
 use crate::{Options, SuiteError};
 
@@ -82,20 +80,6 @@ pub(crate) struct Setting<'a> {
     pub(crate) placement: Placement,
 }
 
-/// Everything that a part found.
-#[derive(Debug, Default, serde::Serialize)]
-pub(crate) struct Findings {
-    pub(crate) figures: Vec<Figure>,
-    pub(crate) goals: Vec<GoalRow>,
-}
-
-impl Findings {
-    fn add(&mut self, mut other: Self) {
-        self.figures.append(&mut other.figures);
-        self.goals.append(&mut other.goals);
-    }
-}
-
 /// Runs the suite.
 ///
 /// # Errors
@@ -133,19 +117,7 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     if wanted(Part::Backup) {
         findings.add(app_backup::run(&setting)?);
     }
-    let mut stdout = io::stdout().lock();
-    for figure in &findings.figures {
-        figure.write_markdown(&mut stdout)?;
-    }
-    crate::figure::write_goals(&mut stdout, &findings.goals)?;
-    if let Some(folder) = &arguments.plots {
-        plot::write_all(folder, "solfs", &findings.figures)?;
-    }
-    if let Some(path) = json {
-        let text = serde_json::to_vec_pretty(&findings)?;
-        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    Ok(())
+    findings.tell("solfs", arguments.plots.as_deref(), json)
 }
 
 /// Progress for whoever watches; nobody has to.

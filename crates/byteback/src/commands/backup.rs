@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
 use crate::tracked_folder::{self, BoundFolder, Owner};
-use crate::wording::{counted, duration, listed, size, size_exact};
+use crate::wording::{counted, counts, duration, listed, nodes, size, size_exact};
 
 /// Flags of `backup`.
 #[derive(Args, Debug)]
@@ -239,11 +239,7 @@ impl Said<'_> {
         if !report.is_complete() {
             output.say(format!(
                 "  {} could not be saved; see the messages above. The next backup tries again.",
-                counted(
-                    report.unsaved.len() as u64,
-                    "file or directory",
-                    "files and directories"
-                )
+                nodes(report.unsaved.len() as u64)
             ))?;
         }
         Ok(())
@@ -304,8 +300,7 @@ fn files_read_whole(report: &BackupReport) -> u64 {
 
 /// What was found changed, as a sentence.
 fn found(report: &BackupReport) -> String {
-    let mut parts = Vec::new();
-    for (count, one, many) in [
+    let parts = counts(&[
         (report.files_new, "new file", "new files"),
         (report.files_changed, "changed file", "changed files"),
         (report.dirs_new, "new directory", "new directories"),
@@ -316,12 +311,8 @@ fn found(report: &BackupReport) -> String {
             "new or changed links and special files",
         ),
         (report.names_removed, "removed name", "removed names"),
-    ] {
-        if count > 0 {
-            parts.push(counted(count, one, many));
-        }
-    }
-    let all = counted(report.tree_nodes, "file or directory", "files and directories");
+    ]);
+    let all = nodes(report.tree_nodes);
     if parts.is_empty() {
         return format!("nothing had changed (of {all})");
     }

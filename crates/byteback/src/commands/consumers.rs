@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder::{self, KnownFolder, Owner};
-use crate::wording::{age, counted, size};
+use crate::wording::{age, counted, nodes, size};
 
 /// Consumers of this kind are our own backups.
 const OWN_PREFIX: &str = "backup:";
@@ -307,7 +307,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
                 None => "everything".to_owned(),
                 Some((0, _)) => "nothing".to_owned(),
                 Some((files, bytes)) => {
-                    let files = counted(files, "file or directory", "files and directories");
+                    let files = nodes(files);
                     format!("{files}, {} in known ranges", size(bytes))
                 }
             },

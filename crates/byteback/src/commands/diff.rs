@@ -13,7 +13,7 @@ use super::source::Source;
 use crate::arguments::SourceArguments;
 use crate::error::{CommandError, Result};
 use crate::settings::Settings;
-use crate::wording::{counted, listed, size};
+use crate::wording::{counted, counts, listed, size};
 
 /// Flags of `diff`.
 #[derive(Args, Debug)]
@@ -69,8 +69,7 @@ pub(crate) fn run(arguments: &DiffArguments, settings: &Settings) -> Result<()> 
     if output.json {
         return output.object("summary", &summary);
     }
-    let mut parts = Vec::new();
-    for (count, one, many) in [
+    let mut parts = counts(&[
         (summary.names_added, "name added", "names added"),
         (summary.names_removed, "name removed", "names removed"),
         (
@@ -78,11 +77,7 @@ pub(crate) fn run(arguments: &DiffArguments, settings: &Settings) -> Result<()> 
             "file with other attributes",
             "files with other attributes",
         ),
-    ] {
-        if count > 0 {
-            parts.push(counted(count, one, many));
-        }
-    }
+    ]);
     if summary.contents_changed > 0 {
         let files = counted(summary.contents_changed, "file", "files");
         parts.push(format!("{} in {files} changed", size(summary.changed_bytes)));

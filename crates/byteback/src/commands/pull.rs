@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::repository::Location;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
-use crate::wording::{counted, duration, listed, size_exact};
+use crate::wording::{counts, duration, listed, size_exact};
 
 /// Flags of `pull`.
 #[derive(Args, Debug)]
@@ -105,8 +105,7 @@ fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Resu
         (false, true) => output.say(format!("Pulled {url} into {target} in {took}."))?,
         (false, false) => output.say(format!("{target} is as {url} already ({took})."))?,
     }
-    let mut parts = Vec::new();
-    for (count, one, many) in [
+    let parts = counts(&[
         (report.new, "new name", "new names"),
         (report.changed, "changed file", "changed files"),
         (
@@ -115,11 +114,7 @@ fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Resu
             "changes of attributes alone",
         ),
         (report.restored.removed, "removed name", "removed names"),
-    ] {
-        if count > 0 {
-            parts.push(counted(count, one, many));
-        }
-    }
+    ]);
     if !parts.is_empty() {
         output.say(format!("  {}", listed(&parts)))?;
     }

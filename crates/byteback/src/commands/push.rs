@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::repository::Location;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
-use crate::wording::{counted, duration, listed, size_exact};
+use crate::wording::{counts, duration, listed, nodes, size_exact};
 
 /// Flags of `push`.
 #[derive(Args, Debug)]
@@ -166,11 +166,7 @@ fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Resu
     if !report.is_complete() {
         output.say(format!(
             "  {} could not be sent; see the messages above.",
-            counted(
-                report.unsaved.len() as u64,
-                "file or directory",
-                "files and directories"
-            )
+            nodes(report.unsaved.len() as u64)
         ))?;
     }
     Ok(())
@@ -178,8 +174,7 @@ fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Resu
 
 /// What differed, as a sentence.
 fn found(report: &PushReport) -> String {
-    let mut parts = Vec::new();
-    for (count, one, many) in [
+    let parts = counts(&[
         (report.files_new, "new file", "new files"),
         (report.files_changed, "changed file", "changed files"),
         (report.dirs_new, "new directory", "new directories"),
@@ -194,12 +189,8 @@ fn found(report: &PushReport) -> String {
             "changes of attributes alone",
         ),
         (report.removed, "removed name", "removed names"),
-    ] {
-        if count > 0 {
-            parts.push(counted(count, one, many));
-        }
-    }
-    let same = counted(report.unchanged, "file or directory", "files and directories");
+    ]);
+    let same = nodes(report.unchanged);
     match (parts.is_empty(), report.unchanged) {
         (true, _) => format!("nothing had changed (of {same})"),
         (false, 0) => listed(&parts),

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
 use crate::snapshot_path::SnapshotPath;
-use crate::wording::{counted, duration, listed, size_exact};
+use crate::wording::{counted, counts, duration, listed, size_exact};
 
 /// Flags of `restore`.
 #[derive(Args, Debug)]
@@ -151,7 +151,7 @@ fn print(
         duration(report.total_ns)
     ))?;
     let mut parts = vec![counted(report.files, "file", "files")];
-    for (count, one, many) in [
+    parts.extend(counts(&[
         (
             report.files_kept,
             "file that was there already",
@@ -160,11 +160,7 @@ fn print(
         (report.specials, "link or special file", "links and special files"),
         (report.hard_links, "hard link", "hard links"),
         (report.removed, "name removed", "names removed"),
-    ] {
-        if count > 0 {
-            parts.push(counted(count, one, many));
-        }
-    }
+    ]));
     output.say(format!("  {}", listed(&parts)))?;
     output.say(format!("  written   {}", sizes(report.written_bytes)))?;
     output.say(format!("  received  {} on the wire", sizes(report.wire.received)))?;

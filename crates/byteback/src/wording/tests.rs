@@ -25,6 +25,9 @@ fn counts_durations_and_ages() {
     assert_eq!(counted(1, "file", "files"), "1 file");
     assert_eq!(counted(0, "file", "files"), "0 files");
     assert_eq!(counted(1_234_567, "file", "files"), "1,234,567 files");
+    let three = [(1, "name", "names"), (0, "link", "links"), (2, "file", "files")];
+    assert_eq!(counts(&three), ["1 name", "2 files"]);
+    assert_eq!(nodes(1), "1 file or directory");
     assert_eq!(duration(0), "0.00 s");
     assert_eq!(duration(1_239_999_999), "1.23 s");
     assert_eq!(duration(59_999_999_999), "59 s");

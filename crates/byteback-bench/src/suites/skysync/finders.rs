@@ -240,12 +240,19 @@ pub(crate) fn by_blocks(ends: &Ends, is_rolling: bool, is_checked: bool) -> Resu
     let (delta, _) = out.finish()?;
     account.add(CLIENT_SEARCH, cpu_ms() - begun - digest_ms);
     account.add(CLIENT_PROOF, digest_ms);
-    account.bytes(CLIENT_READ, new_len);
-    account.bytes(TO_SERVER, delta.len() as u64);
-    finish(account, ends, &delta, is_checked)
+    finish(account, ends, &delta, new_len, is_checked)
 }
 
-fn finish(mut account: Account, ends: &Ends, delta: &[u8], is_checked: bool) -> Result<Measures, SuiteError> {
+/// The end of an exchange without a proof that follows from checksums: the client, which read so many bytes to find it, sends the delta.
+fn finish(
+    mut account: Account,
+    ends: &Ends,
+    delta: &[u8],
+    read_len: u64,
+    is_checked: bool,
+) -> Result<Measures, SuiteError> {
+    account.bytes(CLIENT_READ, read_len);
+    account.bytes(TO_SERVER, delta.len() as u64);
     prove_content(&mut account, ends)?;
     if is_checked {
         check(ends, delta)?;
@@ -286,9 +293,7 @@ pub(crate) fn webr(ends: &Ends, is_checked: bool) -> Result<Measures, SuiteError
         content.finish()?;
         Ok::<_, SuiteError>((out.finish()?.0, read_len))
     })?;
-    account.bytes(CLIENT_READ, read_len);
-    account.bytes(TO_SERVER, delta.len() as u64);
-    finish(account, ends, &delta, is_checked)
+    finish(account, ends, &delta, read_len, is_checked)
 }
 
 fn read_range(
@@ -355,9 +360,7 @@ pub(crate) fn cdc(ends: &Ends, is_checked: bool) -> Result<Measures, SuiteError>
         finder.finish()?;
         Ok::<_, SuiteError>((out.finish()?.0, read_len))
     })?;
-    account.bytes(CLIENT_READ, read_len);
-    account.bytes(TO_SERVER, delta.len() as u64);
-    finish(account, ends, &delta, is_checked)
+    finish(account, ends, &delta, read_len, is_checked)
 }
 
 /// The server's answer to a list; also how many bytes it read to prove it. The whole is proven afterwards.

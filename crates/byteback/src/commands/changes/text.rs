@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Asked;
 use crate::error::Result;
 use crate::settings::Settings;
-use crate::wording::{counted, grouped, size_exact};
+use crate::wording::{counted, grouped, nodes, size_exact};
 
 /// Ranges of one file that are shown without `-v`.
 const RANGES_SHOWN: usize = 8;
@@ -59,7 +59,7 @@ pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
     }
     output.say(format!(
         "{} and {} changed; to read: {to_read}.",
-        counted(summary.nodes, "file or directory", "files and directories"),
+        nodes(summary.nodes),
         counted(summary.names, "name", "names")
     ))
 }

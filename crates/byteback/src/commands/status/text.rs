@@ -13,7 +13,7 @@ use crate::mount_table;
 use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder;
-use crate::wording::{age, counted, grouped, listed, size};
+use crate::wording::{age, counted, grouped, listed, nodes, size};
 
 /// Gaps that are shown without `-v`.
 const GAPS_SHOWN: usize = 5;
@@ -104,7 +104,7 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
             })?;
         }
     }
-    let nodes = counted(status.nodes, "file or directory", "files and directories");
+    let nodes = nodes(status.nodes);
     if output.verbosity > 0 {
         let open = counted(status.open_nodes, "open write intent", "open write intents");
         output.line(format!("  {nodes}, {open}, epoch {}", status.epoch))?;

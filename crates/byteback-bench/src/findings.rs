@@ -1,0 +1,43 @@
+//! What a suite found: figures, and goals with whether they are reached. Told as text, as charts and as JSON.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::figure::{self, Figure, GoalRow};
+use crate::{SuiteError, plot};
+
+/// Everything that a suite, or a part of it, found.
+#[derive(Debug, Default, serde::Serialize)]
+pub(crate) struct Findings {
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) goals: Vec<GoalRow>,
+}
+
+impl Findings {
+    /// Adds those of another part behind these.
+    pub(crate) fn add(&mut self, mut other: Self) {
+        self.figures.append(&mut other.figures);
+        self.goals.append(&mut other.goals);
+    }
+
+    /// Prints them; writes each chart of the suite into the folder `plots`, and everything into the file `json`, where these are wanted.
+    ///
+    /// # Errors
+    /// If something cannot be written.
+    pub(crate) fn tell(&self, suite: &str, plots: Option<&Path>, json: Option<&Path>) -> Result<(), SuiteError> {
+        let mut stdout = io::stdout().lock();
+        for figure in &self.figures {
+            figure.write_markdown(&mut stdout)?;
+        }
+        figure::write_goals(&mut stdout, &self.goals)?;
+        if let Some(folder) = plots {
+            plot::write_all(folder, suite, &self.figures)?;
+        }
+        if let Some(path) = json {
+            let text = serde_json::to_vec_pretty(self)?;
+            fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+}
