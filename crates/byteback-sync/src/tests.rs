@@ -12,6 +12,7 @@
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
 //! | `path_list` | a copy that follows the listed paths is the tree |
+//! | `random_lives` | files that change at random between backups, for `examining` and `sky` |
 //! | `restoring` | what a restore does to a target |
 //! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
@@ -27,6 +28,7 @@ mod on_btrfs;
 mod path_list;
 mod pulling;
 mod pushing;
+mod random_lives;
 mod restoring;
 mod rig;
 mod scripted_tree;

@@ -1,5 +1,6 @@
 //! Selective hashing: files that would be sent whole are looked for in what the server has.
 
+use super::random_lives::{RandomLife, punch};
 use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
 use crate::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
 use crate::monitor::Silent;
@@ -10,7 +11,6 @@ use byteback_delta::chunks::{ChunkList, ChunkParams, MatchParams, list_chunks};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{BlockIndex, ReverseFinder, match_chunks, prove_matches};
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
-use byteback_extents::ByteRange;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::{NodeId, WholeReason};
@@ -102,82 +102,28 @@ const WAYS: [DeltaChoice; 6] = [
 fn random_rewritings_come_back() {
     let seed = seed(11);
     for round in 0..8 {
-        let mut random = SplitMix64::new(seed + round);
-        let mut rig = Rig::new(seed + round);
-        if round % 2 == 1 {
-            rig.keep_checksums();
-        }
-        let mut files = Vec::new();
-        for index in 0..3_u64 {
-            let file = rig
-                .tree
-                .lock()
-                .create(NodeId::ROOT, format!("f{index}").as_bytes(), NodeKind::File);
-            let bytes = noise(random.next_u64(), 70_000 + random.below(300_000) as usize);
-            rig.tree.lock().write(file, 0, &bytes);
-            files.push((file, bytes));
-        }
-        let mut pictures = Vec::new();
+        let mut life = RandomLife::new(seed + round, 300_000);
         for _ in 0..6 {
-            rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
-            rig.options.delta = WAYS[random.below(6) as usize];
-            let report = rig.backup().unwrap();
-            assert!(report.is_complete());
-            pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
-            for (file, bytes) in &mut files {
-                for _ in 0..random.below(4) {
-                    let at = random.below(bytes.len() as u64 + 1) as usize;
-                    let len = random.below(40_000) as usize;
-                    let end = (at + len).min(bytes.len());
-                    match random.below(4) {
-                        0 => drop(bytes.splice(at..at, noise(random.next_u64(), len))),
-                        1 => drop(bytes.drain(at..end)),
-                        2 => {
-                            let copied = bytes[at..end].to_vec();
-                            let to = random.below(bytes.len() as u64 + 1) as usize;
-                            bytes.splice(to..to, copied);
-                        }
-                        _ => bytes[at..end].fill(random.below(2) as u8),
-                    }
+            life.rig.options.delta = WAYS[life.random.below(6) as usize];
+            life.save();
+            life.change(40_000, |state, random, file, bytes| {
+                let way = random.below(3);
+                if way > 0 {
+                    state.truncate(file, 0);
                 }
-                let mut state = rig.tree.lock();
-                match random.below(3) {
+                state.write(file, 0, bytes);
+                match way {
                     0 => {
                         // Only the log is unsure.
-                        state.write(*file, 0, bytes);
-                        state.truncate(*file, bytes.len() as u64);
-                        state.mark_whole(*file, WholeReason::Interrupted);
+                        state.truncate(file, bytes.len() as u64);
+                        state.mark_whole(file, WholeReason::Interrupted);
                     }
-                    1 => {
-                        state.truncate(*file, 0);
-                        state.write(*file, 0, bytes);
-                    }
-                    _ => {
-                        // With holes.
-                        state.truncate(*file, 0);
-                        state.write(*file, 0, bytes);
-                        let start = random.below(bytes.len() as u64 + 1);
-                        let end = (start + random.below(200_000)).min(bytes.len() as u64);
-                        if let Some(hole) = ByteRange::new(start, end) {
-                            state.punch(*file, hole);
-                            bytes[start as usize..end as usize].fill(0);
-                        }
-                    }
+                    1 => {}
+                    _ => punch(state, random, file, bytes),
                 }
-                if random.below(5) == 0 {
-                    // Fails midway; the next backup brings it.
-                    let fails_at = random.below(100_000) as usize;
-                    state.failing.insert(*file, fails_at);
-                }
-            }
-            if !rig.tree.lock().failing.is_empty() {
-                rig.backup().unwrap();
-                rig.tree.lock().failing.clear();
-            }
+            });
         }
-        for (id, picture) in &pictures {
-            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
-        }
+        life.check();
     }
 }
 

@@ -1,14 +1,14 @@
 //! SkySync: backups by checksums that exist already.
 
+use super::random_lives::{RandomLife, punch};
 use super::rig::{Rig, seed};
 use super::scripted_tree::Leaves;
 use crate::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
 use crate::{DeltaChoice, SnapshotSpec};
-use byteback_api::NodeKind;
 use byteback_control::{LeafKind, LeafSource, TreeService};
 use byteback_extents::ByteRange;
 use byteback_host::durable::DurableDir;
-use byteback_host::random::{SplitMix64, noise};
+use byteback_host::random::noise;
 use byteback_oplog::{NodeId, WholeReason};
 use std::sync::Arc;
 
@@ -184,22 +184,9 @@ fn leaves_that_make_no_content_cost_the_file_and_not_the_backup() {
 fn random_changes_come_back_whoever_has_the_checksums() {
     let seed = seed(21);
     for round in 0..10 {
-        let mut random = SplitMix64::new(seed + round);
-        let mut rig = Rig::new(seed + round);
-        if round % 2 == 1 {
-            rig.keep_checksums();
-        }
-        let mut files = Vec::new();
-        for index in 0..3_u64 {
-            let name = format!("f{index}");
-            let file = rig.tree.lock().create(NodeId::ROOT, name.as_bytes(), NodeKind::File);
-            let bytes = noise(random.next_u64(), 70_000 + random.below(400_000) as usize);
-            rig.tree.lock().write(file, 0, &bytes);
-            files.push((file, bytes));
-        }
-        let mut pictures = Vec::new();
+        let mut life = RandomLife::new(seed + round, 400_000);
         for _ in 0..6 {
-            rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
+            let RandomLife { rig, random, .. } = &mut life;
             rig.options.delta = [
                 DeltaChoice::SkyF,
                 DeltaChoice::SkyC,
@@ -216,53 +203,17 @@ fn random_changes_come_back_whoever_has_the_checksums() {
                 is_silent: random.below(4) == 0,
                 goes_on: false,
             };
-            let report = rig.backup().unwrap();
-            assert!(report.is_complete(), "seed {}: {:?}", seed + round, report.unsaved);
-            pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
-            for (file, bytes) in &mut files {
-                for _ in 0..random.below(4) {
-                    let at = random.below(bytes.len() as u64 + 1) as usize;
-                    let len = random.below(60_000) as usize;
-                    let end = (at + len).min(bytes.len());
-                    match random.below(4) {
-                        0 => drop(bytes.splice(at..at, noise(random.next_u64(), len))),
-                        1 => drop(bytes.drain(at..end)),
-                        2 => {
-                            let copied = bytes[at..end].to_vec();
-                            let to = random.below(bytes.len() as u64 + 1) as usize;
-                            bytes.splice(to..to, copied);
-                        }
-                        _ => bytes[at..end].fill(random.below(2) as u8),
-                    }
-                }
-                let mut state = rig.tree.lock();
-                state.write(*file, 0, bytes);
-                state.truncate(*file, bytes.len() as u64);
+            life.save();
+            life.change(60_000, |state, random, file, bytes| {
+                state.write(file, 0, bytes);
+                state.truncate(file, bytes.len() as u64);
                 match random.below(3) {
-                    0 => state.mark_whole(*file, WholeReason::Interrupted),
-                    1 => {
-                        let start = random.below(bytes.len() as u64 + 1);
-                        let end = (start + random.below(200_000)).min(bytes.len() as u64);
-                        if let Some(hole) = ByteRange::new(start, end) {
-                            state.punch(*file, hole);
-                            bytes[start as usize..end as usize].fill(0);
-                        }
-                    }
+                    0 => state.mark_whole(file, WholeReason::Interrupted),
+                    1 => punch(state, random, file, bytes),
                     _ => {}
                 }
-                if random.below(5) == 0 {
-                    // Fails midway; the next backup brings it.
-                    let fails_at = random.below(100_000) as usize;
-                    state.failing.insert(*file, fails_at);
-                }
-            }
-            if !rig.tree.lock().failing.is_empty() {
-                rig.backup().unwrap();
-                rig.tree.lock().failing.clear();
-            }
+            });
         }
-        for (id, picture) in &pictures {
-            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
-        }
+        life.check();
     }
 }
