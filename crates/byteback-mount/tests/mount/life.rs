@@ -285,6 +285,7 @@ impl Drop for Daemon {
             within(DYING, || self.is_dead());
         }
         if self.work.is_some() {
+            let _ = unmount(self.tree().with_file_name("also"), UnmountFlags::DETACH);
             let is_gone = within(DYING, || unmount(self.tree(), UnmountFlags::DETACH).is_err());
             assert!(is_gone || std::thread::panicking(), "the mount is still there");
         }
