@@ -13,14 +13,20 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`relation`] | recognises transactional saves: which new content is to be compared with which old one |
+//! | [`queue`] | what is to be sent, in which order, and what belongs together |
+//! | [`persist`] | the queue's state and the calls that change it, as bytes |
+//! | [`checker`] | proves of a recorded history that each state that was delivered is one that the origin had |
 //!
 //! What this does not do: read, store or send bytes; encode deltas; know paths, servers or other clients.
 
+pub mod checker;
 mod ids;
 mod operation;
+pub mod persist;
+pub mod queue;
 pub mod relation;
 
-pub use ids::{NodeId, NodeKind, Place};
+pub use ids::{ClientId, GroupId, NodeId, NodeKind, Place, Position, Version};
 pub use operation::{Moved, NameOperation, Victim};
 
 #[cfg(test)]

@@ -81,6 +81,8 @@ pub enum Decision {
         new: NodeId,
         /// The file with the old content.
         base: NodeId,
+        /// The base had lost its last name before this operation.
+        is_base_removed: bool,
     },
     /// The base of this relation can no longer be read.
     Unrelate {
@@ -147,14 +149,14 @@ impl RelationTable {
             NameOperation::Created { at, node } => {
                 let base = self.take_entry(at);
                 if node.kind == NodeKind::File {
-                    self.relate(*node, base, &mut decisions);
+                    self.relate(*node, self.removed(base), &mut decisions);
                 }
                 self.release(base, &mut decisions);
             }
             NameOperation::Linked { at, node } => {
                 let base = self.take_entry(at);
                 if is_unsent(node.node) {
-                    self.relate(*node, base, &mut decisions);
+                    self.relate(*node, self.removed(base), &mut decisions);
                 }
                 self.release(base, &mut decisions);
             }
@@ -172,7 +174,8 @@ impl RelationTable {
             } => {
                 let entry = self.take_entry(to);
                 let replaced = replaced.filter(|&victim| self.lose(victim, &mut decisions));
-                let base = replaced.map(|victim| victim.node).or(entry);
+                let base = replaced.map(|victim| (victim.node, false));
+                let base = base.or_else(|| self.removed(entry));
                 if is_unsent(node.node) {
                     self.relate(*node, base, &mut decisions);
                 }
@@ -192,7 +195,7 @@ impl RelationTable {
                     false => (other_node, one_node),
                 };
                 if is_unsent(new.node) && base.kind == NodeKind::File {
-                    self.relate(*new, Some(base.node), &mut decisions);
+                    self.relate(*new, Some((base.node, false)), &mut decisions);
                 }
             }
         }
@@ -234,9 +237,14 @@ impl RelationTable {
         self.kept.keys().copied()
     }
 
-    /// A new content and its base; `None`, the same file or a circle is no relation.
-    fn relate(&mut self, new: Moved, base: Option<NodeId>, decisions: &mut Vec<Decision>) {
-        let Some(base) = base.filter(|&base| base != new.node) else {
+    /// The base of an entry, and whether it has no name.
+    fn removed(&self, base: Option<NodeId>) -> Option<(NodeId, bool)> {
+        base.map(|base| (base, self.kept.contains_key(&base)))
+    }
+
+    /// A new content and its base, and whether that has no name; `None`, the same file or a circle is no relation.
+    fn relate(&mut self, new: Moved, base: Option<(NodeId, bool)>, decisions: &mut Vec<Decision>) {
+        let Some((base, is_base_removed)) = base.filter(|&(base, _)| base != new.node) else {
             return;
         };
         if new.kind != NodeKind::File || self.bases.get(&base) == Some(&new.node) {
@@ -247,7 +255,11 @@ impl RelationTable {
             return;
         }
         self.acquire(base);
-        decisions.push(Decision::Relate { new: new.node, base });
+        decisions.push(Decision::Relate {
+            new: new.node,
+            base,
+            is_base_removed,
+        });
         self.release(old, decisions);
     }
 

@@ -191,7 +191,7 @@ fn life(seed: u64) -> usize {
             .check(now_ns)
             .unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
         let told = decisions.iter().filter_map(|decision| match decision {
-            Decision::Relate { new, base } => Some((*new, *base)),
+            Decision::Relate { new, base, .. } => Some((*new, *base)),
             _ => None,
         });
         let changed = model.bases.iter().filter(|(new, base)| before.get(new) != Some(base));

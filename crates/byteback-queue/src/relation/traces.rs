@@ -120,7 +120,7 @@ impl Player {
             .table
             .observe(&operation, self.now_ns, |node| self.unsent.contains(&node));
         for decision in decisions {
-            if let Decision::Relate { new, base } = decision {
+            if let Decision::Relate { new, base, .. } = decision {
                 let label = |node: NodeId| self.labels[node.0 as usize].clone();
                 self.relations.push(format!("{} against {}", label(new), label(base)));
             }

@@ -1,0 +1,182 @@
+//! Folding: what the queue does when it would grow past its bounds, or cannot know what it missed.
+//!
+//! The operation log knows of each file and name what changed since its mark, in memory that does not grow with the number of operations.
+//! A fold gives the fine order up for that: all that waits becomes one node, which takes in what follows, and becomes one group at a cut.
+//! Causal order holds still: the cut is one moment of the origin, and nothing behind it is sent before it is applied.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{GroupId, NodeId, Position};
+use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, places};
+
+impl Queue {
+    /// Folds if more waits than allowed.
+    pub(super) fn keep_within(&mut self, now_ns: u64) {
+        let (load, max) = (self.waiting, self.options);
+        if load.nodes > max.nodes_max || load.extents > max.extents_max || load.bytes > max.bytes_max {
+            self.fold_waiting(now_ns);
+        }
+    }
+
+    /// Folds all that waits.
+    pub(super) fn fold_waiting(&mut self, now_ns: u64) {
+        let first = self.first_waiting();
+        let mut enqueued_ns = now_ns;
+        let mut scope = FoldScope::Items {
+            contents: BTreeMap::new(),
+            attributes: BTreeSet::new(),
+            names: BTreeSet::new(),
+        };
+        let waiting = self
+            .nodes
+            .range(first..)
+            .map(|(position, _)| *position)
+            .collect::<Vec<_>>();
+        for position in waiting {
+            if let Some(node) = self.remove(position) {
+                enqueued_ns = enqueued_ns.min(node.enqueued_ns);
+                scope.add(&node.change);
+            }
+        }
+        self.spans.forget_after(self.frozen);
+        self.end_relations();
+        scope.keep_within(self.options.fold_items_max);
+        let fold = match self.fold.take() {
+            None => Fold {
+                first,
+                enqueued_ns,
+                scope,
+            },
+            // What was refused comes before what was folded already.
+            Some(mut fold) => {
+                fold.first = fold.first.min(first);
+                fold.enqueued_ns = fold.enqueued_ns.min(enqueued_ns);
+                fold.scope.lay_over(scope);
+                fold.scope.keep_within(self.options.fold_items_max);
+                fold
+            }
+        };
+        self.fold = Some(fold);
+    }
+
+    /// Adds what happened to a fold.
+    pub(super) fn absorb(&mut self, event: &Event) {
+        let version = match event {
+            Event::Wrote { node, base, .. } => self
+                .latest_version(*node)
+                .or(base.filter(|_| !self.is_version_open(*node))),
+            _ => None,
+        };
+        let Some(fold) = &mut self.fold else { return };
+        match event {
+            Event::Name(operation) => fold.scope.add(&Change::Name(operation.clone())),
+            Event::Wrote { node, .. } => fold.scope.add_content(*node, version),
+            Event::Attributes { node, .. } => fold.scope.add_attributes(*node),
+            Event::Closed { .. } | Event::Mark { .. } => {}
+        }
+        fold.scope.keep_within(self.options.fold_items_max);
+    }
+
+    /// Ends the fold whose turn has come, in the same moment as the cut of the operation log from which it will be read.
+    ///
+    /// # Errors
+    /// If nothing is folded, or groups before it are in flight.
+    pub fn cut(&mut self) -> Result<GroupId, QueueError> {
+        if !self.groups.is_empty() {
+            return Err(QueueError::NoFold);
+        }
+        let fold = self.fold.take().ok_or(QueueError::NoFold)?;
+        let version = self.next_version();
+        self.last_group += 1;
+        let id = GroupId(self.last_group);
+        // Nothing waits: up to here all is in the fold.
+        self.frozen = self.position;
+        self.groups.push_back(Group {
+            id,
+            first: fold.first,
+            up_to: self.position,
+            state: GroupState::InFlight,
+            is_conflict: false,
+            fold: Some((fold.scope, version)),
+        });
+        Ok(id)
+    }
+}
+
+impl FoldScope {
+    fn add(&mut self, change: &Change) {
+        match change {
+            Change::Content(content) => self.add_content(content.node, content.base),
+            Change::Attributes { node, .. } => self.add_attributes(*node),
+            Change::Name(operation) => {
+                let Self::Items { names, attributes, .. } = self else {
+                    return;
+                };
+                names.extend(places(operation).into_iter().cloned());
+                // A new name of a node may be the first that the server hears of it.
+                attributes.extend(change.subjects());
+            }
+        }
+    }
+
+    fn add_content(&mut self, node: NodeId, base: Option<crate::ids::Version>) {
+        if let Self::Items { contents, .. } = self {
+            contents.entry(node).or_insert(base);
+        }
+    }
+
+    fn add_attributes(&mut self, node: NodeId) {
+        if let Self::Items { attributes, .. } = self {
+            attributes.insert(node);
+        }
+    }
+
+    /// Adds what came after this; what both have keeps the older base.
+    pub(super) fn lay_over(&mut self, older: Self) {
+        let younger = std::mem::replace(self, older);
+        match (&mut *self, younger) {
+            (
+                Self::Items {
+                    contents,
+                    attributes,
+                    names,
+                },
+                Self::Items {
+                    contents: more_contents,
+                    attributes: more_attributes,
+                    names: more_names,
+                },
+            ) => {
+                for (node, base) in more_contents {
+                    contents.entry(node).or_insert(base);
+                }
+                attributes.extend(more_attributes);
+                names.extend(more_names);
+            }
+            _ => *self = Self::Everything,
+        }
+    }
+
+    fn keep_within(&mut self, items_max: usize) {
+        if let Self::Items {
+            contents,
+            attributes,
+            names,
+        } = self
+            && contents.len() + attributes.len() + names.len() > items_max
+        {
+            *self = Self::Everything;
+        }
+    }
+}
+
+impl Fold {
+    /// A fold of all since the mark.
+    pub(super) fn everything(first: Position, now_ns: u64) -> Self {
+        Self {
+            first,
+            enqueued_ns: now_ns,
+            scope: FoldScope::Everything,
+        }
+    }
+}

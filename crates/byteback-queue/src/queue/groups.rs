@@ -1,0 +1,333 @@
+//! Groups: what is sent next, and what becomes of it.
+
+use crate::ids::{GroupId, NodeId, Position, Version};
+use crate::queue::{Change, EncodeOrder, Fold, FoldScope, Group, GroupState, Load, Queue, QueueError};
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// Nothing, until this time at the earliest (`None`: until something happens).
+    Idle {
+        /// In the caller's monotonic nanoseconds.
+        wake_ns: Option<u64>,
+    },
+    /// Two contents are to be compared: answer by [`Queue::encoded`].
+    Encode(EncodeOrder),
+    /// The group is to be made durable, then sent: [`Queue::applied`], [`Queue::refused`] or [`Queue::unanswered`].
+    Send(GroupId),
+    /// The server is to be asked what became of the group: [`Queue::applied`] or [`Queue::never_arrived`].
+    Ask(GroupId),
+    /// The operation log is to be cut, with [`Queue::cut`] in the same moment.
+    Cut,
+    /// The server refused the group: [`Queue::resolve`].
+    Decide(GroupId),
+}
+
+/// What becomes of a group that the server refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It is sent again, and the server makes conflict versions of all its files.
+    AsConflict,
+    /// It is sent again with these base versions.
+    Rebase(Vec<(NodeId, Version)>),
+    /// It is folded, with all that waits behind it.
+    Fold,
+}
+
+impl Queue {
+    /// What is to be done at `now_ns`. What it answers counts as begun.
+    pub fn poll(&mut self, now_ns: u64) -> Poll {
+        let poll = self.next(now_ns);
+        self.settle();
+        poll
+    }
+
+    fn next(&mut self, now_ns: u64) -> Poll {
+        for group in &mut self.groups {
+            match group.state {
+                GroupState::InFlight => {}
+                GroupState::Refused => return Poll::Decide(group.id),
+                GroupState::Unknown => return Poll::Ask(group.id),
+                GroupState::Retry { at_ns } if at_ns > now_ns => return Poll::Idle { wake_ns: Some(at_ns) },
+                GroupState::Retry { .. } => {
+                    group.state = GroupState::InFlight;
+                    return Poll::Send(group.id);
+                }
+            }
+        }
+        let idle = Poll::Idle { wake_ns: None };
+        if let Some(fold) = &self.fold {
+            let due_ns = fold.enqueued_ns.saturating_add(self.options.delay_ns);
+            return match (self.groups.is_empty(), due_ns > now_ns) {
+                (false, _) => idle,
+                (true, true) => Poll::Idle { wake_ns: Some(due_ns) },
+                (true, false) => Poll::Cut,
+            };
+        }
+        // Which versions a fold makes is known when it is applied.
+        let is_fold_in_flight = self.groups.front().is_some_and(|group| group.fold.is_some());
+        if is_fold_in_flight || self.groups.len() >= self.options.groups_in_flight_max {
+            return idle;
+        }
+        let Some(first) = self.nodes.range(self.first_waiting()..).next().map(|(at, _)| *at) else {
+            return idle;
+        };
+        let up_to = self.spans.end_of(first);
+        let due_ns = self.due_ns(first, up_to);
+        if due_ns > now_ns {
+            return Poll::Idle { wake_ns: Some(due_ns) };
+        }
+        let contents = self
+            .nodes
+            .range(first..=up_to)
+            .filter_map(|(_, node)| node.change.content());
+        let files = contents.map(|content| content.node).collect::<Vec<_>>();
+        for file in files {
+            match self.relations.get(&file).map(|relation| relation.order.is_some()) {
+                None => {}
+                Some(true) => return idle,
+                Some(false) => {
+                    if let Some(order) = self.order(file) {
+                        return Poll::Encode(order);
+                    }
+                }
+            }
+        }
+        Poll::Send(self.freeze(first, up_to))
+    }
+
+    /// When these nodes have waited long enough: as long as the delay after the last change, or as long as at most.
+    fn due_ns(&self, first: Position, up_to: Position) -> u64 {
+        let nodes = || self.nodes.range(first..=up_to).map(|(_, node)| node);
+        let touched_ns = nodes().map(|node| node.touched_ns).max().unwrap_or(0);
+        let enqueued_ns = nodes().map(|node| node.enqueued_ns).min().unwrap_or(0);
+        let quiet_ns = touched_ns.saturating_add(self.options.delay_ns);
+        quiet_ns.min(enqueued_ns.saturating_add(self.options.delay_max_ns))
+    }
+
+    /// Makes a group of these nodes; nothing of it changes from now on.
+    fn freeze(&mut self, first: Position, up_to: Position) -> GroupId {
+        let positions = self.nodes.range(first..=up_to).map(|(at, _)| *at).collect::<Vec<_>>();
+        for position in positions {
+            let Some(change) = self.change_at(position) else {
+                continue;
+            };
+            let removed = change.last_removal();
+            match change {
+                Change::Content(content) => {
+                    let node = content.node;
+                    if self.open.get(&node) == Some(&position) {
+                        self.pack(node);
+                    }
+                    self.end_relation(node);
+                }
+                Change::Attributes { node, .. } => {
+                    let node = *node;
+                    if self.attributes.get(&node) == Some(&position) {
+                        self.attributes.remove(&node);
+                    }
+                }
+                Change::Name(_) => {}
+            }
+            if let Some(removed) = removed {
+                self.end_relations_if(|relation, _| relation.base == removed);
+            }
+            if let Some(node) = self.nodes.get(&position) {
+                self.waiting.subtract(&node.change);
+            }
+        }
+        // What was taken out before the first node belongs to the group, too: no mark in between is reached before it is applied.
+        let first = self.first_waiting();
+        self.frozen = up_to;
+        self.spans.forget_to(up_to);
+        self.last_group += 1;
+        let id = GroupId(self.last_group);
+        self.groups.push_back(Group {
+            id,
+            first,
+            up_to,
+            state: GroupState::InFlight,
+            is_conflict: false,
+            fold: None,
+        });
+        id
+    }
+
+    /// The server applied a group, or made conflict versions of it.
+    ///
+    /// # Errors
+    /// If it is not the eldest in flight; nothing is changed then.
+    pub fn applied(&mut self, group: GroupId) -> Result<(), QueueError> {
+        let is_open = |state| state != GroupState::Refused;
+        let group = self.eldest(group, is_open)?;
+        self.groups.pop_front();
+        self.forget(&group);
+        self.settle();
+        Ok(())
+    }
+
+    /// The server refused a group, and did not look at those behind it.
+    ///
+    /// # Errors
+    /// If it is not the eldest in flight; nothing is changed then.
+    pub fn refused(&mut self, group: GroupId, now_ns: u64) -> Result<(), QueueError> {
+        let group = self.eldest(group, |state| state != GroupState::Refused)?;
+        let behind = self.groups.split_off(1);
+        if let Some(front) = self.groups.front_mut() {
+            front.state = GroupState::Refused;
+        }
+        self.frozen = group.up_to;
+        for group in behind {
+            self.thaw(&group);
+        }
+        match self.fold.is_some() {
+            true => self.fold_waiting(now_ns),
+            false => self.keep_within(now_ns),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Decides what becomes of a group that was refused.
+    ///
+    /// # Errors
+    /// If it was not.
+    pub fn resolve(&mut self, group: GroupId, resolution: &Resolution, now_ns: u64) -> Result<(), QueueError> {
+        let group = self.eldest(group, |state| state == GroupState::Refused)?;
+        if *resolution == Resolution::Fold {
+            self.groups.pop_front();
+            self.frozen = Position(group.first.0.saturating_sub(1));
+            if group.fold.is_none() {
+                self.thaw(&group);
+            }
+            self.fold_waiting(now_ns);
+            if let Some((scope, _)) = group.fold {
+                self.unfold(group.first, scope, now_ns);
+            }
+            self.settle();
+            return Ok(());
+        }
+        self.last_group += 1;
+        let id = GroupId(self.last_group);
+        if let Some(front) = self.groups.front_mut() {
+            front.id = id;
+            front.state = GroupState::Retry { at_ns: now_ns };
+            match resolution {
+                Resolution::AsConflict => front.is_conflict = true,
+                Resolution::Rebase(bases) => self.rebase(&group, bases),
+                Resolution::Fold => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn rebase(&mut self, group: &Group, bases: &[(NodeId, Version)]) {
+        if let Some((FoldScope::Items { contents, .. }, _)) =
+            self.groups.front_mut().and_then(|front| front.fold.as_mut())
+        {
+            for (node, version) in bases {
+                contents.entry(*node).and_modify(|base| *base = Some(*version));
+            }
+            return;
+        }
+        for (node, version) in bases {
+            let about = self.about(*node, group.first);
+            let first = about.into_iter().find(|at| self.content_at(*at).is_some());
+            if let Some(position) = first.filter(|at| *at <= group.up_to) {
+                self.with_content(position, |content| content.base = Some(*version));
+            }
+        }
+    }
+
+    /// No answer came: whatever is in flight is sent again, exactly as it was, from `retry_ns` on (backing off is the caller's).
+    pub fn unanswered(&mut self, retry_ns: u64) {
+        for group in &mut self.groups {
+            if group.state == GroupState::InFlight {
+                group.state = GroupState::Retry { at_ns: retry_ns };
+            }
+        }
+    }
+
+    /// The server does not know a group that was asked for: neither those behind it. They are folded.
+    ///
+    /// # Errors
+    /// If it was not to be asked for.
+    pub fn never_arrived(&mut self, group: GroupId, now_ns: u64) -> Result<(), QueueError> {
+        self.eldest(group, |state| state == GroupState::Unknown)?;
+        let groups = std::mem::take(&mut self.groups);
+        if let Some(front) = groups.front() {
+            let first = front.first;
+            self.unfold(first, FoldScope::Everything, now_ns);
+        }
+        for group in &groups {
+            self.forget(group);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Events may have been missed, or bytes that were to be sent are lost: all that waits is everything that changed since the log's mark,
+    /// and what is in flight cannot be sent again. To be called first after a stop that was not clean.
+    pub fn abandon(&mut self, now_ns: u64) {
+        self.position.0 += 1;
+        if self
+            .groups
+            .front()
+            .is_some_and(|front| front.state == GroupState::Refused)
+            && let Some(group) = self.groups.pop_front()
+        {
+            self.forget(&group);
+            // It was not applied: the fold begins where it began.
+            self.frozen = Position(group.first.0.saturating_sub(1));
+        }
+        for group in &mut self.groups {
+            group.state = GroupState::Unknown;
+        }
+        self.freed.extend(self.nameless.iter().copied());
+        self.fold_waiting(now_ns);
+        let first = self.fold.as_ref().map_or(self.position, |fold| fold.first);
+        self.fold = Some(Fold::everything(first, now_ns));
+        self.settle();
+    }
+
+    fn eldest(&self, id: GroupId, is_right: impl Fn(GroupState) -> bool) -> Result<Group, QueueError> {
+        let front = self.groups.front();
+        let front = front.filter(|group| group.id == id && is_right(group.state));
+        front.cloned().ok_or(QueueError::NotEldest(id))
+    }
+
+    /// Forgets the nodes of a group.
+    fn forget(&mut self, group: &Group) {
+        let positions = self.nodes.range(group.first..=group.up_to).map(|(at, _)| *at);
+        for position in positions.collect::<Vec<_>>() {
+            self.remove(position);
+        }
+    }
+
+    /// The nodes of a group wait again; they are behind all that is frozen.
+    fn thaw(&mut self, group: &Group) {
+        let mut load = Load::default();
+        for (_, node) in self.nodes.range(group.first..=group.up_to) {
+            load.add(&node.change);
+        }
+        self.waiting.nodes += load.nodes;
+        self.waiting.extents += load.extents;
+        self.waiting.bytes = self.waiting.bytes.saturating_add(load.bytes);
+        self.spans.join(group.first, group.up_to);
+    }
+
+    /// What was folded before all that is folded now, again.
+    fn unfold(&mut self, first: Position, scope: FoldScope, now_ns: u64) {
+        let fold = self.fold.get_or_insert(Fold {
+            first,
+            enqueued_ns: now_ns,
+            scope: FoldScope::Items {
+                contents: Default::default(),
+                attributes: Default::default(),
+                names: Default::default(),
+            },
+        });
+        fold.first = fold.first.min(first);
+        fold.scope.lay_over(scope);
+    }
+}

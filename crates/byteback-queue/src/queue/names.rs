@@ -1,0 +1,145 @@
+//! Names: what an operation adds to the queue, and what it takes out (DeltaCFS section III-B, "deleted").
+//!
+//! A node that loses its last name before anything of it was sent leaves the queue without a trace: its creation, contents, attributes
+//! and names are taken out, and so is the removal itself. What its names did to others stays: where it was renamed over another file,
+//! that file was removed; where it was exchanged with one, that one was moved. Of a node that the server knows, the contents and attributes
+//! are taken out that were not sent. In either case all from the first of these to the removal counts only as a whole.
+//!
+//! Not taken out is a directory in which a name was changed that is still to be sent, and what a delta copies from.
+
+use crate::ids::{NodeId, NodeKind, Position};
+use crate::operation::{NameOperation, Victim};
+use crate::queue::{Change, Queue};
+
+impl Queue {
+    pub(super) fn name(&mut self, operation: &NameOperation, now_ns: u64) {
+        let position = self.position;
+        let mut operation = operation.clone();
+        match &mut operation {
+            NameOperation::Created { .. } | NameOperation::Linked { .. } => {}
+            NameOperation::Unlinked { victim, .. } => {
+                self.pack(victim.node);
+                if self.lose(*victim) {
+                    return;
+                }
+            }
+            NameOperation::Renamed { node, replaced, .. } => {
+                self.pack(node.node);
+                if let Some(victim) = *replaced {
+                    self.pack(victim.node);
+                    if self.lose(victim) {
+                        *replaced = None;
+                    }
+                }
+            }
+            NameOperation::Exchanged {
+                one_node, other_node, ..
+            } => {
+                self.pack(one_node.node);
+                self.pack(other_node.node);
+            }
+        }
+        self.enqueue(position, Change::Name(operation), now_ns);
+    }
+
+    /// `victim` loses a name by the present event. Whether the server never hears of it.
+    fn lose(&mut self, victim: Victim) -> bool {
+        if !victim.is_last {
+            return false;
+        }
+        if victim.kind == NodeKind::File {
+            self.nameless.insert(victim.node);
+            self.freed.push(victim.node);
+        }
+        self.end_relation(victim.node);
+        if self.cancel_all(victim.node) {
+            return true;
+        }
+        self.cancel_contents(victim.node);
+        false
+    }
+
+    /// Takes all of a node out that the server does not know, if nothing that stays needs it.
+    fn cancel_all(&mut self, node: NodeId) -> bool {
+        let about = self.waiting_about(node);
+        let is_new = about.first().and_then(|first| self.change_at(*first)).is_some_and(
+            |change| matches!(change, Change::Name(NameOperation::Created { node: created, .. }) if created.node == node),
+        );
+        if !is_new || self.parents.contains_key(&node) || self.bases.contains_key(&node) {
+            return false;
+        }
+        for position in about {
+            let change = match self.change_at(position) {
+                Some(Change::Name(operation)) => without(node, operation).map(Change::Name),
+                _ => None,
+            };
+            self.replace(position, change);
+        }
+        true
+    }
+
+    /// Takes the contents and attributes of a node out that were not sent.
+    fn cancel_contents(&mut self, node: NodeId) {
+        let is_base = self.bases.contains_key(&node);
+        for position in self.waiting_about(node) {
+            match self.change_at(position) {
+                Some(Change::Attributes { .. }) => self.replace(position, None),
+                Some(Change::Content(_)) if !is_base => {
+                    self.replace(position, None);
+                    self.outdated.insert(node);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Where a waiting node takes the last name of `node` away.
+    pub(super) fn waiting_removal(&self, node: NodeId) -> Option<Position> {
+        self.waiting_about(node)
+            .into_iter()
+            .rev()
+            .find(|position| self.change_at(*position).and_then(Change::last_removal) == Some(node))
+    }
+}
+
+/// What an operation does to others than `node`, which never existed for the server.
+fn without(node: NodeId, operation: &NameOperation) -> Option<NameOperation> {
+    match operation {
+        NameOperation::Created { .. } | NameOperation::Linked { .. } | NameOperation::Unlinked { .. } => None,
+        NameOperation::Renamed {
+            from,
+            to,
+            node: moved,
+            replaced,
+        } => match replaced {
+            replaced if moved.node != node => Some(NameOperation::Renamed {
+                from: from.clone(),
+                to: to.clone(),
+                node: *moved,
+                replaced: replaced.filter(|victim| victim.node != node),
+            }),
+            Some(victim) => Some(NameOperation::Unlinked {
+                at: to.clone(),
+                victim: *victim,
+            }),
+            None => None,
+        },
+        NameOperation::Exchanged {
+            one,
+            one_node,
+            other,
+            other_node,
+        } => {
+            let (from, to, moved) = match one_node.node == node {
+                true => (other, one, other_node),
+                false => (one, other, one_node),
+            };
+            Some(NameOperation::Renamed {
+                from: from.clone(),
+                to: to.clone(),
+                node: *moved,
+                replaced: None,
+            })
+        }
+    }
+}

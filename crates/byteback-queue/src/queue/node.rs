@@ -1,0 +1,249 @@
+//! What is in the queue: the nodes of DeltaCFS section III-B, with their versions (III-C).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use byteback_extents::{ByteRange, ExtentSet};
+
+use crate::ids::{GroupId, NodeId, Place, Position, Version};
+use crate::operation::NameOperation;
+
+/// Something that happened at the origin, in the order of its gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An operation on names succeeded.
+    Name(NameOperation),
+    /// Bytes of a file changed: written, zeroed, cut off, or gained by lengthening.
+    Wrote {
+        /// The file.
+        node: NodeId,
+        /// What may have changed. After a truncation, what was cut off.
+        range: ByteRange,
+        /// The file's length afterwards, in bytes.
+        size_bytes: u64,
+        /// The version that the file had when nothing of it was queued; counts only then. `None`: it is new.
+        base: Option<Version>,
+    },
+    /// Attributes of a node changed.
+    Attributes {
+        /// The node.
+        node: NodeId,
+        /// Where the caller finds what they are now; without meaning here.
+        stamp: u64,
+    },
+    /// The last writer of a file closed it.
+    Closed {
+        /// The file.
+        node: NodeId,
+    },
+    /// An epoch of the operation log begins here: when all before it is applied, the log's mark may move to it.
+    Mark {
+        /// The epoch.
+        epoch: u64,
+    },
+}
+
+/// Where the bytes of a content come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentSource {
+    /// These ranges of the file, as far as they lie below its length; what lies beyond the base's end and in no range is zeros.
+    /// For what was saved, from there; otherwise from the file itself.
+    Ranges {
+        /// What may differ from the base.
+        ranges: ExtentSet,
+        /// What was saved because the file was changed again; see [`crate::queue::Queue::saves_before`].
+        saved: ExtentSet,
+    },
+    /// A delta that the caller encoded and keeps.
+    Delta {
+        /// The file whose content it copies from, as of this node's turn. It may have lost its name earlier in the same group.
+        base: NodeId,
+        /// The version of that content, if it was queued or told by who encoded it.
+        base_version: Option<Version>,
+        /// Where the caller finds the delta; without meaning here.
+        stamp: u64,
+        /// How long the delta is, in bytes.
+        len_bytes: u64,
+    },
+}
+
+/// A new content of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The file.
+    pub node: NodeId,
+    /// The version that it stands on; `None`: none as the file is new, or the one that the caller knows when this is sent.
+    pub base: Option<Version>,
+    /// The file's length in bytes.
+    pub size_bytes: u64,
+    /// Takes no more writes.
+    pub is_packed: bool,
+    /// Where its bytes come from.
+    pub source: ContentSource,
+}
+
+impl Content {
+    /// How many bytes of content it carries.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        match &self.source {
+            ContentSource::Ranges { ranges, .. } => match ByteRange::new(0, self.size_bytes) {
+                Some(all) => ranges.iter_within(all).map(ByteRange::len_bytes).sum(),
+                None => 0,
+            },
+            ContentSource::Delta { len_bytes, .. } => *len_bytes,
+        }
+    }
+
+    /// The same without a look at each range: what lies beyond the end counts, too.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        match &self.source {
+            ContentSource::Ranges { ranges, .. } => ranges.total_len_bytes(),
+            ContentSource::Delta { len_bytes, .. } => *len_bytes,
+        }
+    }
+
+    pub(crate) fn extents(&self) -> usize {
+        match &self.source {
+            ContentSource::Ranges { ranges, saved } => ranges.len() + saved.len(),
+            ContentSource::Delta { .. } => 0,
+        }
+    }
+
+    pub(crate) fn has_saved(&self) -> bool {
+        matches!(&self.source, ContentSource::Ranges { saved, .. } if !saved.is_empty())
+    }
+}
+
+/// What a node of the queue does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Changes names.
+    Name(NameOperation),
+    /// Gives a file a new content.
+    Content(Content),
+    /// Gives a node new attributes.
+    Attributes {
+        /// The node.
+        node: NodeId,
+        /// Where the caller finds them.
+        stamp: u64,
+    },
+}
+
+impl Change {
+    /// The nodes that it is about: what is moved, gets a content, or loses a name.
+    pub(crate) fn subjects(&self) -> Vec<NodeId> {
+        match self {
+            Self::Content(content) => vec![content.node],
+            Self::Attributes { node, .. } => vec![*node],
+            Self::Name(operation) => match operation {
+                NameOperation::Created { node, .. } | NameOperation::Linked { node, .. } => vec![node.node],
+                NameOperation::Unlinked { victim, .. } => vec![victim.node],
+                NameOperation::Renamed { node, replaced, .. } => {
+                    let mut nodes = vec![node.node];
+                    nodes.extend(replaced.map(|victim| victim.node));
+                    nodes
+                }
+                NameOperation::Exchanged {
+                    one_node, other_node, ..
+                } => vec![one_node.node, other_node.node],
+            },
+        }
+    }
+
+    /// The directories in which it changes names.
+    pub(crate) fn parents(&self) -> Vec<NodeId> {
+        let Self::Name(operation) = self else { return Vec::new() };
+        places(operation).into_iter().map(|place| place.parent).collect()
+    }
+
+    /// The node whose last name this takes away.
+    pub(crate) fn last_removal(&self) -> Option<NodeId> {
+        let victim = match self {
+            Self::Name(NameOperation::Unlinked { victim, .. }) => Some(victim),
+            Self::Name(NameOperation::Renamed { replaced, .. }) => replaced.as_ref(),
+            _ => None,
+        };
+        victim.filter(|victim| victim.is_last).map(|victim| victim.node)
+    }
+
+    pub(crate) fn content(&self) -> Option<&Content> {
+        match self {
+            Self::Content(content) => Some(content),
+            _ => None,
+        }
+    }
+}
+
+/// The names that an operation changes.
+pub(crate) fn places(operation: &NameOperation) -> Vec<&Place> {
+    match operation {
+        NameOperation::Created { at, .. } | NameOperation::Linked { at, .. } | NameOperation::Unlinked { at, .. } => {
+            vec![at]
+        }
+        NameOperation::Renamed { from, to, .. } => vec![from, to],
+        NameOperation::Exchanged { one, other, .. } => vec![one, other],
+    }
+}
+
+/// A node of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueNode {
+    /// What it makes: of a content, the file's new version (III-C); of anything else, the number of the change.
+    pub version: Version,
+    /// When it was enqueued, in the caller's monotonic nanoseconds.
+    pub enqueued_ns: u64,
+    /// When something was added to it last.
+    pub touched_ns: u64,
+    /// What it does.
+    pub change: Change,
+}
+
+/// What is to be taken from the operation log, because the queue would have grown too large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoldScope {
+    /// All that changed since the log's mark.
+    Everything,
+    /// What these stand for, hold and look like at the cut. A file without a name at the cut is not to be sent.
+    Items {
+        /// Files with changed content, each with the version that it stands on; see [`Content::base`].
+        contents: BTreeMap<NodeId, Option<Version>>,
+        /// Nodes with changed attributes.
+        attributes: BTreeSet<NodeId>,
+        /// Names.
+        names: BTreeSet<Place>,
+    },
+}
+
+/// How far a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupState {
+    /// It was handed out and not answered yet.
+    InFlight,
+    /// It may or may not have arrived; to be sent again, exactly as it was, from this time on.
+    Retry {
+        /// When, in the caller's monotonic nanoseconds.
+        at_ns: u64,
+    },
+    /// It may or may not have arrived and cannot be sent again: the server is to be asked.
+    Unknown,
+    /// The server refused it. Nothing goes on before somebody decides.
+    Refused,
+}
+
+/// One transaction: what was handed out to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The client's number for it: sent twice, it is applied once.
+    pub id: GroupId,
+    /// The position after the group before; what it does begins here.
+    pub first: Position,
+    /// When it is applied, the server has the origin's state right after this position.
+    pub up_to: Position,
+    /// How far it is.
+    pub state: GroupState,
+    /// The server is to make conflict versions of it (III-C: first write wins).
+    pub is_conflict: bool,
+    /// Instead of nodes of the queue, what is to be read as of the cut, with the version that it makes.
+    pub fold: Option<(FoldScope, Version)>,
+}
