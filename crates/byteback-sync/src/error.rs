@@ -295,7 +295,7 @@ impl SyncError {
             Self::Local { source, .. }
                 if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
             {
-                Some("Free space there and do the same again, allowing to overwrite: what is whole is kept.")
+                Some("Free space there and do the same again (restore: with --overwrite); what is whole is kept.")
             }
             _ => None,
         }

@@ -3,6 +3,8 @@
 //! Later patterns win over earlier ones, `!` takes a path back in, a `/` at the beginning or in the middle ties a pattern to the
 //! root of what is sent or fetched, a `/` at the end lets it match directories only. What is below an excluded directory is
 //! excluded with it, whatever other patterns say, as it is never looked at.
+//!
+//! What is excluded is not removed with the directory that it is in either: that stays, and so does what is on the way to it.
 
 use crate::error::{Result, SyncError};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -40,6 +42,12 @@ impl Exclude {
             SyncError::local("use", "the patterns", error)
         })?;
         Ok(Self(built))
+    }
+
+    /// Whether there is no pattern.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether `path`, which is below the root and whose directory is not excluded, is left alone.

@@ -9,7 +9,8 @@
 //! A slash behind a local directory means nothing.
 //!
 //! *Identity* follows the path: a file keeps its identity at the server while there is one of its kind at its path. Names of one local
-//! inode become names of one file; names that are one file at the server and two here are parted.
+//! inode become names of one file; names that are one file at the server and two here are parted. A name that is not compared
+//! (outside the place, excluded, or gone here without [`PushOptions::delete`]) stays one file with those that are, and gets their content.
 //!
 //! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It stands on the sequence number
 //! that was compared with: if somebody else has changed the same files since, the server refuses it (first write wins), and nothing
@@ -199,7 +200,16 @@ impl Job<'_> {
                 Err(error) => return Err(error),
             };
             // Nothing was applied.
-            match error.kind {
+            let kind = match error.kind {
+                // Somebody else has given the folder its root meanwhile.
+                ServerErrorKind::Refused
+                    if record.begun().base_seq == 0 && self.server.folder(self.folder).is_ok_and(|now| now.seq > 0) =>
+                {
+                    ServerErrorKind::Conflict
+                }
+                kind => kind,
+            };
+            match kind {
                 ServerErrorKind::ContentMismatch if !proof_refused => {
                     proof_refused = true;
                     record.forget_parts();

@@ -521,7 +521,7 @@ impl Restore<'_> {
             return Ok(());
         }
         if let Some(rules) = &self.pull {
-            rules.judge_link(there.as_ref())?;
+            rules.judge_link(&to, &link.place, there.as_ref())?;
             rules.tell(&link.place.path(), Change::New);
         }
         clear_way(&to, &link.place.name, self.options.overwrite)?;
@@ -553,6 +553,21 @@ impl Restore<'_> {
                 && rules.stays(dir, &entry.name, &below, names)
             {
                 continue;
+            }
+            let kept = match &self.pull {
+                Some(rules) => rules.holds_excluded(dir, &entry.name, &below),
+                None => Ok(false),
+            };
+            match kept.and_then(|kept| kept.then(|| tree::open_dir_at(dir, &entry.name)).transpose()) {
+                Ok(None) => {}
+                Ok(Some(kept)) => {
+                    self.remove_others(&kept, &below, &HashSet::new());
+                    continue;
+                }
+                Err(error) => {
+                    self.tally.failed(&below, &error);
+                    continue;
+                }
             }
             match remove_all(dir, &entry.name) {
                 Ok(()) => {

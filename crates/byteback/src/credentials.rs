@@ -62,7 +62,7 @@ fn unusable(path: &Path, why: &str) -> CommandError {
         Exit::WrongCredentials,
         format!("cannot use the token file {}: {why}", path.display()),
     )
-    .next("Name another one with --token-file, or join the server again: 'byteback init' with a join token makes one.")
+    .next("Name another one with --token-file, or remove it and join the server again with a join token.")
 }
 
 /// A token file in the making.

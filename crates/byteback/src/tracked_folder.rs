@@ -209,6 +209,12 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
     };
     let parent = canonical_if_gone(parent)?;
     let Some((folder, top)) = known_above(&parent, settings)? else {
+        if known_above(&parent.join(name), settings)?.is_some() {
+            return Err(
+                CommandError::new(format!("{} is a tracked folder, not a file in one", file.display()))
+                    .next("Name a file in it."),
+            );
+        }
         return Err(
             CommandError::new(format!("{} is in no folder that Byteback knows", file.display()))
                 .next("'byteback status' lists the folders that are tracked."),

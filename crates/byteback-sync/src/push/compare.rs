@@ -158,7 +158,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         let root = local.fd().try_clone().map_err(cannot)?;
         // Nothing is known of a source that cannot be listed; of all else something is.
         tree::read_dir(&root, 0).map_err(cannot)?;
-        let mut reader = TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq);
+        let mut reader = self.reader();
         let mut to_do = vec![Directory {
             path: Vec::new(),
             id: place.dir,
@@ -220,7 +220,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             below.extend(self.name(&place, &shown, there.as_ref())?);
         }
         for entry in at_server {
-            self.other(directory, &entry)?;
+            self.other(directory, entry)?;
         }
         Ok(below)
     }
@@ -235,23 +235,64 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         while let Some(entry) = at_server.next_if(|entry| entry.name.as_bytes() <= name) {
             match entry.name.as_bytes().cmp(name) {
                 Ordering::Equal => return Ok(Some(entry)),
-                _ => self.other(directory, &entry)?,
+                _ => self.other(directory, entry)?,
             }
         }
         Ok(None)
     }
 
     /// A name that only the server has.
-    fn other(&mut self, directory: &Directory, entry: &EntryInfo) -> Result<()> {
-        let path = join_path(&directory.path, entry.name.as_bytes());
-        let is_directory = entry.node.attributes.kind == NodeKind::Directory;
-        if !self.job.options.delete || self.job.options.exclude.is_excluded(&path, is_directory) {
+    fn other(&mut self, directory: &Directory, entry: EntryInfo) -> Result<()> {
+        if !self.job.options.delete {
             return Ok(());
         }
-        self.entry(directory.id, entry.name.clone(), None)?;
-        self.report.removed += 1;
-        self.tell(&path, Change::Removed);
+        let path = join_path(&directory.path, entry.name.as_bytes());
+        let mut to_do = vec![(directory.id, path, entry)];
+        while let Some((dir, path, entry)) = to_do.pop() {
+            let is_directory = entry.node.attributes.kind == NodeKind::Directory;
+            if self.job.options.exclude.is_excluded(&path, is_directory) {
+                continue;
+            }
+            if self.holds_excluded(&entry, &path)? {
+                self.reader().entries(entry.node.id, &path, |below| {
+                    to_do.push((entry.node.id, join_path(&path, below.name.as_bytes()), below));
+                    Ok(())
+                })?;
+                continue;
+            }
+            self.entry(dir, entry.name, None)?;
+            self.report.removed += 1;
+            self.tell(&path, Change::Removed);
+        }
         Ok(())
+    }
+
+    /// Whether something at the server below `entry`, which may be a directory, is excluded: then the directory stays.
+    fn holds_excluded(&self, entry: &EntryInfo, path: &[u8]) -> Result<bool> {
+        let exclude = &self.job.options.exclude;
+        if exclude.is_empty() || entry.node.attributes.kind != NodeKind::Directory {
+            return Ok(false);
+        }
+        let mut reader = self.reader();
+        let mut holds = false;
+        let mut to_do = vec![(entry.node.id, path.to_vec())];
+        while let Some((dir, dir_path)) = to_do.pop().filter(|_| !holds) {
+            reader.entries(dir, &dir_path, |below| {
+                let path = join_path(&dir_path, below.name.as_bytes());
+                let is_directory = below.node.attributes.kind == NodeKind::Directory;
+                holds |= exclude.is_excluded(&path, is_directory);
+                if is_directory {
+                    to_do.push((below.node.id, path));
+                }
+                check_cancelled(self.job.monitor)
+            })?;
+        }
+        Ok(holds)
+    }
+
+    /// Reads what the server has.
+    fn reader(&self) -> TreeReader<'a> {
+        TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq)
     }
 
     /// Compares what is here under a name with what is there; answers a directory that is to be looked into.
@@ -284,11 +325,20 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         if let Some(entry) = there
             && same_kind.is_none()
             && entry.node.attributes.kind == NodeKind::Directory
-            && !options.delete
         {
-            let why = "the server has a directory of this name; with --delete it is replaced";
-            self.failed(&place.path, why);
-            return Ok(None);
+            let why = match options.delete {
+                false => Some("the server has a directory of this name; with --delete it is replaced"),
+                true if options.exclude.is_excluded(&place.path, true)
+                    || self.holds_excluded(entry, &place.path)? =>
+                {
+                    Some("the server has a directory of this name, which is excluded or holds what is excluded")
+                }
+                true => None,
+            };
+            if let Some(why) = why {
+                self.failed(&place.path, why);
+                return Ok(None);
+            }
         }
         if is_directory {
             let id = match same_kind {

@@ -8,7 +8,7 @@ use crate::monitor::{Change, Event, Phase, check_cancelled};
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::messages::EntryInfo;
 use byteback_api::{ByteString, FileId, NodeKind};
-use byteback_host::tree::{self, FileKind, Identity};
+use byteback_host::tree::{self, Identity};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -145,11 +145,9 @@ impl Looking<'_, '_> {
         if let Some(first) = self.first_names.get(&entry.node.id) {
             let is_linked = first.is_some() && here.map(|here| here.identity()) == *first;
             if !is_linked {
-                if here.is_some_and(|here| here.kind == FileKind::Dir) && !self.rules.delete {
-                    self.failed(
-                        &place.path(),
-                        "a directory of this name is here; with --delete it is replaced",
-                    );
+                let judged = dir.map_or(Ok(()), |dir| self.rules.judge_link(dir, place, here.as_ref()));
+                if let Err(error) = judged {
+                    self.failed(&place.path(), &error.to_string());
                     return Ok(());
                 }
                 self.rules.tell(&place.path(), Change::New);
@@ -200,9 +198,18 @@ impl Looking<'_, '_> {
         };
         for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
             let below = join_path(path, entry.name.as_bytes());
-            if !self.rules.stays(dir, &entry.name, &below, names) {
-                self.report.removed += 1;
-                self.rules.tell(&below, Change::Removed);
+            if self.rules.stays(dir, &entry.name, &below, names) {
+                continue;
+            }
+            let opened = self.rules.holds_excluded(dir, &entry.name, &below);
+            let opened = opened.and_then(|holds| holds.then(|| tree::open_dir_at(dir, &entry.name)).transpose());
+            match opened {
+                Ok(None) => {
+                    self.report.removed += 1;
+                    self.rules.tell(&below, Change::Removed);
+                }
+                Ok(Some(opened)) => self.others(&opened, &below, &HashSet::new()),
+                Err(error) => self.failed(&below, &error.to_string()),
             }
         }
     }

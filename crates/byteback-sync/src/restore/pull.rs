@@ -10,6 +10,7 @@ use crate::local_node::LocalNode;
 use crate::monitor::{Change, Event, Monitor};
 use crate::same_content::is_same_content;
 use crate::server_client::ServerClient;
+use crate::tree_reader::join_path;
 use byteback_api::messages::NodeInfo;
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_delta::ContentDigest;
@@ -19,12 +20,15 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shorter files are fetched as they are: an answer of the server takes longer than their bytes.
 pub(super) const NEAR_LEN_MIN: u64 = 64 * 1024;
 
 const DIRECTORY_IN_THE_WAY: &str = "a directory of this name is here; with --delete it is replaced";
+
+const EXCLUDED_IN_THE_WAY: &str = "a directory of this name is here, which is excluded or holds what is excluded";
 
 const PARTIAL_PREFIX: &str = ".byteback-partial-";
 
@@ -111,11 +115,11 @@ impl<'a> Rules<'a> {
         };
         let wanted = &node.attributes;
         if here.kind != wanted.kind {
-            return Ok(Ok(if here.kind == NodeKind::Directory && !self.delete {
-                Verdict::Blocked(DIRECTORY_IN_THE_WAY)
-            } else {
-                Verdict::Make(Change::Content)
-            }));
+            let in_the_way = match here.kind {
+                NodeKind::Directory => self.directory_in_the_way(dir, place),
+                _ => Ok(None),
+            };
+            return Ok(in_the_way.map(|why| why.map_or(Verdict::Make(Change::Content), Verdict::Blocked)));
         }
         let is_same = match wanted.kind {
             NodeKind::Directory => true,
@@ -194,11 +198,47 @@ impl<'a> Rules<'a> {
     }
 
     /// Whether a further name of a file may be given where this is.
-    pub(super) fn judge_link(&self, there: Option<&Stat>) -> io::Result<()> {
-        match there {
-            Some(there) if there.kind == FileKind::Dir && !self.delete => Err(io::Error::other(DIRECTORY_IN_THE_WAY)),
-            _ => Ok(()),
+    pub(super) fn judge_link(&self, dir: &OwnedFd, place: &Place, there: Option<&Stat>) -> io::Result<()> {
+        let in_the_way = match there {
+            Some(there) if there.kind == FileKind::Dir => self.directory_in_the_way(dir, place)?,
+            _ => None,
+        };
+        in_the_way.map_or(Ok(()), |why| Err(io::Error::other(why)))
+    }
+
+    /// Why a local directory cannot be replaced by something else.
+    fn directory_in_the_way(&self, dir: &OwnedFd, place: &Place) -> io::Result<Option<&'static str>> {
+        let path = place.path();
+        Ok(match self.delete {
+            false => Some(DIRECTORY_IN_THE_WAY),
+            true if self.exclude.is_excluded(&path, true) || self.holds_excluded(dir, &place.name, &path)? => {
+                Some(EXCLUDED_IN_THE_WAY)
+            }
+            true => None,
+        })
+    }
+
+    /// Whether something below a local name, which may be a directory, is excluded: then the directory stays.
+    pub(super) fn holds_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<bool> {
+        if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != FileKind::Dir {
+            return Ok(false);
         }
+        let mut to_do = vec![(PathBuf::from(name), path.to_vec())];
+        while let Some((below, path)) = to_do.pop() {
+            let named = tree::open_beneath(dir, &below)?;
+            for entry in tree::read_dir(&named, 0)? {
+                let entry = entry?;
+                let path = join_path(&path, entry.name.as_bytes());
+                let is_directory = tree::stat_at(&named, &entry.name)?.kind == FileKind::Dir;
+                if self.exclude.is_excluded(&path, is_directory) {
+                    return Ok(true);
+                }
+                if is_directory {
+                    to_do.push((below.join(&entry.name), path));
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a local name that the server does not have, or that is excluded, stays; `names` are those that it has.

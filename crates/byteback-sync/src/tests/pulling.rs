@@ -159,6 +159,54 @@ fn without_delete_what_is_only_here_stays_and_what_is_excluded_is_left_alone() {
 }
 
 #[test]
+fn what_is_excluded_outlives_the_directory_that_it_is_in() {
+    let mut pull = Pull::new(4);
+    fs::write(pull.source.join("replaced"), "a file").unwrap();
+    fs::write(pull.source.join("skipped"), "a file").unwrap();
+    fs::write(pull.source.join("linked"), "one").unwrap();
+    fs::hard_link(pull.source.join("linked"), pull.source.join("second")).unwrap();
+    pull.push();
+    for name in [
+        "gone/keep.log",
+        "gone/other",
+        "gone/deep/keep.log",
+        "gone/deep/x/y",
+        "replaced/keep.log",
+    ] {
+        fs::create_dir_all(pull.target.join(name).parent().unwrap()).unwrap();
+        fs::write(pull.target.join(name), name).unwrap();
+    }
+    fs::create_dir(pull.target.join("skipped")).unwrap();
+    fs::create_dir_all(pull.target.join("second/in")).unwrap();
+    fs::write(pull.target.join("second/in/keep.log"), "my second").unwrap();
+    pull.options.delete = true;
+    pull.options.exclude = Exclude::new(["*.log", "skipped/"]).unwrap();
+    pull.options.dry_run = true;
+    let (would, would_tell) = pull.told();
+    pull.options.dry_run = false;
+    let (did, told) = pull.told();
+    assert_eq!((would_tell, would.restored.removed), (told, did.restored.removed));
+    assert_eq!(did.restored.removed, 2, "gone/other and gone/deep/x: {did:?}");
+    assert_eq!(did.restored.not_restored[0].count, 3, "{did:?}");
+    for name in [
+        "gone/keep.log",
+        "gone/deep/keep.log",
+        "replaced/keep.log",
+        "second/in/keep.log",
+    ] {
+        assert!(pull.target.join(name).exists(), "{name}");
+    }
+    assert!(pull.target.join("skipped").is_dir());
+    for name in ["gone/other", "gone/deep/x"] {
+        assert!(!pull.target.join(name).exists(), "{name}");
+    }
+    // Excluded no more, all of it goes.
+    pull.options.exclude = Exclude::default();
+    assert!(pull.pull().unwrap().restored.is_complete());
+    assert_same(&pull.source, &pull.target);
+}
+
+#[test]
 fn a_change_in_a_large_file_costs_about_the_change_and_holes_stay_holes() {
     let pull = Pull::new(3);
     let image = pull.source.join("image");

@@ -3,8 +3,8 @@
 use super::local_tree::{assert_same, change, paths, seen};
 use super::rig::{Rig, Told, impatient, seed};
 use crate::{
-    Change, ClientOptions, DeltaChoice, Event, Exclude, PullOptions, PushOptions, PushReport, RestoreOptions, Silent,
-    SnapshotSpec, SyncError,
+    Change, ClientOptions, DeltaChoice, Event, Exclude, Phase, PullOptions, PushOptions, PushReport, RestoreOptions,
+    Silent, SnapshotSpec, SyncError,
 };
 use byteback_api::FolderName;
 use byteback_host::clock::{Clock, RealClock};
@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 struct Push {
@@ -170,15 +170,16 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
         let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
         options.exclude.is_excluded(bytes, is_directory)
     };
-    let remove = |path: &Path| match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path).unwrap(),
-        Ok(_) => fs::remove_file(path).unwrap(),
-        Err(_) => {}
+    // Answers whether nothing is there now.
+    let remove = |path: &Path| match fs::symlink_metadata(model.join(path)) {
+        Ok(metadata) if metadata.is_dir() => remove_naively(model, path, options),
+        Ok(_) => fs::remove_file(model.join(path)).is_ok(),
+        Err(_) => true,
     };
     for name in names(model).difference(&names(source)) {
         let path = below.join(name);
         if options.delete && !is_excluded(model, &path) {
-            remove(&model.join(path));
+            remove(&path);
         }
     }
     for name in names(source) {
@@ -189,11 +190,14 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
         let (from, to) = (source.join(&path), model.join(&path));
         let kind = fs::symlink_metadata(&from).unwrap().file_type();
         let there = fs::symlink_metadata(&to).ok().map(|metadata| metadata.file_type());
-        if there.is_some_and(|there| there.is_dir()) && !kind.is_dir() && !options.delete {
+        if there.is_some_and(|there| there.is_dir())
+            && !kind.is_dir()
+            && (!options.delete || holds_excluded(model, &path, options))
+        {
             continue;
         }
         if there.is_some_and(|there| !there.is_dir() || !kind.is_dir()) {
-            remove(&to);
+            remove(&path);
         }
         if kind.is_dir() {
             fs::create_dir_all(&to).unwrap();
@@ -207,6 +211,79 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
             rustix::fs::mknodat(rustix::fs::CWD, &to, fifo, mode, 0).unwrap();
         }
     }
+}
+
+/// Removes what is not excluded in a directory, and that, if nothing is left in it; answers whether it was.
+fn remove_naively(model: &Path, path: &Path, options: &PushOptions) -> bool {
+    let is_kept = holds_excluded(model, path, options);
+    if !is_kept {
+        fs::remove_dir_all(model.join(path)).unwrap();
+        return true;
+    }
+    for entry in fs::read_dir(model.join(path)).unwrap() {
+        let entry = entry.unwrap();
+        let below = path.join(entry.file_name());
+        let is_directory = entry.file_type().unwrap().is_dir();
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(below.as_os_str());
+        match is_directory {
+            _ if options.exclude.is_excluded(bytes, is_directory) => {}
+            true => drop(remove_naively(model, &below, options)),
+            false => fs::remove_file(entry.path()).unwrap(),
+        }
+    }
+    false
+}
+
+/// Whether a directory is excluded or anything below it.
+fn holds_excluded(model: &Path, path: &Path, options: &PushOptions) -> bool {
+    let is_directory = fs::symlink_metadata(model.join(path)).unwrap().is_dir();
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    if options.exclude.is_excluded(bytes, is_directory) || !is_directory {
+        return options.exclude.is_excluded(bytes, is_directory);
+    }
+    let mut names = fs::read_dir(model.join(path)).unwrap();
+    names.any(|entry| holds_excluded(model, &path.join(entry.unwrap().file_name()), options))
+}
+
+#[test]
+fn what_is_excluded_outlives_the_directory_that_it_is_in() {
+    let mut push = Push::new(3);
+    for name in [
+        "gone/keep.log",
+        "gone/other",
+        "gone/deep/down/keep.log",
+        "gone/deep/x/y",
+        "replaced/keep.log",
+    ] {
+        fs::create_dir_all(push.file(name).parent().unwrap()).unwrap();
+        fs::write(push.file(name), name).unwrap();
+    }
+    push.push().unwrap();
+    fs::remove_dir_all(push.file("gone")).unwrap();
+    fs::remove_dir_all(push.file("replaced")).unwrap();
+    fs::write(push.file("replaced"), "now a file").unwrap();
+    push.options.delete = true;
+    push.options.exclude = Exclude::new(["*.log"]).unwrap();
+    let report = push.push().unwrap();
+    assert_eq!((report.removed, report.unsaved.len()), (2, 1), "{report:?}");
+    let left: Vec<_> = contents(&push.fetched(b""))
+        .into_iter()
+        .map(|(path, ..)| path)
+        .collect();
+    let wanted = [
+        "",
+        "gone",
+        "gone/deep",
+        "gone/deep/down",
+        "gone/deep/down/keep.log",
+        "gone/keep.log",
+    ];
+    assert_eq!(left[..6], wanted.map(PathBuf::from));
+    assert_eq!(left[6..], ["replaced", "replaced/keep.log"].map(PathBuf::from));
+    // Excluded no more, all of it goes.
+    push.options.exclude = Exclude::default();
+    assert!(push.push().unwrap().is_complete());
+    assert_same(&push.source, &push.fetched(b""));
 }
 
 #[test]
@@ -396,6 +473,28 @@ fn who_comes_second_changes_nothing() {
     });
     crate::push(client, &empty, b"", &push.source, &push.options, &listener).unwrap_err();
     assert_eq!(client.folder(&empty).unwrap().seq, 1);
+}
+
+#[test]
+fn who_comes_second_into_a_new_folder_is_told_so() {
+    let push = Push::new(16);
+    fs::write(push.file("mine"), "mine").unwrap();
+    let theirs = push.rig.temp.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    fs::write(theirs.join("theirs"), "theirs").unwrap();
+    // While the second one compares, the first one has all of it.
+    let is_pushed = AtomicBool::new(false);
+    let Rig { client, folder, .. } = &push.rig;
+    let listener = Told::new(|event, _| {
+        if matches!(event, Event::Phase(Phase::Committing)) && !is_pushed.swap(true, Ordering::Relaxed) {
+            crate::push(client, folder, b"", &theirs, &push.options, &Silent).unwrap();
+        }
+    });
+    let refused = crate::push(client, folder, b"", &push.source, &push.options, &listener).unwrap_err();
+    assert!(matches!(refused, SyncError::ChangedMeanwhile { .. }), "{refused:?}");
+    drop(listener);
+    assert!(push.push().unwrap().is_complete());
+    assert_eq!(paths(&push.fetched(b"")), ["", "mine", "theirs"].map(PathBuf::from));
 }
 
 #[test]

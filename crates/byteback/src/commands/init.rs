@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use byteback_daemon::StateFolder;
-use byteback_sync::{ServerClient, SnapshotSpec, join, resolve_snapshot};
+use byteback_sync::{ServerClient, ServerErrorKind, SnapshotSpec, join, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 
@@ -74,8 +74,7 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
         )));
     }
     let token_path = settings.token_path(&repository.server, old.as_ref())?;
-    let (credentials, joined) = match credentials::read(&token_path)?.filter(|known| known.server == repository.server)
-    {
+    let (credentials, joined) = match known_credentials(&arguments.join, settings, &repository, &token_path)? {
         Some(known) => (known, false),
         None => (join_server(&arguments.join, settings, &repository, &token_path)?, true),
     };
@@ -128,6 +127,26 @@ fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repos
         )
         .next("Add -r http://HOST:PORT/FOLDER, for example -r http://127.0.0.1:7117/mail")
     })
+}
+
+/// What this machine has of a server that it joined before; with a join token, only if the server still accepts it.
+pub(super) fn known_credentials(
+    arguments: &JoinArguments,
+    settings: &Settings,
+    repository: &Repository,
+    token_path: &Path,
+) -> Result<Option<Credentials>> {
+    let known = credentials::read(token_path)?.filter(|known| known.server == repository.server);
+    let known = match known {
+        Some(known) if arguments.is_given() => known,
+        known => return Ok(known),
+    };
+    let server = ServerClient::new(&repository.server, &known.token, settings.client_options()?)?;
+    match server.folder(&repository.folder) {
+        // It was restored from an older copy, or is another one at the same address.
+        Err(error) if error.kind == ServerErrorKind::WrongToken => Ok(None),
+        _ => Ok(Some(known)),
+    }
 }
 
 /// Joins a server; the token is kept in `token_path`.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use byteback_sync::{Exclude, ServerClient};
 use clap::Args;
 
-use super::init::{JoinArguments, join_server};
-use crate::credentials::{self, Credentials};
+use super::init::{JoinArguments, join_server, known_credentials};
+use crate::credentials::Credentials;
 use crate::error::{CommandError, Result};
 use crate::repository::Repository;
 use crate::settings::Settings;
@@ -61,8 +61,7 @@ impl PlainArguments {
         };
         if self.join.is_given() {
             let token_path = settings.token_path(&repository.server, None)?;
-            let known = credentials::read(&token_path)?.filter(|known| known.server == repository.server);
-            if known.is_none() {
+            if known_credentials(&self.join, settings, repository, &token_path)?.is_none() {
                 join_server(&self.join, settings, repository, &token_path)?;
             }
         }

@@ -115,8 +115,10 @@ fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Resu
         ),
         (report.restored.removed, "removed name", "removed names"),
     ]);
-    if !parts.is_empty() {
-        output.say(format!("  {}", listed(&parts)))?;
+    match (parts.is_empty(), report.dry_run) {
+        (false, _) => output.say(format!("  {}", listed(&parts)))?,
+        (true, true) => output.say("  nothing to change")?,
+        (true, false) => {}
     }
     if !report.dry_run && report.restored.written_bytes > 0 {
         output.say(format!("  written   {}", sizes(report.restored.written_bytes)))?;

@@ -86,6 +86,10 @@ fn each_way_is_told_with_its_reason() {
         .ends_with(1)
         .says("there is no");
     world
+        .on_tree("explain", &[])
+        .ends_with(1)
+        .says("is a tracked folder, not a file in one");
+    world
         .run(&["backup", "--delta", "magic", "."])
         .ends_with(2)
         .says("rsync");

@@ -197,3 +197,33 @@ fn a_push_that_is_killed_in_a_large_file_does_not_send_it_again() {
     assert_same(&tree, &target);
     world.run(&["push", &source, &to]).fine().says("already");
 }
+
+#[test]
+fn a_machine_whose_token_counts_no_more_joins_again() {
+    let world = world();
+    let tree = world.tree();
+    let [source, to] = [tree.to_str().unwrap(), &world.place("")];
+    let token = world.join_token();
+    world.run(&["push", source, to, "--join-token-file", &token]).fine();
+    // A used join token does no harm to whoever has joined.
+    world.run(&["push", source, to, "--join-token-file", &token]).fine();
+    let kept = fs::read_dir(world.path("home/config/byteback/tokens"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let text = fs::read_to_string(&kept).unwrap();
+    let secret = text.split('"').nth(3).unwrap();
+    fs::write(&kept, text.replace(secret, &secret.chars().rev().collect::<String>())).unwrap();
+    world.run(&["push", source, to]).ends_with(12).says("new join token");
+    let invited = world
+        .run(&["invite", "--data", world.path("data").to_str().unwrap()])
+        .fine();
+    world
+        .run(&["push", source, to, "--join-token", invited.stdout.trim()])
+        .fine();
+    world.run(&["push", source, to]).fine().says("already");
+    let would = world.run(&["pull", "-n", to, source]).fine();
+    would.says("nothing to change");
+}
