@@ -155,6 +155,7 @@ impl LocalNode {
             stamp: Stamp::of(&self.stat),
             read_bytes: AtomicU64::new(0),
             digests: None,
+            is_only_read: false,
         })
     }
 
@@ -171,9 +172,19 @@ pub(crate) struct LocalContent {
     read_bytes: AtomicU64,
     /// The digest of the whole content, once it was read, if it is wanted.
     digests: Option<OnceLock<[u8; DIGEST_LEN]>>,
+    /// Whatever its file system has of it is not asked for.
+    is_only_read: bool,
 }
 
 impl LocalContent {
+    /// What its file system keeps of it counts for nothing: it is read.
+    pub(crate) fn only_read(self) -> Self {
+        Self {
+            is_only_read: true,
+            ..self
+        }
+    }
+
     /// Digests the content while it is read as a whole.
     pub(crate) fn with_digest(self) -> Self {
         Self {

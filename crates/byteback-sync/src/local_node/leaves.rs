@@ -2,7 +2,8 @@
 //!
 //! They count if the file is afterwards what it was at its stamp, as everything that is read of it. What btrfs does not know (a last
 //! sector that is not full, compressed or unsummed extents) is read. A file that btrfs cannot tell about although it offered to is not
-//! told at all: it changes, and is tried again like one that changes while it is read. Files elsewhere are for whoever reads them.
+//! told at all, and is tried again like one that changes while it is read: mostly it changes. It may also have a time that lies in the future, as
+//! clocks are set back; so whoever tries again reads ([`LocalContent::only_read`]). Files elsewhere are for whoever reads them.
 
 use super::{LocalContent, changed, no_log, unreadable};
 use byteback_checksums::btrfs;
@@ -25,12 +26,12 @@ type Sink<'a> = &'a mut dyn FnMut(LeafPiece<'_>) -> Result<(), ServiceError>;
 /// What the file system has of it.
 pub(super) fn offer(content: &LocalContent) -> Result<LeafOffer, ServiceError> {
     match btrfs::layout(&content.file).ok().as_ref().and_then(kind_of) {
-        Some(kind) => Ok(LeafOffer {
+        Some(kind) if !content.is_only_read => Ok(LeafOffer {
             kind,
             source: LeafSource::Btrfs,
             has_crcs: false,
         }),
-        None => no_log(),
+        _ => no_log(),
     }
 }
 

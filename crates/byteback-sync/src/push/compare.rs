@@ -413,7 +413,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                     _ => break,
                 }
             }
-            match self.try_file(place, &mut node, id, there)? {
+            match self.try_file(place, &mut node, id, there, attempt)? {
                 Ok(()) => return Ok(true),
                 Err(why) => reason = why,
             }
@@ -429,6 +429,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         node: &mut LocalNode,
         id: FileId,
         there: Option<&NodeInfo>,
+        attempt: usize,
     ) -> Result<Result<(), String>> {
         let attributes = match node.attributes() {
             Ok(attributes) => attributes,
@@ -443,7 +444,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             _ => false,
         };
         if is_other_content {
-            if let Err(why) = self.content(node, id, there)? {
+            if let Err(why) = self.content(node, id, there, attempt)? {
                 return Ok(Err(why));
             }
         } else {
@@ -497,7 +498,13 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     }
 
     /// Sends a node with its content; the inner error is of this file, and the batch is then as if it had not been tried.
-    fn content(&mut self, node: &mut LocalNode, id: FileId, there: Option<&NodeInfo>) -> Result<Result<(), String>> {
+    fn content(
+        &mut self,
+        node: &mut LocalNode,
+        id: FileId,
+        there: Option<&NodeInfo>,
+        attempt: usize,
+    ) -> Result<Result<(), String>> {
         if self.stream.is_none() {
             self.report.changed_bytes += node.stat.size;
             self.count_total(node.stat.size);
@@ -512,6 +519,10 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         let content = match self.record.is_resumed() {
             true => content.with_digest(),
             false => content,
+        };
+        let content = match attempt {
+            0 => content,
+            _ => content.only_read(),
         };
         self.count_total(attributes.size);
         let server_has = there.is_some_and(|there| there.attributes.size > 0);

@@ -1,6 +1,6 @@
 //! SkySync on a real btrfs in an image file, with a real daemon and programs at work: what is saved is the tree at the cut.
 
-use super::rig::{Rig, seed};
+use super::rig::{Rig, Told, seed};
 use crate::decisions::{DeltaMethod, last_decision};
 use crate::{DeltaChoice, RestoreOptions, Silent, SnapshotSpec};
 use btrfs_disk::Disk;
@@ -290,4 +290,57 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
             "{checksum} {choice:?}"
         );
     }
+}
+
+/// Whatever keeps the file system from telling may last: a clock that was set back, a tree that is not understood.
+#[test]
+fn a_push_reads_itself_what_the_file_system_did_not_tell_at_once() {
+    let Some(disk) = Disk::new("sha256", 256, "") else {
+        return;
+    };
+    let rig = Rig::new(33);
+    let dir = disk.path().join("tree");
+    fs::create_dir(&dir).unwrap();
+    let path = dir.join("file");
+    let mut content = noise(33, 1_000_100);
+    fs::write(&path, &content).unwrap();
+    let options = crate::PushOptions {
+        delta: DeltaChoice::SkyF,
+        ..crate::PushOptions::new(rig.options.device)
+    };
+    let Rig { client, folder, .. } = &rig;
+    crate::push(client, folder, b"", &dir, &options, &Silent).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let change = |byte: u8| {
+        file.write_all_at(&[byte], 500_000).unwrap();
+        file.set_modified(std::time::SystemTime::now()).unwrap();
+    };
+    change(1);
+    // Totals are told when the file has its stamp, and is about to be told.
+    let is_changed = AtomicBool::new(false);
+    let listener = Told::new(|event, _| {
+        if let crate::Event::Totals { bytes: 1.., .. } = event
+            && !is_changed.swap(true, Ordering::Relaxed)
+        {
+            std::thread::sleep(Duration::from_millis(50));
+            change(2);
+        }
+    });
+    let report = crate::push(client, folder, b"", &dir, &options, &listener).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert!(report.read_bytes >= 1_000_100, "{report:?}");
+    content[500_000] = 2;
+    let target = tempfile::tempdir().unwrap();
+    let latest = SnapshotSpec::default();
+    crate::restore(
+        client,
+        folder,
+        latest,
+        b"",
+        target.path(),
+        &RestoreOptions::default(),
+        &Silent,
+    )
+    .unwrap();
+    assert!(fs::read(target.path().join("file")).unwrap() == content);
 }
