@@ -1,8 +1,8 @@
 //! Reads contents: any range of any version, with bounded memory.
 //!
 //! A [`ContentReader`] walks the layers lazily (`resolve`) and reads and decodes only frames that the range needs. It
-//! keeps the last few decoded frames, because neighbouring extents share them. Each call runs in a short transaction
-//! of its own, which is enough, because the past does not change.
+//! keeps decoded frames, as neighbouring extents share them: where versions changed a file here and there, its bytes come from a frame of
+//! each of them in turn. Each call runs in a short transaction of its own, which is enough, because the past does not change.
 
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
@@ -12,13 +12,16 @@ use crate::read::file_at;
 use crate::resolve::{Piece, Resolver, layer_rows};
 use crate::segments::{FrameRef, Segments};
 use crate::store::{Store, existing_seq, folder_row};
-use byteback_delta::{Codec, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
+use byteback_delta::{Codec, DeltaWriter, FRAME_RAW_LEN_MAX, FrameDecoder, Source, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentValue};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
-/// Decoded frames that are kept; each has at most 256 KiB.
-const FRAMES_KEPT: usize = 4;
+/// Bytes of decoded frames that are kept; each has at most 256 KiB.
+const FRAMES_KEPT_LEN: usize = 8 << 20;
+
+/// How many of them at most: they are looked through one by one.
+const FRAMES_KEPT: usize = 512;
 
 /// A part of a content: where, and its bytes or `None` for zeros.
 pub(crate) type Part<'a> = (ByteRange, Option<&'a [u8]>);
@@ -191,10 +194,13 @@ fn unresolved() -> StoreError {
     StoreError::CatalogDamaged("a copy was left unresolved".to_owned())
 }
 
-/// The last few decoded frames.
+/// The decoded frames that were used last.
 pub(crate) struct FrameCache {
     decoder: FrameDecoder,
+    /// The one that was used last stands last.
     frames: VecDeque<(FrameRef, Vec<u8>)>,
+    /// What these have in memory.
+    kept_len: usize,
     stored: Vec<u8>,
 }
 
@@ -204,6 +210,7 @@ impl FrameCache {
         Ok(Self {
             decoder,
             frames: VecDeque::new(),
+            kept_len: 0,
             stored: Vec::new(),
         })
     }
@@ -216,37 +223,47 @@ impl FrameCache {
         len: usize,
     ) -> Result<&[u8], StoreError> {
         let frame = literal.frame;
-        let damaged = |what: String| StoreError::Damaged {
-            segment: frame.segment,
-            offset: frame.offset,
-            what,
-        };
-        let position = self.frames.iter().position(|(known, _)| *known == frame);
-        let index = match position {
-            Some(index) => index,
+        let raw = match self.frames.iter().rposition(|(known, _)| *known == frame) {
+            Some(index) => self.frames.remove(index).map(|(_, raw)| raw).unwrap_or_default(),
             None => {
-                // The oldest one's memory takes the new one.
-                let mut raw = match self.frames.len() {
-                    FRAMES_KEPT => self.frames.pop_front().map(|(_, raw)| raw).unwrap_or_default(),
-                    _ => Vec::new(),
-                };
-                segments.read(&frame, &mut self.stored)?;
-                let codec = Codec::from_code(frame.codec)
-                    .ok_or_else(|| damaged(format!("the frame has the unknown codec {}", frame.codec)))?;
-                self.decoder
-                    .decode(codec, &self.stored, frame.raw_len, &mut raw)
-                    .map_err(|e| damaged(e.to_string()))?;
-                self.frames.push_back((frame, raw));
-                self.frames.len() - 1
+                let raw = self.decoded(segments, &frame)?;
+                self.kept_len += raw.capacity();
+                raw
             }
         };
+        self.frames.push_back((frame, raw));
         let start = usize::try_from(literal.skip).unwrap_or(usize::MAX);
-        let raw = self
-            .frames
-            .get(index)
-            .map(|(_, raw)| raw.as_slice())
-            .unwrap_or_default();
+        let raw = self.frames.back().map(|(_, raw)| raw.as_slice()).unwrap_or_default();
         raw.get(start..start.saturating_add(len))
-            .ok_or_else(|| damaged("an extent reaches past its frame".to_owned()))
+            .ok_or_else(|| damaged(&frame, "an extent reaches past its frame".to_owned()))
+    }
+
+    /// A frame that is not kept yet, in the memory of those that have to go for it.
+    fn decoded(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
+        let mut raw = Vec::new();
+        // No frame is longer than the longest, whatever the catalog says: the decoder sees to that.
+        let room = FRAMES_KEPT_LEN.saturating_sub(FRAME_RAW_LEN_MAX as usize);
+        while self.kept_len > room || self.frames.len() >= FRAMES_KEPT {
+            let Some((_, eldest)) = self.frames.pop_front() else {
+                break;
+            };
+            self.kept_len -= eldest.capacity();
+            raw = eldest;
+        }
+        segments.read(frame, &mut self.stored)?;
+        let codec = Codec::from_code(frame.codec)
+            .ok_or_else(|| damaged(frame, format!("the frame has the unknown codec {}", frame.codec)))?;
+        self.decoder
+            .decode(codec, &self.stored, frame.raw_len, &mut raw)
+            .map_err(|e| damaged(frame, e.to_string()))?;
+        Ok(raw)
+    }
+}
+
+fn damaged(frame: &FrameRef, what: String) -> StoreError {
+    StoreError::Damaged {
+        segment: frame.segment,
+        offset: frame.offset,
+        what,
     }
 }

@@ -155,3 +155,34 @@ fn copies_of_copies_cannot_make_a_merge_explode() {
     let range = ByteRange::from_offset_len(4000 * 599, 4).unwrap();
     assert_eq!(lab.read_range(2, 13, Some(range)).unwrap(), bytes);
 }
+
+/// Each version changed the content here and there, so that what is read next lies in another version's frame almost every time.
+#[test]
+fn a_content_of_many_interleaved_versions_is_read_frame_by_frame_once() {
+    const VERSIONS: u64 = 16;
+    let lab = Lab::new(64 * MIB);
+    let len = 8 * MIB;
+    let mut expected = noise(1, len as usize);
+    lab.first(&[(2, &expected)]);
+    let mut stored = len;
+    for version in 0..VERSIONS {
+        let bytes = noise(version + 2, (len / 32) as usize);
+        let places: Vec<(u64, &[u8])> = (0..)
+            .map(|n| n * 32_768 + version * 2048)
+            .zip(bytes.chunks(1024))
+            .collect();
+        for (at, bytes) in &places {
+            expected[*at as usize..][..bytes.len()].copy_from_slice(bytes);
+            stored += bytes.len() as u64;
+        }
+        lab.send(version + 2, Some(version + 1), &Batch::default().patch(2, len, &places))
+            .unwrap();
+    }
+    let before = lab.disk.counters().bytes_read;
+    assert!(lab.read(2, VERSIONS + 1).unwrap() == expected);
+    let read = lab.disk.counters().bytes_read - before;
+    assert!(
+        read < stored + stored / 10,
+        "{read} bytes read of {stored} that are stored"
+    );
+}
