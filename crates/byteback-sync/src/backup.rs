@@ -15,7 +15,7 @@
 //!
 //! Nothing is ever decided by a file's time or by the absence of an answer. If the server contradicts the note (another
 //! server, restored from an old copy, changed by somebody else), everything is sent, on top of whatever is there, and
-//! the report says why.
+//! the report says why. Sent as far as the server lacks it: what it has at the same path is looked at first ([`followed`]).
 //!
 //! A *counter* must never be used for two contents, also when the state folder was restored from an old copy: it is
 //! made of the time, random bits and the last one used, and not only of what is remembered.
@@ -24,6 +24,7 @@
 
 mod content;
 mod examine;
+mod followed;
 pub(crate) mod note;
 mod part_stream;
 mod plain;
@@ -35,7 +36,7 @@ mod trim;
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::messages::SnapshotLabel;
+use byteback_api::messages::{FolderInfo, SnapshotLabel};
 use byteback_api::problem::Code;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
 use byteback_checksums::ChecksumStore;
@@ -147,6 +148,8 @@ struct Basis {
     is_alarming: bool,
     /// The folder's sequence number that the changes follow; `None` with everything.
     base_seq: Option<Seq>,
+    /// With everything: the folder's sequence number that the batch replaces, in which files are looked for; `None`: nothing is looked for.
+    replaces: Option<Seq>,
     note: Option<Note>,
 }
 
@@ -156,8 +159,13 @@ impl Basis {
             everything: Some(why.into()),
             is_alarming: false,
             base_seq: None,
+            replaces: None,
             note: None,
         }
+    }
+
+    fn replacing(self, replaces: Option<Seq>) -> Self {
+        Self { replaces, ..self }
     }
 
     /// The batch that brought the contents which the server has at `base_seq`, if it is one of ours and known.
@@ -239,10 +247,23 @@ pub fn backup(
         match job.attempt(&basis, &mut report) {
             Ok(()) => break,
             Err(SyncError::Server(error)) if basis.base_seq.is_some() && contradicts_basis(&error) => {
-                basis = Basis::alarming(format!(
+                let newest = job.server.folder(folder)?;
+                let why = format!(
                     "the server refused the changes since the last backup ({})",
                     error.message
-                ));
+                );
+                basis = Basis::alarming(why).replacing(job.replaced(&newest));
+            }
+            // It is elder than batches that follow what they replace, or somebody else was here. Nothing was applied.
+            Err(SyncError::Server(error))
+                if basis.base_seq.is_none() && basis.replaces.is_some() && refuses_to_follow(&error) =>
+            {
+                basis.replaces = None;
+                basis.is_alarming = false;
+                monitor.event(Event::Warning(&format!(
+                    "the server refused what follows from what it has ({}); sending everything in full",
+                    error.message
+                )));
             }
             // The server's checksums were not those of what it has. Nothing was applied.
             Err(SyncError::Server(error))
@@ -278,7 +299,7 @@ fn lost(ledger: &[LedgerEntry]) -> Option<&str> {
 
 /// Whether another batch may succeed where this one, of which nothing was applied, did not.
 fn may_be_tried_anew(error: &crate::ServerError) -> bool {
-    contradicts_basis(error)
+    refuses_to_follow(error)
         || matches!(
             error.kind,
             ServerErrorKind::PartsMissing | ServerErrorKind::ContentMismatch
@@ -294,10 +315,30 @@ fn contradicts_basis(error: &crate::ServerError) -> bool {
             .is_some_and(|problem| problem.code == Code::InvalidBatch)
 }
 
+/// Whether an error may say that contents cannot follow those of other files: servers from before that do not understand such
+/// a batch, and to others it may be too much.
+fn refuses_to_follow(error: &crate::ServerError) -> bool {
+    let code = error.problem.as_ref().map(|problem| problem.code);
+    contradicts_basis(error) || matches!(code, Some(Code::InvalidBody | Code::BatchTooLarge))
+}
+
 impl Job<'_> {
     /// Finds out what the server has, and settles what an earlier run left.
     fn basis(&self) -> Result<Basis> {
         let info = self.server.folder(self.folder)?;
+        let basis = self.basis_on(&info)?;
+        // Also if that is only for the case that the log turns out to have forgotten the last backup.
+        Ok(basis.replacing(self.replaced(&info)))
+    }
+
+    /// What a batch of everything replaces, and files are looked for in.
+    fn replaced(&self, info: &FolderInfo) -> Option<Seq> {
+        let options = self.options;
+        let is_wanted = !options.force_full && options.delta != DeltaChoice::Full;
+        (is_wanted && info.root.is_some()).then_some(info.seq)
+    }
+
+    fn basis_on(&self, info: &FolderInfo) -> Result<Basis> {
         let status = self.tree.status()?;
         let none = ConsumerStatus {
             name: self.options.consumer.clone(),
@@ -376,6 +417,7 @@ impl Job<'_> {
             everything: None,
             is_alarming: false,
             base_seq: Some(later_seq.unwrap_or(note.seq)),
+            replaces: None,
             note: Some(note),
         })
     }
@@ -436,7 +478,7 @@ impl Job<'_> {
             self.monitor
                 .event(Event::Warning(&format!("{why}; sending everything")));
             report.everything_because = Some(why.to_owned());
-            forgotten = Basis::everything(why);
+            forgotten = Basis::everything(why).replacing(basis.replaces);
             &forgotten
         } else {
             basis

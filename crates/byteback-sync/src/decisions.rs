@@ -70,6 +70,8 @@ pub enum Cause {
     Rewritten,
     /// All that the log knew is that any byte may have changed.
     Whole(WholeReason),
+    /// Everything had to be sent anew, as the log and the server did not know each other, and the server had a file at the same path.
+    SamePath,
 }
 
 /// Why a file was sent as it is although it was to be looked for in what the server had, or why that cost more than it was to.

@@ -246,8 +246,8 @@ pub enum SyncError {
     },
     /// A tracked tree backs up into this folder.
     #[error(
-        "folder '{folder}' holds the backups of a tracked folder: a push into it would mix with them, and the next backup would send \
-         everything anew; push into another folder"
+        "folder '{folder}' holds the backups of a tracked folder: a push into it would mix with them, and the next backup would look \
+         at everything anew; push into another folder"
     )]
     BackedUpFolder {
         /// The folder.

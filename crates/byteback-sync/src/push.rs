@@ -20,7 +20,7 @@
 //! *A file that changes while it is read* is tried once more, then left as the server has it and told.
 //!
 //! *Tracked folders.* A folder that a tracked tree backs up into is refused: that tree's next backup would find a sequence number
-//! that it did not make, and would either keep strange files in its snapshots or send everything anew ([`SyncError::BackedUpFolder`]).
+//! that it did not make, and would either keep strange files in its snapshots or look at everything anew ([`SyncError::BackedUpFolder`]).
 //!
 //! Order of durable steps with [`PushOptions::state`], and what a crash after each leaves:
 //! 1. The batch's number and base are recorded (`resume`) before its first part leaves. (Nothing at the server.)

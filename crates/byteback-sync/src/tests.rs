@@ -8,6 +8,7 @@
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `examining` | whole files that are looked for in what the server has of them |
+//! | `following` | everything is sent anew, by a log that the server does not know: as what differs from what it has at the same paths |
 //! | `hostile` | answers that no honest server gives |
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
@@ -21,6 +22,7 @@
 mod client;
 mod examining;
 mod faults;
+mod following;
 mod hostile;
 mod local_tree;
 mod model;

@@ -15,6 +15,9 @@
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
 //! | `found` | makes delta records of what a finder finds |
 //!
+//! Whose version that is: the file's own; or, when everything is sent because the log is gone, that of the file at the same
+//! path ([`super::followed`]).
+//!
 //! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and everything when the server has no such call, or
 //! when it once refused a proof in this backup.
 //!
@@ -40,6 +43,7 @@ use super::plan::{Call, blocks_max};
 use super::trim::BlockSums;
 use crate::decisions::{DeltaMethod, Fallback};
 use crate::error::{Result, ServerError, SyncError};
+use byteback_api::batch::ContentBase;
 use byteback_api::{Attributes, Code, FileId, Problem, Seq};
 use byteback_control::{CutId, ErrorKind, ServiceError};
 use byteback_delta::find::FindStats;
@@ -50,7 +54,7 @@ use byteback_oplog::NodeId;
 pub(super) struct Place<'a> {
     pub(super) job: &'a Job<'a>,
     pub(super) cut: CutId,
-    /// The moment of the server's versions.
+    /// The moment of the server's versions: what the batch follows, or replaces.
     pub(super) base_seq: Seq,
 }
 
@@ -58,7 +62,21 @@ pub(super) struct Place<'a> {
 pub(super) struct Examined<'a> {
     pub(super) node: NodeId,
     pub(super) id: FileId,
+    /// Whose contents at the server it is compared with: its own, or in a batch that replaces everything those of any file.
+    pub(super) at_server: FileId,
+    /// It has to be said whose they are.
+    pub(super) is_followed: bool,
     pub(super) attributes: &'a Attributes,
+}
+
+impl Examined<'_> {
+    /// What its first delta applies to.
+    fn base(&self) -> ContentBase {
+        match self.is_followed {
+            true => ContentBase::Of(self.at_server),
+            false => ContentBase::Previous,
+        }
+    }
 }
 
 /// How examining one file ended.

@@ -130,6 +130,8 @@ impl<'a> ContentSender<'a> {
             let file = Examined {
                 node: NO_NUMBER,
                 id,
+                at_server: id,
+                is_followed: false,
                 attributes,
             };
             let examined = send_examined(place, &file, method, stream, &mut sums)?;

@@ -20,7 +20,7 @@ use cost::{Conditions, FileFacts, cheapest};
 use serde::Serialize;
 
 /// Files shorter than this are sent as they are: an answer of the server takes longer than their bytes.
-const EXAMINED_LEN_MIN: u64 = 64 * 1024;
+pub(super) const EXAMINED_LEN_MIN: u64 = 64 * 1024;
 
 /// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the store).
 const EXAMINED_LEN_MAX: u64 = 1 << 40;

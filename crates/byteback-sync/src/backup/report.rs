@@ -78,6 +78,8 @@ pub struct BackupReport {
     pub read_bytes: u64,
     /// Files that were looked for in what the server has of them, instead of being sent whole.
     pub examined_files: u64,
+    /// Of them, files whose contents follow those that the server had at the same path, when everything had to be sent.
+    pub followed_files: u64,
     /// Bytes that were hashed to find the changes: none where the log knows them.
     pub hashed_bytes: u64,
     /// Bytes of examined files that the server has already: what hashing has saved.

@@ -6,10 +6,11 @@
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
+use super::followed::Followed;
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::plan::cost::Conditions;
-use super::plan::{Hints, Known, LogSays, Plan, plan};
+use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
@@ -18,7 +19,7 @@ use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
-use byteback_api::{Attributes, ByteString, NodeKind, Seq};
+use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NameChange, NodeChange, ServiceError,
     TreeService,
@@ -58,7 +59,7 @@ pub(super) fn transfer(
         device: job.options.device,
         counter,
         base_seq: basis.base_seq,
-        replaces: None,
+        replaces: basis.replaces.filter(|_| basis.base_seq.is_none()),
         root: file_id(cut.tree, NodeId::ROOT),
         created_ns: label.time_ns,
         host: job.options.host.clone(),
@@ -85,7 +86,11 @@ pub(super) fn transfer(
             stream,
             report,
             is_on_top: basis.base_seq.is_some(),
-            base_seq: basis.base_seq,
+            compared_seq: basis.base_seq.or(basis.replaces),
+            followed: match (basis.base_seq, basis.replaces) {
+                (None, Some(at)) => Some(Followed::new(job, cut.cut, at)),
+                _ => None,
+            },
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
@@ -198,7 +203,8 @@ struct OfFile<'t, 'a, 'scope, 'env> {
 
 impl Hints for OfFile<'_, '_, '_, '_> {
     fn sums_know_most(&mut self) -> bool {
-        self.transfer.sums.knows_most(self.node, self.size_bytes)
+        // They are of what the batch follows.
+        self.transfer.is_on_top && self.transfer.sums.knows_most(self.node, self.size_bytes)
     }
 
     fn leaves_exist(&mut self) -> bool {
@@ -225,8 +231,10 @@ struct Transfer<'a, 'scope, 'env> {
     report: &'a mut BackupReport,
     /// The batch follows what the server has; otherwise it replaces everything.
     is_on_top: bool,
-    /// What it follows.
-    base_seq: Option<Seq>,
+    /// What it follows, or replaces and may be compared with.
+    compared_seq: Option<Seq>,
+    /// Finds what files follow that the server does not know, when everything is sent.
+    followed: Option<Followed<'a>>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Those of them from earlier backups that the cut has not reported yet. The log reports what could not be saved
@@ -309,6 +317,13 @@ impl Transfer<'_, '_, '_> {
             let message = "the folder's daemon answered for other files than were asked for; restart it";
             return Err(ServiceError::new(ErrorKind::Protocol, message).into());
         }
+        if let Some(followed) = &mut self.followed {
+            let is_long =
+                |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= EXAMINED_LEN_MIN;
+            let files = nodes.iter().zip(&attributes);
+            let files = files.filter(|(_, attributes)| attributes.as_ref().is_ok_and(is_long));
+            followed.prepare(&files.map(|(node, _)| *node).collect::<Vec<_>>());
+        }
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
             self.unseen.remove(&change.node);
@@ -328,18 +343,19 @@ impl Transfer<'_, '_, '_> {
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = file_id(self.cut.tree, change.node);
-        let planned = match attributes.kind {
-            NodeKind::File => self.plan(change, attributes.size),
-            _ => None,
+        let (planned, at_server) = match attributes.kind {
+            NodeKind::File if self.followed.is_some() => self.plan_anew(change, attributes.size),
+            NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
+            _ => (None, None),
         };
         let is_resent = self.missing.contains(&change.node);
         match planned {
             Some(planned) => {
                 let changed_bytes = match planned.cause {
-                    Cause::New => attributes.size,
+                    Cause::New | Cause::SamePath => attributes.size,
                     _ => changed_bytes(&change.content, attributes.size),
                 };
-                let (outcome, decision) = self.file(change, planned, &attributes)?;
+                let (outcome, decision) = self.file(change, planned, &attributes, at_server)?;
                 match outcome {
                     FileOutcome::Sent(stats) => {
                         self.report.changed_bytes += changed_bytes;
@@ -370,8 +386,30 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Which way the change of a file's content is to be found.
-    fn plan(&mut self, change: &NodeChange, size_bytes: u64) -> Option<Plan> {
+    /// Which way a file is sent when everything is: as what the server lacks of the file that it has at the same path, which is answered,
+    /// too, if it is worth asking for one and there is one.
+    fn plan_anew(&mut self, change: &NodeChange, size_bytes: u64) -> (Option<Plan>, Option<FileId>) {
+        let if_there = self.plan(change, size_bytes, true);
+        let Some(if_there) = if_there.filter(|plan| is_examined_by(plan.method)) else {
+            let is_refused = |plan: &Plan| plan.fallback == Some(Fallback::ProofRefused);
+            return match if_there.filter(is_refused) {
+                Some(plan) => (Some(plan), None),
+                None => (self.plan(change, size_bytes, false), None),
+            };
+        };
+        let found = self.followed.as_mut().and_then(|followed| followed.find(change.node));
+        if found.is_none() {
+            return (self.plan(change, size_bytes, false), None);
+        }
+        let cause = match if_there.cause {
+            Cause::Whole(_) => Cause::SamePath,
+            cause => cause,
+        };
+        (Some(Plan { cause, ..if_there }), found)
+    }
+
+    /// Which way the change of a file's content is to be found. `server_has`: it has a version that the change can follow.
+    fn plan(&mut self, change: &NodeChange, size_bytes: u64, server_has: bool) -> Option<Plan> {
         let known = Known {
             choice: self.job.options.delta,
             log: match &change.content {
@@ -385,7 +423,7 @@ impl Transfer<'_, '_, '_> {
                 ContentChange::Ranges(_) => LogSays::Ranges,
             },
             size_bytes,
-            server_has: self.server_has(change),
+            server_has,
             answers: self.job.answers.get(),
             proof_refused: self.job.proof_refused.get(),
             conditions: self.conditions(),
@@ -420,13 +458,20 @@ impl Transfer<'_, '_, '_> {
         change: &NodeChange,
         mut planned: Plan,
         attributes: &Attributes,
+        followed: Option<FileId>,
     ) -> Result<(FileOutcome, Decision)> {
         let (node, id) = (change.node, file_id(self.cut.tree, change.node));
         let hashed_before = (self.report.hashed_bytes, self.sums.hashed_bytes);
         let found_before = (self.report.found_bytes, self.sums.known_bytes);
         let mut outcome = None;
         if is_examined_by(planned.method) {
-            let file = Examined { node, id, attributes };
+            let file = Examined {
+                node,
+                id,
+                at_server: followed.unwrap_or(id),
+                is_followed: followed.is_some(),
+                attributes,
+            };
             match self.examined(&file, planned.method)? {
                 Ok((sent, note)) => {
                     outcome = Some(sent);
@@ -480,7 +525,7 @@ impl Transfer<'_, '_, '_> {
 
     /// Sends what the server lacks of a file; why not, if the file is to be sent whole after all.
     fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<Sending, Fallback>> {
-        let Some(base_seq) = self.base_seq else {
+        let Some(base_seq) = self.compared_seq else {
             return Ok(Err(Fallback::NoSignature));
         };
         let place = Place {
@@ -491,6 +536,7 @@ impl Transfer<'_, '_, '_> {
         match send_examined(place, file, method, &mut self.stream, &mut self.sums)? {
             Examination::Sent(stats, found, note) => {
                 self.report.examined_files += 1;
+                self.report.followed_files += u64::from(file.is_followed);
                 self.report.hashed_bytes += found.examined_bytes;
                 self.report.found_bytes += found.copied_bytes;
                 Ok(Ok((FileOutcome::Sent(stats), note)))

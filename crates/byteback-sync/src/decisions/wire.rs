@@ -156,6 +156,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Cause::Asked => (3, 0),
         Cause::Rewritten => (4, 0),
         Cause::Whole(reason) => (5, reason.code()),
+        Cause::SamePath => (6, 0),
     };
     let method = match decision.method {
         DeltaMethod::Log => 1,
@@ -224,6 +225,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             3 => Cause::Asked,
             4 => Cause::Rewritten,
             5 => Cause::Whole(WholeReason::from_code(whole)?),
+            6 => Cause::SamePath,
             _ => return None,
         },
         fallback: match fallback {

@@ -128,7 +128,7 @@ fn random_rewritings_come_back() {
 }
 
 /// A proxy that answers requests for what helps to find changes by script, and forwards those that this leaves.
-fn lying(
+pub(super) fn lying(
     script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
     move |to, _| {
@@ -180,7 +180,7 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&str) -> Op
     let _ = std::io::copy(&mut server, &mut client);
 }
 
-fn signature_of(content: &[u8]) -> Vec<u8> {
+pub(super) fn signature_of(content: &[u8]) -> Vec<u8> {
     let params = SignatureParams::for_content(content.len() as u64, 3);
     let mut writer = SignatureWriter::new(Vec::new(), params, content.len() as u64).unwrap();
     writer.push(content).unwrap();

@@ -98,6 +98,8 @@ impl OpenCut {
 }
 
 pub(super) struct State {
+    /// What the log calls itself, and with it all identities at servers.
+    tree: TreeId,
     pub(super) now: Picture,
     epoch: u64,
     next_node: u64,
@@ -149,6 +151,7 @@ impl ScriptedTree {
         now.nodes.insert(NodeId::ROOT, root);
         Self {
             state: Mutex::new(State {
+                tree: TreeId(0xabcd),
                 now,
                 epoch: 1,
                 next_node: 2,
@@ -527,7 +530,7 @@ impl TreeService for ScriptedTree {
             path: "/scripted".into(),
             mounted_at: None,
             mode: None,
-            tree: TreeId(0xabcd),
+            tree: state.tree,
             epoch: Epoch(state.epoch),
             nodes: state.now.nodes.len() as u64,
             open_nodes: 0,
@@ -641,7 +644,7 @@ impl TreeService for ScriptedTree {
         state.next_cut += 1;
         let info = CutInfo {
             cut: CutId(id),
-            tree: TreeId(0xabcd),
+            tree: state.tree,
             epoch: Epoch(epoch),
             since,
             nodes: nodes.len() as u64,
@@ -872,9 +875,46 @@ fn oplog_kind(kind: NodeKind) -> byteback_oplog::NodeKind {
 }
 
 impl State {
+    /// The log is gone; another one begins, which gives other numbers to all but the root. Answers what became of the old ones.
+    pub(super) fn lose_log(&mut self, random: &mut SplitMix64) -> BTreeMap<NodeId, NodeId> {
+        assert!(self.cuts.is_empty(), "whoever holds a cut would notice");
+        let old: Vec<NodeId> = self.now.nodes.keys().copied().collect();
+        let mut order: Vec<(u64, NodeId)> = old
+            .iter()
+            .filter(|node| **node != NodeId::ROOT)
+            .map(|node| (random.next_u64(), *node))
+            .collect();
+        order.sort();
+        let mut renamed = BTreeMap::from([(NodeId::ROOT, NodeId::ROOT)]);
+        self.next_node = 2;
+        for (_, node) in order {
+            renamed.insert(node, NodeId(self.next_node));
+            self.next_node += 1;
+        }
+        self.tree = TreeId(random.next_u64());
+        let before = std::mem::take(&mut self.now);
+        self.now.nodes = before
+            .nodes
+            .into_iter()
+            .map(|(id, node)| (renamed[&id], node))
+            .collect();
+        self.now.names = before
+            .names
+            .into_iter()
+            .map(|((parent, name), child)| ((renamed[&parent], name), renamed[&child]))
+            .collect();
+        self.failing.clear();
+        self.nameless.clear();
+        self.log.clear();
+        self.consumers.clear();
+        self.epoch = 1;
+        renamed
+    }
+
     /// The state of a copy of the machine: everything but the open cuts.
     pub(super) fn duplicate(&self) -> Self {
         Self {
+            tree: self.tree,
             now: self.now.clone(),
             epoch: self.epoch,
             next_node: self.next_node,

@@ -150,6 +150,7 @@ fn because(decision: &Decision) -> String {
         Cause::Whole(WholeReason::Unsaved) => "it could not be saved the time before",
         Cause::Whole(WholeReason::Dropped) => "the mark of this backup had been dropped",
         Cause::Whole(WholeReason::LogLost) => "the log was lost and began anew",
+        Cause::SamePath => "everything had to be looked at anew, and the server had a file at this path",
     };
     let fallback = match decision.fallback {
         None => return cause.to_owned(),

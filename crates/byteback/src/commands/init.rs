@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
         && last.label.path.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()
     {
         settings.output.warn(&format!(
-            "{repository} holds backups of {} on {} already; two folders that take turns there are sent whole each time. \
+            "{repository} holds backups of {} on {} already; two folders that take turns there are looked through each time. \
              Unless this one takes its place, choose another name",
             last.label.path, last.label.host
         ));

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
 
+use crate::tree::{differences, look};
 use crate::world::World;
 
 #[test]
@@ -93,4 +94,91 @@ fn each_way_is_told_with_its_reason() {
         .run(&["backup", "--delta", "magic", "."])
         .ends_with(2)
         .says("rsync");
+}
+
+/// As on a machine that was installed anew: the folder is there, and nothing that was known of it.
+#[test]
+fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
+    const LEN: usize = 50 << 20;
+    let world = World::served();
+    let tree = world.tree();
+    let image = tree.join("images/disk");
+    fs::create_dir(tree.join("images")).unwrap();
+    fs::write(&image, noise(1, LEN)).unwrap();
+    fs::write(tree.join("images/same"), noise(2, 3 << 20)).unwrap();
+    fs::write(tree.join("small"), noise(3, 5000)).unwrap();
+    world.backup();
+    let before = look(&tree);
+    let file = fs::File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&noise(4, 1 << 20), 20_000_001).unwrap();
+    drop(file);
+    fs::remove_dir_all(world.path("home/state")).unwrap();
+    world.on_tree("init", &["-r", &world.repository()]).ends_with(0);
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let report = ran.line("summary");
+    assert!(report["everything_because"].is_string(), "{report}");
+    assert_eq!(report["followed_files"], 2, "{report}");
+    let changed = 1 << 20..(1 << 20) + 40_000_u64;
+    for field in ["literal_bytes", "stored_bytes"] {
+        let bytes = report[field].as_u64().unwrap();
+        assert!(changed.contains(&bytes), "{field}: {report}");
+    }
+    // With a signature of 50 MB, which one or the other sends.
+    let wire = |way: &str| report["wire"][way].as_u64().unwrap();
+    assert!(wire("sent") + wire("received") < (1 << 20) + 200_000, "{report}");
+    world
+        .run(&["explain", image.to_str().unwrap()])
+        .fine()
+        .says("the server had a file at this path");
+    // Which way is the cheapest depends on the link and the machine.
+    let decision = world
+        .run(&["explain", "--json", image.to_str().unwrap()])
+        .fine()
+        .line("decision");
+    assert_eq!(decision["cause"], "same_path", "{decision}");
+    assert!(
+        decision["method"] != "full" && decision["fallback"].is_null(),
+        "{decision}"
+    );
+    world
+        .run(&["explain", tree.join("small").to_str().unwrap()])
+        .fine()
+        .says("the whole file was sent");
+    world.assert_restores("latest");
+    let old = world.restore("latest~1");
+    let differing = differences(&before, &look(&old), true);
+    assert!(differing.is_empty(), "{differing:#?}");
+    world.about_tree("verify", &[]).fine();
+    // From now on it is known again.
+    fs::write(tree.join("small"), "other").unwrap();
+    let report = world.backup();
+    assert_eq!(report["everything_because"], serde_json::Value::Null, "{report}");
+}
+
+/// Two copies, one of which came to the server without a log.
+#[test]
+fn the_first_backup_into_a_folder_that_a_push_filled_costs_what_differs() {
+    let world = World::served();
+    let tree = world.tree();
+    fs::create_dir(tree.join("images")).unwrap();
+    fs::write(tree.join("images/disk"), noise(1, 8 << 20)).unwrap();
+    let pushed = format!("{}/pushed", world.url());
+    world.run(&["push", tree.to_str().unwrap(), &pushed]).ends_with(0);
+    let other = world.path("other");
+    fs::create_dir_all(other.join("images")).unwrap();
+    let mut bytes = noise(1, 8 << 20);
+    bytes.splice(1_000_003..1_000_003, noise(2, 1000));
+    fs::write(other.join("images/disk"), bytes).unwrap();
+    let other = other.to_str().unwrap();
+    world.run(&["init", "-r", &pushed, other]).ends_with(0);
+    let report = world.run(&["backup", "--json", other]).ends_with(0).line("summary");
+    assert_eq!(report["followed_files"], 1, "{report}");
+    assert!(report["literal_bytes"].as_u64().unwrap() < 20_000, "{report}");
+    let target = world.path("back");
+    let target = target.to_str().unwrap();
+    world
+        .run(&["restore", "latest", "--target", target, "--dir", other])
+        .fine();
+    let differing = differences(&look(&world.path("other")), &look(&world.path("back")), true);
+    assert!(differing.is_empty(), "{differing:#?}");
 }

@@ -34,7 +34,9 @@ pub(super) fn find(
         Ok(())
     })?;
     let (list, _) = lister.finish();
-    let answer = job.server.chunks(job.folder, file.id, place.base_seq, &list, true);
+    let answer = job
+        .server
+        .chunks(job.folder, file.at_server, place.base_seq, &list, true);
     let answer = place.answered(Call::Chunks, answer)?;
     if answer.base_len_bytes() == 0 {
         return Err(Stop::Fallback(Fallback::NoSignature));

@@ -53,6 +53,7 @@ impl Proof {
 /// Takes what is found and makes delta records of it.
 pub(super) struct FoundFile<'a, 'scope, 'env> {
     id: FileId,
+    base: ContentBase,
     attributes: &'a Attributes,
     stream: &'a mut PartStream<'scope, 'env>,
     base_len: u64,
@@ -72,6 +73,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
         Self {
             id: file.id,
+            base: file.base(),
             attributes: file.attributes,
             stream,
             base_len,
@@ -133,9 +135,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let id = self.id;
         let (bytes, literal_bytes) = self.last_delta().map_err(|error| unusable(id, error))?;
         self.deltas.push(self.stream, id, bytes, literal_bytes)?;
-        let mut stats = self
-            .deltas
-            .finish(self.stream, id, self.attributes, ContentBase::Previous)?;
+        let mut stats = self.deltas.finish(self.stream, id, self.attributes, self.base)?;
         if needs_proof {
             let Proof { digest, sums } = proof;
             self.stream.proof(&ProofRecord { id, digest, sums })?;

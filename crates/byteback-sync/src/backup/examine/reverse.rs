@@ -38,7 +38,7 @@ pub(super) fn find(
     let signature = writer.finish().map_err(|error| disorder(&error.to_string()))?;
     let list = job.server.matches(
         job.folder,
-        file.id,
+        file.at_server,
         place.base_seq,
         &signature,
         len,

@@ -31,7 +31,7 @@ pub(super) fn find(
     let request = SignatureRequest::default();
     let signature = job
         .server
-        .signature(job.folder, file.id, place.base_seq, &request, blocks_max);
+        .signature(job.folder, file.at_server, place.base_seq, &request, blocks_max);
     let signature = place.answered(Call::Signature, signature)?;
     if signature.content_len_bytes() == 0 {
         return Err(Stop::Fallback(Fallback::NoSignature));

@@ -131,7 +131,7 @@ fn signature(place: Place<'_>, len: u64, file: &Examined<'_>, offer: Offer) -> R
     };
     let signature = job
         .server
-        .signature(job.folder, file.id, place.base_seq, &request, blocks_max(len));
+        .signature(job.folder, file.at_server, place.base_seq, &request, blocks_max(len));
     let signature = place.answered(Call::Signature, signature)?;
     let params = signature.params();
     let fits = params.weak == WeakKind::Crc32c && params.strong == strong;
@@ -193,7 +193,9 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
         None => list_chunks(content, Some(&look_at), params, CrcKind::Crc32c),
     };
     let (list, _) = listed.map_err(|_| content.stop().unwrap_or(Stop::Fallback(Fallback::TooScattered)))?;
-    let answer = job.server.chunks(job.folder, file.id, place.base_seq, &list, true);
+    let answer = job
+        .server
+        .chunks(job.folder, file.at_server, place.base_seq, &list, true);
     let answer = place.answered(Call::Chunks, answer)?;
     if answer.base_len_bytes() != signature.content_len_bytes() {
         return Err(Stop::Fallback(Fallback::NoSignature));

@@ -22,6 +22,8 @@ pub(crate) struct Node {
 pub(crate) struct Picture {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) names: BTreeMap<(NodeId, Vec<u8>), NodeId>,
+    /// Short holes may have become zeros, as where checksums were told by whoever does not see them.
+    pub(crate) may_lose_holes: bool,
 }
 
 impl Picture {
@@ -60,7 +62,7 @@ pub(crate) fn assert_restored(picture: &Picture, dir: &Path) {
     let mut nodes: BTreeMap<u64, NodeId> = BTreeMap::new();
     while let Some((id, path)) = to_do.pop() {
         let node = &picture.nodes[&id];
-        assert_node(node, &path);
+        assert_node(node, &path, picture.may_lose_holes);
         let shown = path.display();
         let ino = std::fs::symlink_metadata(&path).unwrap().ino();
         let first = *inodes.entry(id).or_insert(ino);
@@ -81,7 +83,7 @@ pub(crate) fn assert_restored(picture: &Picture, dir: &Path) {
     }
 }
 
-fn assert_node(node: &Node, path: &Path) {
+fn assert_node(node: &Node, path: &Path, may_lose_holes: bool) {
     let wanted = &node.attributes;
     let shown = path.display();
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
@@ -121,11 +123,11 @@ fn assert_node(node: &Node, path: &Path) {
     assert_eq!(xattrs, wanted_xattrs.collect::<Vec<_>>(), "xattrs of {shown}");
     if kind == NodeKind::File {
         assert_eq!(stat.size, node.content.len(), "length of {shown}");
-        assert_content(&node.content, path);
+        assert_content(&node.content, path, may_lose_holes);
     }
 }
 
-fn assert_content(content: &Content, path: &Path) {
+fn assert_content(content: &Content, path: &Path, may_lose_holes: bool) {
     let file = File::open(path).unwrap();
     let shown = path.display();
     let mut stored_max = 0;
@@ -150,7 +152,7 @@ fn assert_content(content: &Content, path: &Path) {
     }
     let stored = file.metadata().unwrap().blocks() * 512;
     assert!(
-        stored <= stored_max + 64 * 1024,
+        may_lose_holes || stored <= stored_max + 64 * 1024,
         "{shown} takes {stored} bytes, its holes were filled"
     );
 }

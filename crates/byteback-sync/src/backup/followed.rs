@@ -1,0 +1,219 @@
+//! Which file of the server a file follows when everything has to be sent: the one that lies, or lay, at the same path.
+//!
+//! The log that knew what the server has is gone, or is another one: all identities are new to the server. But mostly the folder's files are
+//! still what they were, at the same places. So a file is looked for in what the server has *at its path*, if that is a file, too; any of its
+//! names will do. Nothing rests on it being the right one: what is taken from it is proven as a whole like everything that is found by
+//! checksums ([`super::examine`]), and a wrong guess costs one look.
+//!
+//! *Cost.* Only files that the planner would look for are asked about. The first ones of a directory are asked for by their paths; where there are
+//! more, the directory's first page at the server is fetched and kept, which answers for all names up to its last. So a
+//! tree costs about a request for each directory, a vast directory one for each of its large files. Memory: [`DIRS_KEPT`] pages.
+//!
+//! *Failing.* Whoever cannot tell, tree or server, is not asked again: what is not found is sent as it is.
+
+use super::Job;
+use crate::monitor::Event;
+use crate::server_client::TreePlace;
+use crate::tree_reader::join_path;
+use crate::{ServerError, ServerErrorKind};
+use byteback_api::messages::{NodeInfo, TreePage};
+use byteback_api::{ByteString, FileId, NodeKind, Seq};
+use byteback_control::CutId;
+use byteback_oplog::NodeId;
+use std::collections::{HashMap, VecDeque};
+
+/// Directories of the server that are remembered.
+const DIRS_KEPT: usize = 32;
+
+/// Paths of local directories that are remembered.
+const PARENTS_KEPT: usize = 4096;
+
+/// So many files of a directory are asked for by their paths before its page is fetched.
+const ASKED_SINGLY: u32 = 2;
+
+/// A file with more names than this is looked for under the first ones.
+const NAMES_MAX: usize = 4;
+
+/// Longer paths are not asked about: they would not fit into a request.
+const PATH_LEN_MAX: usize = 4096;
+
+/// Finds files of the server by the paths of files of a cut.
+pub(super) struct Followed<'a> {
+    job: &'a Job<'a>,
+    cut: CutId,
+    /// The moment of the server's tree.
+    at: Seq,
+    /// Names of the files that come next, with their directories.
+    names: HashMap<NodeId, Vec<(NodeId, ByteString)>>,
+    /// Paths of directories of the cut.
+    parents: HashMap<NodeId, Option<ByteString>>,
+    /// Directories of the server, the youngest last.
+    dirs: VecDeque<Dir>,
+    has_stopped: bool,
+}
+
+/// A directory of the server.
+struct Dir {
+    path: Vec<u8>,
+    /// So many of its files were asked for by their paths.
+    asked: u32,
+    page: Option<Names>,
+}
+
+/// The first page of a directory: its files that have contents.
+#[derive(Default)]
+struct Names {
+    files: HashMap<Vec<u8>, FileId>,
+    /// Nothing is known of names behind this one; `None`: there are none.
+    known_upto: Option<Vec<u8>>,
+}
+
+impl<'a> Followed<'a> {
+    /// For files of `cut` in the server's folder at the moment `at`.
+    pub(super) fn new(job: &'a Job<'a>, cut: CutId, at: Seq) -> Self {
+        Self {
+            job,
+            cut,
+            at,
+            names: HashMap::new(),
+            parents: HashMap::new(),
+            dirs: VecDeque::new(),
+            has_stopped: false,
+        }
+    }
+
+    /// These files come next.
+    pub(super) fn prepare(&mut self, files: &[NodeId]) {
+        self.names.clear();
+        if self.has_stopped || files.is_empty() {
+            return;
+        }
+        let Ok(told) = self.job.tree.names(self.cut, files) else {
+            self.has_stopped = true;
+            return;
+        };
+        self.names = files
+            .iter()
+            .copied()
+            .zip(told.into_iter().map(|told| told.names))
+            .collect();
+    }
+
+    /// The file that the server has where this one lies, which was prepared.
+    pub(super) fn find(&mut self, node: NodeId) -> Option<FileId> {
+        let names = self.names.remove(&node)?;
+        for (parent, name) in names.into_iter().take(NAMES_MAX) {
+            if self.has_stopped {
+                return None;
+            }
+            let Some(dir) = self.path_of(parent) else { continue };
+            if dir.as_bytes().len() + name.as_bytes().len() >= PATH_LEN_MAX {
+                continue;
+            }
+            match self.at_server(dir.as_bytes(), name.as_bytes()) {
+                Ok(Some(file)) => return Some(file),
+                Ok(None) => {}
+                Err(error) => {
+                    self.has_stopped = true;
+                    self.job.monitor.event(Event::Warning(&format!(
+                        "the server cannot tell what it has ({}); sending everything that is left",
+                        error.message
+                    )));
+                }
+            }
+        }
+        None
+    }
+
+    fn path_of(&mut self, dir: NodeId) -> Option<ByteString> {
+        if let Some(path) = self.parents.get(&dir) {
+            return path.clone();
+        }
+        if self.parents.len() >= PARENTS_KEPT {
+            self.parents.clear();
+        }
+        let Ok(path) = self.job.tree.path(self.cut, dir) else {
+            self.has_stopped = true;
+            return None;
+        };
+        self.parents.insert(dir, path.clone());
+        path
+    }
+
+    fn at_server(&mut self, dir: &[u8], name: &[u8]) -> Result<Option<FileId>, ServerError> {
+        let index = self.dirs.iter().position(|known| known.path == dir);
+        let mut known = match index.and_then(|index| self.dirs.remove(index)) {
+            Some(known) => known,
+            None => Dir {
+                path: dir.to_vec(),
+                asked: 0,
+                page: None,
+            },
+        };
+        let found = self.in_dir(&mut known, name);
+        if self.dirs.len() >= DIRS_KEPT {
+            self.dirs.pop_front();
+        }
+        self.dirs.push_back(known);
+        found
+    }
+
+    fn in_dir(&self, dir: &mut Dir, name: &[u8]) -> Result<Option<FileId>, ServerError> {
+        if dir.page.is_none() && dir.asked >= ASKED_SINGLY {
+            let page = self.page(&dir.path)?;
+            let page = page.filter(|page| page.node.attributes.kind == NodeKind::Directory);
+            dir.page = Some(page.map(Names::of).unwrap_or_default());
+        }
+        match &dir.page {
+            Some(page) if page.known_upto.as_deref().is_none_or(|upto| name <= upto) => {
+                Ok(page.files.get(name).copied())
+            }
+            _ => {
+                dir.asked = dir.asked.saturating_add(1);
+                let page = self.page(&join_path(&dir.path, name))?;
+                Ok(page.and_then(|page| file_with_contents(&page.node)))
+            }
+        }
+    }
+
+    /// What lies at a path; `None` if nothing does.
+    fn page(&self, path: &[u8]) -> Result<Option<TreePage>, ServerError> {
+        let page = self
+            .job
+            .server
+            .tree_page(self.job.folder, self.at, TreePlace::Path(path), None);
+        match page {
+            Ok(page) if page.at == self.at => Ok(Some(page)),
+            Ok(page) => {
+                let message = format!("sequence number {} was asked for, {} came", self.at, page.at);
+                Err(ServerError::protocol("GET tree", message))
+            }
+            // A path that it does not take is none that it has.
+            Err(error) if matches!(error.kind, ServerErrorKind::NotFound | ServerErrorKind::Refused) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Names {
+    fn of(page: TreePage) -> Self {
+        let known_upto = match page.next_cursor {
+            Some(_) => page.entries.last().map(|entry| entry.name.as_bytes().to_vec()),
+            None => None,
+        };
+        let file = |entry: &byteback_api::messages::EntryInfo| file_with_contents(&entry.node);
+        let files = page
+            .entries
+            .iter()
+            .filter_map(|entry| Some((entry.name.as_bytes().to_vec(), file(entry)?)));
+        Self {
+            files: files.collect(),
+            known_upto,
+        }
+    }
+}
+
+fn file_with_contents(node: &NodeInfo) -> Option<FileId> {
+    let attributes = &node.attributes;
+    (attributes.kind == NodeKind::File && attributes.size > 0).then_some(node.id)
+}
