@@ -39,6 +39,8 @@ mod fold;
 mod groups;
 mod names;
 mod node;
+#[cfg(test)]
+mod saves;
 mod spans;
 #[cfg(test)]
 mod tests;
@@ -544,6 +546,14 @@ impl Queue {
             if position <= self.frozen || !self.about(*node, position).contains(&position) {
                 return Err(format!("{node} is open at {position}, where nothing waits"));
             }
+        }
+        let unpacked = self.nodes.iter().filter_map(|(position, node)| {
+            let content = node.change.content().filter(|content| !content.is_packed)?;
+            Some((content.node, *position))
+        });
+        let unpacked = unpacked.collect::<Vec<_>>();
+        if unpacked.len() != self.open.len() || unpacked.iter().any(|(node, at)| self.open.get(node) != Some(at)) {
+            return Err("a content takes writes and is packed".to_owned());
         }
         if let Some(node) = self.nameless.iter().find(|node| !self.reads(**node)) {
             return Err(format!("{node} has no name and nobody reads it"));

@@ -40,7 +40,7 @@ use crate::operation::{Moved, NameOperation, Victim};
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod traces;
+pub(crate) mod traces;
 
 /// A second in nanoseconds.
 const SECOND_NS: u64 = 1_000_000_000;

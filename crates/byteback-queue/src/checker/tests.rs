@@ -632,6 +632,12 @@ impl World {
             }
             Poll::Encode(order) => {
                 self.count("order");
+                if self.gone.contains(&order.new) {
+                    // Its bytes were put aside instead of the file.
+                    self.input(Input::Encoded { order, delta: None });
+                    self.effects();
+                    return;
+                }
                 let old = self.bytes_of(order.base).to_vec();
                 let new = self.bytes_of(order.new).to_vec();
                 self.stamps += 1;
@@ -1003,6 +1009,60 @@ fn way(seed: u64) -> Way {
         crashes: seed % 4 < 2,
         ignores_backindex: false,
     }
+}
+
+fn write(offset: usize, byte: u8) -> Operation {
+    Operation::Write {
+        node: NodeId(2),
+        offset,
+        bytes: vec![byte],
+    }
+}
+
+/// An origin with one file, which writes 1, 2 and 1 to its first byte.
+fn three_writes() -> (Checker, Vec<Tree>) {
+    let mut tree = Tree::new(ROOT);
+    let node = Moved {
+        node: NodeId(2),
+        kind: NodeKind::File,
+    };
+    let at = Place::new(ROOT, b"f");
+    let created = NameOperation::Created { at, node };
+    tree.perform(&Operation::Name(created)).unwrap();
+    let mut checker = Checker::new(tree.clone());
+    let mut states = vec![tree.clone()];
+    for byte in [1, 2, 1] {
+        tree.perform(&write(0, byte)).unwrap();
+        checker.performed(write(0, byte));
+        states.push(tree.clone());
+    }
+    (checker, states)
+}
+
+#[test]
+fn a_state_that_is_another_an_older_or_a_future_one_is_found_out() {
+    let (mut checker, states) = three_writes();
+    checker.delivered(&states[1], 1).unwrap();
+    assert!(checker.clone().delivered(&states[1], 2).is_err(), "another");
+    checker.delivered(&states[2], 2).unwrap();
+    assert!(checker.clone().delivered(&states[1], 1).is_err(), "an older one");
+    assert!(
+        checker.clone().delivered(&states[3], 4).is_err(),
+        "one that is still to come"
+    );
+    let mut never = states[3].clone();
+    never.perform(&write(1, 9)).unwrap();
+    assert!(checker.delivered(&never, 3).is_err(), "one that never was");
+}
+
+#[test]
+fn what_somebody_shows_is_found_in_the_history_and_only_forwards() {
+    let (mut checker, states) = three_writes();
+    assert_eq!(checker.visible(&states[0]), Ok(0));
+    assert_eq!(checker.visible(&states[2]), Ok(2));
+    assert_eq!(checker.visible(&states[1]), Ok(3), "what it was before, it is again");
+    assert!(checker.visible(&states[2]).is_err());
+    assert_eq!(checker.reached(), 3);
 }
 
 #[test]

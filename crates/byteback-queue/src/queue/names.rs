@@ -51,11 +51,15 @@ impl Queue {
             self.nameless.insert(victim.node);
             self.freed.push(victim.node);
         }
-        self.end_relation(victim.node);
         if self.cancel_all(victim.node) {
+            self.end_relation(victim.node);
             return true;
         }
         self.cancel_contents(victim.node);
+        // What must be sent nevertheless is still worth comparing: a file that was saved twice within the delay.
+        if !self.has_unsent_content(victim.node) {
+            self.end_relation(victim.node);
+        }
         false
     }
 

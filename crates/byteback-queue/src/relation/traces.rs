@@ -10,15 +10,15 @@ use super::*;
 
 /// Plays the operations of a tree of paths to a table.
 #[derive(Default)]
-struct Player {
-    table: RelationTable,
-    nodes: BTreeMap<String, NodeId>,
-    labels: Vec<String>,
+pub(crate) struct Player {
+    pub(crate) table: RelationTable,
+    pub(crate) nodes: BTreeMap<String, NodeId>,
+    pub(crate) labels: Vec<String>,
     links: BTreeMap<NodeId, u64>,
-    unsent: BTreeSet<NodeId>,
+    pub(crate) unsent: BTreeSet<NodeId>,
     relations: Vec<String>,
     room_bytes: Option<u64>,
-    now_ns: u64,
+    pub(crate) now_ns: u64,
 }
 
 impl Player {
@@ -54,7 +54,8 @@ impl Player {
         }
     }
 
-    fn play(&mut self, line: &str) {
+    /// Plays a line. What it does to names, and what the table makes of it; `None` for what it does to contents.
+    pub(crate) fn play(&mut self, line: &str) -> Option<(NameOperation, Vec<Decision>)> {
         let words = line.split(' ').collect::<Vec<_>>();
         let (now_ms, operation, path) = (words[0].parse::<u64>().unwrap(), words[1], words[2]);
         self.now_ns = now_ms * 1_000_000;
@@ -113,19 +114,20 @@ impl Player {
             _ => {
                 let node = self.node(path);
                 self.unsent.insert(node);
-                return;
+                return None;
             }
         };
         let decisions = self
             .table
             .observe(&operation, self.now_ns, |node| self.unsent.contains(&node));
-        for decision in decisions {
-            if let Decision::Relate { new, base, .. } = decision {
+        for decision in &decisions {
+            if let Decision::Relate { new, base, .. } = *decision {
                 let label = |node: NodeId| self.labels[node.0 as usize].clone();
                 self.relations.push(format!("{} against {}", label(new), label(base)));
             }
         }
         self.table.check(self.now_ns).unwrap();
+        Some((operation, decisions))
     }
 }
 
