@@ -17,6 +17,13 @@
 //! | [`persist`] | the queue's state and the calls that change it, as bytes |
 //! | [`checker`] | proves of a recorded history that each state that was delivered is one that the origin had |
 //!
+//! How the gate calls, for an operation on names: before it, if a file is to lose its last name, [`relation::RelationTable::is_worth_keeping`]
+//! and [`queue::Queue::needs_file`], and the file is linked aside if either says so; then the operation; then
+//! [`relation::RelationTable::observe`], whose decisions go to [`queue::Queue::relate`] and [`queue::Queue::unrelate`]; then
+//! [`queue::Queue::event`]; then [`queue::Queue::take_effects`], of which [`queue::Effect::Unrelated`] goes to
+//! [`relation::RelationTable::finish`]. For content: [`queue::Queue::saves_before`], the bytes are put aside, [`queue::Queue::saved`]; then the
+//! change; then the event. All of it in one order, under one lock.
+//!
 //! What this does not do: read, store or send bytes; encode deltas; know paths, servers or other clients.
 
 pub mod checker;

@@ -4,12 +4,12 @@
 //! ([`Input::encode`]), from time to time a whole state ([`encode_snapshot`]) instead of all inputs before it, and applies what it
 //! finds ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are written down byte by byte in docs/format-queue.md.
 //!
-//! **What must be durable when.** Before a group is sent: the input that made it ([`Input::Poll`], [`Input::Cut`]). Before a file is changed
-//! whose bytes were saved: those bytes; the [`Input::Saved`] need not be, as it is lost together with the event. All else may come later.
+//! **What must be durable when.** Before a group is sent: the input that made it ([`Input::Poll`], [`Input::Cut`]). At a clean stop: all inputs,
+//! and what they speak of, bytes that were put aside, deltas, files without a name. Anything else may come later or be lost.
 //!
 //! **What a crash leaves.** A journal that is cut off, or whose last record is damaged, is read up to there; what follows is lost, and
 //! whether it was anything nobody knows. So after a stop that was not clean, [`crate::queue::Queue::abandon`] comes next. After a clean one the
-//! journal is whole, and the queue goes on as if nothing had happened.
+//! journal is whole, and [`crate::queue::Queue::resume`] goes on.
 //!
 //! What this does not do: files, syncing; the relation table, whose loss costs bytes only; options, which may be others next time.
 
@@ -117,6 +117,11 @@ pub enum Input {
         /// When.
         now_ns: u64,
     },
+    /// [`Queue::resume`].
+    Resume {
+        /// When, by the new clock.
+        now_ns: u64,
+    },
 }
 
 wire_enum!(Input {
@@ -133,6 +138,7 @@ wire_enum!(Input {
     11 => Unanswered { retry_ns },
     12 => NeverArrived { group, now_ns },
     13 => Abandon { now_ns },
+    14 => Resume { now_ns },
 });
 
 impl Input {
@@ -169,6 +175,7 @@ impl Input {
             Self::Unanswered { retry_ns } => queue.unanswered(*retry_ns),
             Self::NeverArrived { group, now_ns } => queue.never_arrived(*group, *now_ns)?,
             Self::Abandon { now_ns } => queue.abandon(*now_ns),
+            Self::Resume { now_ns } => queue.resume(*now_ns),
         }
         Ok(None)
     }

@@ -30,6 +30,7 @@
 //! **Crashes.** The state is a function of the calls: a [`crate::persist::Input`] each, which can be written down and applied again. A group
 //! must be durable before it is sent (its number stands for this content), all else may be lost: after a stop that was not clean,
 //! events may be missing, so [`Queue::abandon`] folds all into *everything since the mark*, and asks what became of what was in flight.
+//! After a clean stop [`Queue::resume`] goes on.
 //!
 //! Invariants, held by [`Queue::check`]: nodes at or before `frozen` belong to groups, in order and without gaps; an open content or
 //! attributes node waits; the indexes say what a search would; the bounds are kept.
@@ -282,6 +283,11 @@ impl Queue {
     #[must_use]
     pub fn waiting_nodes(&self) -> usize {
         self.waiting.nodes
+    }
+
+    /// The files without a name that are still read, so that they must be kept aside over a restart.
+    pub fn nameless_files(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nameless.iter().copied()
     }
 
     /// The groups that were handed out, eldest first.

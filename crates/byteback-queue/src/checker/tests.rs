@@ -864,7 +864,7 @@ impl World {
     }
 
     /// The process ends in good order and begins again, from a snapshot or from an older one with a journal.
-    fn restart(&mut self) {
+    fn restart(&mut self) -> Result<(), String> {
         self.count("restart");
         let snapshot = persist::encode_snapshot(&self.queue);
         let mut replayed = persist::decode_snapshot(&self.base_snapshot, self.way.options).unwrap();
@@ -884,6 +884,34 @@ impl World {
         assert_eq!(persist::encode_snapshot(&self.queue), snapshot);
         self.base_snapshot = snapshot;
         self.journal.clear();
+        if self.chance(0.5) {
+            return Ok(());
+        }
+        // The process was really away: nobody answers any more, the clock is another, the relation table empty.
+        let arrived = self.below(self.network.len() + 1);
+        for id in std::mem::take(&mut self.network).into_iter().take(arrived) {
+            self.arrive(id)?;
+        }
+        self.orders.clear();
+        self.now_ns = [0, self.now_ns + 5000][self.below(2)];
+        let now_ns = self.now_ns;
+        self.table = RelationTable::new(relation_options());
+        self.input(Input::Resume { now_ns });
+        let kept = std::mem::take(&mut self.kept_by_table);
+        let needed = self.queue.nameless_files().collect::<BTreeSet<_>>();
+        assert!(
+            needed
+                .iter()
+                .all(|node| self.kept_by_queue.contains(node) || self.is_saved(*node))
+        );
+        self.gone.extend(kept.difference(&self.kept_by_queue));
+        self.effects();
+        Ok(())
+    }
+
+    /// Whether all that the queue reads of a file was put aside.
+    fn is_saved(&self, node: NodeId) -> bool {
+        self.queue.saves_before_removal(node).is_empty()
     }
 
     /// The power fails. What was sent may still arrive, or not; what was not durable is lost; the tree itself is not.
@@ -936,7 +964,7 @@ impl World {
             15..=16 => self.deliver()?,
             17..=18 => self.answer_order(),
             _ => match self.below(6) {
-                0 => self.restart(),
+                0 => self.restart()?,
                 1 if self.way.crashes => self.crash()?,
                 2 => self.make_durable(),
                 _ => {}

@@ -290,6 +290,25 @@ impl Queue {
         self.settle();
     }
 
+    /// Goes on after a clean stop, with another clock: no answer comes any more to what was in flight, and what was being compared is
+    /// sent as it is, because the relation table is empty.
+    pub fn resume(&mut self, now_ns: u64) {
+        for node in self.nodes.values_mut() {
+            node.enqueued_ns = now_ns;
+            node.touched_ns = now_ns;
+        }
+        for group in &mut self.groups {
+            if matches!(group.state, GroupState::InFlight | GroupState::Retry { .. }) {
+                group.state = GroupState::Retry { at_ns: now_ns };
+            }
+        }
+        if let Some(fold) = &mut self.fold {
+            fold.enqueued_ns = now_ns;
+        }
+        self.end_relations();
+        self.settle();
+    }
+
     fn eldest(&self, id: GroupId, is_right: impl Fn(GroupState) -> bool) -> Result<Group, QueueError> {
         let front = self.groups.front();
         let front = front.filter(|group| group.id == id && is_right(group.state));

@@ -612,6 +612,26 @@ fn after_a_crash_all_is_folded_and_what_was_in_flight_is_asked_for() {
     }
 }
 
+/// After a restart of the machine its monotonic clock begins again.
+#[test]
+fn after_a_clean_stop_the_queue_goes_on_by_another_clock() {
+    let mut queue = queue();
+    queue.event(&create("a", 2), 900 * SECOND);
+    assert_eq!(queue.poll(903 * SECOND), Poll::Send(GroupId(1)));
+    queue.relate(NodeId(3), NodeId(4), false);
+    queue.event(&write(3, 0, 50), 904 * SECOND);
+    queue.resume(SECOND);
+    assert_eq!(queue.take_effects(), [Effect::Unrelated(NodeId(3))]);
+    assert_eq!(queue.poll(SECOND), Poll::Send(GroupId(1)), "it may not have arrived");
+    assert_eq!(
+        queue.poll(SECOND),
+        Poll::Idle {
+            wake_ns: Some(4 * SECOND)
+        }
+    );
+    assert_eq!(queue.poll(4 * SECOND), Poll::Send(GroupId(2)));
+}
+
 #[test]
 fn a_mark_waits_for_all_before_it() {
     let mut queue = queue();
