@@ -17,7 +17,7 @@
 use md4::Digest;
 
 use crate::crc::LastBlock;
-use crate::leaves::{LEAF_LEN_BYTES, LeafKind};
+use crate::leaves::{LEAF_LEN_BYTES, Leaf, LeafKind};
 
 /// How a strong checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,9 +165,9 @@ impl StrongHasher {
             StrongKind::Tree(kind) => {
                 let mut tree = self.tree();
                 for block in block.chunks(LEAF_LEN_BYTES as usize) {
-                    tree.update(&kind.leaf(block));
+                    tree.push(&kind.leaf(block));
                 }
-                *tree.finalize().as_bytes()
+                tree.sum()
             }
             StrongKind::Md4 => {
                 let mut strong = [0; STRONG_LEN_MAX];
@@ -180,8 +180,13 @@ impl StrongHasher {
     }
 
     /// What a block's leaves are put into, in order, to make its checksum of a tree kind.
-    pub(crate) fn tree(&self) -> blake3::Hasher {
-        blake3::Hasher::new_keyed(&self.key)
+    pub(crate) fn tree(&self) -> TreeHasher {
+        TreeHasher {
+            key: self.key,
+            few: [0; FEW_LEN],
+            few_len: 0,
+            many: None,
+        }
     }
 
     /// The checksum of a block and of the zeros that belong behind it.
@@ -196,6 +201,52 @@ impl StrongHasher {
             left -= now;
         }
         digest.finalize()
+    }
+}
+
+/// Bytes of leaves that are hashed at once: a chunk of BLAKE3's, for which it needs no tree of its own.
+const FEW_LEN: usize = 1024;
+
+/// Puts the leaves of a block together.
+///
+/// Most blocks have a few leaves, of which the checksum is one call that fits into registers; a hasher that takes any number has two
+/// kilobytes to be set up, which takes longer than that.
+pub(crate) struct TreeHasher {
+    key: [u8; 32],
+    few: [u8; FEW_LEN],
+    few_len: usize,
+    /// The leaves before these, if there are more.
+    many: Option<Box<blake3::Hasher>>,
+}
+
+impl TreeHasher {
+    /// Adds the next leaf.
+    pub(crate) fn push(&mut self, leaf: &Leaf) {
+        if self.few_len == FEW_LEN {
+            self.many
+                .get_or_insert_with(|| Box::new(blake3::Hasher::new_keyed(&self.key)))
+                .update(&self.few);
+            self.few_len = 0;
+        }
+        let end = self.few_len + leaf.len();
+        self.few[self.few_len..end].copy_from_slice(leaf);
+        self.few_len = end;
+    }
+
+    /// The checksum of what was added; goes on with the next block.
+    pub(crate) fn sum(&mut self) -> [u8; STRONG_LEN_MAX] {
+        let few = &self.few[..self.few_len];
+        self.few_len = 0;
+        match self.many.take() {
+            None => *blake3::keyed_hash(&self.key, few).as_bytes(),
+            Some(mut many) => *many.update(few).finalize().as_bytes(),
+        }
+    }
+
+    /// Forgets what was added.
+    pub(crate) fn restart(&mut self) {
+        self.few_len = 0;
+        self.many = None;
     }
 }
 

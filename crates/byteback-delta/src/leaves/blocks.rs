@@ -6,7 +6,7 @@ use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_count, leaf_len_bytes};
 use crate::crc::{BlockLayout, Combiner, CrcKind, CrcList, LastBlock};
 use crate::find::{CrcSums, Known, SumKind, SumLayout, SumList};
 use crate::signature::SignatureParams;
-use crate::strong::{StrongHasher, StrongKind};
+use crate::strong::{StrongHasher, StrongKind, TreeHasher};
 use crate::weak::WeakKind;
 
 /// What is known of a block of a signature.
@@ -20,7 +20,6 @@ pub struct LeafBlock {
 
 /// Puts leaves together to the blocks of a signature; see the module's header.
 pub struct LeafBlocks {
-    hasher: StrongHasher,
     kind: LeafKind,
     content_len_bytes: u64,
     leaves_per_block: u64,
@@ -28,7 +27,9 @@ pub struct LeafBlocks {
     next: u64,
     /// The block that it belongs to.
     crc: Option<u32>,
-    tree: Option<blake3::Hasher>,
+    tree: TreeHasher,
+    /// Whether all leaves of the block are known so far.
+    has_leaves: bool,
     of_leaf: Combiner,
     zeros: Zeros,
 }
@@ -53,10 +54,9 @@ impl LeafBlocks {
         if block_len == 0 || !block_len.is_multiple_of(leaf_len) {
             return None;
         }
-        let hasher = StrongHasher::new(params.strong, params.seed);
         Some(Self {
-            tree: Some(hasher.tree()),
-            hasher,
+            tree: StrongHasher::new(params.strong, params.seed).tree(),
+            has_leaves: true,
             kind,
             content_len_bytes,
             leaves_per_block: block_len / leaf_len,
@@ -98,11 +98,9 @@ impl LeafBlocks {
                 _ => CrcKind::Crc32c.combine(before, crc, u64::from(len_bytes)) as u32,
             }
         });
-        match (&mut self.tree, leaf) {
-            (Some(tree), Some(leaf)) => {
-                tree.update(leaf);
-            }
-            (tree, _) => *tree = None,
+        match leaf {
+            Some(leaf) => self.tree.push(leaf),
+            None => self.has_leaves = false,
         }
         self.next += 1;
         let is_whole =
@@ -148,12 +146,16 @@ impl LeafBlocks {
     }
 
     fn end_block(&mut self) -> LeafBlock {
+        let strong = match std::mem::replace(&mut self.has_leaves, true) {
+            true => Some(self.tree.sum()),
+            false => {
+                self.tree.restart();
+                None
+            }
+        };
         LeafBlock {
             weak: self.crc.replace(0),
-            strong: self
-                .tree
-                .replace(self.hasher.tree())
-                .map(|tree| *tree.finalize().as_bytes()),
+            strong,
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::digest::DIGEST_LEN;
 /// Leaves of a group.
 pub const GROUP_LEAVES: u64 = 256;
 
+/// Bytes of a group's leaves.
+const GROUP_LEN: usize = GROUP_LEAVES as usize * size_of::<Leaf>();
+
 /// What separates this digest from all else that is hashed with BLAKE3.
 const CONTEXT: &str = "byteback 2026-11 digest of a content's block sums";
 
@@ -22,11 +25,10 @@ pub type GroupSum = [u8; 32];
 /// The checksum of a group, from its leaves in order.
 #[must_use]
 pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
-    let mut group = blake3::Hasher::new();
-    for leaf in leaves {
-        group.update(leaf);
-    }
-    *group.finalize().as_bytes()
+    // All at once: leaf by leaf, BLAKE3 could not work on several of its chunks side by side.
+    let mut group = Vec::with_capacity(GROUP_LEN);
+    leaves.into_iter().for_each(|leaf| group.extend_from_slice(leaf));
+    *blake3::hash(&group).as_bytes()
 }
 
 /// Makes the digest of a content that comes from its first byte to its last, as bytes, as zeros, as leaves or as groups of leaves.
@@ -34,9 +36,8 @@ pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
 pub struct LeafDigest {
     kind: LeafKind,
     root: blake3::Hasher,
-    group: blake3::Hasher,
-    /// Leaves in `group`.
-    in_group: u64,
+    /// Leaves of a group that is not yet whole, one behind the other.
+    group: Vec<u8>,
     /// Bytes of a block that is not yet whole.
     block: Vec<u8>,
     /// Bytes that came; those of `block` among them.
@@ -59,8 +60,7 @@ impl LeafDigest {
         Self {
             kind,
             root,
-            group: blake3::Hasher::new(),
-            in_group: 0,
+            group: Vec::with_capacity(GROUP_LEN),
             block: Vec::new(),
             len: 0,
             announced: len_bytes,
@@ -111,7 +111,7 @@ impl LeafDigest {
                 let leaf = *self
                     .zero_leaf
                     .get_or_insert_with(|| self.kind.leaf_of_zeros(LEAF_LEN_BYTES));
-                if self.in_group == 0 && len_bytes >= group_len {
+                if self.group.is_empty() && len_bytes >= group_len {
                     let group = *self
                         .zero_group
                         .get_or_insert_with(|| group_sum(std::iter::repeat_n(&leaf, GROUP_LEAVES as usize)));
@@ -151,7 +151,7 @@ impl LeafDigest {
     /// ([`group_sum`]). If part of a group is pending, or none is left, there will be no digest.
     pub fn push_group(&mut self, group: &GroupSum) {
         let left = self.announced.saturating_sub(self.len);
-        if !self.block.is_empty() || self.in_group != 0 || left == 0 {
+        if !self.block.is_empty() || !self.group.is_empty() || left == 0 {
             self.is_misfit = true;
             return;
         }
@@ -168,7 +168,7 @@ impl LeafDigest {
         if !self.block.is_empty() {
             self.end_block();
         }
-        if self.in_group > 0 {
+        if !self.group.is_empty() {
             self.end_group();
         }
         Some(*self.root.finalize().as_bytes())
@@ -181,16 +181,14 @@ impl LeafDigest {
     }
 
     fn add_leaf(&mut self, leaf: &Leaf) {
-        self.group.update(leaf);
-        self.in_group += 1;
-        if self.in_group == GROUP_LEAVES {
+        self.group.extend_from_slice(leaf);
+        if self.group.len() == GROUP_LEN {
             self.end_group();
         }
     }
 
     fn end_group(&mut self) {
-        self.root.update(self.group.finalize().as_bytes());
-        self.group.reset();
-        self.in_group = 0;
+        self.root.update(blake3::hash(&self.group).as_bytes());
+        self.group.clear();
     }
 }
