@@ -21,7 +21,7 @@
 //! and [`queue::Queue::needs_file`], and the file is linked aside if either says so; then the operation; then
 //! [`relation::RelationTable::observe`], whose decisions go to [`queue::Queue::relate`] and [`queue::Queue::unrelate`]; then
 //! [`queue::Queue::event`]; then [`queue::Queue::take_effects`], of which [`queue::Effect::Unrelated`] goes to
-//! [`relation::RelationTable::finish`]. For content: [`queue::Queue::saves_before`], the bytes are put aside, [`queue::Queue::saved`]; then the
+//! [`relation::RelationTable::finish`] and [`queue::Effect::Rebased`] to [`relation::RelationTable::rebase`], in their order. For content: [`queue::Queue::saves_before`], the bytes are put aside, [`queue::Queue::saved`]; then the
 //! change; then the event. All of it in one order, under one lock.
 //!
 //! What this does not do: read, store or send bytes; encode deltas; know paths, servers or other clients.

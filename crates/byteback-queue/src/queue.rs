@@ -96,6 +96,13 @@ impl Default for QueueOptions {
 pub enum Effect {
     /// No relation of this new content is left: see [`crate::relation::RelationTable::finish`].
     Unrelated(NodeId),
+    /// The base of this new content vanished unsent, and another one takes its place: see [`crate::relation::RelationTable::rebase`].
+    Rebased {
+        /// The file with the new content.
+        new: NodeId,
+        /// The file with the old content.
+        base: NodeId,
+    },
     /// What was saved for the node at this position is no longer needed.
     DropSaved(Position),
     /// The delta with this stamp is no longer needed.

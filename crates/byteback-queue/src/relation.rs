@@ -226,6 +226,17 @@ impl RelationTable {
         decisions
     }
 
+    /// The new content of `new` has another base than before, which must be the base of something still.
+    pub fn rebase(&mut self, new: NodeId, base: NodeId) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        if self.uses.contains_key(&base) {
+            self.acquire(base);
+            let before = self.bases.insert(new, base);
+            self.release(before, &mut decisions);
+        }
+        decisions
+    }
+
     /// What the new content of `new` is to be compared with.
     #[must_use]
     pub fn base_of(&self, new: NodeId) -> Option<NodeId> {
@@ -248,6 +259,10 @@ impl RelationTable {
             return;
         };
         if new.kind != NodeKind::File || self.bases.get(&base) == Some(&new.node) {
+            return;
+        }
+        // A program that makes the new content its backup gives it the name of a removed one: what it was compared with stays better.
+        if is_base_removed && self.bases.contains_key(&new.node) {
             return;
         }
         let old = self.bases.insert(new.node, base);

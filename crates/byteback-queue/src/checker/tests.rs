@@ -280,6 +280,11 @@ impl World {
                     let decisions = self.table.finish(new);
                     self.decide(decisions);
                 }
+                Effect::Rebased { new, base } => {
+                    self.count("rebased");
+                    let decisions = self.table.rebase(new, base);
+                    self.decide(decisions);
+                }
                 Effect::DropSaved(position) => self.spool.retain(|(at, _), _| *at != position),
                 Effect::DropDelta(stamp) => {
                     self.deltas.remove(&stamp).unwrap();
@@ -632,7 +637,7 @@ impl World {
             }
             Poll::Encode(order) => {
                 self.count("order");
-                if self.gone.contains(&order.new) {
+                if self.gone.contains(&order.new) || self.gone.contains(&order.base) {
                     // Its bytes were put aside instead of the file.
                     self.input(Input::Encoded { order, delta: None });
                     self.effects();

@@ -205,6 +205,10 @@ impl Queue {
             self.effects.push(Effect::Unrelated(new));
             return;
         }
+        self.begin_relation(new, base);
+    }
+
+    fn begin_relation(&mut self, new: NodeId, base: NodeId) {
         self.relations.insert(new, Relation { base, order: None });
         *self.bases.entry(base).or_default() += 1;
         // What was written after the base was removed is to be sent with that removal: afterwards it would be no base.
@@ -221,6 +225,24 @@ impl Queue {
     pub fn unrelate(&mut self, new: NodeId) {
         self.end_relation(new);
         self.settle();
+    }
+
+    /// What was to be compared with `node`, which vanishes unsent, is to be compared with what that was to be compared with: of a file
+    /// that is saved again and again within the delay only the last state is sent.
+    pub(super) fn pass_relations_on(&mut self, node: NodeId) {
+        let base = self.relations.get(&node).map(|relation| relation.base);
+        let of_node = self.relations.iter().filter(|(_, relation)| relation.base == node);
+        for new in of_node.map(|(new, _)| *new).collect::<Vec<_>>() {
+            let is_circle = |base: NodeId| base == new || self.relations.get(&base).is_some_and(|it| it.base == new);
+            match base.filter(|base| !is_circle(*base)) {
+                Some(base) => {
+                    self.unrelate_quietly(new);
+                    self.begin_relation(new, base);
+                    self.effects.push(Effect::Rebased { new, base });
+                }
+                None => self.end_relation(new),
+            }
+        }
     }
 
     pub(super) fn end_relation(&mut self, new: NodeId) {
@@ -361,7 +383,7 @@ impl Queue {
     }
 
     /// Whether a delta, or one that is being made, copies from a certain version of `node`: then all its versions stay, where they are.
-    fn is_version_used(&self, node: NodeId) -> bool {
+    pub(super) fn is_version_used(&self, node: NodeId) -> bool {
         let of_node = || self.relations.values().filter(|relation| relation.base == node);
         let deltas = self.bases.get(&node).copied().unwrap_or(0) - of_node().count();
         deltas > 0 || of_node().any(|relation| relation.order.is_some())

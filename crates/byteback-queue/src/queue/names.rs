@@ -51,6 +51,9 @@ impl Queue {
             self.nameless.insert(victim.node);
             self.freed.push(victim.node);
         }
+        if self.is_unknown_to_the_server(victim.node) && !self.is_version_used(victim.node) {
+            self.pass_relations_on(victim.node);
+        }
         if self.cancel_all(victim.node) {
             self.end_relation(victim.node);
             return true;
@@ -63,16 +66,24 @@ impl Queue {
         false
     }
 
-    /// Takes all of a node out that the server does not know, if nothing that stays needs it.
-    fn cancel_all(&mut self, node: NodeId) -> bool {
-        let about = self.waiting_about(node);
-        let is_new = about.first().and_then(|first| self.change_at(*first)).is_some_and(
+    /// Whether the creation of a node waits, and nothing that waits is in it.
+    fn is_unknown_to_the_server(&self, node: NodeId) -> bool {
+        let first = self
+            .waiting_about(node)
+            .first()
+            .and_then(|first| self.change_at(*first));
+        let is_new = first.is_some_and(
             |change| matches!(change, Change::Name(NameOperation::Created { node: created, .. }) if created.node == node),
         );
-        if !is_new || self.parents.contains_key(&node) || self.bases.contains_key(&node) {
+        is_new && !self.parents.contains_key(&node)
+    }
+
+    /// Takes all of a node out that the server does not know, if nothing that stays needs it.
+    fn cancel_all(&mut self, node: NodeId) -> bool {
+        if !self.is_unknown_to_the_server(node) || self.bases.contains_key(&node) {
             return false;
         }
-        for position in about {
+        for position in self.waiting_about(node) {
             let change = match self.change_at(position) {
                 Some(Change::Name(operation)) => without(node, operation).map(Change::Name),
                 _ => None,

@@ -54,6 +54,13 @@ impl Model {
         }
     }
 
+    /// The same of an entry's base, which does not take the place of another if it has no name.
+    fn relate_entry(&mut self, new: NodeId, base: Option<NodeId>) {
+        let is_named = |base: &NodeId| self.names.values().any(|named| named == base);
+        let base = base.filter(|base| is_named(base) || !self.bases.contains_key(&new));
+        self.relate(new, base);
+    }
+
     fn lose(&mut self, place: &Place, is_kept: bool) -> Victim {
         let node = self.names.remove(place).unwrap();
         let is_last = !self.names.values().any(|&named| named == node);
@@ -112,7 +119,7 @@ fn life(seed: u64) -> usize {
                 }
                 model.unsent.insert(node);
                 let base = model.entry(&at);
-                model.relate(node, base);
+                model.relate_entry(node, base);
                 model.history.push((now_ns, at.clone(), None));
                 model.names.insert(at.clone(), node);
                 NameOperation::Created {
@@ -123,7 +130,7 @@ fn life(seed: u64) -> usize {
             (2, Some(node), None) if !model.directories.contains(&node) => {
                 if model.unsent.contains(&node) {
                     let base = model.entry(&to);
-                    model.relate(node, base);
+                    model.relate_entry(node, base);
                 }
                 model.history.push((now_ns, to.clone(), None));
                 model.names.insert(to.clone(), node);
@@ -138,14 +145,14 @@ fn life(seed: u64) -> usize {
                 NameOperation::Unlinked { at, victim }
             }
             (4, Some(node), over) if at != to && Some(node) != over => {
-                let base = model.entry(&to);
+                let entry = model.entry(&to);
                 let replaced = over.map(|_| model.lose(&to, is_kept));
-                let base = replaced
-                    .filter(|victim| victim.kind == NodeKind::File)
-                    .map(|victim| victim.node)
-                    .or(base);
+                let base = replaced.filter(|victim| victim.kind == NodeKind::File);
                 if model.unsent.contains(&node) {
-                    model.relate(node, base);
+                    match base {
+                        Some(victim) => model.relate(node, Some(victim.node)),
+                        None => model.relate_entry(node, entry),
+                    }
                 }
                 model.names.remove(&at);
                 model.names.insert(to.clone(), node);
