@@ -16,7 +16,7 @@
 //! is the one at the batch's `base_seq`, which never changes, and a younger one is a conflict; staged parts are told by their row numbers,
 //! which are never used twice.
 //!
-//! Memory: the pages of the files that are being put together, one decoded frame at a time.
+//! Memory: the pages of the files that are being put together, and the decoded frames that a reader keeps (`content`).
 
 use crate::apply::{Pending, followed_file, staged_part_ids};
 use crate::codec::{StagedDelta, StagedRecord};

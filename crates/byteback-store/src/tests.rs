@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use byteback_delta::{Codec, Source};
+use byteback_delta::{Codec, DeltaWriter, Source, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::sim::SimDisk;
@@ -25,6 +25,80 @@ fn id(last: u8) -> Vec<u8> {
     let mut id = vec![0; 16];
     id[15] = last;
     id
+}
+
+/// A store whose folder `f` has one file, number 2, with this content.
+pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
+    store.create_folder("f").unwrap();
+    let device = store
+        .join(&store.create_join_token(i64::MAX / 2).unwrap(), "d")
+        .unwrap()
+        .0;
+    let mut part = store.begin_part("f", device, 1).unwrap();
+    part.manifest(Manifest {
+        device,
+        counter: 1,
+        base_seq: None,
+        replaces: None,
+        root: FileId(1),
+        created_ns: 0,
+        host: vec![],
+        path: vec![],
+        snapshot: None,
+    })
+    .unwrap();
+    for (id, kind, size, content) in [
+        (1, NodeKind::Directory, 0, None),
+        (
+            2,
+            NodeKind::File,
+            content.len() as u64,
+            Some(ContentChange {
+                deltas: 1,
+                base: ContentBase::Empty,
+            }),
+        ),
+    ] {
+        part.node(NodeChange {
+            id: FileId(id),
+            attributes: Attributes {
+                kind,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+                size,
+                mtime_ns: 0,
+                rdev: 0,
+                target: None,
+                xattrs: vec![],
+                user: None,
+                group: None,
+            },
+            content,
+        })
+        .unwrap();
+    }
+    part.entry(EntryChange {
+        parent: FileId(1),
+        name: b"file".to_vec(),
+        child: Some(FileId(2)),
+    })
+    .unwrap();
+    let len = content.len() as u64;
+    let mut writer = DeltaWriter::new(Vec::new(), 0, len, WriterOptions::default()).unwrap();
+    writer.literal(ByteRange::new(0, len).unwrap(), content).unwrap();
+    part.delta(FileId(2), &writer.finish().unwrap().0[..]).unwrap();
+    part.end(Totals {
+        nodes: 2,
+        entries: 1,
+        deltas: 1,
+        proofs: 0,
+    })
+    .unwrap();
+    store.commit(part, 0).unwrap();
+    (dir, store)
 }
 
 /// A segment with one frame, its bytes and the frame's place.

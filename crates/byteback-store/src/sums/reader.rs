@@ -1,7 +1,7 @@
 //! The leaves of one content, in order: kept ones where its bytes are the same, the others from the bytes.
 //!
 //! A chunk at a time: where its bytes lie is resolved, the row is looked up in the same short transaction, and what differs is read.
-//! Memory: one chunk (at most [`SOURCES_MAX`] places of bytes), a few decoded frames, the rows that wait to be written. A chunk in more
+//! Memory: one chunk (at most [`SOURCES_MAX`] places of bytes), the decoded frames that a reader keeps (`content`), the rows that wait to be written. A chunk in more
 //! pieces than that is summed as it is resolved, and not kept.
 
 use super::chunk::{ChunkKey, KeptChunk, LeafSet, LeafSum, SOURCES_MAX, Sources};

@@ -1,17 +1,15 @@
 use super::chunk::{ChunkKey, KeptChunk, LeafSum, Sources};
 use super::*;
 use crate::layer::Literal;
-use crate::model::{
-    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals,
-};
+use crate::model::FileId;
 use crate::segments::FrameRef;
 use crate::signature::SignatureRequest;
-use crate::store::{Store, StoreLimits};
+use crate::tests::store_with;
+use byteback_delta::Source;
 use byteback_delta::leaves::LeafKind;
 use byteback_delta::signature::Signature;
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
-use byteback_delta::{DeltaWriter, Source, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use std::ops::ControlFlow;
@@ -169,79 +167,6 @@ fn a_leaf_holds_if_every_byte_lies_where_it_lay_and_no_other_does() {
             assert_eq!(equal, expected, "seed {seed} leaf {leaf}");
         }
     }
-}
-
-fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
-    store.create_folder("f").unwrap();
-    let device = store
-        .join(&store.create_join_token(i64::MAX / 2).unwrap(), "d")
-        .unwrap()
-        .0;
-    let mut part = store.begin_part("f", device, 1).unwrap();
-    part.manifest(Manifest {
-        device,
-        counter: 1,
-        base_seq: None,
-        replaces: None,
-        root: FileId(1),
-        created_ns: 0,
-        host: vec![],
-        path: vec![],
-        snapshot: None,
-    })
-    .unwrap();
-    for (id, kind, size, content) in [
-        (1, NodeKind::Directory, 0, None),
-        (
-            2,
-            NodeKind::File,
-            content.len() as u64,
-            Some(ContentChange {
-                deltas: 1,
-                base: ContentBase::Empty,
-            }),
-        ),
-    ] {
-        part.node(NodeChange {
-            id: FileId(id),
-            attributes: Attributes {
-                kind,
-                mode: 0o600,
-                uid: 0,
-                gid: 0,
-                size,
-                mtime_ns: 0,
-                rdev: 0,
-                target: None,
-                xattrs: vec![],
-                user: None,
-                group: None,
-            },
-            content,
-        })
-        .unwrap();
-    }
-    part.entry(EntryChange {
-        parent: FileId(1),
-        name: b"file".to_vec(),
-        child: Some(FileId(2)),
-    })
-    .unwrap();
-    let len = content.len() as u64;
-    let mut writer = DeltaWriter::new(Vec::new(), 0, len, WriterOptions::default()).unwrap();
-    writer.literal(ByteRange::new(0, len).unwrap(), content).unwrap();
-    part.delta(FileId(2), &writer.finish().unwrap().0[..]).unwrap();
-    part.end(Totals {
-        nodes: 2,
-        entries: 1,
-        deltas: 1,
-        proofs: 0,
-    })
-    .unwrap();
-    store.commit(part, 0).unwrap();
-    (dir, store)
 }
 
 #[test]

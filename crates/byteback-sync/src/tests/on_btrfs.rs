@@ -241,15 +241,14 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
             ..crate::PushOptions::new(rig.options.device)
         };
         let push = || crate::push(&rig.client, &rig.folder, b"", &dir, &options, &Silent).unwrap();
+        let touch = || {
+            let file = fs::File::options().write(true).open(&file).unwrap();
+            file.set_modified(std::time::SystemTime::now()).unwrap();
+        };
         push();
         let is_proof = checksum != "crc32c";
         // The time moves, the content does not: only the last, partly filled block is read.
-        fs::File::options()
-            .write(true)
-            .open(&file)
-            .unwrap()
-            .set_modified(std::time::SystemTime::now())
-            .unwrap();
+        touch();
         let report = push();
         assert_eq!(
             (report.files_changed, report.literal_bytes),
@@ -262,12 +261,7 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
         }
         content[1_000_000] ^= 1;
         fs::write(&file, &content).unwrap();
-        fs::File::options()
-            .write(true)
-            .open(&file)
-            .unwrap()
-            .set_modified(std::time::SystemTime::now())
-            .unwrap();
+        touch();
         let report = push();
         assert!(report.literal_bytes <= 64 * 1024, "{checksum} {choice:?} {report:?}");
         if is_proof {

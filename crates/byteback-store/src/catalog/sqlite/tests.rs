@@ -1,5 +1,8 @@
 use super::schema;
+use crate::model::FileId;
+use crate::tests::store_with;
 use crate::{Store, StoreLimits};
+use byteback_host::random::noise;
 use rusqlite::Connection;
 use std::path::Path;
 
@@ -47,26 +50,27 @@ fn schema_of(path: &Path) -> (i64, Vec<String>) {
 
 #[test]
 fn a_catalog_of_version_1_is_brought_up_to_the_present_with_all_that_it_has() {
-    let dir = tempfile::tempdir().unwrap();
-    let present = dir.path().join("present");
-    let store = Store::open(&present, StoreLimits::default()).unwrap();
-    store.create_folder("photos").unwrap();
-    let token = store.create_join_token(i64::MAX / 2).unwrap();
-    let device = store.join(&token, "d").unwrap();
+    let content = noise(1, 300_000);
+    let (present, store) = store_with(&content);
     drop(store);
 
-    let old = dir.path().join("old");
-    std::fs::create_dir_all(old.join("segments")).unwrap();
-    of_version_1(&old.join("catalog.sqlite"), &present.join("catalog.sqlite"));
-    assert_eq!(schema_of(&old.join("catalog.sqlite")).0, 1);
+    let old = tempfile::tempdir().unwrap();
+    let segments = old.path().join("segments");
+    std::fs::create_dir(&segments).unwrap();
+    for entry in std::fs::read_dir(present.path().join("segments")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), segments.join(entry.file_name())).unwrap();
+    }
+    let catalogs = [old.path(), present.path()].map(|dir| dir.join("catalog.sqlite"));
+    of_version_1(&catalogs[0], &catalogs[1]);
+    assert_eq!(schema_of(&catalogs[0]).0, 1);
     for _ in 0..2 {
-        let store = Store::open(&old, StoreLimits::default()).unwrap();
-        assert_eq!(store.folder("photos").unwrap().seq, 0);
-        assert_eq!(store.authenticate(&device.1).unwrap(), Some(device.0));
+        let store = Store::open(old.path(), StoreLimits::default()).unwrap();
+        let mut reader = store.content("f", FileId(2), None, None).unwrap();
+        let mut read = Vec::new();
+        reader.next_chunk(&mut read, content.len() + 1).unwrap();
+        assert!(read == content);
         drop(store);
-        assert_eq!(
-            schema_of(&old.join("catalog.sqlite")),
-            schema_of(&present.join("catalog.sqlite"))
-        );
+        assert_eq!(schema_of(&catalogs[0]), schema_of(&catalogs[1]));
     }
 }
