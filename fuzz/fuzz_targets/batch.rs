@@ -140,6 +140,7 @@ fn seeds() -> Vec<Vec<u8>> {
             counter: 2,
             base_seq: None,
             replaces: None,
+            follows: None,
             root: id,
             created_ns: 3,
             host: "h".into(),

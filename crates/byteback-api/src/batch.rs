@@ -11,6 +11,7 @@
 //! | tag | kind | payload | where |
 //! |---|---|---|---|
 //! | 1 | [`Manifest`] | JSON | exactly once, first record of the batch |
+//! | 7 | [`Manifest`] with [`Manifest::follows`] | JSON | in the place of that |
 //! | 2 | [`NodeRecord`] | JSON | at most once per node, before the node's deltas |
 //! | 3 | [`EntryRecord`] | JSON | at most once per (parent, name) |
 //! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
@@ -35,6 +36,10 @@
 //! which sequence number it *replaces*, and contents may follow those that any file of the folder had then. Readers from before
 //! that pass over [`Manifest::replaces`] and refuse the first node with [`ContentBase::Of`], so that nothing is misunderstood and the version
 //! of the stream stays what it was.
+//!
+//! A device that sends batch after batch without waiting for the answers cannot know the sequence numbers of its own: it says by
+//! which of its batches the new one *follows* ([`Manifest::follows`]), and stands on what that one left. Readers from before that refuse the
+//! tag of such a manifest.
 //!
 //! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
 
@@ -66,6 +71,7 @@ pub(crate) const TAG_ENTRY: u8 = 3;
 pub(crate) const TAG_DELTA: u8 = 4;
 pub(crate) const TAG_END: u8 = 5;
 pub(crate) const TAG_PROOF: u8 = 6;
+pub(crate) const TAG_FOLLOWING_MANIFEST: u8 = 7;
 
 /// What a batch is and what it stands on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +89,11 @@ pub struct Manifest {
     /// refers. It is refused with `conflict` if the folder is no longer there. `None` replaces whatever there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Seq>,
+    /// Only with `base_seq`: the device's own batch before this one, by its counter, of which the device need not know the sequence
+    /// number. It must be the device's newest in the folder, otherwise this batch is refused with `out_of_order`. The batch stands on
+    /// what that one left, and what the device itself did since `base_seq` is in no conflict with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<u64>,
     /// The root directory.
     pub root: FileId,
     /// When the batch was made, ns since the Unix epoch.
@@ -100,19 +111,27 @@ pub struct Manifest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentBase {
-    /// The file's contents at the manifest's `base_seq`.
+    /// The file's contents at the manifest's `base_seq`, or as left by the batch that this one follows.
     Previous,
     /// Nothing: zero bytes.
     Empty,
-    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces`, whatever becomes of it in the batch.
+    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces` (at its `base_seq`, or as left by the
+    /// batch that this one follows), whatever becomes of it in the batch. Where somebody else changed them since, that is a conflict.
     Of(FileId),
+    /// The contents that a file of the folder had at any moment of the past.
+    At {
+        /// The file.
+        file: FileId,
+        /// The moment.
+        seq: Seq,
+    },
 }
 
 /// That a file gets new contents, and from what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentChange {
     /// How many delta records of this file the batch holds. 0 with base `Empty` truncates the file
-    /// to nothing; 0 with base `Of` makes it a copy; 0 with base `Previous` is an error.
+    /// to nothing; 0 with base `Of` or `At` makes it a copy; 0 with base `Previous` is an error.
     pub deltas: u32,
     /// What the first of them applies to.
     pub base: ContentBase,
@@ -225,6 +244,12 @@ pub enum BatchError {
         record: u64,
         /// What the parser says.
         source: serde_json::Error,
+    },
+    /// The tag of a manifest and its contents disagree.
+    #[error("record {record} is a manifest whose kind and whose contents disagree on whether it follows another batch")]
+    FollowsTag {
+        /// Number of the record.
+        record: u64,
     },
     /// Bytes of a delta record were not part of its delta stream.
     #[error("record {record} holds {len} bytes after the end of its delta")]

@@ -25,7 +25,9 @@ pub mod batch;
 pub mod byte_string;
 pub mod digest;
 pub mod file_id;
+pub mod fingerprint;
 pub mod folder_name;
+pub mod join_code;
 pub mod messages;
 pub mod openapi;
 pub mod problem;
@@ -36,7 +38,9 @@ pub use attributes::{Attributes, NodeKind, Xattr};
 pub use byte_string::ByteString;
 pub use digest::Digest;
 pub use file_id::FileId;
+pub use fingerprint::Fingerprint;
 pub use folder_name::FolderName;
+pub use join_code::JoinCode;
 pub use problem::{Code, Problem};
 
 /// A folder's sequence number: 1 for its first applied batch, then without gaps.
@@ -51,8 +55,17 @@ pub const MEDIA_BATCH: &str = "application/vnd.byteback.batch";
 /// Media type of a delta stream (`byteback-delta`'s wire format).
 pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
 
+/// Media type of a stream of events.
+pub const MEDIA_EVENTS: &str = "text/event-stream";
+
 /// Media type of a signature stream (`byteback-delta`'s wire format).
 pub const MEDIA_SIGNATURE: &str = "application/vnd.byteback.signature";
+
+/// Media type of sums of groups of leaves (`byteback-delta`'s wire format).
+pub const MEDIA_GROUPS: &str = "application/vnd.byteback.groups";
+
+/// Media type of the answer to sums of groups (`byteback-delta`'s wire format).
+pub const MEDIA_GROUP_ANSWER: &str = "application/vnd.byteback.group-answer";
 
 /// Media type of a list of matches (`byteback-delta`'s wire format).
 pub const MEDIA_MATCHES: &str = "application/vnd.byteback.matches";

@@ -13,6 +13,10 @@ pub struct JoinRequest {
     pub join_token: String,
     /// What to call the device in lists, for example its host name.
     pub name: String,
+    /// The token that the device drew for itself (`bbd_` and 32 random bytes in base64url) and has kept, or has from an earlier invitation
+    /// to this server. With the same two tokens it may ask again when the answer is lost. Without one, the server draws it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_token: Option<String>,
 }
 
 /// Answer of `POST /v1/devices`.
@@ -20,8 +24,109 @@ pub struct JoinRequest {
 pub struct JoinResponse {
     /// The device's number, the client id of its versions.
     pub device_id: DeviceId,
-    /// The device's token (`bbd_...`), shown only this once.
+    /// The device's token (`bbd_...`).
     pub token: String,
+    /// What the device is called.
+    #[serde(default)]
+    pub name: String,
+    /// The folder that it was given; none: all, and it may manage devices.
+    #[serde(default)]
+    pub folder: Option<FolderName>,
+    /// Whether it may only read the folder.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A folder that a device was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantInfo {
+    /// Its name.
+    pub folder: String,
+    /// Whether the device may only read it.
+    pub read_only: bool,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its number, the client id of its versions.
+    pub id: DeviceId,
+    /// What it is called.
+    pub name: String,
+    /// When it joined.
+    pub created_ns: i64,
+    /// When it was last heard of, some minutes exact.
+    pub seen_ns: Option<i64>,
+    /// Since when its token is void.
+    pub revoked_ns: Option<i64>,
+    /// Whether it may use all folders and manage devices.
+    pub manages: bool,
+    /// The folders that it was given.
+    pub folders: Vec<GrantInfo>,
+}
+
+/// An invitation that waits to be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvitationInfo {
+    /// Its number.
+    pub id: u64,
+    /// To which folder; none: to all, and to manage devices.
+    pub folder: Option<String>,
+    /// Whether the device may only read the folder.
+    pub read_only: bool,
+    /// What the device is to be called; empty: as it calls itself.
+    pub name: String,
+    /// When it was made.
+    pub created_ns: i64,
+    /// Until when it is valid.
+    pub expires_ns: i64,
+}
+
+/// Answer of `GET /v1/devices`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceList {
+    /// All devices by number, revoked ones too.
+    pub devices: Vec<DeviceInfo>,
+    /// The invitations that wait to be used, by number.
+    pub invitations: Vec<InvitationInfo>,
+    /// Which device asks.
+    pub asking: DeviceId,
+}
+
+/// Body of `PUT /v1/devices/{device}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenameDevice {
+    /// What it is to be called.
+    pub name: String,
+}
+
+/// Body of `POST /v1/invitations`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteRequest {
+    /// To which folder, which is made if it is missing and may be changed; none: to all, and to manage devices.
+    #[serde(default)]
+    pub folder: Option<FolderName>,
+    /// Whether the device may only read the folder.
+    #[serde(default)]
+    pub read_only: bool,
+    /// What the device is to be called; empty: as it calls itself.
+    #[serde(default)]
+    pub name: String,
+    /// For how long the invitation may wait to be used.
+    pub valid_ns: u64,
+}
+
+/// Answer of `POST /v1/invitations`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteResponse {
+    /// Number of the invitation.
+    pub id: u64,
+    /// The one-time join token (`bbj_...`), shown only this once.
+    pub join_token: String,
+    /// Until when it is valid.
+    pub expires_ns: i64,
+    /// Whether the folder was made for it.
+    pub folder_is_new: bool,
 }
 
 /// A folder.
@@ -113,6 +218,21 @@ pub struct BatchApplied {
     pub stored_bytes: u64,
 }
 
+/// The data of an event of `GET .../events`, whose id is the sequence number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchEvent {
+    /// The sequence number of the batch.
+    pub seq: Seq,
+    /// The device that sent it.
+    pub device: DeviceId,
+    /// The device's number for it: together they are the version of all that it changed.
+    pub counter: u64,
+    /// When it was made, ns since the Unix epoch.
+    pub created_ns: i64,
+    /// The host that it comes from.
+    pub host: ByteString,
+}
+
 /// Answer of `GET .../batches/{counter}`, for the asking device's batch of that counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchStatus {
@@ -154,7 +274,14 @@ pub struct NodeInfo {
     /// Version of its contents; none for what has no contents or never had any bytes.
     #[serde(default)]
     pub content: Option<ContentVersion>,
+    /// How many names it has in the whole tree, if it is a file that has several; counted up to [`NAMES_COUNTED_MAX`]. Servers before
+    /// this field never told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<u32>,
 }
+
+/// So far a server counts the names of a file.
+pub const NAMES_COUNTED_MAX: u32 = 64;
 
 /// A name in a directory and what it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,12 +15,26 @@ pub const MEDIA_PROBLEM: &str = "application/problem+json";
 pub enum Code {
     /// 401: no token, or one the server does not know.
     Unauthorized,
-    /// 403: the one-time join token is unknown, used or expired.
+    /// 401: the token is of a device that was revoked.
+    DeviceRevoked,
+    /// 403: the device was not given what it asks for.
+    Forbidden,
+    /// 403: the one-time join token is none that this server gave.
     JoinTokenInvalid,
+    /// 403: the one-time join token was used by another device.
+    JoinTokenUsed,
+    /// 403: the one-time join token has expired.
+    JoinTokenExpired,
+    /// 403: the one-time join token was withdrawn.
+    JoinTokenWithdrawn,
     /// 404: no such route.
     RouteNotFound,
     /// 405: the route exists, but not with this method.
     MethodNotAllowed,
+    /// 404: no such device.
+    DeviceNotFound,
+    /// 404: no such invitation that waits to be used.
+    InvitationNotFound,
     /// 404: no folder of this name.
     FolderNotFound,
     /// 404: no such snapshot in this folder.
@@ -35,6 +49,8 @@ pub enum Code {
     InvalidBatch,
     /// 409: what the batch changes was changed by somebody else since its `base_seq`.
     Conflict,
+    /// 409: the batch follows another one, which is not the newest of its device in the folder.
+    OutOfOrder,
     /// 422: what the batch makes of a file is not what its proof says.
     ContentMismatch,
     /// 409: the parts named by the commit are not all staged; stage them again.
@@ -45,6 +61,8 @@ pub enum Code {
     BatchTooLarge,
     /// 416: the requested range lies outside the contents.
     RangeNotSatisfiable,
+    /// 426: the server speaks TLS, and the request came without.
+    TlsRequired,
     /// 408: the request's body arrived too slowly.
     RequestTimeout,
     /// 503: the server is stopping or has too many requests at work.
@@ -62,11 +80,18 @@ pub enum Code {
 
 impl Code {
     /// Every code that a server sends.
-    pub const ALL: [Code; 21] = [
+    pub const ALL: [Code; 30] = [
         Code::Unauthorized,
+        Code::DeviceRevoked,
+        Code::Forbidden,
         Code::JoinTokenInvalid,
+        Code::JoinTokenUsed,
+        Code::JoinTokenExpired,
+        Code::JoinTokenWithdrawn,
         Code::RouteNotFound,
         Code::MethodNotAllowed,
+        Code::DeviceNotFound,
+        Code::InvitationNotFound,
         Code::FolderNotFound,
         Code::SnapshotNotFound,
         Code::NodeNotFound,
@@ -74,11 +99,13 @@ impl Code {
         Code::InvalidBody,
         Code::InvalidBatch,
         Code::Conflict,
+        Code::OutOfOrder,
         Code::ContentMismatch,
         Code::PartsMissing,
         Code::BodyTooLarge,
         Code::BatchTooLarge,
         Code::RangeNotSatisfiable,
+        Code::TlsRequired,
         Code::RequestTimeout,
         Code::Unavailable,
         Code::StorageFull,
@@ -93,13 +120,43 @@ impl Code {
                 401,
                 "unauthorized",
                 "The request carries no valid token",
-                "Send 'Authorization: Bearer TOKEN'; get a token with a join token (byteback init).",
+                "Send 'Authorization: Bearer TOKEN'; get a token with a code (byteback invite, byteback join).",
+            ),
+            Code::DeviceRevoked => (
+                401,
+                "device_revoked",
+                "The device was revoked",
+                "If that was a mistake, let it join again with a new code (byteback invite).",
+            ),
+            Code::Forbidden => (
+                403,
+                "forbidden",
+                "The device was not given this",
+                "Ask for a code to it (byteback invite FOLDER) and join with that.",
             ),
             Code::JoinTokenInvalid => (
                 403,
                 "join_token_invalid",
-                "The join token is unknown, used or expired",
-                "Ask the operator for a new one (byteback invite).",
+                "This server did not give the code",
+                "Ask for a new one (byteback invite), and whether it is of this server.",
+            ),
+            Code::JoinTokenUsed => (
+                403,
+                "join_token_used",
+                "The code was used already",
+                "Each works once: ask for a new one (byteback invite). If you did not use it, see who did (byteback devices).",
+            ),
+            Code::JoinTokenExpired => (
+                403,
+                "join_token_expired",
+                "The code has expired",
+                "Ask for a new one (byteback invite).",
+            ),
+            Code::JoinTokenWithdrawn => (
+                403,
+                "join_token_withdrawn",
+                "The code was withdrawn",
+                "Ask for a new one (byteback invite).",
             ),
             Code::RouteNotFound => (
                 404,
@@ -112,6 +169,18 @@ impl Code {
                 "method_not_allowed",
                 "This address does not take this method",
                 "Compare the method with /openapi.json.",
+            ),
+            Code::DeviceNotFound => (
+                404,
+                "device_not_found",
+                "No such device",
+                "List them with GET /v1/devices.",
+            ),
+            Code::InvitationNotFound => (
+                404,
+                "invitation_not_found",
+                "No such invitation that waits to be used",
+                "List them with GET /v1/devices. If it was used, revoke the device.",
             ),
             Code::FolderNotFound => (
                 404,
@@ -155,6 +224,12 @@ impl Code {
                 "Somebody else changed the same files first",
                 "Nothing was applied. Fetch the changes since base_seq, then send a new batch on top.",
             ),
+            Code::OutOfOrder => (
+                409,
+                "out_of_order",
+                "The batch follows one that is not the newest of its device",
+                "Nothing was applied. Ask what became of the batch that it follows, and send from there on, in order.",
+            ),
             Code::ContentMismatch => (
                 422,
                 "content_mismatch",
@@ -184,6 +259,12 @@ impl Code {
                 "range_not_satisfiable",
                 "The range lies outside the contents",
                 "Ask for a range inside the size in Content-Range.",
+            ),
+            Code::TlsRequired => (
+                426,
+                "tls_required",
+                "This server speaks TLS",
+                "Write https:// in place of http://.",
             ),
             Code::RequestTimeout => (
                 408,

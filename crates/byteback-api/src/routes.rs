@@ -34,8 +34,14 @@ impl Method {
 pub enum Access {
     /// Anyone who reaches the server.
     Open,
-    /// Whoever holds a device token.
-    Device,
+    /// Any device that joined.
+    Member,
+    /// A device that was given the folder in the path.
+    Reads,
+    /// A device that may change the folder in the path.
+    Writes,
+    /// A device that manages others.
+    Manages,
 }
 
 macro_rules! routes {
@@ -75,47 +81,61 @@ routes! {
     /// Is the server alive?
     Health = Get "/healthz" Open;
     /// Prometheus metrics.
-    Metrics = Get "/metrics" Device;
+    Metrics = Get "/metrics" Member;
     /// The OpenAPI document.
     OpenApi = Get "/openapi.json" Open;
     /// Exchange a join token for a device token.
     Join = Post "/v1/devices" Open;
+    /// List devices, and invitations that wait to be used.
+    Devices = Get "/v1/devices" Manages;
+    /// Rename a device.
+    DeviceRename = Put "/v1/devices/{device}" Manages;
+    /// Make a device's token void.
+    DeviceRevoke = Delete "/v1/devices/{device}" Manages;
+    /// Make a join token.
+    Invite = Post "/v1/invitations" Manages;
+    /// Withdraw an invitation that nobody has used.
+    InvitationWithdraw = Delete "/v1/invitations/{invitation}" Manages;
     /// List folders.
-    Folders = Get "/v1/folders" Device;
+    Folders = Get "/v1/folders" Member;
     /// Create a folder (idempotent).
-    FolderCreate = Put "/v1/folders/{folder}" Device;
+    FolderCreate = Put "/v1/folders/{folder}" Writes;
     /// Describe a folder.
-    Folder = Get "/v1/folders/{folder}" Device;
+    Folder = Get "/v1/folders/{folder}" Reads;
     /// Stage a part of a batch.
-    PartPut = Put "/v1/folders/{folder}/batches/{counter}/parts/{part}" Device;
+    PartPut = Put "/v1/folders/{folder}/batches/{counter}/parts/{part}" Writes;
     /// Commit a batch; the body is its last piece.
-    BatchCommit = Post "/v1/folders/{folder}/batches/{counter}" Device;
+    BatchCommit = Post "/v1/folders/{folder}/batches/{counter}" Writes;
     /// Ask what became of one's batch.
-    BatchStatus = Get "/v1/folders/{folder}/batches/{counter}" Device;
+    BatchStatus = Get "/v1/folders/{folder}/batches/{counter}" Reads;
     /// List snapshots.
-    Snapshots = Get "/v1/folders/{folder}/snapshots" Device;
+    Snapshots = Get "/v1/folders/{folder}/snapshots" Reads;
     /// Name a sequence number.
-    SnapshotCreate = Post "/v1/folders/{folder}/snapshots" Device;
+    SnapshotCreate = Post "/v1/folders/{folder}/snapshots" Writes;
     /// Forget a name.
-    SnapshotDelete = Delete "/v1/folders/{folder}/snapshots/{snapshot}" Device;
+    SnapshotDelete = Delete "/v1/folders/{folder}/snapshots/{snapshot}" Writes;
     /// Read a directory at a moment.
-    Tree = Get "/v1/folders/{folder}/tree" Device;
+    Tree = Get "/v1/folders/{folder}/tree" Reads;
     /// Describe a node at a moment.
-    Node = Get "/v1/folders/{folder}/nodes/{node}" Device;
+    Node = Get "/v1/folders/{folder}/nodes/{node}" Reads;
     /// Read contents, or a delta over nothing.
-    Content = Get "/v1/folders/{folder}/nodes/{node}/content" Device;
+    Content = Get "/v1/folders/{folder}/nodes/{node}/content" Reads;
     /// Weak and strong checksums of a content's blocks.
-    Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Device;
+    Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Reads;
+    /// Compare sums of groups of leaves, and get a signature of what differs.
+    Groups = Post "/v1/folders/{folder}/nodes/{node}/groups" Reads;
     /// Look for the blocks of a new content.
-    Matches = Post "/v1/folders/{folder}/nodes/{node}/matches" Device;
+    Matches = Post "/v1/folders/{folder}/nodes/{node}/matches" Reads;
     /// Look for the chunks of a new content.
-    Chunks = Post "/v1/folders/{folder}/nodes/{node}/chunks" Device;
+    Chunks = Post "/v1/folders/{folder}/nodes/{node}/chunks" Reads;
     /// List data and holes.
-    Extents = Get "/v1/folders/{folder}/nodes/{node}/extents" Device;
+    Extents = Get "/v1/folders/{folder}/nodes/{node}/extents" Reads;
     /// List ranges written between two moments.
-    Changes = Get "/v1/folders/{folder}/nodes/{node}/changes" Device;
+    Changes = Get "/v1/folders/{folder}/nodes/{node}/changes" Reads;
     /// List differences of the tree between two moments.
-    Diff = Get "/v1/folders/{folder}/diff" Device;
+    Diff = Get "/v1/folders/{folder}/diff" Reads;
+    /// Hear of batches as they are applied.
+    Events = Get "/v1/folders/{folder}/events" Reads;
     /// Re-read and check everything a moment needs.
-    Verify = Post "/v1/folders/{folder}/verify" Device;
+    Verify = Post "/v1/folders/{folder}/verify" Reads;
 }

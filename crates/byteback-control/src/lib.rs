@@ -8,6 +8,7 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `service` | the trait and its types |
+//! | `live` | the trait of continuous sync: groups of changes in their order; not across the socket |
 //! | `leaves` | the types of the checksums of a file's leaves |
 //! | `messages` | requests and answers as JSON |
 //! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
@@ -20,6 +21,7 @@ mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod leaves;
+mod live;
 mod messages;
 mod server;
 mod service;
@@ -27,6 +29,9 @@ mod service;
 pub use client::Client;
 pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+};
+pub use live::{
+    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER, Work,
 };
 pub use server::{Server, socket_address};
 pub use service::{

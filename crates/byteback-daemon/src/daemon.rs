@@ -11,13 +11,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use byteback_control::{Server, TreeService};
+use byteback_control::{LiveTree, Server, TreeService};
 use byteback_mount::cuts::CutSetup;
+use byteback_mount::tracked::observer::Observer;
 use byteback_mount::tracked::{Account, Tracked};
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 
 use crate::error::DaemonError;
+use crate::live::{Live, LiveOptions, LiveService};
 use crate::memory;
 use crate::service::{PAGE_LIMITS, Service};
 use crate::tree::TrackedTree;
@@ -34,6 +36,8 @@ pub struct DaemonOptions {
     pub rhythm: Rhythm,
     /// How much of the changes of a cut is told, and in memory, at a time. Tests want little.
     pub page_limits: PageLimits,
+    /// How continuous sync is served, if it is. Only with a mount in mode `exact`.
+    pub live: Option<LiveOptions>,
 }
 
 /// What is done in the background, and when. Nothing depends on it but the cost; tests let it happen all the time.
@@ -66,6 +70,7 @@ impl DaemonOptions {
             mount,
             rhythm: Rhythm::default(),
             page_limits: PAGE_LIMITS,
+            live: None,
         }
     }
 }
@@ -75,6 +80,8 @@ pub struct Daemon {
     tree: Arc<TrackedTree>,
     mount: Arc<Mount>,
     server: Option<Server>,
+    service: Arc<Service>,
+    live: Option<Arc<Live>>,
     stop_checkpoints: Option<mpsc::Sender<()>>,
     checkpoints: Option<JoinHandle<()>>,
 }
@@ -91,11 +98,16 @@ impl Daemon {
             // What is changed from now on will not be in there: what is would become wrong.
             std::fs::remove_dir_all(&undo_dir).map_err(|source| DaemonError::State { path: undo_dir, source })?;
         }
+        let live = match options.live {
+            Some(live) if options.mount.mode == CacheMode::Exact => Some(Arc::new(Live::open(&tree, live)?)),
+            _ => None,
+        };
         log.begin_tracking()?;
         let account = Account {
             log,
             pictures: Arc::clone(tree.pictures()),
             undo: tree.undo().cloned(),
+            observer: live.clone().map(|live| live as Arc<dyn Observer>),
         };
         let tracked = Arc::new(Tracked::with_account(account));
         let cuts = CutSetup {
@@ -109,6 +121,15 @@ impl Daemon {
         let compare_again = || {
             tree.compare_again().map_err(io::Error::other)?;
             tree.begin_undo().map_err(io::Error::other)?;
+            if let Some(live) = &live {
+                live.begin()?;
+                let watching = Arc::downgrade(live);
+                tree.log().set_on_untracked(move |_| {
+                    if let Some(live) = watching.upgrade() {
+                        live.abandon("a file was changed without passing the mount");
+                    }
+                });
+            }
             has_begun = true;
             Ok(())
         };
@@ -132,16 +153,18 @@ impl Daemon {
             CacheMode::Fast => "fast",
         };
         let service = Service::mounted(Arc::clone(&tree), Arc::clone(&mount), mode).with_pages(options.page_limits);
-        let service: Arc<dyn TreeService> = Arc::new(service);
+        let service = Arc::new(service);
+        let served: Arc<dyn TreeService> = Arc::clone(&service) as Arc<dyn TreeService>;
         let path = tree.folder().socket();
-        let server = Server::start(&path, service).map_err(|source| DaemonError::Socket { path, source })?;
+        let server = Server::start(&path, served).map_err(|source| DaemonError::Socket { path, source })?;
         let (stop_checkpoints, stopped) = mpsc::channel();
         let checkpoints = std::thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn({
                 let tree = Arc::clone(&tree);
                 let rhythm = options.rhythm;
-                move || keep_checkpoints(&tree, rhythm, &stopped)
+                let live = live.clone();
+                move || keep_checkpoints(&tree, live.as_deref(), rhythm, &stopped)
             })
             .map_err(|source| DaemonError::Folder {
                 path: tree.folder().directory().to_owned(),
@@ -151,6 +174,8 @@ impl Daemon {
             tree,
             mount,
             server: Some(server),
+            service,
+            live,
             stop_checkpoints: Some(stop_checkpoints),
             checkpoints: Some(checkpoints),
         })
@@ -160,6 +185,19 @@ impl Daemon {
     #[must_use]
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
+    }
+
+    /// What the tree answers, for who is in this process.
+    #[must_use]
+    pub fn service(&self) -> Arc<dyn TreeService> {
+        Arc::clone(&self.service) as Arc<dyn TreeService>
+    }
+
+    /// What is to be sent of the tree, if continuous sync is served.
+    #[must_use]
+    pub fn live(&self) -> Option<Arc<dyn LiveTree>> {
+        let live = Arc::clone(self.live.as_ref()?);
+        Some(Arc::new(LiveService::new(live, Arc::clone(&self.service))))
     }
 
     /// The tree.
@@ -186,6 +224,10 @@ impl Daemon {
         let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
         self.tree.log().checkpoint(&settler, Close::All)?;
         self.tree.end_undo()?;
+        if let Some(live) = &self.live {
+            // What cannot be kept is sent at the next start with everything else since the mark.
+            let _ = live.end();
+        }
         self.tree.log().end_tracking()?;
         drop(self.server.take());
         Ok(ended?)
@@ -201,7 +243,7 @@ impl Drop for Daemon {
     }
 }
 
-fn keep_checkpoints(tree: &TrackedTree, rhythm: Rhythm, stopped: &mpsc::Receiver<()>) {
+fn keep_checkpoints(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm, stopped: &mpsc::Receiver<()>) {
     let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
     while stopped.recv_timeout(rhythm.checkpoint_every) == Err(RecvTimeoutError::Timeout) {
         // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
@@ -209,6 +251,9 @@ fn keep_checkpoints(tree: &TrackedTree, rhythm: Rhythm, stopped: &mpsc::Receiver
         let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
         if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {
             memory::give_back();
+        }
+        if let Some(live) = live {
+            live.mark();
         }
         // Nothing depends on these either; both go on where they stopped.
         if let Some(undo) = tree.undo() {

@@ -5,6 +5,7 @@
 //! | [`state_folder`] | where a tree's log lives, and who may use it |
 //! | [`tree`] | a tree with its log, opened and compared with the record |
 //! | [`service`] | the tree as [`byteback_control::TreeService`]: cuts, changes, content |
+//! | [`live`] | continuous sync at the origin: what is to be sent, in its order, with the bytes of then |
 //! | [`daemon`] | the mounted tree: checkpoints, socket, start and end in good order |
 //!
 //! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
@@ -14,6 +15,7 @@
 
 pub mod daemon;
 mod error;
+pub mod live;
 mod memory;
 pub mod service;
 pub mod state_folder;
@@ -21,6 +23,7 @@ pub mod tree;
 
 pub use daemon::{Daemon, DaemonOptions, Rhythm};
 pub use error::DaemonError;
+pub use live::LiveOptions;
 pub use service::Service;
 pub use state_folder::StateFolder;
 pub use tree::TrackedTree;

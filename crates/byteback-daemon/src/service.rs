@@ -10,7 +10,7 @@ mod open_cut;
 mod past;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +19,8 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
-    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NamedCut, NodeNames, Outcome, PastFile, Piece, Result,
-    ServiceError, TreeService, TreeStatus,
+    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome, PastFile,
+    Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_host::tree::{FileKind, wait_for_writers};
 use byteback_mount::picture::{Picture, PictureError};
@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 
 use crate::memory;
 use crate::tree::TrackedTree;
+pub(crate) use attributes::to_api as attributes_to_api;
 use open_cut::OpenCut;
 pub use open_cut::PAGE_LIMITS;
 
@@ -170,7 +171,41 @@ impl Service {
         self.open(open, wanted.since)
     }
 
-    fn take_cut(&self, request: &CutRequest) -> Result<(Cut, Option<Arc<Picture>>)> {
+    /// As [`TreeService::cut`], with `also` in the moment of the cut: see [`byteback_oplog::Log::cut`] about what it must not do.
+    pub(crate) fn cut_also(&self, request: &CutRequest, also: impl FnOnce()) -> Result<CutInfo> {
+        self.check_room()?;
+        let wanted = self.wanted(request)?;
+        let cpu_ns = open_cut::process_cpu_ns();
+        let (cut, picture) = self.take_cut(request, also)?;
+        let opened = self.open_with_picture(request, &wanted, cut, picture.clone(), cpu_ns);
+        if let (Err(_), Some(picture)) = (&opened, &picture) {
+            self.tree.pictures().close(picture);
+        }
+        opened
+    }
+
+    /// What names stand for at a cut.
+    pub(crate) fn resolve_names(
+        &self,
+        cut: CutId,
+        names: impl Iterator<Item = (NodeId, ByteString)>,
+    ) -> Result<Vec<NameChange>> {
+        let open = self.cut_of(cut)?;
+        names
+            .map(|(parent, name)| {
+                let child = open.cut.child(parent, OsStr::from_bytes(name.as_bytes()));
+                let child = child.map_err(log_failed)?;
+                Ok(NameChange { parent, name, child })
+            })
+            .collect()
+    }
+
+    /// Ends a cut of which nothing was read.
+    pub(crate) fn give_up(&self, cut: CutId) {
+        let _ = TreeService::finish(self, cut, &Outcome::Abandoned);
+    }
+
+    fn take_cut(&self, request: &CutRequest, also: impl FnOnce()) -> Result<(Cut, Option<Arc<Picture>>)> {
         let log = self.tree.log();
         if request.look_only {
             return Ok((log.look().map_err(log_failed)?, None));
@@ -187,7 +222,10 @@ impl Service {
                 .flush_stores()
                 .map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
         }
-        let at_the_cut = || pictures.open(Arc::clone(&picture));
+        let at_the_cut = || {
+            pictures.open(Arc::clone(&picture));
+            also();
+        };
         let cut = if request.anonymous {
             log.cut_held(at_the_cut)
         } else {
@@ -402,15 +440,7 @@ impl TreeService for Service {
     }
 
     fn cut(&self, request: &CutRequest) -> Result<CutInfo> {
-        self.check_room()?;
-        let wanted = self.wanted(request)?;
-        let cpu_ns = open_cut::process_cpu_ns();
-        let (cut, picture) = self.take_cut(request)?;
-        let opened = self.open_with_picture(request, &wanted, cut, picture.clone(), cpu_ns);
-        if let (Err(_), Some(picture)) = (&opened, &picture) {
-            self.tree.pictures().close(picture);
-        }
-        opened
+        self.cut_also(request, || {})
     }
 
     fn look_at(&self, name: &ByteString, request: &CutRequest) -> Result<CutInfo> {

@@ -8,6 +8,7 @@
 //! | `lock` | held by the process that owns the tree |
 //! | `path` | the tracked directory |
 //! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
+//! | `live` | continuous sync: the journal of groups, the queue after a clean stop, saved bytes, deltas; see `live` |
 //! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
 //! | `control.sock` | where the daemon listens |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |

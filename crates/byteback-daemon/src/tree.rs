@@ -224,6 +224,11 @@ impl TrackedTree {
         kept.get_or_insert_with(|| open().map(Arc::new)).clone()
     }
 
+    /// The folder that its state is in.
+    pub(crate) fn dir(&self) -> &Arc<dyn DurableDir> {
+        &self.dir
+    }
+
     /// Where its state is.
     #[must_use]
     pub fn folder(&self) -> &StateFolder {

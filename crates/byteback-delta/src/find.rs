@@ -13,6 +13,7 @@
 //! | `index` | the table of a signature's blocks that both look up |
 //! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
 //! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
+//! | `gathered` | the same, of what group sums do not prove equal |
 //! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
 //! | `extents` | the way of extents from a finder to its sink |
 //!
@@ -38,6 +39,7 @@ mod chunked;
 pub(crate) mod edits;
 mod extents;
 mod fixed;
+mod gathered;
 mod index;
 mod local;
 mod reverse;
@@ -57,6 +59,7 @@ pub use aligned::{
 };
 pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
 pub use fixed::FixedFinder;
+pub use gathered::find_gathered;
 pub use index::BlockIndex;
 pub use local::{LocalError, find_local};
 pub use reverse::{MatchedContent, MatchedError, ReverseFinder};

@@ -16,8 +16,31 @@ mod tests;
 /// The most literal bytes in a frame, before compression.
 pub const FRAME_RAW_LEN_MAX: u32 = 256 * 1024;
 
-/// zstd's own default: on database pages and text most of what higher levels reach, at several times their speed.
-const ZSTD_LEVEL: i32 = 3;
+/// How much work is put into the compression of frames. Readers need not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Effort {
+    /// For links and disks that take bytes faster than they are compressed.
+    Fast,
+    /// zstd's own default: on database pages and text most of what higher levels reach, at several times their speed.
+    #[default]
+    Standard,
+    /// For links so slow that a few bytes less are worth several times the work.
+    Thorough,
+}
+
+impl Effort {
+    /// All, by work.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Standard, Self::Thorough];
+
+    /// zstd's level.
+    const fn zstd_level(self) -> i32 {
+        match self {
+            Self::Fast => 1,
+            Self::Standard => 3,
+            Self::Thorough => 9,
+        }
+    }
+}
 
 /// zstd's fastest ordinary level; the samples only tell whether there is anything to find.
 const ZSTD_SAMPLE_LEVEL: i32 = 1;
@@ -185,8 +208,16 @@ impl FrameEncoder {
     /// # Errors
     /// If zstd cannot allocate its state.
     pub fn new() -> io::Result<Self> {
+        Self::with_effort(Effort::default())
+    }
+
+    /// An encoder that works so hard.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate its state.
+    pub fn with_effort(effort: Effort) -> io::Result<Self> {
         Ok(Self {
-            zstd: Compressor::new(ZSTD_LEVEL)?,
+            zstd: Compressor::new(effort.zstd_level())?,
             sampler: Compressor::new(ZSTD_SAMPLE_LEVEL)?,
         })
     }

@@ -9,7 +9,8 @@
 //!   as long, and checksums as short, as suits the wire.
 //! - [`TreeSums`]: the same, collected for [`crate::find::find_sky`].
 //! - [`LeafDigest`]: a digest of the whole content, from its leaves. It proves at one end what was composed at the other, as
-//!   [`crate::ContentDigest`] does, and costs each end the bytes whose leaves it does not know.
+//!   [`crate::ContentDigest`] does, and costs each end the bytes whose leaves it does not know. The sums of groups of leaves that it is made of
+//!   are compared before anything else is ([`crate::groups`]).
 //!
 //! A leaf has no key and is never cut, so that it can be kept and is worth as much as the bytes: who finds two contents with one
 //! leaf has broken SHA-256, BLAKE2b or BLAKE3. Whether a leaf *is* of the bytes that are meant nobody can see by looking at it: whoever
@@ -21,7 +22,7 @@ mod digest;
 use md4::Digest;
 
 pub use blocks::{LeafBlock, LeafBlocks, TreeSums};
-pub use digest::{GROUP_LEAVES, GroupSum, LeafDigest, group_sum};
+pub use digest::{GROUP_LEAVES, GROUP_LEN_BYTES, GroupSum, LeafDigest, group_sum};
 
 /// Length of a block that has a leaf, in bytes.
 pub const LEAF_LEN_BYTES: u32 = 4096;

@@ -20,6 +20,7 @@
 //! - [`matches`]: what a search on the server answers.
 //! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that works both ends.
 //! - [`leaves`]: checksums of 4 KiB as storage keeps them, and what follows from them.
+//! - [`groups`]: sums of 256 of them, which are compared first.
 //! - [`ContentDigest`], [`leaves::LeafDigest`]: prove at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
@@ -32,6 +33,7 @@ pub mod cuckoo;
 mod digest;
 pub mod find;
 mod frame;
+pub mod groups;
 pub mod leaves;
 mod librsync;
 mod map;
@@ -51,7 +53,7 @@ mod write;
 
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
 pub use digest::{ContentDigest, DIGEST_LEN};
-pub use frame::{Codec, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
+pub use frame::{Codec, Effort, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
 pub use librsync::{
     COMMAND_LEN_MAX, IntoLibrsync, LIBRSYNC_MAGIC, LIBRSYNC_STRONG_LEN_MIN, LibrsyncError, LibrsyncSignatureWriter,
     LibrsyncStats, LibrsyncWriter, apply_librsync, librsync_params, read_librsync_delta, read_librsync_signature,

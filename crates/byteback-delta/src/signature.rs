@@ -19,7 +19,7 @@ mod write;
 
 use std::io::{self, Read};
 
-use crate::leaves::LEAF_LEN_BYTES;
+use crate::leaves::{GROUP_LEN_BYTES, LEAF_LEN_BYTES, LeafKind};
 use crate::room::make_room;
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
@@ -44,6 +44,9 @@ pub const STRONG_LEN_MIN: u8 = 6;
 /// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps some
 /// 50 bytes per block at most; see [`crate::find`].
 pub const BLOCKS_MAX: u64 = 1 << 20;
+
+/// Beside what is left of a new content, one block for so many of its bytes at most: the signature then costs at most a quarter of it.
+const NEW_BYTES_PER_BLOCK: u64 = 64;
 
 /// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in 2^24 is found to have a block that
 /// is none. The digest of the whole then does not agree, and the content is sent without copies.
@@ -142,6 +145,24 @@ impl SignatureParams {
             strong: StrongKind::Blake3,
             strong_len_bytes,
             seed,
+        }
+    }
+
+    /// The parameters for what group sums leave of a base and of a new content, of so many bytes ([`crate::groups`]): blocks of a leaf, so that a
+    /// change in place costs no more than that; longer ones where much is left, a fourth of what rsync would choose, or where little is left of the
+    /// new content beside it, as after a truncation. They divide a group.
+    #[must_use]
+    pub fn for_groups(kind: LeafKind, base_len_bytes: u64, new_len_bytes: u64, seed: u64) -> Self {
+        let leaf_len = u64::from(LEAF_LEN_BYTES);
+        let wanted = (base_len_bytes.isqrt() / 4).min(BLOCK_LEN_RSYNC_MAX);
+        let blocks_max = (new_len_bytes / NEW_BYTES_PER_BLOCK).clamp(1, BLOCKS_MAX);
+        let wanted = wanted.max(base_len_bytes.div_ceil(blocks_max)).max(leaf_len);
+        let block_len = wanted.min(GROUP_LEN_BYTES).next_power_of_two();
+        Self {
+            weak: WeakKind::Crc32c,
+            strong: StrongKind::Tree(kind),
+            // At most a MiB. What is looked for is as long as the longer one.
+            ..Self::with_block_len(base_len_bytes.max(new_len_bytes), block_len as u32, seed)
         }
     }
 
@@ -319,6 +340,8 @@ impl Signature {
         usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX)
     }
 }
+
+const _: () = assert!(GROUP_LEN_BYTES.is_power_of_two());
 
 fn check_lengths(params: &SignatureParams, content_len_bytes: u64) -> Result<(), SignatureError> {
     let wrong = if params.block_len_bytes == 0 || params.block_len_bytes > BLOCK_LEN_MAX {

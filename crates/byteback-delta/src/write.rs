@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 
 use byteback_extents::{ByteRange, ExtentValue};
 
-use crate::frame::{Codec, FRAME_RAW_LEN_MAX, FrameEncoder};
+use crate::frame::{Codec, Effort, FRAME_RAW_LEN_MAX, FrameEncoder};
 use crate::map::DeltaMap;
 use crate::sequence::{ExtentSink, Sequence, WriteError};
 use crate::source::Source;
@@ -28,6 +28,18 @@ pub struct WriterOptions {
     pub copies: bool,
     /// Whether frames are compressed where that pays. Off for bytes known not to compress, such as encrypted ones.
     pub compress: bool,
+}
+
+impl WriterOptions {
+    /// Sets up what compresses frames, if anything is to.
+    fn encoder(self, effort: Effort) -> Result<Option<FrameEncoder>, WriteError> {
+        match self.compress {
+            true => FrameEncoder::with_effort(effort)
+                .map(Some)
+                .map_err(WriteError::Compressor),
+            false => Ok(None),
+        }
+    }
 }
 
 impl Default for WriterOptions {
@@ -63,18 +75,23 @@ impl<W: Write> DeltaWriter<W> {
     ///
     /// # Errors
     /// If a length is no file's, the compressor cannot be set up, or `out` refuses the header.
-    pub fn new(
+    pub fn new(out: W, base_len_bytes: u64, new_len_bytes: u64, options: WriterOptions) -> Result<Self, WriteError> {
+        Self::with_effort(out, base_len_bytes, new_len_bytes, options, Effort::default())
+    }
+
+    /// As [`Self::new`], with so much work for compression.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_effort(
         mut out: W,
         base_len_bytes: u64,
         new_len_bytes: u64,
         options: WriterOptions,
+        effort: Effort,
     ) -> Result<Self, WriteError> {
         let sequence = Sequence::new(base_len_bytes, new_len_bytes)?;
-        let encoder = if options.compress {
-            Some(FrameEncoder::new().map_err(WriteError::Compressor)?)
-        } else {
-            None
-        };
+        let encoder = options.encoder(effort)?;
         let header = DeltaHeader {
             base_len_bytes,
             new_len_bytes,

@@ -14,6 +14,7 @@
 //!
 //! What this does not do: caching, permissions on behalf of another user, anything recursive.
 
+mod descent;
 mod entries;
 mod metadata;
 mod ranges;
@@ -30,6 +31,7 @@ use std::path::{Component, Path};
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
+pub use descent::Descent;
 pub use entries::{Entry, ReadDir, read_dir};
 pub use metadata::{SetTime, set_mode, set_owner, set_times};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};

@@ -176,6 +176,14 @@ impl HandleTable {
             .cloned()
     }
 
+    /// Whether some program can write `node`.
+    pub(crate) fn has_writer(&self, node: NodeId) -> bool {
+        let slots = self.read();
+        let indexes = slots.by_node.get(&node).into_iter().flatten();
+        let mut open = indexes.filter_map(|index| slots.files.get(*index)?.as_ref());
+        open.any(|file| file.for_writing)
+    }
+
     /// One open file of each node that some program can write.
     pub(crate) fn open_for_writing(&self) -> Vec<Arc<OpenFile>> {
         let slots = self.read();

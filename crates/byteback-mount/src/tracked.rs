@@ -12,11 +12,14 @@
 //! 3. perform the change on the backing directory;
 //! 4. log it; ranges of content already before step 3, so that a failure that changed part of them is covered, too.
 //!
+//! An [`observer`] is told of each change in between: of content before step 2, of everything else after step 3.
+//!
 //! Bytes that a write leaves between the old end of a file and its own offset are zeros and not logged: whoever reads the
 //! log takes what lies beyond the old end and in no range as zeros.
 
 mod account;
 mod kept;
+pub mod observer;
 mod ranges;
 mod trim;
 
@@ -38,6 +41,7 @@ pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
 use account::{Change, NameChange};
+use observer::Watched;
 use ranges::Ranges;
 pub(crate) use trim::Trimming;
 
@@ -175,29 +179,42 @@ impl Tracked {
         self.account.as_ref()
     }
 
-    /// Begins a change of content. `range`: the bytes that are about to change at most, where that is known without a look at the file.
+    /// Begins a change of content. `to`: what is known of it without a look at the file.
     /// `ranges_of` answers which ones are, none if only attributes are; where that depends on the file, it must look while there is
     /// no cut: what is changed between the look and this change is then of the same epoch, and logged by whoever changed it. It is
     /// told whether it is worth a look for less than `range`.
-    fn begin_content(
-        &self,
+    fn begin_content<'a>(
+        &'a self,
         identity: &Identity,
-        fd: BorrowedFd<'_>,
+        fd: BorrowedFd<'a>,
         how: ContentHow,
-        range: Option<ByteRange>,
+        to: Extent,
         ranges_of: impl FnOnce(bool) -> TrackedResult<Ranges>,
-    ) -> TrackedResult<Change<'_>> {
+    ) -> TrackedResult<Change<'a>> {
         let Some(account) = &self.account else {
-            return Ok(Change { kept: None });
+            return Ok(Change::default());
         };
-        let Some((operation, node)) = account.log.begin_content(identity, range, || looks_like(fd))? else {
-            for range in &*ranges_of(false)? {
+        let Some((operation, node)) = account.log.begin_content(identity, to.range, || looks_like(fd))? else {
+            let ranges = ranges_of(false)?;
+            if let Some(observer) = &account.observer {
+                observer.before_content_of_unknown(identity, fd, &ranges);
+            }
+            for range in &*ranges {
                 account.pictures.before_content_of_unknown(identity, fd, *range);
             }
-            return Ok(Change { kept: None });
+            return Ok(Change::default());
         };
         // Whatever becomes of it, any of these bytes may be new, or at least the times.
-        let ranges = ranges_of(!operation.is_logged())?;
+        let is_news = !operation.is_logged();
+        let (watched, ranges) = match account.observer.as_deref() {
+            None => (None, ranges_of(is_news)?),
+            Some(observer) => {
+                let is_worth_a_look = || is_news || to.range.is_some_and(|range| observer.wants_trimmed(node, range));
+                let ranges_of = || ranges_of(is_worth_a_look());
+                let (watched, ranges) = Watched::content(observer, node, fd, to.len_after_bytes, ranges_of)?;
+                (Some(watched), ranges)
+            }
+        };
         if let Some(undo) = &account.undo
             && !ranges.is_empty()
         {
@@ -214,30 +231,31 @@ impl Tracked {
             }
         }
         Ok(Change {
+            _watched: watched,
             kept: Some((operation, node)),
         })
     }
 
-    fn begin_attributes(&self, object: Object, fd: BorrowedFd<'_>) -> TrackedResult<Change<'_>> {
+    fn begin_attributes<'a>(&'a self, object: Object, fd: BorrowedFd<'a>) -> TrackedResult<Change<'a>> {
         let Some(account) = &self.account else {
-            return Ok(Change { kept: None });
+            return Ok(Change::default());
         };
         let Some(node) = account.log.node_of(&object.identity)? else {
-            return Ok(Change { kept: None });
+            return Ok(Change::default());
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
+        let observer = account.observer.as_deref();
+        let watched = observer.map(|observer| Watched::attributes(observer, node, fd));
         account.pictures.before_attributes(node, fd);
         Ok(Change {
+            _watched: watched,
             kept: Some((operation, node)),
         })
     }
 
     fn begin_names(&self) -> Option<NameChange<'_>> {
-        self.account.as_ref().map(|account| NameChange {
-            operation: account.log.begin(),
-            account,
-        })
+        self.account.as_ref().map(NameChange::begin)
     }
 
     /// Makes something new at `place` by `make`.
@@ -273,7 +291,7 @@ impl Tracked {
             &file.identity(),
             file.as_fd(),
             ContentHow::Written,
-            Some(range),
+            Extent::of(Some(range)),
             ranges_of,
         )?;
         let mut written: usize = 0;
@@ -300,7 +318,11 @@ impl Tracked {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
         };
-        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, None, ranges_of)?;
+        let to = Extent {
+            range: None,
+            len_after_bytes: Some(len_bytes),
+        };
+        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
         uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
     }
 
@@ -321,7 +343,8 @@ impl Tracked {
             };
             Ok(range.into())
         };
-        let _change = self.begin_content(&file.identity(), file.as_fd(), ContentHow::Allocated, None, ranges_of)?;
+        let (identity, to) = (file.identity(), Extent::of(None));
+        let _change = self.begin_content(&identity, file.as_fd(), ContentHow::Allocated, to, ranges_of)?;
         host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
     }
 
@@ -343,12 +366,31 @@ impl Tracked {
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
         let ranges_of = |_| Ok(range.into());
-        let _change = self.begin_content(&to.identity(), to.as_fd(), ContentHow::Written, range, ranges_of)?;
+        let (identity, extent) = (to.identity(), Extent::of(range));
+        let _change = self.begin_content(&identity, to.as_fd(), ContentHow::Written, extent, ranges_of)?;
         uninterrupted(|| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
         })
         .map_err(backing("copy a range"))
+    }
+
+    /// Closes an open file by `close`, which answers whether it was the last one of its inode that could be written.
+    pub fn close(&self, identity: &Identity, close: impl FnOnce() -> bool) {
+        let observer = self
+            .account
+            .as_ref()
+            .and_then(|account| Some((account, account.observer.as_deref()?)));
+        let Some((account, observer)) = observer else {
+            close();
+            return;
+        };
+        // Where the log cannot be read, that it was closed is not told: it costs time until it is sent, no more.
+        let node = account.log.node_of(identity).ok().flatten();
+        let _order = observer.order().exclusive();
+        if let (true, Some(node)) = (close(), node) {
+            observer.closed(node);
+        }
     }
 
     /// Creates a regular file that must not exist and opens it with `flags`.
@@ -423,9 +465,9 @@ impl Tracked {
         }
         let stat = link()?;
         match (parent, node) {
-            (Some(parent), Some(node)) => names.linked(parent, place.name, node),
+            (Some(parent), Some(node)) => names.linked(parent, place.name, node, object.kind),
             // It had no name in the tree: for the log it is new.
-            (parent, None) => names.created(parent, place.name, &stat),
+            (parent, None) => names.appeared(parent, place.name, object, fd, &stat),
             (None, _) => {}
         }
         Ok(stat)
@@ -454,8 +496,8 @@ impl Tracked {
             return remove();
         };
         let parent = names.directory(place)?;
-        let node = names.victim(place, victim)?;
-        remove()?;
+        let node = names.victim(place, parent, victim)?;
+        names.perform(remove)?;
         if let (Some(parent), Some(node)) = (parent, node) {
             names.unlinked(parent, place.name, node, victim);
         }
@@ -494,10 +536,11 @@ impl Tracked {
         let node = names.moved(from, moved)?;
         let over = match replaced {
             Some(over) if exchange => names.moved(to, over)?,
-            Some(over) => names.victim(to, over)?,
+            Some(over) if over.object.identity != moved.object.identity => names.victim(to, to_dir, over)?,
+            Some(over) => names.node(&over.object.identity)?,
             None => None,
         };
-        rename()?;
+        names.perform(rename)?;
         if !exchange && replaced.is_some_and(|over| over.object.identity == moved.object.identity) {
             // Two names of one inode: POSIX lets both stay.
             return Ok(());
@@ -569,6 +612,24 @@ impl Tracked {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
         host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
+    }
+}
+
+/// What is known of a change of content before it has begun.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// The bytes that are about to change at most.
+    range: Option<ByteRange>,
+    /// The file's length afterwards, where it is set.
+    len_after_bytes: Option<u64>,
+}
+
+impl Extent {
+    fn of(range: Option<ByteRange>) -> Self {
+        Self {
+            range,
+            len_after_bytes: None,
+        }
     }
 }
 

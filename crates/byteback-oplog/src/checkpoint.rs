@@ -153,6 +153,9 @@ impl Log {
             for ((node, fence), (_, open)) in fences.iter_mut().zip(&mut quiet) {
                 if state.open.contains_key(node) {
                     *fence = None;
+                } else if state.pending_record(*node) == Some(None) {
+                    // What it was when it was looked at, some change explains that went with it.
+                    *fence = None;
                 } else if let Some(unexplained) = fence.filter(|fence| fence.ctime_ns > open.explained_ns) {
                     open.explained_ns = unexplained.ctime_ns;
                     *fence = None;

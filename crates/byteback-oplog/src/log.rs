@@ -74,8 +74,11 @@ pub struct Log {
     root_device: AtomicU64,
     births_stay: AtomicBool,
     pub(crate) before_commit: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    on_untracked: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
+    on_untracked: RwLock<Vec<OnUntracked>>,
 }
+
+/// Who is told of a file that changed without passing the gate.
+type OnUntracked = Box<dyn Fn(NodeId) + Send + Sync>;
 
 /// How many nodes a log knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,7 +341,7 @@ impl Log {
             root_device: AtomicU64::new(0),
             births_stay: AtomicBool::new(true),
             before_commit: OnceLock::new(),
-            on_untracked: OnceLock::new(),
+            on_untracked: RwLock::default(),
         })
     }
 
@@ -361,13 +364,13 @@ impl Log {
     }
 
     /// Runs `on_untracked` for each file that is found to have been changed without passing the gate while this log is open. It may be called
-    /// from within an operation, and must not call the log. Only the first one counts.
+    /// from within an operation, and must not call the log.
     pub fn set_on_untracked(&self, on_untracked: impl Fn(NodeId) + Send + Sync + 'static) {
-        let _ = self.on_untracked.set(Box::new(on_untracked));
+        self.on_untracked.write().push(Box::new(on_untracked));
     }
 
     pub(crate) fn tell_untracked(&self, node: NodeId) {
-        if let Some(on_untracked) = self.on_untracked.get() {
+        for on_untracked in self.on_untracked.read().iter() {
             on_untracked(node);
         }
     }

@@ -67,7 +67,7 @@ impl fmt::Display for Position {
 }
 
 /// One transaction of a client; numbers only grow, and stand for one content each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u64);
 
 impl fmt::Display for GroupId {

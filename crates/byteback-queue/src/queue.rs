@@ -140,6 +140,17 @@ pub(crate) struct Fold {
     pub(crate) scope: FoldScope,
 }
 
+/// Numbers of a queue that are used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Of versions.
+    pub counter: u64,
+    /// Of groups.
+    pub group: GroupId,
+    /// Of events.
+    pub position: Position,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Queue {
@@ -223,6 +234,28 @@ impl Queue {
         }
     }
 
+    /// An empty queue whose numbers go on behind those of an elder one, of which nothing else is known.
+    #[must_use]
+    pub fn starting_after(client: ClientId, options: QueueOptions, numbers: Numbers) -> Self {
+        Self {
+            counter: numbers.counter,
+            last_group: numbers.group.0,
+            position: numbers.position,
+            frozen: numbers.position,
+            ..Self::new(client, options)
+        }
+    }
+
+    /// The last numbers that were given: no queue of this client may give them again.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        Numbers {
+            counter: self.counter,
+            group: GroupId(self.last_group),
+            position: self.position,
+        }
+    }
+
     /// Takes note of what happened at `now_ns`. Returns its position.
     pub fn event(&mut self, event: &Event, now_ns: u64) -> Position {
         self.position.0 += 1;
@@ -278,6 +311,18 @@ impl Queue {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.groups.is_empty() && self.fold.is_none()
+    }
+
+    /// Whether all that waits is folded.
+    #[must_use]
+    pub fn is_folded(&self) -> bool {
+        self.fold.is_some()
+    }
+
+    /// Whether anything that waits or is in flight is about this node, those in a fold aside.
+    #[must_use]
+    pub fn is_about(&self, node: NodeId) -> bool {
+        self.subjects.contains_key(&node)
     }
 
     /// How many bytes of content wait, those in flight and those of a fold aside.

@@ -7,6 +7,7 @@
 //! away, writing fails; also when it takes a paced body too slowly, for which somebody else waits.
 
 use crate::connection::AtWork;
+use crate::presence::Stay;
 use crate::problem::refuse;
 use axum::body::{Body, Bytes, HttpBody};
 use byteback_api::problem::{Code, Problem};
@@ -42,6 +43,32 @@ impl BodyLimits {
     fn time_for(&self, len: u64) -> Duration {
         let at_least = |rate: u32| self.idle_timeout + Duration::from_secs(len) / rate.max(1);
         self.bytes_per_s_min.map_or(Duration::MAX, at_least)
+    }
+
+    /// Refuses a body that says itself that it is too long.
+    fn check_announced(&self, body: &Body) -> Result<(), Box<Problem>> {
+        match body.size_hint().lower() > self.len_max {
+            true => Err(self.too_large()),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a body of which `total` bytes have come since it began, if it is too long or too slow.
+    fn check(&self, total: u64, began: Instant) -> Result<(), Box<Problem>> {
+        if total > self.len_max {
+            return Err(self.too_large());
+        }
+        if began.elapsed() > self.time_for(total) {
+            return Err(refuse(
+                Code::RequestTimeout,
+                format!("only {total} bytes arrived in {} s", began.elapsed().as_secs()),
+            ));
+        }
+        Ok(())
+    }
+
+    fn too_large(&self) -> Box<Problem> {
+        refuse(Code::BodyTooLarge, format!("the limit is {} bytes", self.len_max))
     }
 }
 
@@ -110,13 +137,59 @@ async fn next_chunk(body: &mut Body, idle_timeout: Duration) -> Result<Option<By
     }
 }
 
+/// The beginning of a body, kept in memory while nothing else is taken for it.
+#[derive(Debug)]
+pub(crate) struct BodyStart {
+    pub(crate) bytes: Vec<u8>,
+    /// All of it is here.
+    pub(crate) is_whole: bool,
+    began: Instant,
+}
+
+impl BodyStart {
+    /// Of a body that nobody has looked at.
+    fn nothing() -> Self {
+        Self {
+            bytes: Vec::new(),
+            is_whole: false,
+            began: Instant::now(),
+        }
+    }
+}
+
+/// Takes in a body up to its end, or until more than `len_max` bytes are here.
+pub(crate) async fn take_start(body: &mut Body, len_max: usize, limits: BodyLimits) -> Result<BodyStart, Box<Problem>> {
+    limits.check_announced(body)?;
+    let mut start = BodyStart::nothing();
+    while start.bytes.len() <= len_max {
+        let Some(chunk) = next_chunk(body, limits.idle_timeout).await? else {
+            start.is_whole = true;
+            return Ok(start);
+        };
+        // Copied: short chunks may keep long buffers alive.
+        start.bytes.extend_from_slice(&chunk);
+        limits.check(u64::try_from(start.bytes.len()).unwrap_or(u64::MAX), start.began)?;
+    }
+    Ok(start)
+}
+
 /// Moves a body to its reader. An error says why the body as such is refused, whatever the reader made of it.
 pub(crate) async fn pump(
+    body: Body,
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    limits: BodyLimits,
+) -> Result<(), Box<Problem>> {
+    pump_from(BodyStart::nothing(), body, sender, limits).await
+}
+
+/// As [`pump`], for a body whose beginning was taken in.
+pub(crate) async fn pump_from(
+    start: BodyStart,
     mut body: Body,
     sender: mpsc::Sender<io::Result<Bytes>>,
     limits: BodyLimits,
 ) -> Result<(), Box<Problem>> {
-    let result = pump_chunks(&mut body, &sender, limits).await;
+    let result = pump_chunks(start, &mut body, &sender, limits).await;
     let last = match &result {
         Ok(()) => Ok(Bytes::new()),
         Err(problem) => Err(io::Error::other(problem.clone())),
@@ -127,27 +200,24 @@ pub(crate) async fn pump(
 }
 
 async fn pump_chunks(
+    start: BodyStart,
     body: &mut Body,
     sender: &mpsc::Sender<io::Result<Bytes>>,
     limits: BodyLimits,
 ) -> Result<(), Box<Problem>> {
-    let too_large = || refuse(Code::BodyTooLarge, format!("the limit is {} bytes", limits.len_max));
-    if body.size_hint().lower() > limits.len_max {
-        return Err(too_large());
+    limits.check_announced(body)?;
+    let BodyStart { bytes, is_whole, began } = start;
+    let mut total = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    // No chunk is empty but the last.
+    if total > 0 {
+        let _ = sender.send(Ok(Bytes::from(bytes))).await;
     }
-    let mut total = 0u64;
-    let began = Instant::now();
+    if is_whole {
+        return Ok(());
+    }
     while let Some(chunk) = next_chunk(body, limits.idle_timeout).await? {
         total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
-        if total > limits.len_max {
-            return Err(too_large());
-        }
-        if began.elapsed() > limits.time_for(total) {
-            return Err(refuse(
-                Code::RequestTimeout,
-                format!("only {total} bytes arrived in {} s", began.elapsed().as_secs()),
-            ));
-        }
+        limits.check(total, began)?;
         // A reader that has stopped gets no more, but the client is heard out.
         let _ = sender.send(Ok(chunk)).await;
     }
@@ -293,6 +363,17 @@ fn outgoing_with(len: Option<u64>, pace: Option<Pace>) -> (OutgoingBytes, Body) 
     (out, Body::new(body))
 }
 
+/// The two ends of a response's body that a task fills.
+pub(crate) fn async_outgoing() -> (mpsc::Sender<io::Result<Bytes>>, Body) {
+    let (sender, receiver) = mpsc::channel(CHUNKS);
+    let body = ChannelBody {
+        receiver,
+        len: None,
+        is_broken: Arc::default(),
+    };
+    (sender, Body::new(body))
+}
+
 struct ChannelBody {
     receiver: mpsc::Receiver<io::Result<Bytes>>,
     len: Option<u64>,
@@ -316,10 +397,24 @@ impl HttpBody for ChannelBody {
     }
 }
 
-/// A response's body that keeps its connection marked as at work until it is sent.
+/// A response's body that keeps its connection marked as at work until it is sent, and breaks off when its device is revoked.
 pub(crate) struct WorkingBody {
-    pub(crate) inner: Body,
-    pub(crate) _at_work: AtWork,
+    inner: Body,
+    revoked: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    // After the future, which also counts as being here.
+    _stay: Option<Stay>,
+    _at_work: Option<AtWork>,
+}
+
+impl WorkingBody {
+    pub(crate) fn new(inner: Body, stay: Option<Stay>, at_work: Option<AtWork>) -> Self {
+        Self {
+            inner,
+            revoked: stay.as_ref().map(|stay| Box::pin(stay.revoked()) as _),
+            _stay: stay,
+            _at_work: at_work,
+        }
+    }
 }
 
 impl HttpBody for WorkingBody {
@@ -327,6 +422,13 @@ impl HttpBody for WorkingBody {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(revoked) = &mut self.revoked
+            && revoked.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Some(Err(axum::Error::new(io::Error::from(
+                io::ErrorKind::PermissionDenied,
+            )))));
+        }
         Pin::new(&mut self.inner).poll_frame(cx)
     }
 

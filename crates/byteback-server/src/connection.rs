@@ -7,13 +7,14 @@
 //! Above the connection limit, new ones wait in the kernel's queue.
 
 use crate::metrics::Metrics;
+use crate::tls::{Identity, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,6 +29,8 @@ pub(crate) struct CountingListener {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) head_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    /// The certificate; none: plain HTTP.
+    pub(crate) identity: Option<Identity>,
 }
 
 /// Who is at the other end, and whether its connection is at work.
@@ -41,6 +44,8 @@ pub(crate) struct Peer {
 pub(crate) struct Activity {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// TLS is wanted, and the client speaks without.
+    lacks_tls: AtomicBool,
 }
 
 /// A request at work; ends when dropped.
@@ -48,6 +53,15 @@ pub(crate) struct Activity {
 pub(crate) struct AtWork(Arc<Activity>);
 
 impl Activity {
+    /// The client speaks plain HTTP where TLS is wanted.
+    pub(crate) fn is_without_tls(&self) {
+        self.lacks_tls.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lacks_tls(&self) -> bool {
+        self.lacks_tls.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn begin(self: &Arc<Self>) -> AtWork {
         self.begun.fetch_add(1, Ordering::Relaxed);
         AtWork(Arc::clone(self))
@@ -61,10 +75,10 @@ impl Drop for AtWork {
 }
 
 impl Listener for CountingListener {
-    type Io = CountingStream;
+    type Io = Wire;
     type Addr = Peer;
 
-    async fn accept(&mut self) -> (CountingStream, Peer) {
+    async fn accept(&mut self) -> (Wire, Peer) {
         loop {
             // The semaphore is never closed; if it were, connections would go unlimited, not unserved.
             let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
@@ -87,7 +101,7 @@ impl Listener for CountingListener {
                         write_deadline: None,
                         _permit: permit,
                     };
-                    return (stream, peer);
+                    return (Wire::new(stream, self.identity.as_ref()), peer);
                 }
                 // Out of descriptors, or a connection that died in the queue: wait a little and go on.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -128,6 +142,22 @@ impl Drop for CountingStream {
 }
 
 impl CountingStream {
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// The first byte that the client sends, which stays to be read; none if it sends nothing and closes.
+    pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        match self.inner.poll_peek(cx, &mut buffer) {
+            Poll::Ready(peeked) => Poll::Ready(peeked.map(|_| buffer.filled().first().copied())),
+            Poll::Pending => self
+                .wait_for_head(cx)
+                .map(|result| result.and(Err(io::ErrorKind::TimedOut.into()))),
+        }
+    }
+
     /// Pending, or the error of a head that did not come in time.
     fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = self.activity.ended.load(Ordering::Relaxed);

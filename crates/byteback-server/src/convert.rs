@@ -3,7 +3,8 @@
 use crate::problem::refuse;
 use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::{
-    BatchApplied, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, Snapshot, SnapshotLabel, VerifyEvent,
+    BatchApplied, BatchEvent, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, Snapshot, SnapshotLabel,
+    VerifyEvent,
 };
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Problem, Xattr};
 use byteback_store::{model, read, verify};
@@ -110,6 +111,7 @@ pub(crate) fn manifest_to_store(manifest: Manifest) -> model::Manifest {
         counter: manifest.counter,
         base_seq: manifest.base_seq,
         replaces: manifest.replaces,
+        follows: manifest.follows,
         root: file_to_store(manifest.root),
         created_ns: manifest.created_ns,
         host: manifest.host.0,
@@ -125,6 +127,10 @@ pub(crate) fn node_to_store(node: NodeRecord) -> model::NodeChange {
             ContentBase::Previous => model::ContentBase::Previous,
             ContentBase::Empty => model::ContentBase::Empty,
             ContentBase::Of(file) => model::ContentBase::Of(file_to_store(file)),
+            ContentBase::At { file, seq } => model::ContentBase::At {
+                file: file_to_store(file),
+                seq,
+            },
         },
     });
     model::NodeChange {
@@ -175,6 +181,20 @@ pub(crate) fn folder(folder: model::Folder) -> Result<FolderInfo, Box<Problem>> 
     })
 }
 
+/// A batch as one of the server-sent events.
+pub(crate) fn event(batch: &read::AppliedBatch) -> String {
+    let data = BatchEvent {
+        seq: batch.seq,
+        device: batch.device,
+        counter: batch.counter,
+        created_ns: batch.created_ns,
+        host: ByteString(batch.host.clone()),
+    };
+    // Numbers and a byte string always serialize, on one line.
+    let data = serde_json::to_string(&data).unwrap_or_default();
+    format!("id: {}\nevent: batch\ndata: {data}\n\n", batch.seq)
+}
+
 pub(crate) fn applied(applied: model::Applied) -> BatchApplied {
     BatchApplied {
         seq: applied.seq,
@@ -195,6 +215,7 @@ pub(crate) fn node(node: model::Node) -> NodeInfo {
         seq: node.seq,
         attributes: attributes(node.attributes),
         content: node.content.map(version),
+        names: node.names.filter(|names| *names > 1),
     }
 }
 

@@ -1,29 +1,32 @@
 //! The one gate that every request passes.
 //!
-//! In this order: the connection is marked as at work; the token is checked if the route wants one; the call runs; the
-//! answer is counted. A route cannot forget any of it, because routes have no handlers of their own: the table says
+//! In this order: the connection is marked as at work; the token is checked if the route wants one, and whether its device was given what the
+//! route's [`Access`] asks for; the call runs, until its device is revoked; the answer is counted. A route cannot forget any of it, because routes have no handlers of their own: the table says
 //! which call belongs to an address, and one `match` says which function answers it.
 
 use crate::body::{BodyLimits, WorkingBody, collect, drain};
 use crate::connection::Peer;
+use crate::events::Listeners;
 use crate::metrics::Metrics;
+use crate::presence::{Presence, Stay};
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
-use crate::{listing, reading, search, signature, upload};
+use crate::{devices, events, listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use byteback_api::messages::{Health, JoinRequest, JoinResponse};
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use byteback_api::messages::Health;
 use byteback_api::problem::{Code, Problem};
 use byteback_api::query::Query;
 use byteback_api::routes::{Access, Route};
 use byteback_api::{DeviceId, FileId, FolderName};
+use byteback_store::devices::{FolderAccess, Pass};
 use byteback_store::{Store, StoreError};
 use serde::Serialize;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Longest body of a call that takes JSON, in bytes.
 const JSON_LEN_MAX: u64 = 64 * 1024;
@@ -37,18 +40,31 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) presence: Arc<Presence>,
     /// Long calls that hold a blocking thread while they wait for the client.
     pub(crate) streams: Arc<Semaphore>,
     /// Calls that read and hash a whole content for a short request.
     pub(crate) signatures: Arc<Semaphore>,
     /// Calls that keep a list of what is looked for in memory.
     pub(crate) searches: Arc<Semaphore>,
+    /// Clients that listen.
+    pub(crate) events: Arc<Semaphore>,
+    /// What they listen for.
+    pub(crate) listeners: Listeners,
+    /// Whether the server is about to stop.
+    pub(crate) stopping: watch::Receiver<bool>,
+    /// Of them, those whose list is too long to arrive before they are at work.
+    pub(crate) long_searches: Arc<Semaphore>,
+    /// Lists on their way in that are not at work yet.
+    pub(crate) lists: Arc<Semaphore>,
 }
 
 /// A request on its way to its call.
 pub(crate) struct Call {
     pub(crate) shared: Arc<Shared>,
     pub(crate) device: DeviceId,
+    /// Whether the device may use all folders and manage others.
+    pub(crate) manages: bool,
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
@@ -62,10 +78,16 @@ pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, r
     let at_work = request
         .extensions()
         .get::<axum::extract::ConnectInfo<Peer>>()
-        .map(|info| info.0.activity.begin());
+        .map(|info| (info.0.activity.lacks_tls(), info.0.activity.begin()));
+    let (lacks_tls, at_work) = at_work.map_or((false, None), |(lacks_tls, at_work)| (lacks_tls, Some(at_work)));
     let route = target.ok();
+    let mut stay = None;
     let answer = match target {
-        Ok(route) => answer(Arc::clone(&shared), route, request).await,
+        _ if lacks_tls => {
+            drain(request.into_body(), drain_limits(&shared)).await;
+            Err(refuse(Code::TlsRequired, "the request came over plain HTTP"))
+        }
+        Ok(route) => answer(Arc::clone(&shared), route, request, &mut stay).await,
         Err(code) => {
             let detail = format!("{} {}", request.method(), request.uri().path());
             drain(request.into_body(), drain_limits(&shared)).await;
@@ -81,15 +103,7 @@ pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, r
         respond(&problem)
     });
     shared.metrics.answered(route, response.status().as_u16());
-    match at_work {
-        Some(at_work) => response.map(|inner| {
-            Body::new(WorkingBody {
-                inner,
-                _at_work: at_work,
-            })
-        }),
-        None => response,
-    }
+    response.map(|inner| Body::new(WorkingBody::new(inner, stay, at_work)))
 }
 
 fn drain_limits(shared: &Shared) -> BodyLimits {
@@ -100,34 +114,50 @@ fn drain_limits(shared: &Shared) -> BodyLimits {
     }
 }
 
-async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
+async fn answer(shared: Arc<Shared>, route: Route, request: Request, stay: &mut Option<Stay>) -> Answer {
     let (mut parts, body) = request.into_parts();
-    let device = match route.access() {
-        Access::Open => 0,
-        Access::Device => match authenticate(&shared, &parts.headers).await {
-            Ok(device) => device,
-            Err(problem) => {
-                drain(body, drain_limits(&shared)).await;
-                return Err(problem);
-            }
-        },
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let params = params.map_err(|e| parameter(format!("the address does not decode: {e}")));
+    let params: Result<Vec<(String, String)>, _> = params.map(|params| {
+        params
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    });
+    let pass = match admit(&shared, route, &parts.headers, params.as_deref().unwrap_or_default()).await {
+        Ok(pass) => pass,
+        Err(problem) => {
+            drain(body, drain_limits(&shared)).await;
+            return Err(problem);
+        }
     };
-    let params = RawPathParams::from_request_parts(&mut parts, &())
-        .await
-        .map_err(|e| parameter(format!("the address does not decode: {e}")))?;
-    let params = params
-        .iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
+    let params = params?;
     let query = Query::parse(parts.uri.query()).map_err(|e| parameter(e.to_string()))?;
     let call = Call {
-        shared,
-        device,
+        shared: Arc::clone(&shared),
+        device: pass.map_or(0, |pass| pass.device),
+        manages: pass.is_some_and(|pass| pass.manages),
         params,
         query,
         headers: parts.headers,
         body,
     };
+    let Some(pass) = pass else {
+        return run(route, call).await;
+    };
+    let revoked = stay.insert(shared.presence.enter(pass.device)).revoked();
+    tokio::select! {
+        answer = run(route, call) => answer,
+        () = revoked => {
+            // The refusal itself is not cut off.
+            *stay = None;
+            Err(of_store(&StoreError::DeviceRevoked(pass.device)))
+        }
+    }
+}
+
+/// The one function that answers each route.
+async fn run(route: Route, call: Call) -> Answer {
     match route {
         Route::Health => {
             call.query.finish().map_err(|e| parameter(e.to_string()))?;
@@ -141,7 +171,12 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
             Ok(text("text/plain; version=0.0.4", metrics))
         }
         Route::OpenApi => Ok(text("application/json", byteback_api::openapi::DOCUMENT.to_owned())),
-        Route::Join => join(call).await,
+        Route::Join => devices::join(call).await,
+        Route::Devices => devices::devices(call).await,
+        Route::DeviceRename => devices::rename(call).await,
+        Route::DeviceRevoke => devices::revoke(call).await,
+        Route::Invite => devices::invite(call).await,
+        Route::InvitationWithdraw => devices::withdraw(call).await,
         Route::Folders => listing::folders(call).await,
         Route::FolderCreate => listing::folder_create(call).await,
         Route::Folder => listing::folder(call).await,
@@ -156,15 +191,56 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request) -> Answer {
         Route::Extents => listing::extents(call).await,
         Route::Changes => listing::changes(call).await,
         Route::Diff => listing::diff(call).await,
+        Route::Events => events::events(call).await,
         Route::Content => reading::content(call).await,
         Route::Signature => signature::signature(call).await,
+        Route::Groups => search::groups(call).await,
         Route::Matches => search::matches(call).await,
         Route::Chunks => search::chunks(call).await,
         Route::Verify => reading::verify(call).await,
     }
 }
 
-async fn authenticate(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<DeviceId, Box<Problem>> {
+/// Who asks, if the route wants to know; refused is who may not.
+async fn admit(
+    shared: &Arc<Shared>,
+    route: Route,
+    headers: &HeaderMap,
+    params: &[(String, String)],
+) -> Result<Option<Pass>, Box<Problem>> {
+    let access = route.access();
+    if access == Access::Open {
+        return Ok(None);
+    }
+    let folder = params.iter().find(|(name, _)| name == "folder").map(|(_, value)| value);
+    let pass = authenticate(shared, headers, folder.cloned()).await?;
+    if pass.is_to_be_noted && shared.presence.is_to_be_noted(pass.device) {
+        let store = shared.store.clone();
+        // Nobody waits for it, and nobody minds if it fails.
+        tokio::task::spawn_blocking(move || store.roster().note_seen(pass.device));
+    }
+    let folder = folder.map_or("", String::as_str);
+    let refused = |detail: String| Err(refuse(Code::Forbidden, detail));
+    match access {
+        Access::Open | Access::Member => Ok(Some(pass)),
+        Access::Manages if pass.manages => Ok(Some(pass)),
+        Access::Manages => refused("this device may not manage devices".to_owned()),
+        Access::Reads | Access::Writes if pass.folder == FolderAccess::Nothing => {
+            // Whether the folder exists is none of its business.
+            refused(format!("this device was not given a folder '{folder}'"))
+        }
+        Access::Writes if pass.folder < FolderAccess::Writes => {
+            refused(format!("this device may only read the folder '{folder}'"))
+        }
+        Access::Reads | Access::Writes => Ok(Some(pass)),
+    }
+}
+
+pub(crate) async fn authenticate(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    folder: Option<String>,
+) -> Result<Pass, Box<Problem>> {
     let refused = |detail: &str| refuse(Code::Unauthorized, detail);
     let header = headers
         .get(header::AUTHORIZATION)
@@ -177,21 +253,8 @@ async fn authenticate(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Devic
         .map(|(_, token)| token.trim().to_owned())
         .ok_or_else(|| refused("the Authorization header is not 'Bearer TOKEN'"))?;
     let store = shared.store.clone();
-    let device = blocking(move || store.authenticate(&token)).await?;
-    device.ok_or_else(|| refused("the token is unknown"))
-}
-
-async fn join(mut call: Call) -> Answer {
-    call.finish_query()?;
-    let request: JoinRequest = call.take_json().await?;
-    let store = call.shared.store.clone();
-    let (device_id, token) = blocking(move || store.join(&request.join_token, &request.name)).await?;
-    let mut response = json(&JoinResponse { device_id, token })?;
-    *response.status_mut() = StatusCode::CREATED;
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    let pass = blocking(move || store.roster().authenticate(&token, folder.as_deref())).await?;
+    pass.ok_or_else(|| refused("the token is unknown"))
 }
 
 impl Call {
@@ -270,6 +333,16 @@ pub(crate) async fn signature_permit(shared: &Shared) -> Result<OwnedSemaphorePe
 /// The right to keep a list of what is looked for in memory.
 pub(crate) async fn search_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.searches, "searches").await
+}
+
+/// The right to be one of the searches whose lists arrive while they keep their place.
+pub(crate) async fn long_search_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    permit(shared, &shared.long_searches, "searches for long lists").await
+}
+
+/// The right to bring a list.
+pub(crate) async fn list_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
+    permit(shared, &shared.lists, "searches").await
 }
 
 async fn permit(shared: &Shared, of: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Box<Problem>> {

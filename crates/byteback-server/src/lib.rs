@@ -1,7 +1,7 @@
 //! The HTTP server over a store.
 //!
 //! [`Server::start`] binds an address, serves on threads of its own and gives a [`ServerHandle`]. Every request passes
-//! one gate, `dispatch`: it knows the route from the one table in `byteback-api`, checks the token, counts, runs the
+//! one gate, `dispatch`: it knows the route from the one table in `byteback-api`, checks the token and what the device was given, counts, runs the
 //! call and turns whatever went wrong into `application/problem+json`. Calls of the store block and run on blocking
 //! threads; bodies in both directions stream through short channels, so that memory does not grow with them.
 //!
@@ -13,14 +13,20 @@
 mod body;
 mod connection;
 mod convert;
+mod devices;
 mod dispatch;
+mod events;
 mod listing;
 mod metrics;
+mod presence;
 mod problem;
 mod reading;
 mod search;
 mod server;
 mod signature;
+mod tls;
 mod upload;
 
+pub use devices::{device_info, invitation_info};
 pub use server::{Server, ServerConfig, ServerError, ServerHandle};
+pub use tls::{Identity, IdentityError};

@@ -52,9 +52,15 @@ fn bad_cursor() -> Box<Problem> {
 pub(crate) async fn folders(mut call: Call) -> Answer {
     call.finish_query()?;
     let store = call.shared.store.clone();
-    let folders = blocking(move || store.folders()).await?;
+    let given_to = (!call.manages).then_some(call.device);
+    let (folders, given) = blocking(move || {
+        let given = given_to.map(|device| store.roster().folders_of(device)).transpose()?;
+        Ok((store.folders()?, given))
+    })
+    .await?;
     let folders = folders
         .into_iter()
+        .filter(|folder| given.as_ref().is_none_or(|given| given.contains(&folder.name)))
         .map(convert::folder)
         .collect::<Result<Vec<_>, _>>()?;
     json(&FolderList { folders })

@@ -22,10 +22,17 @@ pub(crate) fn of_store(error: &StoreError) -> Box<Problem> {
         StoreError::InvalidDelta { .. } | StoreError::InvalidSearch(_) => Code::InvalidBody,
         StoreError::InvalidBatch(_) => Code::InvalidBatch,
         StoreError::Conflict { .. } => Code::Conflict,
+        StoreError::OutOfOrder { .. } => Code::OutOfOrder,
         StoreError::ContentMismatch { .. } => Code::ContentMismatch,
         StoreError::PartsMissing { .. } => Code::PartsMissing,
         StoreError::TooLarge(_) => Code::BatchTooLarge,
-        StoreError::JoinTokenInvalid => Code::JoinTokenInvalid,
+        StoreError::JoinTokenUnknown => Code::JoinTokenInvalid,
+        StoreError::JoinTokenUsed => Code::JoinTokenUsed,
+        StoreError::JoinTokenExpired => Code::JoinTokenExpired,
+        StoreError::JoinTokenWithdrawn => Code::JoinTokenWithdrawn,
+        StoreError::DeviceRevoked(_) => Code::DeviceRevoked,
+        StoreError::DeviceNotFound(_) => Code::DeviceNotFound,
+        StoreError::InvitationNotFound(_) => Code::InvitationNotFound,
         StoreError::Full { .. } => Code::StorageFull,
         StoreError::Damaged { .. } | StoreError::CatalogDamaged(_) => Code::StorageDamaged,
         StoreError::CatalogVersion { .. }
@@ -70,8 +77,11 @@ pub(crate) fn respond(problem: &Problem) -> Response<Body> {
     *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_PROBLEM));
-    if problem.code == Code::Unauthorized {
+    if problem.status == 401 {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if problem.code == Code::TlsRequired {
+        headers.insert(header::UPGRADE, HeaderValue::from_static("TLS/1.3"));
     }
     if problem.code == Code::Unavailable {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));

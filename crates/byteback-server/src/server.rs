@@ -8,7 +8,10 @@
 
 use crate::connection::{CountingListener, Peer};
 use crate::dispatch::{Shared, dispatch};
+use crate::events::Listeners;
 use crate::metrics::Metrics;
+use crate::presence;
+use crate::tls::Identity;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -21,7 +24,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Where a server tells what a person must look at.
 type Report = Arc<dyn Fn(&str) + Send + Sync>;
@@ -31,6 +34,8 @@ type Report = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct ServerConfig {
     /// Where to listen; port 0 takes any free one.
     pub listen: SocketAddr,
+    /// The certificate to show; none: plain HTTP.
+    pub identity: Option<Identity>,
     /// Longest body that carries a piece of a batch, in bytes.
     pub part_len_max: u64,
     /// Open connections; more wait.
@@ -41,8 +46,13 @@ pub struct ServerConfig {
     /// after `idle_timeout`.
     pub signatures_max: usize,
     /// Searches for what a client has (`matches`, `chunks`) that are at work or wait for their turn among the signatures: each keeps a list in
-    /// memory, some 200 MiB for the longest. More wait, and are refused after `idle_timeout`.
+    /// memory, some 200 MiB for the longest. More wait, and are refused after `idle_timeout`. A list counts once it has arrived; half of the
+    /// places are open to lists that are too long to wait for.
     pub searches_max: usize,
+    /// Clients that listen for events at once; more are refused.
+    pub events_max: usize,
+    /// How often a client that listens for events hears that the server is still there.
+    pub events_pause: Duration,
     /// How long the head of a request may take, and a connection may idle.
     pub head_timeout: Duration,
     /// How long a client may be silent inside a body, or refuse to take bytes.
@@ -59,11 +69,14 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8730)),
+            identity: None,
             part_len_max: byteback_api::PART_LEN_MAX_DEFAULT,
             connections_max: 1024,
             streams_max: 64,
             signatures_max: 2,
             searches_max: 4,
+            events_max: 512,
+            events_pause: Duration::from_secs(15),
             head_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
@@ -238,25 +251,38 @@ async fn serve(
         metrics: Arc::clone(&metrics),
         head_timeout: config.head_timeout,
         idle_timeout: config.idle_timeout,
+        identity: config.identity.clone(),
     };
     let shutdown_timeout = config.shutdown_timeout;
     let streams = Arc::new(Semaphore::new(config.streams_max));
     let signatures = Arc::new(Semaphore::new(config.signatures_max));
     let searches = Arc::new(Semaphore::new(config.searches_max));
+    let events = Arc::new(Semaphore::new(config.events_max));
+    let (tell_stopping, heard_stopping) = watch::channel(false);
+    let long_searches = Arc::new(Semaphore::new(config.searches_max.div_ceil(2)));
+    let lists = Arc::new(Semaphore::new(crate::search::LISTS_MAX));
     let shared = Arc::new(Shared {
         store,
+        presence: Arc::default(),
         config,
         metrics,
         streams,
         signatures,
         searches,
+        events,
+        listeners: Listeners::default(),
+        stopping: heard_stopping,
+        long_searches,
+        lists,
     });
     let collector = tokio::spawn(collect(Arc::clone(&shared)));
+    let watcher = tokio::spawn(presence::watch(Arc::clone(&shared)));
     let (stopping, mut deadline) = oneshot::channel();
     let service = router(shared).into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
         // A handle that is gone without a word means the same.
         let _ = stopped.await;
+        tell_stopping.send_replace(true);
         let _ = stopping.send(());
     });
     let cut_off = async move {
@@ -269,6 +295,7 @@ async fn serve(
         () = cut_off => Ok(()),
     };
     collector.abort();
+    watcher.abort();
     result
 }
 

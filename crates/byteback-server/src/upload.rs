@@ -13,6 +13,7 @@ use byteback_api::batch::{BatchReader, Record};
 use byteback_api::messages::PartStaged;
 use byteback_api::problem::{Code, Problem};
 use byteback_api::{HEADER_PARTS, MEDIA_BATCH};
+use byteback_store::Store;
 use byteback_store::stage::PartWriter;
 use std::io::BufReader;
 use std::sync::atomic::Ordering;
@@ -21,12 +22,16 @@ pub(crate) async fn part_put(mut call: Call) -> Answer {
     call.finish_query()?;
     let (folder, counter, part) = (call.folder()?, call.param("counter")?, call.param("part")?);
     let (store, device) = (call.shared.store.clone(), call.device);
-    let expires_ns = take_piece(&mut call, move |bytes| {
-        let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
-        read_piece(bytes, &mut writer)?;
-        store.stage(writer, part).map_err(|e| of_store(&e))
-    })
-    .await?;
+    let expires_ns = {
+        let (store, folder) = (store.clone(), folder.clone());
+        take_piece(&mut call, move |bytes| {
+            let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
+            read_piece(bytes, &mut writer)?;
+            store.stage(writer, part).map_err(|e| of_store(&e))
+        })
+        .await
+    };
+    let expires_ns = give_back_if_full(expires_ns, store, folder, (device, counter)).await?;
     json(&PartStaged { part, expires_ns })
 }
 
@@ -41,6 +46,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
         }
     };
     let (store, device) = (call.shared.store.clone(), call.device);
+    let name = folder.clone();
     // A batch that is applied already needs no second look at its body: it is read and dropped.
     let known = {
         let (store, folder) = (store.clone(), folder.clone());
@@ -48,15 +54,20 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
             .await?
             .applied
     };
-    let applied = take_piece(&mut call, move |bytes| {
-        if let Some(applied) = known {
-            return Ok(applied);
-        }
-        let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
-        read_piece(bytes, &mut writer)?;
-        store.commit(writer, staged_parts).map_err(|e| of_store(&e))
-    })
-    .await?;
+    let applied = {
+        let (store, folder) = (store.clone(), folder.clone());
+        take_piece(&mut call, move |bytes| {
+            if let Some(applied) = known {
+                return Ok(applied);
+            }
+            let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
+            read_piece(bytes, &mut writer)?;
+            store.commit(writer, staged_parts).map_err(|e| of_store(&e))
+        })
+        .await
+    };
+    let applied = give_back_if_full(applied, store, folder, (device, counter)).await?;
+    call.shared.listeners.applied(&name, applied.seq);
     let metrics = &call.shared.metrics;
     if applied.repeated {
         metrics.batches_repeated.fetch_add(1, Ordering::Relaxed);
@@ -65,6 +76,21 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
         metrics.stored_bytes.fetch_add(applied.stored_bytes, Ordering::Relaxed);
     }
     json(&convert::applied(applied))
+}
+
+/// Before a client is told that the disk is full: gives back the room of its batch's parts, which would keep it from everybody until they
+/// expire. The client sends them again once there is room.
+async fn give_back_if_full<T>(
+    result: Result<T, Box<Problem>>,
+    store: Store,
+    folder: String,
+    (device, counter): (u64, u64),
+) -> Result<T, Box<Problem>> {
+    if result.as_ref().is_err_and(|problem| problem.code == Code::StorageFull) {
+        // If that fails as well, they expire.
+        let _ = blocking(move || store.abandon(&folder, device, counter)).await;
+    }
+    result
 }
 
 /// Runs `work` on a blocking thread over the request's body, while that arrives.

@@ -15,7 +15,9 @@
 //! a file like others: its deltas lie over those rows, merging makes rows of its own.
 //!
 //! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
-//! came first. Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+//! came first ([`basis`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+
+mod basis;
 
 use crate::catalog::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
@@ -24,11 +26,12 @@ use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
 use crate::error::StoreError;
 use crate::model::{Applied, Conflict, ContentBase, EntryChange, FileId, Manifest, NodeChange, NodeKind, Seq, Totals};
-use crate::paths::path_of;
 use crate::resolve::layer_rows;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use std::collections::{HashMap, HashSet};
+
+pub(crate) use basis::{Basis, conflict, file_with_contents};
 
 /// How many places of a conflict are told.
 const CONFLICTS_MAX: usize = 8;
@@ -92,6 +95,13 @@ impl Store {
         let catalog = self.catalog().write()?;
         if let Some(row) = catalog.batch_by_key(last.key)? {
             return Ok(applied(&row, true));
+        }
+        // Here, as whoever revoked a device meanwhile was told that nothing more comes of it.
+        if catalog
+            .device(last.key.device)?
+            .is_some_and(|device| device.revoked_ns.is_some())
+        {
+            return Err(StoreError::DeviceRevoked(last.key.device));
         }
         let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
         if let Some(proven) = &proven
@@ -157,6 +167,7 @@ struct Apply<'a> {
     records_max: u64,
     records: u64,
     manifest: Option<Manifest>,
+    basis: Basis,
     ended: Option<Totals>,
     totals: Totals,
     numbers: HashMap<FileId, i64>,
@@ -206,6 +217,7 @@ impl<'a> Apply<'a> {
             records_max,
             records: 0,
             manifest: None,
+            basis: Basis::default(),
             ended: None,
             totals: Totals::default(),
             numbers: HashMap::new(),
@@ -266,10 +278,8 @@ impl<'a> Apply<'a> {
         if self.manifest.is_some() {
             return invalid("a batch has one manifest");
         }
+        self.basis = Basis::of(self.catalog, self.folder.id, &manifest)?;
         match manifest.base_seq {
-            Some(_) if manifest.replaces.is_some() => {
-                return invalid("a batch follows a sequence number or replaces one, not both");
-            }
             Some(base_seq) if base_seq > self.folder.seq => {
                 return invalid(&format!(
                     "base_seq {base_seq} lies after the folder's newest, {}",
@@ -350,15 +360,15 @@ impl<'a> Apply<'a> {
         if self.base_seq().is_none_or(|base_seq| changed <= base_seq) || self.conflicts.len() >= CONFLICTS_MAX {
             return Ok(());
         }
+        if self.basis.is_own(self.catalog, self.folder.id, changed)? {
+            return Ok(());
+        }
         let id = self.catalog.file_id(node)?;
         if self.conflicts.iter().any(|conflict| conflict.id == id) {
             return Ok(());
         }
-        let path = match self.folder.root {
-            Some(root) => path_of(self.catalog, root, node, self.folder.seq)?,
-            None => None,
-        };
-        self.conflicts.push(Conflict { id, path, seq: changed });
+        self.conflicts
+            .push(conflict(self.catalog, &self.folder, node, changed)?);
         Ok(())
     }
 
@@ -397,7 +407,16 @@ impl<'a> Apply<'a> {
             return invalid(&format!("file {id} announces new contents without a delta"));
         }
         match base {
-            Some(ContentBase::Of(of)) => start = self.followed(of, node, start.layer)?,
+            Some(ContentBase::Of(of)) => {
+                let (other, contents) = self.contents_of(of, self.basis.seq)?;
+                let newest = self.catalog.attributes(other, self.folder.seq)?;
+                self.check_conflict(other, newest.map_or(0, |newest| newest.content_seq))?;
+                start = self.shared(other, &contents, node, start.layer)?;
+            }
+            Some(ContentBase::At { file, seq }) => {
+                let (other, contents) = self.contents_of(file, Some(seq))?;
+                start = self.shared(other, &contents, node, start.layer)?;
+            }
             Some(ContentBase::Empty) => start.is_nothing = true,
             // At first contact nothing that the folder had counts any more.
             _ => start.is_nothing = self.is_first_contact() && start.layer > 0,
@@ -438,20 +457,27 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    /// Gives a node whose newest layer is `layer` those contents that the file `of` has in what the batch replaces.
-    fn followed(&mut self, of: FileId, node: i64, layer: u64) -> Result<Start, StoreError> {
-        let replaces = self.manifest.as_ref().and_then(|manifest| manifest.replaces);
-        let (other, followed) = followed_file(self.catalog, self.folder.id, of, replaces)?;
+    fn contents_of(&self, file: FileId, at: Option<Seq>) -> Result<(i64, AttributeRow), StoreError> {
+        file_with_contents(
+            self.catalog,
+            self.folder.id,
+            file,
+            at.filter(|at| *at <= self.folder.seq),
+        )
+    }
+
+    /// Gives a node whose newest layer is `layer` those contents that `other` has or had.
+    fn shared(&mut self, other: i64, contents: &AttributeRow, node: i64, layer: u64) -> Result<Start, StoreError> {
         let mut start = Start {
             layer,
-            len: followed.attributes.size,
-            is_nothing: followed.layer == 0,
+            len: contents.attributes.size,
+            is_nothing: contents.layer == 0,
         };
-        if other == node || start.is_nothing {
-            // What is replaced is the newest, hence these are the node's own.
+        if start.is_nothing || (other == node && contents.layer == layer) {
+            // In the second case these are the node's own.
             return Ok(start);
         }
-        let rows = layer_rows(self.catalog, other, followed.layer, 0)?;
+        let rows = layer_rows(self.catalog, other, contents.layer, 0)?;
         if rows.last().is_none_or(|lowest| !lowest.resets) {
             return Err(StoreError::CatalogDamaged(format!(
                 "the layers of node {other} stand on nothing"
@@ -681,29 +707,6 @@ impl Pending {
         let resets = self.resets || covers_all;
         self.resets = false;
         Ok(layer_row(self.layer, base_len, delta.new_len, delta.extents, resets))
-    }
-}
-
-/// The node whose contents others may follow in a batch that replaces the folder at `replaces`, and what it was then.
-pub(crate) fn followed_file(
-    catalog: &dyn CatalogRead,
-    folder: i64,
-    file: FileId,
-    replaces: Option<Seq>,
-) -> Result<(i64, AttributeRow), StoreError> {
-    let Some(replaces) = replaces else {
-        return invalid("contents can only follow those of another file where the batch says what it replaces");
-    };
-    let node = catalog.node_number(folder, file)?;
-    let row = match node {
-        Some(node) => catalog.attributes(node, replaces)?,
-        None => None,
-    };
-    match node.zip(row) {
-        Some((node, row)) if row.attributes.kind == NodeKind::File => Ok((node, row)),
-        _ => invalid(&format!(
-            "contents are to follow those of file {file}, which the folder does not have at {replaces}"
-        )),
     }
 }
 

@@ -15,8 +15,10 @@
 //! History is only added to: attribute, entry and layer rows of the past never change, except that an entry is
 //! closed once. So several short read transactions see the same past as one long one.
 
+mod devices;
 mod schema;
 mod sqlite;
+mod sqlite_devices;
 mod sqlite_read;
 mod sqlite_write;
 
@@ -24,6 +26,7 @@ use crate::error::StoreError;
 use crate::model::{Attributes, FileId, Folder, Seq, Snapshot, SnapshotLabel};
 use std::fmt::Debug;
 
+pub use devices::{DeviceRead, DeviceRow, DeviceWrite, InvitationRow};
 pub use sqlite::SqliteCatalog;
 
 /// End of a current entry.
@@ -186,7 +189,7 @@ pub trait Catalog: Send + Sync + Debug {
 
 /// Answers from one consistent state. All errors are the engine's, or say that rows contradict each other.
 #[expect(clippy::missing_errors_doc, reason = "said once for all above")]
-pub trait CatalogRead {
+pub trait CatalogRead: DeviceRead {
     /// All folders by name.
     fn folders(&self) -> Result<Vec<FolderRow>, StoreError>;
     /// A folder by name.
@@ -209,6 +212,10 @@ pub trait CatalogRead {
     fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError>;
     /// A batch by its sequence number.
     fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
+    /// The first batches after a sequence number, in order.
+    fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError>;
+    /// Whether a device has a batch after a sequence number. Looks at the folder's batches since then.
+    fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError>;
     /// Snapshots with numbers above `after`.
     fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
     /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most layers.
@@ -245,15 +252,11 @@ pub trait CatalogRead {
     fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError>;
     /// Bytes of all rows of kept sums.
     fn sums_len(&self) -> Result<u64, StoreError>;
-    /// The device whose token has this hash.
-    fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError>;
-    /// Whether any device or join token exists.
-    fn has_credentials(&self) -> Result<bool, StoreError>;
 }
 
 /// Changes that are committed together.
 #[expect(clippy::missing_errors_doc, reason = "said once for all above")]
-pub trait CatalogWrite: CatalogRead {
+pub trait CatalogWrite: CatalogRead + DeviceWrite {
     /// Makes everything visible and durable.
     fn commit(self: Box<Self>) -> Result<(), StoreError>;
     /// Creates a folder.
@@ -315,10 +318,4 @@ pub trait CatalogWrite: CatalogRead {
     /// Removes at most so many rows of kept sums, those that were not used for longest, of another file than this one or of another
     /// kind; answers how many bytes they had.
     fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError>;
-    /// Adds a join token.
-    fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError>;
-    /// Uses up a join token that is valid at `now_ns`; answers whether it was.
-    fn take_join_token(&self, hash: &[u8; 32], now_ns: i64) -> Result<bool, StoreError>;
-    /// Adds a device; answers its number.
-    fn insert_device(&self, name: &str, token_hash: &[u8; 32], created_ns: i64) -> Result<u64, StoreError>;
 }

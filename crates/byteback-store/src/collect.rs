@@ -1,10 +1,11 @@
-//! Throws away what nothing refers to: expired staged parts, and segments without references.
+//! Throws away what nothing refers to: expired staged parts, those of batches that were given up, and segments without references.
 //!
 //! Order: the catalog forgets a segment, then its file is removed. A crash in between leaves a file that the catalog
 //! does not know; the next start removes it. Frames of expired parts inside segments that others keep alive stay.
 
+use crate::catalog::BatchKey;
 use crate::error::StoreError;
-use crate::store::Store;
+use crate::store::{Store, folder_row};
 
 /// What a collection removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,25 @@ pub struct Collected {
 }
 
 impl Store {
+    /// Forgets the staged parts of a batch that will not be committed as it is, and gives back the room that nothing else needs. The
+    /// sender may begin the batch anew.
+    ///
+    /// # Errors
+    /// The catalog or the segments fail; then the parts expire like others.
+    pub fn abandon(&self, folder: &str, device: u64, counter: u64) -> Result<Collected, StoreError> {
+        {
+            let catalog = self.catalog().write()?;
+            let folder = folder_row(&*catalog, folder)?.id;
+            catalog.delete_staged_parts(BatchKey {
+                folder,
+                device,
+                counter,
+            })?;
+            catalog.commit()?;
+        }
+        self.collect()
+    }
+
     /// Removes expired parts and unreferenced segments. Call it now and then.
     ///
     /// # Errors

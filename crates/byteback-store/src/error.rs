@@ -47,6 +47,14 @@ pub enum StoreError {
         /// The first few of them.
         conflicts: Vec<Conflict>,
     },
+    /// A batch follows another one, which is not the newest of its device in the folder.
+    #[error("the batch follows number {follows} of its device, {}", if *is_applied { "after which younger ones came" } else { "which is not applied" })]
+    OutOfOrder {
+        /// Which one it follows.
+        follows: u64,
+        /// Whether that one is applied at all.
+        is_applied: bool,
+    },
     /// A batch would make other contents than its proofs say.
     #[error(
         "the batch would make other contents of {} than its sender has: nothing was applied",
@@ -65,9 +73,27 @@ pub enum StoreError {
     /// A batch exceeds a limit.
     #[error("{0}")]
     TooLarge(String),
-    /// A join token is unknown, used or expired.
-    #[error("the join token is unknown, used or expired")]
-    JoinTokenInvalid,
+    /// A join token is none that this store gave, or one that expired long ago.
+    #[error("this server did not give this code")]
+    JoinTokenUnknown,
+    /// A join token was used by another device.
+    #[error("the code was used already; each works once")]
+    JoinTokenUsed,
+    /// A join token was not used in time.
+    #[error("the code has expired")]
+    JoinTokenExpired,
+    /// A join token was withdrawn.
+    #[error("the code was withdrawn")]
+    JoinTokenWithdrawn,
+    /// A device's token is void.
+    #[error("device {0} was revoked")]
+    DeviceRevoked(u64),
+    /// No such device.
+    #[error("there is no device {0}")]
+    DeviceNotFound(u64),
+    /// No such invitation that waits to be used.
+    #[error("there is no invitation {0} that waits to be used")]
+    InvitationNotFound(u64),
     /// The disk is full. Nothing was lost; the next try continues where this one began.
     #[error("the disk is full while writing {what}; free some space and try again: {source}")]
     Full {

@@ -7,7 +7,7 @@
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`, `compact` extents laid over
 //! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back;
-//! [`signature`], [`search`] what helps to find a change; [`sums`] checksums that are kept for that; [`token`] who may ask;
+//! [`signature`], [`search`] what helps to find a change; [`sums`] checksums that are kept for that; [`token`], [`devices`] who may ask;
 //! `collect` what is thrown away.
 //!
 //! Order of durable steps: segments are written and synced, then one catalog transaction refers to them, deletion
@@ -21,9 +21,11 @@ mod codec;
 pub mod collect;
 mod compact;
 pub mod content;
+pub mod devices;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod groups;
 mod layer;
 pub mod model;
 mod paths;

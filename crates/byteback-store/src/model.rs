@@ -129,6 +129,8 @@ pub struct Manifest {
     /// Without `base_seq`: what is replaced is the folder at this number, to which [`ContentBase::Of`] refers. `None` replaces whatever
     /// is there.
     pub replaces: Option<Seq>,
+    /// Only with `base_seq`: the sender's own batch, by its counter, that it stands on; it must be its newest in the folder.
+    pub follows: Option<u64>,
     /// Root directory.
     pub root: FileId,
     /// When it was made.
@@ -148,8 +150,15 @@ pub enum ContentBase {
     Previous,
     /// Nothing.
     Empty,
-    /// The contents of this file, or another one, at the manifest's `replaces`.
+    /// The contents of this file, or another one, at the moment that the batch stands on or replaces.
     Of(FileId),
+    /// The contents that a file had at a moment of the past.
+    At {
+        /// The file.
+        file: FileId,
+        /// The moment.
+        seq: Seq,
+    },
 }
 
 /// That a file gets new contents.
@@ -258,4 +267,9 @@ pub struct Node {
     pub attributes: Attributes,
     /// Version of its contents.
     pub content: Option<ContentVersion>,
+    /// How many names it has then, if it is a file; counted up to [`NAMES_COUNTED_MAX`].
+    pub names: Option<u32>,
 }
+
+/// So far the names of a file are counted.
+pub const NAMES_COUNTED_MAX: u32 = 64;

@@ -18,11 +18,12 @@
 //!
 //! Memory: the pages of the files that are being put together, and the decoded frames that a reader keeps (`content`).
 
-use crate::apply::{Pending, followed_file, staged_part_ids};
+use crate::apply::{Basis, Pending, conflict, file_with_contents, staged_part_ids};
+use crate::catalog::FolderRow;
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
-use crate::model::{ContentBase, FileId, NodeChange, Proof, Seq};
+use crate::model::{ContentBase, FileId, NodeChange, Proof};
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
@@ -78,7 +79,7 @@ impl Store {
                 return Ok(None);
             }
             let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
-            (parts, folder_row(&*catalog, &last.folder)?.id)
+            (parts, folder_row(&*catalog, &last.folder)?)
         };
         let mut claims = HashMap::new();
         self.for_each_record(last, &parts, |record| {
@@ -94,13 +95,14 @@ impl Store {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let mut base = (None, None);
+        let mut basis = (Basis::default(), false);
         let mut wrong = Vec::new();
         let mut kept = Vec::new();
         self.for_each_record(last, &parts, |record| {
             let file = match &record {
                 StagedRecord::Manifest(manifest) => {
-                    base = (manifest.base_seq, manifest.replaces);
+                    let stands_on = Basis::of(&*self.catalog().read()?, folder.id, manifest)?;
+                    basis = (stands_on, manifest.base_seq.is_none());
                     return Ok(ControlFlow::Continue(()));
                 }
                 StagedRecord::Node(node) => node.id,
@@ -112,7 +114,7 @@ impl Store {
             };
             let fits = match record {
                 StagedRecord::Node(node) => {
-                    claim.content = self.assembly(folder, base, &node)?;
+                    claim.content = self.assembly(&folder, &basis, &node)?;
                     true
                 }
                 StagedRecord::Delta(delta) => claim.add(delta)?,
@@ -181,8 +183,8 @@ impl Store {
     /// The contents that a node's deltas will be laid over: those at the moment that the batch follows, or replaces.
     fn assembly(
         &self,
-        folder: i64,
-        (base_seq, replaces): (Option<Seq>, Option<Seq>),
+        folder: &FolderRow,
+        (basis, is_first_contact): &(Basis, bool),
         node: &NodeChange,
     ) -> Result<Option<Assembly>, StoreError> {
         let Some(change) = node.content else { return Ok(None) };
@@ -196,15 +198,22 @@ impl Store {
         };
         let mut stored = Vec::new();
         let catalog = self.catalog().read()?;
-        let number = catalog.node_number(folder, node.id)?;
-        let base = match (change.base, base_seq, number) {
-            (ContentBase::Of(file), _, _) => Some(followed_file(&*catalog, folder, file, replaces)?),
-            (ContentBase::Previous, Some(base_seq), Some(node)) => {
-                catalog.attributes(node, base_seq)?.map(|row| (node, row))
+        let number = catalog.node_number(folder.id, node.id)?;
+        let base = match (change.base, basis.seq, number) {
+            (ContentBase::Of(file), _, _) => Some(file_with_contents(&*catalog, folder.id, file, basis.seq)?),
+            (ContentBase::At { file, seq }, _, _) => Some(file_with_contents(&*catalog, folder.id, file, Some(seq))?),
+            (ContentBase::Previous, Some(seq), Some(node)) if !is_first_contact => {
+                catalog.attributes(node, seq)?.map(|row| (node, row))
             }
             // At first contact, as in `apply`, nothing that the folder had counts any more.
             _ => None,
         };
+        if let (Some((node, row)), ContentBase::Previous | ContentBase::Of(_)) = (&base, change.base)
+            && basis.is_overtaken(&*catalog, folder.id, row)?
+        {
+            let conflicts = vec![conflict(&*catalog, folder, *node, row.content_seq)?];
+            return Err(StoreError::Conflict { conflicts });
+        }
         let summed = base.as_ref().map(|(node, _)| *node).or(number);
         if let Some((node, row)) = base {
             pending.resets = row.layer == 0;

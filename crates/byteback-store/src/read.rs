@@ -6,7 +6,7 @@
 use crate::catalog::{AttributeRow, CatalogRead, FolderRow};
 use crate::error::StoreError;
 use crate::layer::Literal;
-use crate::model::{Attributes, ContentVersion, FileId, Node, NodeKind, Seq};
+use crate::model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, Node, NodeKind, Seq};
 use crate::paths::{path_in, path_of};
 use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
@@ -120,7 +120,46 @@ pub struct DiffPage {
     pub next: Option<DiffCursor>,
 }
 
+/// A batch that was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedBatch {
+    /// Its sequence number.
+    pub seq: Seq,
+    /// The device that sent it.
+    pub device: u64,
+    /// The device's number for it.
+    pub counter: u64,
+    /// When it was made, ns since the Unix epoch.
+    pub created_ns: i64,
+    /// The host that it comes from.
+    pub host: Vec<u8>,
+}
+
 impl Store {
+    /// The first `limit` batches after a sequence number, in order.
+    ///
+    /// # Errors
+    /// The folder or the sequence number does not exist; the catalog fails.
+    pub fn batches(&self, folder: &str, after: Seq, limit: u32) -> Result<Vec<AppliedBatch>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        if after > folder.seq {
+            return Err(StoreError::InvalidParameter(format!(
+                "sequence number {after} lies after the folder's newest, {}",
+                folder.seq
+            )));
+        }
+        let rows = catalog.batches_after(folder.id, after, limit)?;
+        let applied = rows.into_iter().map(|row| AppliedBatch {
+            seq: row.seq,
+            device: row.device,
+            counter: row.counter,
+            created_ns: row.created_ns,
+            host: row.host,
+        });
+        Ok(applied.collect())
+    }
+
     /// A node at a moment and a page of its entries after the name `after`.
     ///
     /// # Errors
@@ -554,10 +593,19 @@ fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64, at: Seq) -
             counter: batch.counter,
         })
     };
+    let names = match row.attributes.kind {
+        // Nearly all have one, and looking for a second costs as much as finding the first.
+        NodeKind::File => Some(match catalog.parents(node, at, 2)?.len() {
+            0 | 1 => 1,
+            _ => u32::try_from(catalog.parents(node, at, NAMES_COUNTED_MAX)?.len()).unwrap_or(NAMES_COUNTED_MAX),
+        }),
+        _ => None,
+    };
     Ok(Node {
         id,
         seq: row.seq,
         attributes: row.attributes,
         content,
+        names,
     })
 }

@@ -197,8 +197,7 @@ impl Store {
         let (stored, stats) = lister.finish();
         let runs = match_chunks(&list, &stored);
         drop(stored);
-        let seed = self.parts.randomness.next_u64();
-        let seed = seed.map_err(|e| StoreError::io("draw a random number", e))?;
+        let seed = self.draw_seed()?;
         let params = match has_unproven {
             true => MatchParams::for_whole_proof(seed),
             false => MatchParams::new(seed),
@@ -236,12 +235,12 @@ impl Store {
     }
 }
 
-fn refused(what: impl ToString) -> StoreError {
+pub(crate) fn refused(what: impl ToString) -> StoreError {
     StoreError::InvalidSearch(what.to_string())
 }
 
 /// Makes sure that nothing comes behind a list: it is also how one knows that all of the body has come.
-fn end(mut stream: impl Read) -> Result<(), StoreError> {
+pub(crate) fn end(mut stream: impl Read) -> Result<(), StoreError> {
     loop {
         match stream.read(&mut [0]) {
             Ok(0) => return Ok(()),

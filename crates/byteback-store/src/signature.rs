@@ -7,6 +7,7 @@
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
+use crate::groups::LeafSignature;
 use crate::model::{FileId, Seq};
 use crate::read::file_at;
 use crate::resolve::{Resolver, layer_rows};
@@ -14,7 +15,7 @@ use crate::store::{Store, existing_seq, folder_row};
 use crate::sums::keep::Keeper;
 use crate::sums::reader::{LeafReader, Leaves};
 use crate::sums::{KEPT_LEN_MIN, Purpose};
-use byteback_delta::leaves::{LeafBlock, LeafBlocks, leaf_count};
+use byteback_delta::leaves::{LeafBlocks, LeafKind};
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
@@ -48,6 +49,14 @@ impl std::fmt::Debug for SignatureReader {
     }
 }
 
+/// The contents of a file at a moment, which may be hashed.
+pub(crate) struct HashedContent {
+    pub(crate) node: i64,
+    pub(crate) layer: u64,
+    pub(crate) len: u64,
+    is_newest: bool,
+}
+
 impl Store {
     /// Begins the signature of a file's contents at a moment, as `request` wants it. It is keyed by a random number.
     ///
@@ -60,6 +69,40 @@ impl Store {
         at: Option<Seq>,
         request: &SignatureRequest,
     ) -> Result<SignatureReader, StoreError> {
+        let content = self.hashed_content(folder, file, at)?;
+        let len = content.len;
+        let params = request.params(len, self.draw_seed()?);
+        let blocks = LeafBlocks::new(&params, len);
+        let contents = match (params.weak, params.strong, blocks) {
+            (WeakKind::Crc32c, StrongKind::Tree(kind), Some(blocks)) => {
+                Contents::Leaves(Box::new((self.leaves_of(&content, kind)?, blocks)))
+            }
+            _ => {
+                let resolver = self.resolver_of(&content, ByteRange::new(0, len))?;
+                Contents::Bytes(Box::new(ContentReader::of_resolver(self, resolver, len)?))
+            }
+        };
+        Ok(SignatureReader {
+            store: self.clone(),
+            contents,
+            params,
+            len,
+        })
+    }
+
+    /// A number that keys the checksums of one signature.
+    pub(crate) fn draw_seed(&self) -> Result<u64, StoreError> {
+        let seed = self.parts.randomness.next_u64();
+        seed.map_err(|e| StoreError::io("draw a random number", e))
+    }
+
+    /// A file's contents at a moment, if they are short enough to be hashed.
+    pub(crate) fn hashed_content(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+    ) -> Result<HashedContent, StoreError> {
         let catalog = self.catalog().read()?;
         let folder = folder_row(&*catalog, folder)?;
         let at = existing_seq(&folder, at)?;
@@ -71,29 +114,32 @@ impl Store {
                 "node {file} has {len} bytes, and signatures are made of at most {len_max}"
             )));
         }
-        let resolver = Resolver::to_bottom(layer_rows(&*catalog, node, row.layer, 0)?, ByteRange::new(0, len));
         let newest = catalog.attributes(node, folder.seq)?;
-        let is_newest = newest.is_some_and(|newest| newest.layer == row.layer);
-        drop(catalog);
-        let seed = self.parts.randomness.next_u64();
-        let seed = seed.map_err(|e| StoreError::io("draw a random number", e))?;
-        let params = request.params(len, seed);
-        let blocks = LeafBlocks::new(&params, len);
-        let contents = match (params.weak, params.strong, blocks) {
-            (WeakKind::Crc32c, StrongKind::Tree(kind), Some(blocks)) => {
-                let is_kept = is_newest && len >= KEPT_LEN_MIN;
-                let keeper = is_kept.then(|| Keeper::of_committed(self, node, kind, len));
-                let reader = LeafReader::new(self, kind, Some(node), (resolver, len), keeper, Purpose::Signature)?;
-                Contents::Leaves(Box::new((reader, blocks)))
-            }
-            _ => Contents::Bytes(Box::new(ContentReader::of_resolver(self, resolver, len)?)),
-        };
-        Ok(SignatureReader {
-            store: self.clone(),
-            contents,
-            params,
+        Ok(HashedContent {
+            node,
+            layer: row.layer,
             len,
+            is_newest: newest.is_some_and(|newest| newest.layer == row.layer),
         })
+    }
+
+    /// What puts a range of the contents together.
+    pub(crate) fn resolver_of(
+        &self,
+        content: &HashedContent,
+        range: Option<ByteRange>,
+    ) -> Result<Resolver, StoreError> {
+        let rows = layer_rows(&*self.catalog().read()?, content.node, content.layer, 0)?;
+        Ok(Resolver::to_bottom(rows, range))
+    }
+
+    /// All leaves of the contents; those that are made are kept if these are the newest.
+    pub(crate) fn leaves_of(&self, content: &HashedContent, kind: LeafKind) -> Result<LeafReader, StoreError> {
+        let (node, len) = (content.node, content.len);
+        let resolver = self.resolver_of(content, ByteRange::new(0, len))?;
+        let is_kept = content.is_newest && len >= KEPT_LEN_MIN;
+        let keeper = is_kept.then(|| Keeper::of_committed(self, node, kind, len));
+        LeafReader::new(self, kind, Some(node), (resolver, len), keeper, Purpose::Signature)
     }
 }
 
@@ -134,18 +180,12 @@ impl SignatureReader {
                 Ok(writer.finish().map(drop))
             }
             Contents::Leaves(both) => {
-                let (mut leaves, mut blocks) = *both;
+                let (mut leaves, blocks) = *both;
+                let mut signature = LeafSignature { writer, blocks };
                 while let Some(next) = leaves.next()? {
-                    let mut add = |block: LeafBlock| match (block.weak, block.strong) {
-                        (Some(weak), Some(strong)) => writer.push_sums(weak, &strong),
-                        _ => Err(io::Error::other("a leaf is missing")),
-                    };
                     let written = match next {
-                        Leaves::Zeros(len) => blocks.push_zeros(leaf_count(len), add),
-                        Leaves::Sums(sums) => sums.iter().try_for_each(|sum| {
-                            let whole = blocks.push(Some(sum.crc), Some(&sum.leaf));
-                            whole.map_or(Ok(()), &mut add)
-                        }),
+                        Leaves::Zeros(len) => signature.add_zeros(len),
+                        Leaves::Sums(sums) => signature.add(sums),
                     };
                     if let Err(e) = written {
                         return Ok(Err(e));
@@ -155,7 +195,7 @@ impl SignatureReader {
                 if let Some(keeper) = leaves.finish() {
                     keeper.finish();
                 }
-                Ok(writer.finish().map(drop))
+                Ok(signature.writer.finish().map(drop))
             }
         }
     }

@@ -33,15 +33,17 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     store.create_folder("f").unwrap();
     let device = store
-        .join(&store.create_join_token(i64::MAX / 2).unwrap(), "d")
+        .roster()
+        .join(&store.create_join_token(i64::MAX / 2).unwrap(), "d", None)
         .unwrap()
-        .0;
+        .device;
     let mut part = store.begin_part("f", device, 1).unwrap();
     part.manifest(Manifest {
         device,
         counter: 1,
         base_seq: None,
         replaces: None,
+        follows: None,
         root: FileId(1),
         created_ns: 0,
         host: vec![],
@@ -257,6 +259,7 @@ fn staged_records() {
         counter: 300,
         base_seq: Some(2),
         replaces: None,
+        follows: None,
         root: FileId(1),
         created_ns: 1,
         host: b"h".to_vec(),
@@ -285,12 +288,25 @@ fn staged_records() {
     let replacing = Manifest {
         base_seq: None,
         replaces: Some(300),
+        follows: None,
         snapshot: None,
         ..manifest.clone()
     };
     let head = b"\x08\x07\xac\x02\x00\x00\xac\x02";
     golden(
         &StagedRecord::Manifest(replacing),
+        &[head, &id(1), b"\x02\x01h\x02/p\x00"],
+    );
+
+    let following = Manifest {
+        base_seq: Some(2),
+        follows: Some(300),
+        snapshot: None,
+        ..manifest.clone()
+    };
+    let head = b"\x09\x07\xac\x02\x01\x02\xac\x02";
+    golden(
+        &StagedRecord::Manifest(following),
         &[head, &id(1), b"\x02\x01h\x02/p\x00"],
     );
 
@@ -314,6 +330,17 @@ fn staged_records() {
         base: ContentBase::Of(FileId(9)),
     });
     golden(&node(content), &[b"\x02", &id(2), fixed, RARE, b"\x03\x03", &id(9)]);
+    let content = Some(ContentChange {
+        deltas: 3,
+        base: ContentBase::At {
+            file: FileId(9),
+            seq: 300,
+        },
+    });
+    golden(
+        &node(content),
+        &[b"\x02", &id(2), fixed, RARE, b"\x04\x03", &id(9), b"\xac\x02"],
+    );
 
     let entry = |child| {
         StagedRecord::Entry(EntryChange {
@@ -354,7 +381,7 @@ fn staged_records() {
 }
 
 #[test]
-fn the_data_folder_and_the_schema_of_version_2() {
+fn the_data_folder_and_the_schema_of_version_3() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(dir.path())
@@ -371,7 +398,7 @@ fn the_data_folder_and_the_schema_of_version_2() {
     let catalog = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
     let number = |pragma: &str| catalog.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA application_id"), 0x4259_4243);
-    assert_eq!(number("PRAGMA user_version"), 2);
+    assert_eq!(number("PRAGMA user_version"), 3);
     let mut statement = catalog
         .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
         .unwrap();
@@ -380,8 +407,8 @@ fn the_data_folder_and_the_schema_of_version_2() {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    assert_eq!(schema.len(), 17 + 10, "tables and indexes");
+    assert_eq!(schema.len(), 18 + 10, "tables and indexes");
     let schema = schema.join("\n");
     let crc = crc32c::crc32c(schema.as_bytes());
-    assert_eq!(crc, 4_071_120_826, "the schema changed without its version:\n{schema}");
+    assert_eq!(crc, 1_305_120_732, "the schema changed without its version:\n{schema}");
 }

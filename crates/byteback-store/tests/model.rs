@@ -158,7 +158,7 @@ impl Run {
     ) {
         let deltas = match base {
             ContentBase::Previous => 1 + self.rng.below(2),
-            ContentBase::Empty | ContentBase::Of(_) => self.rng.below(3),
+            ContentBase::Empty | ContentBase::Of(_) | ContentBase::At { .. } => self.rng.below(3),
         };
         for _ in 0..deltas {
             let (stream, new) = self.delta(&content);
@@ -443,6 +443,7 @@ fn send(
         counter,
         base_seq: base_seq.filter(|_| !batch.replaces),
         replaces: base_seq.filter(|_| batch.replaces),
+        follows: None,
         root: ROOT,
         created_ns: 5,
         host: b"h".to_vec(),
@@ -663,7 +664,7 @@ fn open(path: &Path) -> Store {
 
 fn join(store: &Store) -> u64 {
     let token = store.create_join_token(i64::MAX / 2).unwrap();
-    store.join(&token, "test").unwrap().0
+    store.roster().join(&token, "test", None).unwrap().device
 }
 
 fn run(seed: u64, batches: u64) {

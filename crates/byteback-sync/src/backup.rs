@@ -50,7 +50,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use transfer::{Sent, transfer};
 
-pub(crate) use part_stream::{Destination, PartMemory, PartStream};
+pub(crate) use content::{Failure, FileDeltas, LITERAL_BYTES_MAX, unusable};
+pub(crate) use part_stream::{Compressed, Destination, PartMemory, PartStream};
 pub(crate) use plain::ContentSender;
 pub use plan::DeltaChoice;
 pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};

@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use crate::backup::Compressed;
+use byteback_delta::Effort;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_oplog::{NodeId, TreeId, WholeReason};
 use serde::Serialize;
@@ -72,6 +74,8 @@ pub enum Cause {
     Whole(WholeReason),
     /// Everything had to be sent anew, as the log and the server did not know each other, and the server had a file at the same path.
     SamePath,
+    /// The same, and the server had a file like it elsewhere: of the same length and time, or one of this name that is gone here.
+    Moved,
 }
 
 /// Why a file was sent as it is although it was to be looked for in what the server had, or why that cost more than it was to.
@@ -117,6 +121,40 @@ pub struct Decision {
     pub literal_bytes: u64,
 }
 
+/// How hard the bytes of a backup were compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompressionEffort {
+    /// Little: the link took bytes faster than more work would have spared them.
+    Fast,
+    /// As by default.
+    Standard,
+    /// Much: the link was slow.
+    Thorough,
+}
+
+/// How a backup was compressed in the end, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Compression {
+    /// How hard.
+    pub effort: CompressionEffort,
+    /// What the link was taken for in bytes per second; `None`: nothing was known of it.
+    pub link_bytes_per_s: Option<u64>,
+}
+
+impl From<Compressed> for Compression {
+    fn from(compressed: Compressed) -> Self {
+        Self {
+            effort: match compressed.effort {
+                Effort::Fast => CompressionEffort::Fast,
+                Effort::Standard => CompressionEffort::Standard,
+                Effort::Thorough => CompressionEffort::Thorough,
+            },
+            link_bytes_per_s: compressed.link_bytes_per_s,
+        }
+    }
+}
+
 /// A decision, and the backup that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Decided {
@@ -128,6 +166,8 @@ pub struct Decided {
     pub seq: u64,
     /// How the file was saved.
     pub decision: Decision,
+    /// How that backup was compressed, if it says so.
+    pub compression: Option<Compression>,
 }
 
 /// A backup's decisions on their way into the file. An error ends the writing, and nothing else.
@@ -167,9 +207,12 @@ impl DecisionWriter {
         }
     }
 
-    /// The batch was applied.
-    pub(crate) fn end(mut self, seq: u64) {
+    /// The batch was applied, compressed like this.
+    pub(crate) fn end(mut self, seq: u64, compression: Option<Compression>) {
         self.flush();
+        if let Some(compression) = compression {
+            self.append(&Frame::compression(self.batch, compression));
+        }
         self.append(&Frame::end(self.batch, seq));
     }
 
@@ -292,7 +335,7 @@ impl Sections {
                 self.pending.extend(shares);
                 self.pending.truncate(SHARES_MAX);
             }
-            Frame::Decisions { .. } => {}
+            Frame::Decisions { .. } | Frame::Compression { .. } => {}
             Frame::End { batch, .. } => {
                 for (node, share) in self.pending.drain(..) {
                     if batch == self.batch && (shares.len() < SHARES_MAX || shares.contains_key(&node)) {
@@ -312,6 +355,7 @@ struct Section {
     is_of_tree: bool,
     /// The last one about the file that is asked for.
     decision: Option<Decision>,
+    compression: Option<Compression>,
 }
 
 impl Section {
@@ -325,7 +369,14 @@ impl Section {
                     at_ns,
                     is_of_tree: tree == asked,
                     decision: None,
+                    compression: None,
                 };
+                None
+            }
+            Frame::Compression { batch, compression } => {
+                if batch == self.batch {
+                    self.compression = Some(compression);
+                }
                 None
             }
             Frame::Decisions { batch, bytes } => {
@@ -342,6 +393,7 @@ impl Section {
                     batch,
                     seq,
                     decision,
+                    compression: self.compression,
                 })
             }
         }

@@ -5,6 +5,7 @@
 //! is everything that ends an operation. What concerns one file only and lets the rest go on is no error here but
 //! an event of the [`Monitor`](crate::Monitor) and a line of the report.
 
+use crate::server_client::{CertificateChanged, TooSlow};
 use byteback_api::Problem;
 use byteback_api::batch::BatchError;
 use byteback_api::problem::Code;
@@ -18,8 +19,12 @@ pub enum ServerErrorKind {
     NotFound,
     /// The server does not accept the token.
     WrongToken,
+    /// The device was not given what it asks for.
+    Forbidden,
     /// Somebody else changed the same files first.
     Conflict,
+    /// The batch follows another one of the device, which is not its newest there.
+    OutOfOrder,
     /// What a batch makes of a file is not what its proof says; nothing was applied.
     ContentMismatch,
     /// Staged parts have expired or were lost: the batch has to be sent anew.
@@ -53,13 +58,25 @@ impl ServerErrorKind {
 
     fn of(code: Code, status: u16) -> Self {
         match code {
-            Code::Unauthorized | Code::JoinTokenInvalid => Self::WrongToken,
+            Code::Unauthorized
+            | Code::DeviceRevoked
+            | Code::JoinTokenInvalid
+            | Code::JoinTokenUsed
+            | Code::JoinTokenExpired
+            | Code::JoinTokenWithdrawn => Self::WrongToken,
+            Code::Forbidden => Self::Forbidden,
             Code::RouteNotFound | Code::MethodNotAllowed => Self::Protocol,
-            Code::FolderNotFound | Code::SnapshotNotFound | Code::NodeNotFound => Self::NotFound,
+            Code::DeviceNotFound
+            | Code::InvitationNotFound
+            | Code::FolderNotFound
+            | Code::SnapshotNotFound
+            | Code::NodeNotFound => Self::NotFound,
+            Code::TlsRequired => Self::Tls,
             Code::InvalidParameter | Code::InvalidBody | Code::InvalidBatch | Code::RangeNotSatisfiable => {
                 Self::Refused
             }
             Code::Conflict => Self::Conflict,
+            Code::OutOfOrder => Self::OutOfOrder,
             Code::ContentMismatch => Self::ContentMismatch,
             Code::PartsMissing => Self::PartsMissing,
             Code::BodyTooLarge | Code::BatchTooLarge => Self::TooLarge,
@@ -131,6 +148,28 @@ impl ServerError {
         }
     }
 
+    /// Whether somebody else answered at the address, who was sent nothing.
+    pub(crate) fn is_of_another_server(&self) -> bool {
+        let error: Option<&ureq::Error> = self.source.as_ref().and_then(|source| source.downcast_ref());
+        match error {
+            Some(ureq::Error::Other(other)) => other.is::<CertificateChanged>(),
+            Some(error) => speaks_no_tls(error),
+            None => false,
+        }
+    }
+
+    /// Whether there was a connection, which broke.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        let error = self.source.as_ref().and_then(|source| source.downcast_ref());
+        matches!(error, Some(ureq::Error::Io(io)) if !matches!(
+            io.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+        ))
+    }
+
     /// An error status without a problem document: something else than a Byteback server may have answered.
     pub(crate) fn of_status(request: &str, status: u16) -> Self {
         Self {
@@ -145,6 +184,15 @@ impl ServerError {
 
     pub(crate) fn of_transport(request: &str, error: ureq::Error) -> Self {
         let (kind, next) = match &error {
+            ureq::Error::Other(other) if other.is::<CertificateChanged>() => (
+                ServerErrorKind::Tls,
+                "If the server was set up anew, join it again with a new code (byteback invite). If not, somebody may stand between: \
+                 nothing was sent.",
+            ),
+            _ if speaks_no_tls(&error) => (
+                ServerErrorKind::Tls,
+                "If the server was started with --plain, write http:// in place of https://.",
+            ),
             ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) | ureq::Error::TlsRequired => (
                 ServerErrorKind::Tls,
                 "Check the server's certificate, or name the certificate that signed it in the configuration.",
@@ -161,6 +209,11 @@ impl ServerError {
                 ServerErrorKind::Protocol,
                 "Check that the address belongs to a Byteback server.",
             ),
+            ureq::Error::Io(io) if io.get_ref().is_some_and(|inner| inner.is::<TooSlow>()) => (
+                ServerErrorKind::Unreachable,
+                "The connection, or the server, is too slow to be used. Check the network and the server's load; then do the same again, \
+                 which goes on where it can.",
+            ),
             _ => (
                 ServerErrorKind::Unreachable,
                 "Check that the server runs and that the network reaches it; then do the same again.",
@@ -171,6 +224,8 @@ impl ServerError {
             request: request.to_owned(),
             message: match &error {
                 // Without the name of the layer that said it.
+                ureq::Error::Other(other) => other.to_string(),
+                error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
                 ureq::Error::Io(io) => io.to_string(),
                 error => error.to_string(),
             },
@@ -179,6 +234,16 @@ impl ServerError {
             source: Some(Box::new(error)),
         }
     }
+}
+
+/// Whether something answered that is no TLS.
+fn speaks_no_tls(error: &ureq::Error) -> bool {
+    let inner = match error {
+        ureq::Error::Rustls(inner) => Some(inner),
+        ureq::Error::Io(io) => io.get_ref().and_then(|inner| inner.downcast_ref()),
+        _ => None,
+    };
+    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// Whether an I/O error wraps one of TLS: a wrong certificate does not become right by trying again.

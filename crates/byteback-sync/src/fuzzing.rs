@@ -4,10 +4,12 @@
 pub use crate::decisions::fuzzing::{decisions, decisions_seeds};
 
 use crate::backup::note::Note;
+use crate::live::patches::fuzzing::{head, head_seed};
 use crate::snapshot_spec::SnapshotSpec;
 
-/// The note of a backup: what is understood is written as the same note again. And the name of a snapshot.
+/// The note of a backup: what is understood is written as the same note again. And the name of a snapshot, and the head of a set of patches.
 pub fn note(data: &[u8]) {
+    head(data);
     if let Some(note) = Note::from_bytes(data) {
         assert_eq!(
             Note::from_bytes(&note.to_bytes()),
@@ -22,13 +24,15 @@ pub fn note(data: &[u8]) {
     }
 }
 
-/// Notes and names.
+/// Notes, names and heads.
 #[must_use]
 pub fn note_seeds() -> Vec<Vec<u8>> {
     let note = r#"{"version":1,"server":"s","folder":"f","device":1,"counter":2,"seq":3,"snapshot_id":null,"root":"00000000000000000000000000000001","missing":[1],"left_out":[{"parent":1,"name":"n","child":2}]}"#;
-    [note, "latest", "latest~2", "17"]
+    let mut seeds: Vec<Vec<u8>> = [note, "latest", "latest~2", "17"]
         .map(|seed| seed.as_bytes().to_vec())
-        .into()
+        .into();
+    seeds.push(head_seed());
+    seeds
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod file_change;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod listing;
+pub mod live;
 mod local_node;
 mod monitor;
 mod path_list;
@@ -52,7 +53,10 @@ pub use path_list::{PathChange, changed_paths};
 pub use pull::{PullOptions, PullReport, pull};
 pub use push::{PushOptions, PushReport, push, push_state_name};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
-pub use server_client::{ClientOptions, ContentReader, ServerClient, TreePlace, VerifyStream, WireBytes, join};
+pub use server_client::{
+    CertificateChanged, ClientOptions, ContentReader, Heard, Listening, ServerClient, TreePlace, VerifyStream,
+    WireBytes, join,
+};
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
 pub use verify::{DAMAGED_LISTED_MAX, Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
 

@@ -10,7 +10,7 @@
 //!
 //! *Identity* follows the path: a file keeps its identity at the server while there is one of its kind at its path. Names of one local
 //! inode become names of one file; names that are one file at the server and two here are parted. A name that is not compared
-//! (outside the place, excluded, or gone here without [`PushOptions::delete`]) stays one file with those that are, and gets their content.
+//! (outside the place, excluded, or gone here without [`PushOptions::delete`]) keeps what it has: a file that changed is parted from it (`names`).
 //!
 //! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It stands on the sequence number
 //! that was compared with: if somebody else has changed the same files since, the server refuses it (first write wins), and nothing
@@ -35,6 +35,7 @@
 
 mod compare;
 mod destination;
+mod names;
 mod report;
 mod resume;
 
@@ -300,6 +301,8 @@ impl Job<'_> {
             counter: begun.counter,
             monitor: self.monitor,
             memory: Some(record as &dyn PartMemory),
+            link_before_bytes_per_s: None,
+            processor_share: self.options.processor_share,
         };
         let range = PART_LEN_BYTES_RANGE;
         let part_len_bytes = self.options.part_len_bytes.clamp(*range.start(), *range.end());
@@ -340,6 +343,7 @@ impl Job<'_> {
             counter: begun.counter,
             base_seq: Some(begun.base_seq),
             replaces: None,
+            follows: None,
             root,
             created_ns: begun.created_ns,
             host: self.options.host.clone(),

@@ -40,7 +40,7 @@ use byteback_host::tree;
 use file::{FileJob, restore_file};
 use place::{Place, TemporaryNames, clear_way, make_directory, remove_all, remove_leftovers, rename_into_place};
 use publish::Unpublished;
-use pull::{Rules, Verdict};
+use pull::{Rules, Verdict, for_each_other};
 use report::Tally;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{HashMap, HashSet};
@@ -52,9 +52,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-pub(crate) use pull::is_partial_name;
 #[cfg(test)]
 pub(crate) use pull::partial_name;
+pub(crate) use pull::{is_partial_name, mark_way_up};
 pub use report::{NotRestored, NotRestoredKind, RestoreReport};
 
 /// How to restore.
@@ -195,6 +195,8 @@ impl<'a> Origin<'a> {
         let path = trim_slashes(self.path);
         let node = tree.node_at(path)?;
         let target_dir = open_target(target, options)?;
+        let way = tree::Descent::new(&target_dir)
+            .map_err(|error| SyncError::local("open the directory", target.display().to_string(), error))?;
         let tally = Tally::new(monitor);
         let temporary_names = TemporaryNames::draw(&RealRandomness)
             .map_err(|error| SyncError::local("draw", "a number for temporary names", error))?;
@@ -210,6 +212,7 @@ impl<'a> Origin<'a> {
             tally: &tally,
             temporary_names,
             unpublished: Mutex::default(),
+            way: Mutex::new(way),
             pull: wishes.map(|wishes| self.rules(wishes, monitor)),
         };
         monitor.event(Event::Phase(Phase::Restoring));
@@ -280,6 +283,8 @@ struct Restore<'a> {
     tally: &'a Tally<'a>,
     temporary_names: TemporaryNames,
     unpublished: Mutex<Unpublished>,
+    /// The way to the directory that was opened last.
+    way: Mutex<tree::Descent>,
     /// What is looked at first, and told, if this is a pull.
     pull: Option<Rules<'a>>,
 }
@@ -538,47 +543,24 @@ impl Restore<'_> {
 
     /// Removes what the snapshot does not have.
     fn remove_others(&self, dir: &OwnedFd, path: &[u8], names: &HashSet<OsString>) {
-        let listed: io::Result<Vec<_>> = tree::read_dir(dir, 0).and_then(Iterator::collect);
-        let listed = match listed {
-            Ok(listed) => listed,
-            Err(error) => return self.tally.failed(path, &error),
-        };
-        for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
-            // Files that are being written now.
-            if self.temporary_names.is_ours(&entry.name) {
-                continue;
-            }
-            let below = join_path(path, entry.name.as_bytes());
-            if let Some(rules) = &self.pull
-                && rules.stays(dir, &entry.name, &below, names)
-            {
-                continue;
-            }
-            let kept = match &self.pull {
-                Some(rules) => rules.holds_excluded(dir, &entry.name, &below),
-                None => Ok(false),
-            };
-            match kept.and_then(|kept| kept.then(|| tree::open_dir_at(dir, &entry.name)).transpose()) {
-                Ok(None) => {}
-                Ok(Some(kept)) => {
-                    self.remove_others(&kept, &below, &HashSet::new());
-                    continue;
-                }
-                Err(error) => {
-                    self.tally.failed(&below, &error);
-                    continue;
-                }
-            }
-            match remove_all(dir, &entry.name) {
+        // Files that are being written now.
+        let is_ours = |name: &OsStr| self.temporary_names.is_ours(name);
+        for_each_other(
+            self.pull.as_ref(),
+            dir,
+            path,
+            names,
+            &is_ours,
+            &mut |below, other| match other.and_then(|(dir, name)| remove_all(dir, name)) {
                 Ok(()) => {
                     self.tally.removed();
                     if let Some(rules) = &self.pull {
-                        rules.tell(&below, Change::Removed);
+                        rules.tell(below, Change::Removed);
                     }
                 }
-                Err(error) => self.tally.failed(&below, &error),
-            }
-        }
+                Err(error) => self.tally.failed(below, &error),
+            },
+        );
     }
 
     /// Runs `make_jobs` while threads work on the files that it hands on.
@@ -634,7 +616,7 @@ impl Restore<'_> {
         if path.is_empty() {
             return self.target.as_fd().try_clone_to_owned();
         }
-        let named = tree::open_beneath(self.target, Path::new(OsStr::from_bytes(path)))?;
+        let named = lock(&self.way).open(path)?;
         tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 

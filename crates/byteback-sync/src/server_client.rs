@@ -1,7 +1,7 @@
 //! The server as the engine sees it: one method per call of the API, typed errors, retries, and a count of the
 //! bytes on the socket.
 //!
-//! Retries: every request that may be sent twice without harm (all of them but the exchange of a join token) is
+//! Retries: every request that may be sent twice without harm (all of them but invitations) is
 //! repeated with growing pauses when the connection fails or the server is busy, a bounded number of times, and
 //! never after an answer that says no. A commit is idempotent by (device, counter), so it may be repeated too; see
 //! [`ServerClient::commit`] for what happens when its outcome stays unknown.
@@ -11,30 +11,42 @@
 //!
 //! The client neither follows redirects (the token would go with them) nor reads proxies from the environment.
 
+mod addresses;
 mod calls;
 mod counting;
+mod devices;
+mod events;
 mod link;
 mod pacing;
+mod pinned;
+mod progress;
 
 use crate::error::{Result, ServerError, ServerErrorKind};
-use byteback_api::Problem;
+use addresses::{Addresses, Turn};
 use byteback_api::problem::MEDIA_PROBLEM;
 use byteback_api::routes::Route;
+use byteback_api::{Fingerprint, Problem};
 use byteback_host::clock::{Clock, RealClock};
 use counting::{CountingConnector, WireCounter};
 use link::LinkMeter;
+
 use pacing::Pacer;
+use pinned::PinnedConnector;
+pub(crate) use progress::TooSlow;
+use progress::{AnswerBody, Patience};
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
-use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector, RustlsConnector, TcpConnector};
 
-pub use calls::{ContentReader, TreePlace, VerifyStream, join};
+pub use calls::{ContentReader, TreePlace, VerifyStream};
 pub use counting::WireBytes;
+pub use devices::join;
+pub use events::{Heard, Listening};
+pub use pinned::CertificateChanged;
 
 /// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry xattrs.
 const JSON_LEN_MAX: u64 = 64 * 1024 * 1024;
@@ -44,6 +56,10 @@ const JSON_LEN_MAX: u64 = 64 * 1024 * 1024;
 pub struct ClientOptions {
     /// Certificates (PEM, one or more) that the server's must be signed by; without them Mozilla's list counts.
     pub ca_pem: Option<Vec<u8>>,
+    /// The one certificate that the server must show, whoever signed it.
+    pub certificate: Option<Fingerprint>,
+    /// Where else the server may be reached, `HOST:PORT`: tried in turn when its address cannot be connected to.
+    pub other_addresses: Vec<String>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// Longest silence of the server in the middle of an exchange.
@@ -72,6 +88,8 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             ca_pem: None,
+            certificate: None,
+            other_addresses: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             commit_timeout: Duration::from_secs(600),
@@ -104,6 +122,7 @@ pub struct ServerClient {
     authorization: String,
     counter: Arc<WireCounter>,
     link: LinkMeter,
+    turn: Turn,
     options: ClientOptions,
 }
 
@@ -189,6 +208,7 @@ impl ServerClient {
             .tls_config(tls.build())
             .max_response_header_size(64 * 1024)
             .build();
+        let turn = Turn::default();
         let counter = Arc::new(WireCounter::default());
         let pacer = options.bytes_per_second_max.map(|rate| {
             Arc::new(Pacer::new(
@@ -200,13 +220,19 @@ impl ServerClient {
         let connector =
             ().chain(TcpConnector::default())
                 .chain(CountingConnector::new(Arc::clone(&counter), pacer))
+                .chain(PinnedConnector::new(options.certificate))
                 .chain(RustlsConnector::default());
         Ok(Self {
-            agent: ureq::Agent::with_parts(config, connector, DefaultResolver::default()),
+            agent: ureq::Agent::with_parts(
+                config,
+                connector,
+                Addresses::new(&options.other_addresses, turn.clone()),
+            ),
             base_url,
             authorization: format!("Bearer {token}"),
             counter,
             link: LinkMeter::default(),
+            turn,
             options,
         })
     }
@@ -283,6 +309,19 @@ impl ServerClient {
     }
 
     fn send_once(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
+        let mut others = self.options.other_addresses.len();
+        loop {
+            match self.send_to_one(ask) {
+                Err(error) if others > 0 && error.is_of_another_server() => {
+                    others -= 1;
+                    self.turn.pass_on();
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn send_to_one(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
         let name = ask.name();
         let uri = format!("{}{}", self.base_url, ask.target);
         let mut request = http::Request::builder().method(ask.method.clone()).uri(uri);
@@ -307,7 +346,11 @@ impl ServerClient {
             let request = request.body(bytes).map_err(|error| failed(error.into()))?;
             self.agent.run(self.limit_silence(request, ask.timeout))
         };
-        let response = response.map_err(failed)?;
+        let mut response = response.map_err(failed)?;
+        response.extensions_mut().insert(Patience {
+            clock: Arc::clone(&self.options.clock),
+            timeout: ask.timeout,
+        });
         if response.status().is_success() {
             return Ok(response);
         }
@@ -319,6 +362,7 @@ impl ServerClient {
             .configure_request(request)
             .timeout_per_read(Some(timeout))
             .timeout_per_write(Some(timeout))
+            .timeout_recv_response(Some(timeout))
             .build()
     }
 
@@ -428,9 +472,7 @@ fn refusal(name: &str, response: http::Response<ureq::Body>) -> ServerError {
 
 fn read_limited(name: &str, response: http::Response<ureq::Body>, limit: u64) -> Result<Vec<u8>, ServerError> {
     let mut bytes = Vec::new();
-    response
-        .into_body()
-        .into_reader()
+    AnswerBody::of(response)
         .take(limit + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| ServerError::of_transport(name, error.into()))?;

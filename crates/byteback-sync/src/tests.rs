@@ -10,6 +10,7 @@
 //! | `examining` | whole files that are looked for in what the server has of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as what differs from what it has at the same paths |
 //! | `hostile` | answers that no honest server gives |
+//! | `listening` | a folder's batches, heard of as they are applied |
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
 //! | `path_list` | a copy that follows the listed paths is the tree |
@@ -17,6 +18,7 @@
 //! | `restoring` | what a restore does to a target |
 //! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
+//! | `uploading` | groups of the sync queue as batches: chains of contents, lost answers, conflicts |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
 mod client;
@@ -24,6 +26,7 @@ mod examining;
 mod faults;
 mod following;
 mod hostile;
+mod listening;
 mod local_tree;
 mod model;
 mod on_btrfs;
@@ -35,5 +38,7 @@ mod restoring;
 mod rig;
 mod scripted_tree;
 mod sky;
+mod tls;
 mod trimming;
 mod unmounted;
+mod uploading;

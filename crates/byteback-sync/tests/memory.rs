@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use byteback_api::messages::JoinRequest;
 use byteback_api::{Attributes, ByteString, FolderName, NodeKind};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NameChange,
@@ -218,7 +219,16 @@ fn peaks(len: u64) -> [usize; 7] {
     let server = Server::start(config, store.clone()).unwrap();
     let url = format!("http://{}", server.address());
     let token = store.create_join_token(60_000_000_000).unwrap();
-    let joined = join(&url, &token, "test", ClientOptions::default()).unwrap();
+    let joined = join(
+        &url,
+        &JoinRequest {
+            join_token: token,
+            name: "test".to_owned(),
+            device_token: None,
+        },
+        ClientOptions::default(),
+    )
+    .unwrap();
     let client = ServerClient::new(&url, &joined.token, ClientOptions::default()).unwrap();
     let folder: FolderName = "home".parse().unwrap();
     client.create_folder(&folder).unwrap();

@@ -22,8 +22,9 @@ pub(crate) struct Arguments {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  byteback serve --data /srv/backup                     on the server
-  byteback init DIR -r http://HOST:7117/NAME --join-token-file FILE
+  byteback serve --data /srv/backup --listen 0.0.0.0:7117     on the server
+  byteback invite NAME --data /srv/backup               there, prints a code
+  byteback join CODE DIR                                on the machine with the folder
   byteback mount DIR                                    from now on every change is known
   byteback backup DIR                                   reads and sends what changed
   byteback restore latest --dir DIR --target NEW_DIR
@@ -54,7 +55,7 @@ impl Arguments {
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GlobalArguments {
-    /// Where backups are kept: http://HOST:PORT/FOLDER
+    /// Where backups are kept: https://HOST:PORT/FOLDER
     #[arg(
         short = 'r',
         long,
@@ -105,8 +106,12 @@ impl GlobalArguments {
 pub(crate) enum Command {
     /// Run a server that keeps backups
     Serve(commands::serve::ServeArguments),
-    /// Make a token with which one more machine can join a server
+    /// Make a code with which one more machine can join a server
     Invite(commands::invite::InviteArguments),
+    /// Join a server with a code, and bind a directory to its folder
+    Join(commands::join::JoinArguments),
+    /// List, rename and revoke the machines that have joined a server
+    Devices(commands::devices::DevicesArguments),
     /// Bind a folder to a server, joining the server if this machine has not yet
     Init(commands::init::InitArguments),
     /// Track a folder: mount it over itself, so that every change is known

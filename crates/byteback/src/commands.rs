@@ -5,12 +5,15 @@ pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod consumers;
 pub(crate) mod cut;
+mod desk;
+pub(crate) mod devices;
 pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod export_delta;
 pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod invite;
+pub(crate) mod join;
 pub(crate) mod ls;
 pub(crate) mod mount;
 mod plain;
@@ -33,6 +36,8 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
     match command {
         Command::Serve(arguments) => serve::run(&arguments, settings),
         Command::Invite(arguments) => invite::run(&arguments, settings),
+        Command::Join(arguments) => join::run(&arguments, settings),
+        Command::Devices(arguments) => devices::run(&arguments, settings),
         Command::Init(arguments) => init::run(&arguments, settings),
         Command::Mount(arguments) => mount::run(&arguments, settings),
         Command::Umount(arguments) => umount::run(&arguments, settings),

@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [defaults]
-//! repo = "http://backup.example.org:7117/mail"
+//! repo = "https://backup.example.org:7117/mail"
 //! token_file = "/etc/byteback/token"
 //! progress_fps = 2
 //! undo_window = "30m"

@@ -3,24 +3,30 @@
 //! One file per server in `tokens/` of the user's configuration folder, mode 0600, as TOML:
 //!
 //! ```toml
-//! server = "http://127.0.0.1:7117"
+//! server = "https://192.0.2.7:7117"
 //! device = 1
 //! token = "bbd_..."
+//! certificate = "SHA-256 of the server's certificate, 64 hexadecimal digits"
+//! addresses = ["backup.example.org:7117"]
 //! ```
 //!
-//! `--token-file` names another file of the same form. A joining machine makes the file *before* it uses up the join
-//! token, so that a full disk or a wrong permission does not cost the token.
+//! The last two are there only if the code by which the machine joined had them. `--token-file` names another file of the same form.
+//!
+//! A joining machine draws its token itself and keeps it in a *draft*, the same file with `.joining` behind its name, before it asks the
+//! server: if it dies before the answer came, it joins again with the same code and the same token, and the server knows it
+//! (`byteback_store::token`). Order: draft, request, token file, the draft is removed.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use byteback_api::DeviceId;
+use byteback_api::{DeviceId, Fingerprint};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
-use crate::private_file::PrivateFile;
+use crate::private_file;
 
 /// What a machine shows to a server.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +38,12 @@ pub(crate) struct Credentials {
     pub(crate) device: DeviceId,
     /// The secret.
     pub(crate) token: String,
+    /// The certificate by which the server is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<Fingerprint>,
+    /// Where else it may be reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) addresses: Vec<String>,
 }
 
 /// Where the token of `server` is kept below the configuration folder.
@@ -53,7 +65,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Credentials>> {
     };
     // The parser's message would quote the line, and with it the secret.
     let credentials = toml::from_str(&text)
-        .map_err(|_| unusable(path, "it is no token file (three lines: server, device and token)"))?;
+        .map_err(|_| unusable(path, "it is no token file (lines with server, device and token)"))?;
     Ok(Some(credentials))
 }
 
@@ -65,38 +77,16 @@ fn unusable(path: &Path, why: &str) -> CommandError {
     .next("Name another one with --token-file, or remove it and join the server again with a join token.")
 }
 
-/// A token file in the making.
-pub(crate) struct NewCredentials {
-    path: PathBuf,
-    file: PrivateFile,
+/// Where the draft of a token file is.
+pub(crate) fn draft_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(".joining");
+    path.with_file_name(name)
 }
 
-impl NewCredentials {
-    /// Makes sure that the token can be kept at `path`.
-    pub(crate) fn prepare(path: &Path) -> Result<Self> {
-        let file = PrivateFile::create(path).map_err(|error| {
-            CommandError::file("write the token file", path, &error)
-                .next("The join token was not used. Choose another place with --token-file.")
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-        })
-    }
-
-    /// Keeps it.
-    pub(crate) fn save(self, credentials: &Credentials) -> Result<PathBuf> {
-        let failed = |error: &dyn std::fmt::Display| {
-            CommandError::file("write the token file", &self.path, error)
-                .next("The join token is used up. Make a new one on the server with 'byteback invite', and join again.")
-        };
-        let text = toml::to_string(credentials).map_err(|error| failed(&error))?;
-        self.file.finish(text.as_bytes()).map_err(|error| failed(&error))?;
-        Ok(self.path)
-    }
-
-    /// Gives it up: the machine did not join.
-    pub(crate) fn discard(self) {
-        self.file.discard();
-    }
+/// Writes a token file or a draft of one, durably.
+pub(crate) fn write(path: &Path, credentials: &Credentials) -> Result<()> {
+    let failed = |error: &dyn std::fmt::Display| CommandError::file("write the token file", path, error);
+    let text = toml::to_string(credentials).map_err(|error| failed(&error))?;
+    private_file::write(path, text.as_bytes()).map_err(|error| failed(&error))
 }

@@ -23,7 +23,7 @@ macro_rules! variables {
 
 variables! {
     REPOSITORY = "BYTEBACK_REPOSITORY":
-        "Where backups are kept, `http://HOST:PORT/FOLDER`, for commands that are not told by `-r` or by a bound folder.";
+        "Where backups are kept, `https://HOST:PORT/FOLDER`, for commands that are not told by `-r` or by a bound folder.";
     TOKEN_FILE = "BYTEBACK_TOKEN_FILE":
         "File with the device token to use, instead of the one saved when this machine joined the server.";
     CACERT = "BYTEBACK_CACERT":

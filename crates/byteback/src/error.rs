@@ -94,13 +94,14 @@ impl From<ServerError> for CommandError {
         let said = error.problem.as_ref().map(|problem| problem.detail.clone());
         let message = match error.kind {
             ServerErrorKind::Unreachable => format!("cannot reach the server: {}", error.message),
+            ServerErrorKind::Tls => format!("no secure connection to the server: {}", error.message),
             ServerErrorKind::WrongToken => {
                 format!(
                     "the server does not accept the token: {}",
                     said.unwrap_or(error.message)
                 )
             }
-            ServerErrorKind::NotFound => said.unwrap_or(error.message),
+            ServerErrorKind::Forbidden | ServerErrorKind::NotFound => said.unwrap_or(error.message),
             _ => format!(
                 "the server did not do what was asked ({}): {}",
                 error.request, error.message
@@ -119,7 +120,7 @@ fn next_step(error: &ServerError) -> String {
             "'byteback ls SNAPSHOT' lists what is in it; paths begin at the folder that was saved."
         }
         Some(Code::Unauthorized) => {
-            "Join the server again with a new join token ('byteback invite' makes one), or name the right --token-file."
+            "Join the server again with a new code ('byteback invite' makes one), or name the right --token-file."
         }
         _ => return error.next.clone(),
     };

@@ -54,7 +54,7 @@ impl Exit {
 
     pub(crate) fn of_server(error: &ServerError) -> Self {
         match (error.kind, error.problem.as_ref().map(|problem| problem.code)) {
-            (ServerErrorKind::WrongToken, _) => Self::WrongCredentials,
+            (ServerErrorKind::WrongToken | ServerErrorKind::Forbidden, _) => Self::WrongCredentials,
             (_, Some(Code::FolderNotFound)) => Self::NoRepository,
             _ => Self::Failed,
         }

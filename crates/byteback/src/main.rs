@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `arguments`, `commands` | the command line; one file per command |
 //! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
-//! | `repository`, `credentials`, `binding`, `tracked_folder` | which server, which token, which folder |
+//! | `repository`, `credentials`, `joining`, `binding`, `tracked_folder` | which server, which token, which folder |
 //! | `output`, `progress`, `wording`, `timestamp`, `when` | what is printed, for people and for programs |
 //! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
 //! | `error`, `exit_code` | what is said when something fails, and how the command ends |
+//! | `served` | how a server of ours is reached, for codes |
 //! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
 
 mod arguments;
@@ -21,6 +22,7 @@ mod credentials;
 mod environment;
 mod error;
 mod exit_code;
+mod joining;
 mod last_backup;
 mod mount_table;
 mod notify;
@@ -28,6 +30,7 @@ mod output;
 mod private_file;
 mod progress;
 mod repository;
+mod served;
 mod settings;
 mod signals;
 mod snapshot_path;

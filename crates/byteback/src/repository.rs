@@ -1,4 +1,4 @@
-//! Where backups are kept: `http://HOST:PORT/FOLDER`, a server and a folder on it.
+//! Where backups are kept: `https://HOST:PORT/FOLDER`, a server and a folder on it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -41,7 +41,7 @@ impl FromStr for Repository {
     fn from_str(text: &str) -> Result<Self, ParseRepositoryError> {
         let wrong = |what: &str| {
             ParseRepositoryError(format!(
-                "'{text}' {what}; write http://HOST:PORT/FOLDER, for example http://127.0.0.1:7117/mail"
+                "'{text}' {what}; write https://HOST:PORT/FOLDER, for example https://192.0.2.7:7117/mail"
             ))
         };
         let text_end = text.trim_end_matches('/');
@@ -70,7 +70,7 @@ impl FromStr for Repository {
     }
 }
 
-/// A place in a folder of a server: `http://HOST:PORT/FOLDER/PATH`. The path is meant as it is written: nothing in it is encoded.
+/// A place in a folder of a server: `https://HOST:PORT/FOLDER/PATH`. The path is meant as it is written: nothing in it is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     /// Where.

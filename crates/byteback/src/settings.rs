@@ -29,6 +29,14 @@ const UNDO_BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// More would only cost time.
 const PROGRESS_FPS_MAX: f64 = 60.0;
 
+/// Where distributions keep the certificates that they trust.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
 /// What holds for this run.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -152,8 +160,13 @@ impl Settings {
     pub(crate) fn connect(&self, server: &str, binding: Option<&Binding>) -> Result<(ServerClient, Credentials)> {
         let path = self.token_path(server, binding)?;
         let credentials = Self::credentials_of(&path, server)?;
-        let client = ServerClient::new(server, &credentials.token, self.client_options()?)?;
-        Ok((client, credentials))
+        Ok((self.client(&credentials)?, credentials))
+    }
+
+    /// A client that shows these credentials.
+    pub(crate) fn client(&self, credentials: &Credentials) -> Result<ServerClient> {
+        let options = self.options_for(credentials)?;
+        Ok(ServerClient::new(&credentials.server, &credentials.token, options)?)
     }
 
     /// What is kept in `path`, which must be for `server`.
@@ -161,8 +174,8 @@ impl Settings {
         let credentials = credentials::read(path)?.ok_or_else(|| {
             let message = format!("this machine has no token for {server} (looked for {})", path.display());
             CommandError::with_exit(Exit::WrongCredentials, message).next(
-                "Join the server: 'byteback invite' on the server makes a join token; 'init', 'push' and 'pull' use it \
-                 with --join-token-file.",
+                "Join the server: 'byteback invite FOLDER' on the server makes a code; 'byteback join CODE DIR' here uses it, or 'push' \
+                 and 'pull' with --join-token-file.",
             )
         })?;
         if credentials.server != server {
@@ -177,27 +190,37 @@ impl Settings {
         Ok(credentials)
     }
 
-    /// As [`Self::connect`], without a bound folder and with at most so many bytes per second.
-    pub(crate) fn connect_limited(&self, server: &str, limit: Option<u64>) -> Result<(ServerClient, Credentials)> {
-        let path = self.token_path(server, None)?;
+    /// As [`Self::connect`], with at most so many bytes per second.
+    pub(crate) fn connect_limited(
+        &self,
+        server: &str,
+        binding: Option<&Binding>,
+        limit: Option<u64>,
+    ) -> Result<(ServerClient, Credentials)> {
+        let path = self.token_path(server, binding)?;
         let credentials = Self::credentials_of(&path, server)?;
         let options = ClientOptions {
             bytes_per_second_max: limit,
-            ..self.client_options()?
+            ..self.options_for(&credentials)?
         };
         let client = ServerClient::new(server, &credentials.token, options)?;
         Ok((client, credentials))
     }
 
-    /// How to reach servers.
-    pub(crate) fn client_options(&self) -> Result<ClientOptions> {
+    /// How to reach the server that gave these credentials.
+    pub(crate) fn options_for(&self, credentials: &Credentials) -> Result<ClientOptions> {
         let mut options = ClientOptions {
             is_cancelled: std::sync::Arc::new(signals::stop_is_asked),
+            certificate: credentials.certificate,
+            other_addresses: credentials.addresses.clone(),
             ..ClientOptions::default()
         };
         if let Some(path) = &self.cacert {
             let pem = fs::read(path).map_err(|error| CommandError::file("read the certificates", path, &error))?;
             options.ca_pem = Some(pem);
+        } else if credentials.certificate.is_none() && credentials.server.starts_with("https://") {
+            // Those whom this machine trusts; without them, the list that is built in.
+            options.ca_pem = SYSTEM_ROOTS.iter().find_map(|path| fs::read(path).ok());
         }
         Ok(options)
     }

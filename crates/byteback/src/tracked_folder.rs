@@ -99,7 +99,7 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
                 Exit::NoRepository,
                 "neither the current directory nor one above it is bound to a server",
             )
-            .next("Name the folder, or bind this one: byteback init . -r http://HOST:PORT/FOLDER")
+            .next("Name the folder, or bind this one: byteback init . -r https://HOST:PORT/FOLDER")
         })?,
     };
     let Some(mut binding) = Binding::read(&folder)? else {
@@ -108,7 +108,7 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
             CommandError::with_exit(Exit::NoRepository, format!("{directory} is not bound to a server")).next(
                 match above(&folder, settings)? {
                     Some(above) => format!("A folder above it is: {}", above.directory().display()),
-                    None => format!("Bind it with: byteback init {directory} -r http://HOST:PORT/FOLDER"),
+                    None => format!("Bind it with: byteback init {directory} -r https://HOST:PORT/FOLDER"),
                 },
             ),
         );

@@ -9,7 +9,7 @@
 
 use super::{
     BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
-    TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
 };
 use crate::FileId;
 use std::io::{self, Read};
@@ -116,7 +116,7 @@ impl<R: Read> BatchReader<R> {
         }
         let len = self.read_len()?;
         let value = match tag {
-            TAG_MANIFEST => Record::Manifest(self.json(len)?),
+            TAG_MANIFEST | TAG_FOLLOWING_MANIFEST => Record::Manifest(self.manifest(tag, len)?),
             TAG_NODE => Record::Node(self.json(len)?),
             TAG_ENTRY => Record::Entry(self.json(len)?),
             TAG_DELTA => {
@@ -188,6 +188,16 @@ impl<R: Read> BatchReader<R> {
             }
         }
         Err(BatchError::BadVarint { record: self.record })
+    }
+
+    /// A manifest; its tag says whether it follows a batch, so that no reader from before that takes it for one that does not.
+    fn manifest(&mut self, tag: u8, len: u64) -> Result<Box<Manifest>, BatchError> {
+        let record = self.record;
+        let manifest: Box<Manifest> = self.json(len)?;
+        match manifest.follows.is_some() == (tag == TAG_FOLLOWING_MANIFEST) {
+            true => Ok(manifest),
+            false => Err(BatchError::FollowsTag { record }),
+        }
     }
 
     fn json<T: serde::de::DeserializeOwned>(&mut self, len: u64) -> Result<T, BatchError> {

@@ -10,6 +10,7 @@ fn manifest() -> Manifest {
         counter: 3,
         base_seq: Some(2),
         replaces: None,
+        follows: None,
         root: FileId(1),
         created_ns: -5,
         host: "h".into(),
@@ -238,6 +239,58 @@ fn golden_json_of_a_batch_that_replaces() {
     assert_eq!(serde_json::from_str::<ContentChange>(json).unwrap(), content);
     // What a reader that does not know it would make of it: an error, never another base.
     assert!(serde_json::from_str::<ContentChange>(&json.replace("of", "from")).is_err());
+}
+
+#[test]
+fn golden_json_of_a_batch_that_follows_another_one() {
+    let manifest = Manifest {
+        follows: Some(8),
+        snapshot: None,
+        ..manifest()
+    };
+    let json = concat!(
+        r#"{"device":7,"counter":3,"base_seq":2,"follows":8,"root":"00000000000000000000000000000001","#,
+        r#""created_ns":-5,"host":"h","path":{"base64":"L/8="}}"#
+    );
+    assert_eq!(serde_json::to_string(&manifest).unwrap(), json);
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    writer.manifest(&manifest).unwrap();
+    let (stream, _) = writer.into_parts().unwrap();
+    assert_eq!(stream[8], 7, "a kind of its own, which readers from before that refuse");
+    let mut reader = BatchReader::new(&stream[..]);
+    assert_eq!(
+        reader.next_record().unwrap(),
+        Some(Record::Manifest(Box::new(manifest)))
+    );
+    let content = ContentChange {
+        deltas: 1,
+        base: ContentBase::At {
+            file: FileId(0xab),
+            seq: 5,
+        },
+    };
+    let json = r#"{"deltas":1,"base":{"at":{"file":"000000000000000000000000000000ab","seq":5}}}"#;
+    assert_eq!(serde_json::to_string(&content).unwrap(), json);
+    assert_eq!(serde_json::from_str::<ContentChange>(json).unwrap(), content);
+}
+
+#[test]
+fn a_manifest_whose_kind_says_something_else_than_it_does_is_refused() {
+    for follows in [None, Some(8)] {
+        let manifest = Manifest { follows, ..manifest() };
+        let mut writer = BatchWriter::new(Vec::new()).unwrap();
+        writer.manifest(&manifest).unwrap();
+        let (mut stream, _) = writer.into_parts().unwrap();
+        stream[8] = if follows.is_some() { 1 } else { 7 };
+        let end = stream.len() - 4;
+        let crc = crc32c::crc32c(&stream[8..end]).to_le_bytes();
+        stream[end..].copy_from_slice(&crc);
+        let result = BatchReader::new(&stream[..]).next_record();
+        assert!(
+            matches!(result, Err(BatchError::FollowsTag { record: 0 })),
+            "{result:?}"
+        );
+    }
 }
 
 #[test]

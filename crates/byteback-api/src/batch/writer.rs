@@ -6,7 +6,7 @@
 
 use super::{
     BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
-    TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
 };
 use crate::FileId;
 use serde::Serialize;
@@ -50,7 +50,11 @@ impl<W: Write> BatchWriter<W> {
     /// # Errors
     /// The output fails, or the record is too long.
     pub fn manifest(&mut self, manifest: &Manifest) -> Result<(), BatchError> {
-        self.json(TAG_MANIFEST, manifest)
+        let tag = match manifest.follows {
+            None => TAG_MANIFEST,
+            Some(_) => TAG_FOLLOWING_MANIFEST,
+        };
+        self.json(tag, manifest)
     }
 
     /// Writes a node.

@@ -26,6 +26,17 @@ fn the_document_and_the_table_list_the_same_calls() {
 }
 
 #[test]
+fn every_call_of_a_folder_asks_whether_the_device_was_given_it() {
+    for route in Route::ALL {
+        let of_a_folder = route.path().contains("{folder}");
+        let asks = matches!(route.access(), Access::Reads | Access::Writes);
+        assert_eq!(of_a_folder, asks, "{route:?}");
+        let manages = route.path().contains("{device}") || route.path().contains("{invitation}");
+        assert!(!manages || route.access() == Access::Manages, "{route:?}");
+    }
+}
+
+#[test]
 fn open_calls_are_marked_and_every_path_parameter_is_described() {
     let document = document();
     for route in Route::ALL {

@@ -109,6 +109,8 @@ impl Byteback {
         let mut command = self.command();
         command
             .arg("serve")
+            // What is compared with it does without TLS, too; docs/benchmarks.md says what TLS costs.
+            .arg("--plain")
             .arg("--data")
             .arg(data)
             .args(["--listen", "127.0.0.1:0"]);

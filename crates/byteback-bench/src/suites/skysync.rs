@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`micro`] | every finder by itself: insertions, cuts, inversions of 256 bytes; unmodified (Fig. 7 to 13, 17) |
 //! | [`pairs`] | successive versions of real packages (Fig. 14 to 17) |
+//! | [`machine`] | what the planner counts with: CPU for a byte of each kind of work |
 //! | [`service`] | the same finders through the program and a real server |
 //!
 //! [`content`] makes the files, [`sources`] the places whose checksums are used, [`finders`] runs the steps, [`baseline`] is plain dsync.
@@ -11,6 +12,7 @@
 mod baseline;
 mod content;
 mod finders;
+mod machine;
 mod micro;
 mod pairs;
 mod service;
@@ -46,6 +48,8 @@ enum Part {
     Pairs,
     /// Through the program and a real server.
     Service,
+    /// CPU for a byte of each kind of work, which the planner counts with.
+    Machine,
 }
 
 /// Runs the suite.
@@ -63,6 +67,9 @@ pub(crate) fn run(arguments: &SkysyncArguments, options: Options, json: Option<&
     }
     if wanted(Part::Service) {
         findings.add(service::run(options)?);
+    }
+    if wanted(Part::Machine) {
+        findings.add(machine::run(options)?);
     }
     findings.tell("skysync", arguments.plots.as_deref(), json)
 }

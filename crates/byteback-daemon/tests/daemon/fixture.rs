@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use byteback_control::{Client, TreeService};
+use byteback_control::{Client, LiveTree, TreeService};
 use byteback_daemon::service::PAGE_LIMITS;
-use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Rhythm, Service, StateFolder, TrackedTree};
+use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Rhythm, Service, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, Mount, MountOptions};
 use byteback_oplog::{Granularity, LogOptions, PageLimits};
 use byteback_undo::UndoOptions;
@@ -26,14 +26,26 @@ pub(crate) struct Fixture {
     running: Option<Running>,
     /// Whether old bytes are kept when it is mounted next.
     pub(crate) undo: Option<UndoOptions>,
+    /// How continuous sync is served when it is mounted next.
+    pub(crate) live: Option<LiveOptions>,
+    served: Option<Served>,
     /// A daemon in a process of its own, which may be killed.
     process: Option<Child>,
+}
+
+/// What a mounted tree with continuous sync answers in this process.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) live: Arc<dyn LiveTree>,
+    pub(crate) tree: Arc<dyn TreeService>,
 }
 
 /// Set for a process that shall be a daemon: the directory of the fixture.
 const SERVE: &str = "BYTEBACK_TEST_SERVE";
 /// Set beside it where old bytes are to be kept.
 const SERVE_WITH_UNDO: &str = "BYTEBACK_TEST_SERVE_WITH_UNDO";
+/// Set beside it where continuous sync is to be served, to who listens in the fixture's directory.
+const SERVE_LIVE: &str = "BYTEBACK_TEST_SERVE_LIVE";
 
 /// Old bytes are kept for so short a time, and so few of them, that they are dropped all the time.
 pub(crate) fn little_undo() -> UndoOptions {
@@ -57,8 +69,13 @@ pub(crate) fn serve_as_daemon() {
         mount,
         rhythm: RESTLESS,
         page_limits: tiny_pages(),
+        live: std::env::var_os(SERVE_LIVE).map(|_| crate::live::mortal_options()),
     };
     let daemon = Daemon::start(tree, &options).unwrap();
+    if let Some(live) = daemon.live() {
+        let tree = daemon.service();
+        crate::live::answer_from_afar(Served { live, tree }, &directory);
+    }
     std::fs::write(directory.join("ready"), b"").unwrap();
     daemon.run().unwrap();
 }
@@ -104,6 +121,8 @@ impl Fixture {
             log: LogOptions::default(),
             running: None,
             undo: None,
+            live: None,
+            served: None,
             process: None,
         }
     }
@@ -129,6 +148,11 @@ impl Fixture {
 
     pub(crate) fn tree(&self) -> PathBuf {
         self.dir.path().join("tree")
+    }
+
+    /// A folder that outlives the mounts.
+    pub(crate) fn beside(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(crate) fn folder(&self) -> StateFolder {
@@ -169,8 +193,11 @@ impl Fixture {
             mount,
             rhythm: self.rhythm,
             page_limits: self.page_limits,
+            live: self.live,
         };
         let daemon = Daemon::start(tree, &options).unwrap();
+        let tree = daemon.service();
+        self.served = daemon.live().map(|live| Served { live, tree });
         let mount = Arc::clone(daemon.mount());
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
     }
@@ -183,6 +210,7 @@ impl Fixture {
             .args(["--exact", "serve", "--ignored", "--nocapture", "--test-threads=1"])
             .env(SERVE, self.dir.path())
             .envs(self.undo.map(|_| (SERVE_WITH_UNDO, "1")))
+            .envs(self.live.map(|_| (SERVE_LIVE, "1")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -215,6 +243,11 @@ impl Fixture {
         assert!(child.wait().unwrap().success());
     }
 
+    /// What continuous sync is served by.
+    pub(crate) fn served(&self) -> Served {
+        self.served.clone().unwrap()
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.folder().socket()).unwrap()
     }
@@ -235,6 +268,7 @@ impl Fixture {
         let (mount, run) = self.running.take().unwrap();
         run.join().unwrap().unwrap();
         drop(mount);
+        self.served = None;
     }
 }
 

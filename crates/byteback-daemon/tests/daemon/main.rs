@@ -3,6 +3,7 @@
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
 //! `leaves`: checksums of a file's leaves are those of the cut.
 //! `life`: start, stop, untracked changes, everything that a start finds.
+//! `live`: what continuous sync is to send, applied elsewhere, is the tree at one moment after the other.
 //! `trimming`: what a write leaves as it was is not reported.
 //! `undo`: files as they were some time ago.
 
@@ -29,6 +30,7 @@ mod deltas;
 mod fixture;
 mod leaves;
 mod life;
+mod live;
 mod other_mount;
 mod saved;
 mod trimming;

@@ -19,7 +19,7 @@
 //!
 //! *What is not found*: blocks of the base that lie across a border between a place that was proven equal and one that was not; at
 //! most one block's length at each such border. And one block that moved by less than its length between two others that did not:
-//! where one or two changed blocks lie between blocks that are (or probably are) equal in place, no window moves. That is what scattered changes look like,
+//! where changed blocks of up to 16 KiB (at least two blocks, at most four) lie between blocks that are (or probably are) equal in place, no window moves. That is what scattered changes look like,
 //! and moving it there took a third of all time, to find next to nothing.
 //!
 //! *Holes* in what is read stay holes if they are long; short ones are read as the zeros that they are.
@@ -50,8 +50,8 @@ const READ_LEN: usize = 256 * 1024;
 /// Windows that may be hashed in vain before the account has to be filled.
 const VAIN_WINDOWS: u64 = 16;
 
-/// Blocks between others that are proven equal in place, up to which no window moves over them.
-const UNROLLED_BLOCKS: u64 = 2;
+/// Between blocks that are proven equal in place, no window moves over so many bytes; at least two blocks, at most four.
+const UNROLLED_LEN: u64 = 16 * 1024;
 
 /// Finding failed.
 #[derive(Debug, thiserror::Error)]
@@ -275,12 +275,18 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
     fn read(&mut self, pending: Option<(ByteRange, Need)>, is_between: bool) -> Result<(), SkyError<S::Error>> {
         match pending {
             Some((range, Need::Proof)) => self.prove(range),
-            Some((range, _)) if is_between && range.len_bytes() <= UNROLLED_BLOCKS * self.block_len as u64 => {
+            Some((range, _)) if is_between && range.len_bytes() <= self.unrolled_len() => {
                 self.search_bytes(range, false)
             }
             Some((range, _)) => self.search_with_holes(range),
             None => Ok(()),
         }
+    }
+
+    /// Over how many bytes between what is equal in place no window moves.
+    fn unrolled_len(&self) -> u64 {
+        let block_len = self.block_len as u64;
+        UNROLLED_LEN.clamp(2 * block_len, 4 * block_len)
     }
 
     /// Reads blocks that are probably those of the base at their place; those that are not are searched for.

@@ -114,3 +114,40 @@ fn codecs_have_stable_numbers() {
     }
     assert_eq!(Codec::from_code(2), None);
 }
+
+#[test]
+fn more_work_makes_shorter_frames_and_every_frame_is_read_by_everybody() {
+    // Text with some variety, so that levels differ.
+    let mut random = pseudo_random(7);
+    let words: Vec<String> = (0..2000).map(|_| format!("{:x} ", random() % 100_000)).collect();
+    let raw: Vec<u8> = std::iter::repeat_with(|| words[(random() % 2000) as usize].bytes())
+        .flatten()
+        .take(200_000)
+        .collect();
+    let (mut stored, mut back) = (Vec::new(), Vec::new());
+    let mut lens = Vec::new();
+    for effort in Effort::ALL {
+        let codec = FrameEncoder::with_effort(effort).unwrap().encode(&raw, &mut stored);
+        assert_eq!(codec, Codec::Zstd);
+        let len = u32::try_from(raw.len()).unwrap();
+        FrameDecoder::new()
+            .unwrap()
+            .decode(codec, &stored, len, &mut back)
+            .unwrap();
+        assert!(back == raw, "{effort:?}");
+        lens.push(stored.len());
+    }
+    assert!(lens[0] > lens[1] && lens[1] > lens[2], "{lens:?}");
+    assert_eq!(Effort::default(), Effort::Standard);
+}
+
+/// Numbers that look random, without another crate.
+fn pseudo_random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    }
+}

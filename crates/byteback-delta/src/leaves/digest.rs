@@ -9,9 +9,13 @@
 
 use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_len_bytes};
 use crate::digest::DIGEST_LEN;
+use crate::groups::GroupList;
 
 /// Leaves of a group.
 pub const GROUP_LEAVES: u64 = 256;
+
+/// Bytes of the content under a group; the last one may have fewer.
+pub const GROUP_LEN_BYTES: u64 = GROUP_LEAVES * LEAF_LEN_BYTES as u64;
 
 /// Bytes of a group's leaves.
 const GROUP_LEN: usize = GROUP_LEAVES as usize * size_of::<Leaf>();
@@ -35,6 +39,8 @@ pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
 #[derive(Clone, Debug)]
 pub struct LeafDigest {
     kind: LeafKind,
+    /// The sums of the groups so far, if somebody wants them.
+    groups: Option<GroupList>,
     root: blake3::Hasher,
     /// Leaves of a group that is not yet whole, one behind the other.
     group: Vec<u8>,
@@ -59,6 +65,7 @@ impl LeafDigest {
         root.update(&len_bytes.to_le_bytes());
         Self {
             kind,
+            groups: None,
             root,
             group: Vec::with_capacity(GROUP_LEN),
             block: Vec::new(),
@@ -67,6 +74,15 @@ impl LeafDigest {
             is_misfit: false,
             zero_leaf: None,
             zero_group: None,
+        }
+    }
+
+    /// As [`Self::new`]; the sums of all groups are remembered ([`Self::finish_with_groups`]).
+    #[must_use]
+    pub fn with_groups(kind: LeafKind, len_bytes: u64) -> Self {
+        Self {
+            groups: Some(GroupList::new(kind, len_bytes)),
+            ..Self::new(kind, len_bytes)
         }
     }
 
@@ -105,7 +121,7 @@ impl LeafDigest {
 
     /// Adds so many zeros; a MiB of them costs a constant.
     pub fn push_zeros(&mut self, mut len_bytes: u64) {
-        let (leaf_len, group_len) = (u64::from(LEAF_LEN_BYTES), GROUP_LEAVES * u64::from(LEAF_LEN_BYTES));
+        let (leaf_len, group_len) = (u64::from(LEAF_LEN_BYTES), GROUP_LEN_BYTES);
         while len_bytes > 0 {
             let now = if self.block.is_empty() && len_bytes >= leaf_len {
                 let leaf = *self
@@ -115,7 +131,7 @@ impl LeafDigest {
                     let group = *self
                         .zero_group
                         .get_or_insert_with(|| group_sum(std::iter::repeat_n(&leaf, GROUP_LEAVES as usize)));
-                    self.root.update(&group);
+                    self.add_group(&group);
                     group_len
                 } else {
                     self.add_leaf(&leaf);
@@ -147,6 +163,25 @@ impl LeafDigest {
         self.add_leaf(leaf);
     }
 
+    /// As [`Self::push_leaf`] for several, which is faster.
+    pub fn push_leaves(&mut self, mut leaves: &[Leaf]) {
+        while let Some((first, others)) = leaves.split_first() {
+            let left = self.announced.saturating_sub(self.len);
+            let whole_group = leaves.split_at_checked(GROUP_LEAVES as usize);
+            leaves = match whole_group {
+                Some((group, others)) if self.group.is_empty() && self.block.is_empty() && left >= GROUP_LEN_BYTES => {
+                    self.len += GROUP_LEN_BYTES;
+                    self.add_group(blake3::hash(group.as_flattened()).as_bytes());
+                    others
+                }
+                _ => {
+                    self.push_leaf(first);
+                    others
+                }
+            };
+        }
+    }
+
     /// Adds the next [`GROUP_LEAVES`] blocks, or those up to the content's end if there are fewer, by the checksum of their leaves
     /// ([`group_sum`]). If part of a group is pending, or none is left, there will be no digest.
     pub fn push_group(&mut self, group: &GroupSum) {
@@ -155,13 +190,24 @@ impl LeafDigest {
             self.is_misfit = true;
             return;
         }
-        self.len += left.min(GROUP_LEAVES * u64::from(LEAF_LEN_BYTES));
-        self.root.update(group);
+        self.len += left.min(GROUP_LEN_BYTES);
+        self.add_group(group);
     }
 
     /// The digest; `None` if not as many bytes came as were announced, or a leaf or a group came where none could stand.
     #[must_use]
     pub fn finish(mut self) -> Option<[u8; DIGEST_LEN]> {
+        self.end()
+    }
+
+    /// The digest, and the sums of all groups if they were to be remembered; `None` as [`Self::finish`].
+    #[must_use]
+    pub fn finish_with_groups(mut self) -> Option<([u8; DIGEST_LEN], GroupList)> {
+        let digest = self.end()?;
+        Some((digest, self.groups?))
+    }
+
+    fn end(&mut self) -> Option<[u8; DIGEST_LEN]> {
         if self.len != self.announced || self.is_misfit {
             return None;
         }
@@ -188,7 +234,15 @@ impl LeafDigest {
     }
 
     fn end_group(&mut self) {
-        self.root.update(blake3::hash(&self.group).as_bytes());
+        let group = *blake3::hash(&self.group).as_bytes();
         self.group.clear();
+        self.add_group(&group);
+    }
+
+    fn add_group(&mut self, group: &GroupSum) {
+        self.root.update(group);
+        if let Some(groups) = &mut self.groups {
+            groups.push(group);
+        }
     }
 }

@@ -119,14 +119,25 @@ fn a_digest_does_not_depend_on_how_the_content_comes() {
         let mut digest = LeafDigest::new(kind, content.len() as u64);
         for (index, group) in all.chunks(GROUP_LEAVES as usize).enumerate() {
             let from = index * (1 << 20);
-            match index % 3 {
+            match index % 4 {
                 0 => digest.push_group(&group_sum(group.iter().map(|(_, leaf)| leaf))),
+                3 => digest.push_leaves(&group.iter().map(|(_, leaf)| *leaf).collect::<Vec<Leaf>>()),
                 1 => group.iter().for_each(|(_, leaf)| digest.push_leaf(leaf)),
                 _ => digest.push(&content[from..content.len().min(from + (1 << 20))]),
             }
         }
         assert_eq!(digest.len_bytes(), content.len() as u64);
         assert_eq!(digest.finish(), Some(expected));
+        // Many at once, in pieces that are no groups; one too many is noticed.
+        let leaves: Vec<Leaf> = all.into_iter().map(|(_, leaf)| leaf).collect();
+        for piece in [1, 255, 256, 700, leaves.len()] {
+            let mut digest = LeafDigest::new(kind, content.len() as u64);
+            leaves.chunks(piece).for_each(|leaves| digest.push_leaves(leaves));
+            let mut longer = digest.clone();
+            assert_eq!(digest.finish(), Some(expected), "{piece}");
+            longer.push_leaves(&leaves[..1]);
+            assert_eq!(longer.finish(), None);
+        }
     }
 }
 

@@ -597,3 +597,97 @@ fn a_directory_that_may_be_read_but_not_searched_is_listed() {
     assert_eq!(read_dir(&path_only, 0).unwrap_err().kind(), ErrorKind::PermissionDenied);
     set_mode(&path_only, 0o700).unwrap();
 }
+
+/// How many descriptors the process has.
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_descent_opens_what_open_beneath_opens_in_random_orders() {
+    use crate::random::SplitMix64;
+    let (dir, fd) = temp();
+    let mut random = SplitMix64::new(9);
+    // Names that begin alike, and paths that end within others.
+    let names = ["a", "ab", "abc", "b", "a b"];
+    let mut paths = vec![Vec::new()];
+    for _ in 0..150 {
+        let mut path: Vec<u8> = paths[random.below(paths.len() as u64) as usize].clone();
+        for _ in 0..random.below(40) {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(names[random.below(5) as usize].as_bytes());
+        }
+        std::fs::create_dir_all(dir.path().join(OsStr::from_bytes(&path))).unwrap();
+        paths.push(path);
+    }
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    symlink("a", dir.path().join("link")).unwrap();
+    let mut descent = Descent::new(&fd).unwrap();
+    for _ in 0..3000 {
+        let path = &paths[random.below(paths.len() as u64) as usize];
+        match random.below(10) {
+            0 => {
+                let missing = [path, &b"/missing/deeper"[..]].concat();
+                let missing = missing.strip_prefix(b"/").unwrap_or(&missing);
+                assert_eq!(descent.open(missing).unwrap_err().kind(), ErrorKind::NotFound);
+            }
+            1 => {
+                for wrong in ["file", "link", "link/a", "..", "a/../b", "a//a", "/a"] {
+                    let error = descent.open(wrong.as_bytes()).unwrap_err().kind();
+                    assert!(
+                        matches!(error, ErrorKind::NotADirectory | ErrorKind::InvalidInput),
+                        "{wrong}: {error}"
+                    );
+                }
+            }
+            _ => {
+                let opened = descent.open(path).unwrap();
+                let beneath = open_beneath(&fd, Path::new(OsStr::from_bytes(path))).unwrap();
+                let identity = |fd: &OwnedFd| stat_fd(fd).unwrap().identity();
+                assert_eq!(
+                    identity(&opened),
+                    identity(&beneath),
+                    "{}",
+                    String::from_utf8_lossy(path)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_descent_into_thousands_of_levels_keeps_few_descriptors_and_comes_back() {
+    let (dir, fd) = temp();
+    const LEVELS: usize = 4000;
+    let before = open_descriptors();
+    let mut descent = Descent::new(&fd).unwrap();
+    let mut path = Vec::new();
+    let mut at = descent.open(b"").unwrap();
+    let mut most = 0;
+    for level in 0..LEVELS {
+        mkdirat(&at, "d", Mode::RWXU).unwrap();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.push(b'd');
+        at = descent.open(&path).unwrap();
+        if level % 100 == 0 {
+            most = most.max(open_descriptors() - before);
+        }
+    }
+    drop(at);
+    // Other tests open files at the same time.
+    assert!(most < 400, "{most}");
+    for _ in 0..LEVELS {
+        path.truncate(path.len().saturating_sub(2));
+        let above = descent.open(&path).unwrap();
+        unlinkat(&above, "d", AtFlags::REMOVEDIR).unwrap();
+        if path.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(read_dir(&fd, 0).unwrap().count(), 0);
+    drop(dir);
+}

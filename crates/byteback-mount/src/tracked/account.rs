@@ -1,13 +1,17 @@
 //! The gate's account of a change: the log that is told, and the pictures that save the old state first.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use byteback_host::tree::{self as host, Identity, Stat};
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
 use byteback_undo::{NameHow, Undo};
+use parking_lot::RwLockWriteGuard;
 
-use super::{Place, TrackedResult, Victim};
+use super::observer::{KnownNode, LostName, NamedAt, NamesChanged, Observer, Removal, Watched};
+use super::{Object, Place, TrackedResult, Victim};
 use crate::picture::Pictures;
 use crate::tracked::kept;
 
@@ -20,11 +24,16 @@ pub struct Account {
     pub pictures: Arc<Pictures>,
     /// What keeps old bytes for a while, if somebody wants that.
     pub undo: Option<Arc<Undo>>,
+    /// Who is told of each change in order, if somebody wants that.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
 /// (it has no name any more, or came into the tree behind our back, and the next start will find it), there is nothing to log.
+#[derive(Default)]
 pub(super) struct Change<'a> {
+    /// Before the operation ends, the observer knows what became of the change.
+    pub(super) _watched: Option<Watched<'a>>,
     pub(super) kept: Option<(Operation<'a>, LoggedNode)>,
 }
 
@@ -38,11 +47,42 @@ impl Change<'_> {
 
 /// A change of names under way.
 pub(super) struct NameChange<'a> {
+    /// Let go before the operation ends.
+    _order: Option<RwLockWriteGuard<'a, ()>>,
     pub(super) operation: Operation<'a>,
     pub(super) account: &'a Account,
 }
 
-impl NameChange<'_> {
+impl<'a> NameChange<'a> {
+    pub(super) fn begin(account: &'a Account) -> Self {
+        let operation = account.log.begin();
+        let observer = account.observer.as_deref();
+        Self {
+            _order: observer.map(|observer| observer.order().exclusive()),
+            operation,
+            account,
+        }
+    }
+
+    fn observer(&self) -> Option<&'a dyn Observer> {
+        self.account.observer.as_deref()
+    }
+
+    fn tell(&self, change: &NamesChanged<'_>) {
+        if let Some(observer) = self.observer() {
+            observer.names_changed(change);
+        }
+    }
+
+    /// Performs it, after [`NameChange::victim`].
+    pub(super) fn perform(&self, perform: impl FnOnce() -> TrackedResult<()>) -> TrackedResult<()> {
+        let performed = perform();
+        if let (Err(_), Some(observer)) = (&performed, self.observer()) {
+            observer.removal_failed();
+        }
+        performed
+    }
+
     pub(super) fn node(&self, identity: &Identity) -> TrackedResult<Option<LoggedNode>> {
         Ok(self.account.log.node_of(identity)?)
     }
@@ -67,7 +107,12 @@ impl NameChange<'_> {
     }
 
     /// The node that is about to lose the name at `place`.
-    pub(super) fn victim(&self, place: Place<'_>, victim: Victim) -> TrackedResult<Option<LoggedNode>> {
+    pub(super) fn victim(
+        &self,
+        place: Place<'_>,
+        parent: Option<LoggedNode>,
+        victim: Victim,
+    ) -> TrackedResult<Option<LoggedNode>> {
         let node = self.node(&victim.object.identity)?;
         if let Some(node) = node {
             let identity = &victim.object.identity;
@@ -80,21 +125,68 @@ impl NameChange<'_> {
             if let Some(undo) = &self.account.undo {
                 kept::before_removal(undo, node, place, victim);
             }
+            // Last: from here on nothing fails but the change itself.
+            if let (Some(observer), Some(parent)) = (self.observer(), parent) {
+                let lost = self.lost(victim, node, (parent, place.name));
+                observer.before_removal(&Removal {
+                    lost,
+                    identity: victim.object.identity,
+                    has_other_names: victim.object.kind == FileKind::File && lost.is_last && victim.nlink > 1,
+                    dir: place.dir,
+                    name: place.name,
+                });
+            }
         }
         Ok(node)
     }
 
     pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) {
         if let Some(parent) = parent {
-            let node = self.operation.created(parent, name, &stat.identity(), node_kind(stat));
-            self.keep_name((parent, name), NameHow::Created, None, Some(node));
+            self.created_in(parent, name, stat);
+        }
+    }
+
+    fn created_in(&self, parent: LoggedNode, name: &OsStr, stat: &Stat) -> LoggedNode {
+        let node = self.operation.created(parent, name, &stat.identity(), node_kind(stat));
+        self.keep_name((parent, name), NameHow::Created, None, Some(node));
+        let kind = stat.kind;
+        self.tell(&NamesChanged::Created {
+            at: NamedAt { parent, name },
+            node: KnownNode { node, kind },
+        });
+        node
+    }
+
+    /// Logs that an inode got a name that the log did not know before: all of it is new.
+    pub(super) fn appeared(
+        &self,
+        parent: Option<LoggedNode>,
+        name: &OsStr,
+        object: Object,
+        fd: BorrowedFd<'_>,
+        stat: &Stat,
+    ) {
+        let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == FileKind::File);
+        if let (Some(observer), Some(all)) = (self.observer(), all) {
+            // What was known of it under another number does not change with it.
+            observer.before_content_of_unknown(&object.identity, fd, &[all]);
+        }
+        let Some(parent) = parent else { return };
+        let node = self.created_in(parent, name, stat);
+        if let (Some(observer), Some(all)) = (self.observer(), all) {
+            observer.before_content(node, fd, &[all], Some(stat.size));
+            observer.after_content(node, fd);
         }
     }
 
     /// Logs one more name of a node.
-    pub(super) fn linked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode) {
+    pub(super) fn linked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, kind: FileKind) {
         self.operation.linked(parent, name, node);
         self.keep_name((parent, name), NameHow::MovedHere, None, Some(node));
+        self.tell(&NamesChanged::Linked {
+            at: NamedAt { parent, name },
+            node: KnownNode { node, kind },
+        });
     }
 
     /// Logs that a name is gone.
@@ -102,6 +194,14 @@ impl NameChange<'_> {
         let remains = self.remains(victim, node, (parent, name));
         self.operation.unlinked(parent, name, node, remains);
         self.keep_name((parent, name), NameHow::Removed, Some(node), None);
+        self.tell(&NamesChanged::Unlinked {
+            at: NamedAt { parent, name },
+            lost: lost_name(victim, node, remains),
+        });
+    }
+
+    fn lost(&self, victim: Victim, node: LoggedNode, gone: (LoggedNode, &OsStr)) -> LostName {
+        lost_name(victim, node, self.remains(victim, node, gone))
     }
 
     fn keep_name(
@@ -142,19 +242,36 @@ impl NameChange<'_> {
             let moved = moved.map(|node| (node, moved_stat));
             return self.moved_across_the_border(from_place, from_dir, moved, to_place, to_dir);
         };
+        let at = |parent, name| NamedAt { parent, name };
+        let (from_at, to_at) = (at(from_dir, from_place.name), at(to_dir, to_place.name));
+        let moved_node = KnownNode {
+            node: moved,
+            kind: moved_stat.object.kind,
+        };
+        let mut replaced = None;
         match (over, over_stat) {
-            (Some(over), _) if exchange => {
+            (Some(over), Some(stat)) if exchange => {
                 self.operation
                     .exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
                 let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
                 self.keep_name(from, NameHow::Exchanged, Some(moved), Some(over));
                 self.keep_name(to, NameHow::Exchanged, Some(over), Some(moved));
+                self.tell(&NamesChanged::Exchanged {
+                    one: from_at,
+                    one_node: moved_node,
+                    other: to_at,
+                    other_node: KnownNode {
+                        node: over,
+                        kind: stat.object.kind,
+                    },
+                });
                 return;
             }
             (Some(over), Some(stat)) => {
                 let remains = self.remains(stat, over, (to_dir, to_place.name));
                 let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
                 self.operation.renamed(from, to, moved, Some((over, remains)));
+                replaced = Some(lost_name(stat, over, remains));
             }
             _ => self
                 .operation
@@ -162,6 +279,12 @@ impl NameChange<'_> {
         }
         self.keep_name((from_dir, from_place.name), NameHow::MovedAway, Some(moved), None);
         self.keep_name((to_dir, to_place.name), NameHow::MovedHere, over, Some(moved));
+        self.tell(&NamesChanged::Renamed {
+            from: from_at,
+            to: to_at,
+            node: moved_node,
+            replaced,
+        });
     }
 
     fn moved_across_the_border(
@@ -172,11 +295,25 @@ impl NameChange<'_> {
         to: Place<'_>,
         to_dir: Option<LoggedNode>,
     ) {
+        if let Some(observer) = self.observer() {
+            observer.lost_track();
+        }
         if let (Some(from_dir), Some((node, victim))) = (from_dir, moved) {
             self.unlinked(from_dir, from.name, node, victim);
         }
         if let (Some(_), Ok(stat)) = (to_dir, host::stat_at(to.dir, to.name)) {
             self.created(to_dir, to.name, &stat);
         }
+    }
+}
+
+fn lost_name(victim: Victim, node: LoggedNode, remains: Remains) -> LostName {
+    LostName {
+        node: KnownNode {
+            node,
+            kind: victim.object.kind,
+        },
+        is_last: remains == Remains::Gone,
+        len_bytes: victim.fence.size_bytes,
     }
 }

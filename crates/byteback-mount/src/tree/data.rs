@@ -60,7 +60,15 @@ impl Tree {
 
     pub(crate) fn release(&self, handle: u64) {
         // The descriptor closes here, or with the last request that is still using it.
-        self.handles.remove(handle);
+        match self.handles.get(handle) {
+            Some(file) if file.for_writing() => self.tracked.close(&file.identity(), || {
+                self.handles.remove(handle);
+                !self.handles.has_writer(file.node())
+            }),
+            _ => {
+                self.handles.remove(handle);
+            }
+        }
     }
 
     fn file(&self, handle: u64) -> io::Result<Arc<OpenFile>> {

@@ -188,6 +188,30 @@ impl Queue {
         });
     }
 
+    /// How long a file is as far as the queue was told, and whether all of `range` is to be sent anyway; `None` if its next write is the first of
+    /// a new content, or is folded.
+    #[must_use]
+    pub fn open_content(&self, node: NodeId, range: ByteRange) -> Option<(u64, bool)> {
+        let content = self.content_at(*self.open.get(&node)?)?;
+        let covers = matches!(&content.source, ContentSource::Ranges { ranges, .. } if ranges.covers(range));
+        Some((content.size_bytes, covers))
+    }
+
+    /// Which bytes were put aside for the content at this position.
+    #[must_use]
+    pub fn saved_of(&self, position: Position) -> Option<&ExtentSet> {
+        match &self.content_at(position)?.source {
+            ContentSource::Ranges { saved, .. } => Some(saved),
+            ContentSource::Delta { .. } => None,
+        }
+    }
+
+    /// What a removed file holds is about to change without an event: nothing is compared with it any more, nor it with anything.
+    pub fn not_compared(&mut self, node: NodeId) {
+        self.end_relations_if(|relation, new| relation.base == node || new == node);
+        self.settle();
+    }
+
     /// Whether content of a file waits to be sent.
     #[must_use]
     pub fn has_unsent_content(&self, node: NodeId) -> bool {

@@ -6,15 +6,17 @@ use byteback_api::batch::{BatchWriter, ContentBase};
 use byteback_delta::chunks::{ChunkList, ChunkLister, ChunkParams, MatchAnswer};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{ChunkFinder, FoundExtents, MatchedContent};
+use byteback_delta::groups::{GroupAnswer, GroupList};
+use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::matches::MatchList;
-use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::noise;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-const MEDIA_OF: [(&str, &str, &str); 2] = [
+const MEDIA_OF: [(&str, &str, &str); 3] = [
     (
         "matches",
         "application/vnd.byteback.signature",
@@ -24,6 +26,11 @@ const MEDIA_OF: [(&str, &str, &str); 2] = [
         "chunks",
         "application/vnd.byteback.chunks",
         "application/vnd.byteback.chunk-answer",
+    ),
+    (
+        "groups",
+        "application/vnd.byteback.groups",
+        "application/vnd.byteback.group-answer",
     ),
 ];
 
@@ -50,8 +57,26 @@ fn chunks(content: &[u8]) -> (ChunkList, Vec<u8>) {
     (list, bytes)
 }
 
-fn bodies(content: &[u8]) -> [Vec<u8>; 2] {
-    [signature(content), chunks(content).1]
+fn groups(content: &[u8]) -> (GroupList, Vec<u8>) {
+    let mut digest = LeafDigest::with_groups(LeafKind::Sha256, content.len() as u64);
+    digest.push(content);
+    let (_, list) = digest.finish_with_groups().unwrap();
+    let mut bytes = Vec::new();
+    list.write(&mut bytes).unwrap();
+    (list, bytes)
+}
+
+/// Sums of a content of 100 MiB that nobody has.
+fn many_groups() -> Vec<u8> {
+    let mut list = GroupList::new(LeafKind::Sha256, 100 << 20);
+    (0..100).for_each(|group| list.push(&[group; 32]));
+    let mut bytes = Vec::new();
+    list.write(&mut bytes).unwrap();
+    bytes
+}
+
+fn bodies(content: &[u8]) -> [Vec<u8>; 3] {
+    [signature(content), chunks(content).1, many_groups()]
 }
 
 fn post(world: &World, target: &str, media: &str, body: &[u8]) -> Answer {
@@ -109,6 +134,73 @@ fn what_is_found_is_of_the_content_at_that_moment() {
     let searched: u64 = searched.unwrap().parse().unwrap();
     // Three times by blocks, six times by chunks, some of them read again.
     assert!((9 * 300_000..13 * 300_000).contains(&searched), "{searched}");
+}
+
+#[test]
+fn groups_are_compared_with_the_content_at_that_moment() {
+    let world = World::new();
+    let mut bytes = noise(1, 3 << 20);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    let old = bytes.clone();
+    bytes[1_500_000..1_500_100].copy_from_slice(&noise(2, 100));
+    world
+        .commit(
+            2,
+            &world.patch(2, 1, bytes.len(), 1_500_000, &bytes[1_500_000..1_500_100]),
+        )
+        .expect(200);
+    for (at, base) in [("?at=1", &old), ("?at=2", &bytes), ("", &bytes)] {
+        let (list, body) = groups(&bytes);
+        let answer = post(&world, &target("groups", at), MEDIA_OF[2].1, &body).expect(200);
+        assert_eq!(answer.header("content-type"), MEDIA_OF[2].2);
+        assert_eq!(answer.header("content-length"), answer.body.len().to_string());
+        let told = GroupAnswer::read(&answer.body[..], list.kind(), bytes.len() as u64, 1000).unwrap();
+        if base == &bytes {
+            assert_eq!((told.left_len_bytes(), told.signature().blocks()), (0, 0));
+            assert!(answer.body.len() < 100, "{}", answer.body.len());
+            continue;
+        }
+        assert_eq!((told.left_len_bytes(), told.signature().blocks()), (1 << 20, 256));
+        let expected = Signature::of(&base[1 << 20..2 << 20], *told.signature().params());
+        let differing = (0..256).filter(|&block| told.signature().strong(block) != expected.strong(block));
+        assert_eq!(differing.count(), 0);
+    }
+    // Of another length, longer than anything here: it is answered, at no more cost than the content's.
+    let answer = post(&world, &target("groups", ""), MEDIA_OF[2].1, &many_groups()).expect(200);
+    let told = GroupAnswer::read(&answer.body[..], LeafKind::Sha256, 100 << 20, 1000).unwrap();
+    assert_eq!((told.signature().blocks(), told.base_len_bytes()), (768, 3 << 20));
+    assert_eq!(*world.reports.lock().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn an_unmodified_content_of_100_mb_costs_three_kilobytes_and_no_reading() {
+    const LEN: usize = 100_000_000;
+    let world = World::new();
+    let piece = noise(1, 1_000_000);
+    world.commit(1, &world.first(1, &piece)).expect(200);
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut writer = DeltaWriter::new(Vec::new(), piece.len() as u64, LEN as u64, options).unwrap();
+    for at in (piece.len()..LEN).step_by(piece.len()) {
+        let range = ByteRange::from_offset_len(at as u64, piece.len() as u64).unwrap();
+        writer.copy(range, 0).unwrap();
+    }
+    let copies = writer.finish().unwrap().0;
+    let mut writer = BatchWriter::new(Vec::new()).unwrap();
+    writer.manifest(&world.manifest(2, Some(1))).unwrap();
+    writer.node(&file(LEN, 1, ContentBase::Previous)).unwrap();
+    writer.delta(FILE, &copies).unwrap();
+    world.commit(2, &writer.end().unwrap()).expect(200);
+    let (_, body) = groups(&piece.repeat(100));
+    let read = || world.store.sums_cost().signature_read_bytes;
+    for read_len in [LEN as u64, 0] {
+        let before = read();
+        let answer = post(&world, &target("groups", ""), MEDIA_OF[2].1, &body).expect(200);
+        assert_eq!((body.len(), answer.body.len()), (24 + 96 * 32 + 4, 36 + 12 + 40));
+        assert_eq!(read() - before, read_len);
+    }
 }
 
 #[test]
@@ -196,6 +288,48 @@ fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
         // Of all these, none keeps its place.
         post(&world, &target(call, ""), media, &body).expect(200);
     }
+}
+
+#[test]
+fn fifty_slow_lists_and_long_ones_keep_no_search_waiting() {
+    let world = World::with(|config| {
+        config.searches_max = 2;
+        config.idle_timeout = Duration::from_secs(20);
+    });
+    let content = noise(1, 20_000);
+    world.commit(1, &world.first(1, &content)).expect(200);
+    let body = chunks(&content).1;
+    let media = MEDIA_OF[1].1;
+    let begin = |len: usize, sent: &[u8]| {
+        let mut stream = connect(world.server.address());
+        let request = head(
+            "POST",
+            &target("chunks", ""),
+            Some(&world.token),
+            len,
+            &[("content-type", media)],
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(sent).unwrap();
+        stream
+    };
+    let slow: Vec<_> = (0..50).map(|_| begin(body.len(), &body[..body.len() - 1])).collect();
+    // Longer than what is waited for, and stopping in the middle: a list of very many chunks.
+    let (_, long) = chunks(&noise(2, 24 << 20));
+    assert!(long.len() > 600_000, "{}", long.len());
+    let long: Vec<_> = (0..5).map(|_| begin(long.len(), &long[..long.len() - 1])).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..3 {
+        let began = Instant::now();
+        post(&world, &target("chunks", ""), media, &body).expect(200);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+    // Whoever is slow is served in the end.
+    for mut stream in slow {
+        stream.write_all(&body[body.len() - 1..]).unwrap();
+        read_answer(stream).expect(200);
+    }
+    drop(long);
 }
 
 #[test]

@@ -1,8 +1,11 @@
-//! The SQLite schema, version 2. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
+//! The SQLite schema, version 3. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
 //! file is opened, in one transaction.
 //!
 //! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of version 1 would read as empty. A new
 //! catalog is made as one of version 1 and brought up, so that there is one schema, however old a file is.
+//!
+//! Version 3 knows what each device may do ([`SINCE_3`]). A program of version 2 would give every device every folder, and forget which
+//! invitations were used. Devices that joined before may do everything, as they could.
 //!
 //! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
 //! order in which they are read; layer pages are blobs and therefore live in a rowid table.
@@ -10,7 +13,7 @@
 //! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
 //! missing, and a program that does not know them neither reads them nor is in their way.
 
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
@@ -20,6 +23,22 @@ pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
 pub(super) const SINCE_2: &str = "
 ALTER TABLE layer ADD COLUMN pages INTEGER REFERENCES layer(id);
 CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
+";
+
+/// From version 2 to 3.
+pub(super) const SINCE_3: &str = "
+ALTER TABLE device ADD COLUMN manages INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE device ADD COLUMN seen_ns INTEGER;
+ALTER TABLE device ADD COLUMN revoked_ns INTEGER;
+CREATE TABLE device_folder (
+  device INTEGER NOT NULL REFERENCES device(id), folder TEXT NOT NULL, writes INTEGER NOT NULL, PRIMARY KEY (device, folder)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE invitation (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL,
+  folder TEXT, writes INTEGER NOT NULL, name TEXT NOT NULL, device INTEGER REFERENCES device(id), withdrawn_ns INTEGER
+) STRICT;
+INSERT INTO invitation (hash, created_ns, expires_ns, writes, name) SELECT hash, created_ns, expires_ns, 1, '' FROM join_token;
+DROP TABLE join_token;
 ";
 
 /// The tables of version 1.

@@ -127,7 +127,7 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
             .execute_batch(schema::CACHE)
             .map_err(|e| StoreError::catalog("create the tables of kept checksums", e));
     }
-    if application_id == schema::APPLICATION_ID && found == 1 {
+    if application_id == schema::APPLICATION_ID && (1..schema::VERSION).contains(&found) {
         return upgrade(connection);
     }
     if application_id == schema::APPLICATION_ID {
@@ -144,9 +144,10 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     }
     // The application id comes with the tables in one transaction: a crash leaves an empty file.
     let script = format!(
-        "BEGIN IMMEDIATE; {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
+        "BEGIN IMMEDIATE; {} {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
         schema::CREATE,
         schema::SINCE_2,
+        schema::SINCE_3,
         schema::CACHE,
         schema::APPLICATION_ID,
         schema::VERSION
@@ -156,7 +157,7 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|e| StoreError::catalog("create its tables", e))
 }
 
-/// Brings a catalog of version 1 up to the present one: all of it or nothing.
+/// Brings a catalog of an elder version up to the present one: all of it or nothing.
 fn upgrade(connection: &Connection) -> Result<(), StoreError> {
     let failed = |e| StoreError::catalog("bring its tables up to date", e);
     let transaction =
@@ -165,10 +166,20 @@ fn upgrade(connection: &Connection) -> Result<(), StoreError> {
     let found: i64 = transaction
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed)?;
-    if found == 1 {
-        let script = format!("{} PRAGMA user_version={};", schema::SINCE_2, schema::VERSION);
-        transaction.execute_batch(&script).map_err(failed)?;
+    if found > schema::VERSION {
+        return Err(StoreError::CatalogVersion {
+            found,
+            known: schema::VERSION,
+        });
     }
+    for (version, script) in [(2, schema::SINCE_2), (3, schema::SINCE_3)] {
+        if found < version {
+            transaction.execute_batch(script).map_err(failed)?;
+        }
+    }
+    transaction
+        .execute_batch(&format!("PRAGMA user_version={};", schema::VERSION))
+        .map_err(failed)?;
     transaction.execute_batch(schema::CACHE).map_err(failed)?;
     transaction.commit().map_err(failed)
 }

@@ -15,7 +15,7 @@ pub(super) fn sql(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(column)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
 }
@@ -206,6 +206,21 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
+    fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError> {
+        self.all(
+            "list batches",
+            &format!("{BATCH} WHERE folder = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"),
+            (folder, sql(after), limit),
+            batch_row,
+        )
+    }
+
+    fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError> {
+        let query = "SELECT 1 FROM batch WHERE folder = ?1 AND seq > ?2 AND +device = ?3 LIMIT 1";
+        let found = self.one("find a batch", query, (folder, sql(after), sql(device)), |_| Ok(()))?;
+        Ok(found.is_some())
+    }
+
     fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
         let query = "SELECT id, seq, time_ns, host, path, tags FROM snapshot WHERE folder = ?1 AND id > ?2 \
                      ORDER BY id LIMIT ?3";
@@ -356,20 +371,6 @@ impl CatalogRead for Transaction<'_> {
         let query = "SELECT coalesce(sum(len_bytes), 0) FROM sums";
         let len = self.one("measure kept checksums", query, [], |row| unsigned(row, 0))?;
         Ok(len.unwrap_or(0))
-    }
-
-    fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<(u64, [u8; 32])>, StoreError> {
-        let query = "SELECT id, token_hash FROM device WHERE token_hash = ?1";
-        self.one("find a device", query, [hash], |row| {
-            Ok((unsigned(row, 0)?, row.get(1)?))
-        })
-    }
-
-    fn has_credentials(&self) -> Result<bool, StoreError> {
-        let query = "SELECT EXISTS (SELECT 1 FROM device) OR EXISTS (SELECT 1 FROM join_token)";
-        Ok(self
-            .one("look for tokens", query, [], |row| row.get(0))?
-            .unwrap_or(true))
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 impl Transaction<'_> {
     /// Runs a statement; answers how many rows it changed.
-    fn run(&self, what: &'static str, statement: &str, params: impl Params) -> Result<u64, StoreError> {
+    pub(super) fn run(&self, what: &'static str, statement: &str, params: impl Params) -> Result<u64, StoreError> {
         let failed = |e| StoreError::catalog(what, e);
         let changed = self
             .connection()?
@@ -25,13 +25,13 @@ impl Transaction<'_> {
     }
 
     /// Inserts a row and answers its number.
-    fn insert(&self, what: &'static str, statement: &str, params: impl Params) -> Result<i64, StoreError> {
+    pub(super) fn insert(&self, what: &'static str, statement: &str, params: impl Params) -> Result<i64, StoreError> {
         self.run(what, statement, params)?;
         Ok(self.connection()?.last_insert_rowid())
     }
 
     /// Runs a statement that must change exactly one row.
-    fn run_one(&self, what: &'static str, statement: &str, params: impl Params) -> Result<(), StoreError> {
+    pub(super) fn run_one(&self, what: &'static str, statement: &str, params: impl Params) -> Result<(), StoreError> {
         match self.run(what, statement, params)? {
             1 => Ok(()),
             _ => Err(StoreError::CatalogDamaged(format!("nothing there to {what}"))),
@@ -308,23 +308,5 @@ impl CatalogWrite for Transaction<'_> {
         let left: Option<i64> = self.one("measure kept checksums", query, (node, kind), |row| row.get(0))?;
         // A row of no length counts, so that its end is not taken for the end of all.
         Ok((len_bytes - left.unwrap_or(0)).cast_unsigned().max(1))
-    }
-
-    fn insert_join_token(&self, hash: &[u8; 32], created_ns: i64, expires_ns: i64) -> Result<(), StoreError> {
-        let statement = "INSERT INTO join_token (hash, created_ns, expires_ns) VALUES (?1, ?2, ?3)";
-        self.run("add a join token", statement, (hash, created_ns, expires_ns))
-            .map(|_| ())
-    }
-
-    fn take_join_token(&self, hash: &[u8; 32], now_ns: i64) -> Result<bool, StoreError> {
-        let statement = "DELETE FROM join_token WHERE hash = ?1 AND expires_ns > ?2";
-        Ok(self.run("use a join token", statement, (hash, now_ns))? > 0)
-    }
-
-    fn insert_device(&self, name: &str, token_hash: &[u8; 32], created_ns: i64) -> Result<u64, StoreError> {
-        let statement = "INSERT INTO device (name, token_hash, created_ns) VALUES (?1, ?2, ?3)";
-        Ok(self
-            .insert("add a device", statement, (name, token_hash, created_ns))?
-            .cast_unsigned())
     }
 }

@@ -31,6 +31,7 @@ fn records() -> Vec<StagedRecord> {
             counter: u64::MAX,
             base_seq: None,
             replaces: None,
+            follows: None,
             root: FileId(1),
             created_ns: -1,
             host: b"h".to_vec(),
@@ -45,11 +46,34 @@ fn records() -> Vec<StagedRecord> {
             counter: 2,
             base_seq: None,
             replaces: Some(u64::MAX),
+            follows: None,
             root: FileId(1),
             created_ns: 0,
             host: vec![],
             path: vec![],
             snapshot: None,
+        }),
+        StagedRecord::Manifest(Manifest {
+            device: 1,
+            counter: 2,
+            base_seq: Some(0),
+            replaces: Some(3),
+            follows: Some(u64::MAX),
+            root: FileId(1),
+            created_ns: 0,
+            host: vec![],
+            path: vec![],
+            snapshot: None,
+        }),
+        StagedRecord::Node(NodeChange {
+            content: Some(ContentChange {
+                deltas: 1,
+                base: ContentBase::At {
+                    file: FileId(3),
+                    seq: u64::MAX,
+                },
+            }),
+            ..node()
         }),
         StagedRecord::Node(node()),
         StagedRecord::Node(NodeChange {

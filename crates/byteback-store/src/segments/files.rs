@@ -274,9 +274,11 @@ impl SegmentWriter for FileWriter {
             return Err(StoreError::SegmentAbandoned(id));
         };
         let offset = open.len;
-        open.file
-            .write_all_at(offset, &self.record)
-            .map_err(|e| StoreError::segment(id, "append a frame", e))?;
+        if let Err(e) = open.file.write_all_at(offset, &self.record) {
+            // What a full disk took of it is room that the catalog may need, if only to forget something.
+            let _ = open.file.set_len(offset);
+            return Err(StoreError::segment(id, "append a frame", e));
+        }
         open.len = offset.saturating_add(crate::codec::len_u64(&self.record));
         if !self.ends.contains_key(&id) {
             open.pins = open.pins.saturating_add(1);

@@ -74,6 +74,23 @@ impl LeafReader {
         })
     }
 
+    /// The leaves of a range of such a content, which begins with a chunk and ends with one or with the content. None that are made are kept.
+    pub(crate) fn of_range(
+        store: &Store,
+        kind: LeafKind,
+        node: Option<i64>,
+        (resolver, len): (Resolver, u64),
+        range: ByteRange,
+        purpose: Purpose,
+    ) -> Result<Self, StoreError> {
+        let whole = Self::new(store, kind, node, (resolver, len), None, purpose)?;
+        Ok(Self {
+            at: range.start(),
+            len: range.end().min(len),
+            ..whole
+        })
+    }
+
     /// What comes next; `None` at the end.
     ///
     /// # Errors

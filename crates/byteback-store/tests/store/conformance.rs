@@ -6,7 +6,9 @@ use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::noise;
 use byteback_host::sim::SimDisk;
 use byteback_store::StoreError;
-use byteback_store::catalog::{BatchKey, Catalog, EntryRow, LayerRow, OPEN, SqliteCatalog};
+use byteback_store::catalog::{
+    BatchKey, Catalog, CatalogWrite, DeviceRow, EntryRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
+};
 use byteback_store::model::{FileId, SnapshotLabel};
 use byteback_store::segments::{SegmentFiles, Segments};
 use std::collections::BTreeSet;
@@ -218,7 +220,7 @@ fn catalog_suite(catalog: &dyn Catalog) {
     drop(read);
 
     let write = catalog.write().unwrap();
-    let device = write.insert_device("d", &[1; 32], 0).unwrap();
+    let device = write.insert_device("d", &[1; 32], true, 0).unwrap();
     let key = BatchKey {
         folder,
         device,
@@ -243,9 +245,7 @@ fn catalog_suite(catalog: &dyn Catalog) {
     assert!(!write.is_segment_referenced(9).unwrap());
     write.forget_segment(9).unwrap();
     assert_eq!(write.segment_id_max().unwrap(), 9, "the highest number stays known");
-    write.insert_join_token(&[2; 32], 0, 100).unwrap();
-    assert!(!write.take_join_token(&[2; 32], 100).unwrap() && write.take_join_token(&[2; 32], 99).unwrap());
-    assert!(!write.take_join_token(&[2; 32], 99).unwrap());
+    devices(&*write, device);
     let first = write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap();
     assert!(write.delete_snapshot(folder, first).unwrap() && !write.delete_snapshot(folder, first).unwrap());
     assert!(
@@ -302,11 +302,11 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     drop(SqliteCatalog::open(&path).unwrap());
     rusqlite::Connection::open(&path)
         .unwrap()
-        .pragma_update(None, "user_version", 3)
+        .pragma_update(None, "user_version", 4)
         .unwrap();
     assert!(matches!(
         SqliteCatalog::open(&path),
-        Err(StoreError::CatalogVersion { found: 3, known: 2 })
+        Err(StoreError::CatalogVersion { found: 4, known: 3 })
     ));
     let path = dir.path().join("other");
     rusqlite::Connection::open(&path)
@@ -321,4 +321,66 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     )
     .unwrap();
     assert!(SqliteCatalog::open(&path).is_err());
+}
+
+/// Devices and invitations, beside a device that exists.
+fn devices(write: &dyn CatalogWrite, device: u64) {
+    let mut expected = DeviceRow {
+        id: device,
+        name: "d".to_owned(),
+        token_hash: [1; 32],
+        created_ns: 0,
+        manages: true,
+        seen_ns: Some(0),
+        revoked_ns: None,
+    };
+    assert_eq!(write.device_by_token(&[1; 32]).unwrap().as_ref(), Some(&expected));
+    assert!(write.device_by_token(&[3; 32]).unwrap().is_none() && write.device(device + 1).unwrap().is_none());
+    assert!(write.has_credentials(0).unwrap());
+    assert!(write.rename_device(device, "e").unwrap() && !write.rename_device(device + 1, "e").unwrap());
+    write.note_seen(device, 7).unwrap();
+    assert!(write.revoke_device(device, 8).unwrap() && write.revoke_device(device, 9).unwrap());
+    (expected.name, expected.seen_ns, expected.revoked_ns) = ("e".to_owned(), Some(7), Some(8));
+    assert_eq!(write.devices().unwrap(), [expected]);
+    assert!(!write.has_credentials(0).unwrap());
+    let other = write.insert_device("f", &[4; 32], false, 0).unwrap();
+    write.give_folder(other, "b", false).unwrap();
+    write.give_folder(other, "a", true).unwrap();
+    write.give_folder(other, "a", false).unwrap();
+    let given = [("a".to_owned(), true), ("b".to_owned(), false)];
+    assert_eq!(write.device_folders(other).unwrap(), given);
+    assert_eq!(write.device_folder(other, "b").unwrap(), Some(false));
+    assert_eq!(write.device_folder(other, "c").unwrap(), None);
+    write.let_manage(other).unwrap();
+    assert!(write.device(other).unwrap().unwrap().manages);
+
+    let mut row = InvitationRow {
+        id: 0,
+        hash: [2; 32],
+        created_ns: 1,
+        expires_ns: 100,
+        folder: Some("a".to_owned()),
+        writes: false,
+        name: "n".to_owned(),
+        device: None,
+        withdrawn_ns: None,
+    };
+    row.id = write.insert_invitation(&row).unwrap();
+    assert_eq!(write.open_invitations(99).unwrap(), [row.clone()]);
+    assert!(write.open_invitations(100).unwrap().is_empty());
+    write.use_invitation(row.id, other).unwrap();
+    assert!(write.use_invitation(row.id, other).is_err(), "once");
+    assert!(!write.withdraw_invitation(row.id, 5).unwrap());
+    row.device = Some(other);
+    assert_eq!(write.invitation_by_token(&[2; 32]).unwrap(), Some(row.clone()));
+    assert!(write.open_invitations(0).unwrap().is_empty());
+    row.hash = [5; 32];
+    let second = write.insert_invitation(&row).unwrap();
+    assert!(write.withdraw_invitation(second, 5).unwrap());
+    let found = write.invitation_by_token(&[5; 32]).unwrap().unwrap();
+    assert_eq!((found.device, found.withdrawn_ns), (None, Some(5)));
+    write.forget_invitations(100).unwrap();
+    assert!(write.invitation_by_token(&[5; 32]).unwrap().is_some());
+    write.forget_invitations(101).unwrap();
+    assert!(write.invitation_by_token(&[5; 32]).unwrap().is_none());
 }

@@ -1,10 +1,11 @@
 //! Power cuts at every sync, failing operations, full disks, restarts, expiry.
 
 use crate::lab::{Batch, Lab, ROOT};
+use byteback_host::durable::DurableDir;
 use byteback_host::random::noise;
 use byteback_host::sim::{CrashPhase, SimDisk};
 use byteback_store::StoreError;
-use byteback_store::model::NodeKind;
+use byteback_store::model::{FileId, NodeKind};
 use std::time::Duration;
 
 const BATCHES: u64 = 6;
@@ -119,6 +120,40 @@ fn a_full_segment_disk_is_told_and_the_next_batch_completes() {
         lab.reopen(disk)
     };
     assert_eq!(lab.read(3, 2).unwrap(), noise(2, 300_000));
+}
+
+#[test]
+fn a_batch_that_is_given_up_leaves_its_room_and_nobody_elses() {
+    let lab = Lab::new(100_000);
+    lab.first(&[(2, &noise(1, 50_000))]);
+    let stage = |counter: u64, part: u32| {
+        let mut writer = lab.part(counter);
+        let bytes = noise(counter, 90_000);
+        writer
+            .delta(FileId(3), &crate::lab::patch(0, 90_000, &[(0, &bytes)])[..])
+            .unwrap();
+        lab.store.stage(writer, part).unwrap();
+    };
+    for part in 1..=5 {
+        stage(2, part);
+    }
+    stage(3, 1);
+    let files = || {
+        let names = lab.disk.list().unwrap();
+        names.into_iter().filter(|name| name.ends_with(".seg")).count()
+    };
+    let before = files();
+    let freed = lab.store.abandon("f", lab.device, 2).unwrap();
+    assert!(freed.segments >= 2, "{freed:?}");
+    assert_eq!(files() as u64, before as u64 - freed.segments);
+    let staged = |counter| lab.store.batch_status("f", lab.device, counter).unwrap().staged_parts;
+    assert_eq!((staged(2), staged(3)), (vec![], vec![1]));
+    assert_eq!(lab.read(2, 1).unwrap(), noise(1, 50_000));
+    // Again, and of nobody, is no error; of no folder is one.
+    lab.store.abandon("f", lab.device, 2).unwrap();
+    lab.store.abandon("f", 77, 3).unwrap();
+    assert_eq!(staged(3), [1]);
+    assert!(lab.store.abandon("none", lab.device, 3).is_err());
 }
 
 #[test]

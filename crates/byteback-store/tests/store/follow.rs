@@ -84,8 +84,6 @@ fn what_cannot_be_followed_is_refused_and_nothing_is_changed() {
         assert!(matches!(result, Err(StoreError::InvalidBatch(_))), "{what}: {result:?}");
         assert_eq!(lab.store.folder("f").unwrap().seq, 2);
     };
-    let over = Batch::default().following(9, b"n", 2, 5000, &[(0, b"x")]);
-    invalid("in a batch that follows", lab.send(3, Some(2), &over));
     invalid("without what is replaced", lab.send(3, None, &following(2)));
     invalid("a file that nobody knows", lab.replace(3, 2, &following(77)));
     invalid("a file of the same batch", lab.replace(3, 2, &following(9)));

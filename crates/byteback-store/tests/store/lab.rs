@@ -7,13 +7,14 @@ use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::model::{
-    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals,
+    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, Totals,
 };
-use byteback_store::segments::SegmentFiles;
+use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
 use byteback_store::stage::PartWriter;
 use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub(crate) const ROOT: FileId = FileId(1);
 
@@ -22,10 +23,48 @@ pub(crate) struct Lab {
     pub(crate) disk: SimDisk,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) catalog: Arc<SqliteCatalog>,
+    pub(crate) frames: Arc<CountedSegments>,
     pub(crate) store: Store,
     pub(crate) device: u64,
     segment_len: u64,
     limits: StoreLimits,
+}
+
+/// Segments, and how often each of their frames was read.
+#[derive(Debug)]
+pub(crate) struct CountedSegments {
+    inner: SegmentFiles,
+    reads: Mutex<BTreeMap<FrameRef, u32>>,
+}
+
+impl CountedSegments {
+    /// The frames that were read since the last call, and how often.
+    pub(crate) fn take(&self) -> BTreeMap<FrameRef, u32> {
+        std::mem::take(&mut self.reads.lock().unwrap())
+    }
+}
+
+impl Segments for CountedSegments {
+    fn writer(&self) -> Box<dyn SegmentWriter> {
+        self.inner.writer()
+    }
+
+    fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError> {
+        *self.reads.lock().unwrap().entry(*frame).or_default() += 1;
+        self.inner.read(frame, stored)
+    }
+
+    fn list(&self) -> Result<Vec<SegmentInfo>, StoreError> {
+        self.inner.list()
+    }
+
+    fn is_in_use(&self, segment: u64) -> bool {
+        self.inner.is_in_use(segment)
+    }
+
+    fn remove(&self, segment: u64) -> Result<(), StoreError> {
+        self.inner.remove(segment)
+    }
 }
 
 pub(crate) fn open(
@@ -34,18 +73,21 @@ pub(crate) fn open(
     clock: &Arc<SimClock>,
     segment_len: u64,
     limits: StoreLimits,
-) -> Result<(Arc<SqliteCatalog>, Store), StoreError> {
+) -> Result<(Arc<SqliteCatalog>, Arc<CountedSegments>, Store), StoreError> {
     let catalog = Arc::new(SqliteCatalog::open(path.join("catalog.sqlite"))?);
     let used = catalog.read()?.segment_id_max()?;
-    let segments = SegmentFiles::with_len_max(Arc::new(disk.clone()), used, segment_len)?;
+    let segments = Arc::new(CountedSegments {
+        inner: SegmentFiles::with_len_max(Arc::new(disk.clone()), used, segment_len)?,
+        reads: Mutex::default(),
+    });
     let store = Store::from_parts(StoreParts {
         catalog: catalog.clone(),
-        segments: Arc::new(segments),
+        segments: segments.clone(),
         clock: clock.clone(),
         randomness: Arc::new(SimRandomness::new(7)),
         limits,
     })?;
-    Ok((catalog, store))
+    Ok((catalog, segments, store))
 }
 
 impl Lab {
@@ -60,15 +102,16 @@ impl Lab {
     pub(crate) fn with(disk: SimDisk, segment_len: u64, limits: StoreLimits) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let clock = Arc::new(SimClock::new(1_000_000));
-        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
+        let (catalog, frames, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
         store.create_folder("f").unwrap();
         let token = store.create_join_token(i64::MAX / 2).unwrap();
-        let device = store.join(&token, "lab").unwrap().0;
+        let device = store.roster().join(&token, "lab", None).unwrap().device;
         Self {
             dir,
             disk,
             clock,
             catalog,
+            frames,
             store,
             device,
             segment_len,
@@ -82,19 +125,21 @@ impl Lab {
             dir,
             clock,
             catalog,
+            frames,
             store,
             device,
             segment_len,
             limits,
             ..
         } = self;
-        drop((store, catalog));
-        let (catalog, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
+        drop((store, frames, catalog));
+        let (catalog, frames, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
         Self {
             dir,
             disk,
             clock,
             catalog,
+            frames,
             store,
             device,
             segment_len,
@@ -112,6 +157,7 @@ impl Lab {
             counter,
             base_seq,
             replaces: None,
+            follows: None,
             root: ROOT,
             created_ns: 0,
             host: vec![],
@@ -170,6 +216,7 @@ pub(crate) struct Batch {
     pub(crate) nodes: Vec<NodeChange>,
     pub(crate) entries: Vec<EntryChange>,
     pub(crate) deltas: Vec<(FileId, Vec<u8>)>,
+    pub(crate) proofs: Vec<(FileId, Proof)>,
     pub(crate) totals: Option<Totals>,
 }
 
@@ -219,6 +266,11 @@ impl Batch {
         self
     }
 
+    pub(crate) fn proof(mut self, id: u128, proof: Proof) -> Self {
+        self.proofs.push((FileId(id), proof));
+        self
+    }
+
     pub(crate) fn new_file(self, id: u128, name: &[u8], bytes: &[u8]) -> Self {
         let len = bytes.len() as u64;
         self.file(id, len, 1, ContentBase::Empty)
@@ -253,11 +305,14 @@ impl Batch {
         for (file, stream) in &self.deltas {
             part.delta(*file, &stream[..])?;
         }
+        for (file, proof) in &self.proofs {
+            part.proof(*file, *proof)?;
+        }
         part.end(self.totals.unwrap_or(Totals {
             nodes: self.nodes.len() as u64,
             entries: self.entries.len() as u64,
             deltas: self.deltas.len() as u64,
-            ..Totals::default()
+            proofs: self.proofs.len() as u64,
         }))
     }
 }

@@ -14,6 +14,8 @@ mod durability;
 mod follow;
 mod hostile;
 mod lab;
+mod passes;
 mod prove;
 mod search;
+mod sequence;
 mod sums;

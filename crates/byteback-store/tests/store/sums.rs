@@ -414,7 +414,7 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
         };
         let mut content = match base {
             ContentBase::Previous => versions.last().unwrap().clone(),
-            ContentBase::Empty | ContentBase::Of(_) => Vec::new(),
+            ContentBase::Empty | ContentBase::Of(_) | ContentBase::At { .. } => Vec::new(),
         };
         let mut streams = Vec::new();
         // Set back to what it was, now and then.

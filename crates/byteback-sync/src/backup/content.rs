@@ -25,7 +25,7 @@ use byteback_extents::{ByteRange, ExtentSet};
 use byteback_oplog::NodeId;
 
 /// Most literal bytes of one delta record; with smaller parts, half a part.
-pub(super) const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
+pub(crate) const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
@@ -174,7 +174,7 @@ fn read_and_send(
 
 /// Whether an error ends one file or the whole backup.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     #[error("{0}")]
     File(ServiceError),
     #[error("{0}")]
@@ -204,7 +204,7 @@ pub(super) struct DeltaSink<'a, 'scope, 'env> {
 
 /// The finished deltas of one file on their way into the batch.
 #[derive(Default)]
-pub(super) struct FileDeltas {
+pub(crate) struct FileDeltas {
     /// Finished deltas that wait for their number to be known.
     held_back: Vec<Vec<u8>>,
     held_back_bytes: usize,
@@ -313,7 +313,8 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 ContentBase::Empty if self.deltas.is_empty() => 0,
                 _ => new_len,
             };
-            let writer = DeltaWriter::new(Vec::new(), base_len, new_len, WriterOptions::default())
+            let options = WriterOptions::default();
+            let writer = DeltaWriter::with_effort(Vec::new(), base_len, new_len, options, self.stream.effort())
                 .map_err(|error| unusable(self.file.id, error))?;
             self.writer = Some(writer);
         }
@@ -346,12 +347,12 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
 
 impl FileDeltas {
     /// Whether there is none yet.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.number == 0
     }
 
     /// Adds a delta of `file`: a whole stream.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         stream: &mut PartStream<'_, '_>,
         file: FileId,
@@ -389,7 +390,7 @@ impl FileDeltas {
     }
 
     /// Ends the file: its record says how many deltas there are.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         mut self,
         stream: &mut PartStream<'_, '_>,
         file: FileId,
@@ -421,7 +422,7 @@ fn ended_early(position: u64, end: u64) -> ServiceError {
     )
 }
 
-pub(super) fn unusable(subject: FileId, error: WriteError) -> Failure {
+pub(crate) fn unusable(subject: FileId, error: WriteError) -> Failure {
     Failure::All(SyncError::delta(subject, error))
 }
 

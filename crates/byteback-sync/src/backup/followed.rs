@@ -1,4 +1,5 @@
-//! Which file of the server a file follows when everything has to be sent: the one that lies, or lay, at the same path.
+//! Which file of the server a file follows when everything has to be sent: the one that lies, or lay, at the same path; or, of large ones, that
+//! looks like it and lies elsewhere ([`moved`]).
 //!
 //! The log that knew what the server has is gone, or is another one: all identities are new to the server. But mostly the folder's files are
 //! still what they were, at the same places. So a file is looked for in what the server has *at its path*, if that is a file, too; any of its
@@ -11,15 +12,18 @@
 //!
 //! *Failing.* Whoever cannot tell, tree or server, is not asked again: what is not found is sent as it is.
 
+mod moved;
+
 use super::Job;
 use crate::monitor::Event;
 use crate::server_client::TreePlace;
 use crate::tree_reader::join_path;
 use crate::{ServerError, ServerErrorKind};
 use byteback_api::messages::{NodeInfo, TreePage};
-use byteback_api::{ByteString, FileId, NodeKind, Seq};
+use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::CutId;
 use byteback_oplog::NodeId;
+use moved::{LargeFiles, MOVED_LEN_MIN};
 use std::collections::{HashMap, VecDeque};
 
 /// Directories of the server that are remembered.
@@ -49,7 +53,17 @@ pub(super) struct Followed<'a> {
     parents: HashMap<NodeId, Option<ByteString>>,
     /// Directories of the server, the youngest last.
     dirs: VecDeque<Dir>,
+    /// The server's large files, once one was not found at its path.
+    large: Option<LargeFiles>,
     has_stopped: bool,
+}
+
+/// A file of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FollowedFile {
+    pub(super) id: FileId,
+    /// It lies elsewhere.
+    pub(super) is_moved: bool,
 }
 
 /// A directory of the server.
@@ -78,6 +92,7 @@ impl<'a> Followed<'a> {
             names: HashMap::new(),
             parents: HashMap::new(),
             dirs: VecDeque::new(),
+            large: None,
             has_stopped: false,
         }
     }
@@ -99,27 +114,49 @@ impl<'a> Followed<'a> {
             .collect();
     }
 
-    /// The file that the server has where this one lies, which was prepared.
-    pub(super) fn find(&mut self, node: NodeId) -> Option<FileId> {
+    /// The file that the server has where this one lies, which was prepared; or one like it.
+    pub(super) fn find(&mut self, node: NodeId, attributes: &Attributes) -> Option<FollowedFile> {
         let names = self.names.remove(&node)?;
-        for (parent, name) in names.into_iter().take(NAMES_MAX) {
+        if let Some(id) = self.find_at_paths(&names) {
+            return Some(FollowedFile { id, is_moved: false });
+        }
+        let (_, name) = names.first()?;
+        if self.has_stopped || attributes.size < MOVED_LEN_MIN {
+            return None;
+        }
+        if self.large.is_none() {
+            let listed = LargeFiles::list(&|place, cursor| self.page_of(place, cursor));
+            let listed = listed.map_err(|error| self.cannot_tell(&error)).ok();
+            self.large = Some(listed.unwrap_or_default());
+        }
+        let (tree, cut) = (self.job.tree, self.cut);
+        let is_here = |path: &[u8]| !matches!(tree.find(cut, &ByteString::from(path)), Ok(None));
+        let id = self.large.as_ref()?.find(attributes, name.as_bytes(), is_here)?;
+        Some(FollowedFile { id, is_moved: true })
+    }
+
+    /// Whoever cannot tell is not asked again.
+    fn cannot_tell(&mut self, error: &ServerError) {
+        self.has_stopped = true;
+        self.job.monitor.event(Event::Warning(&format!(
+            "the server cannot tell what it has ({}); sending everything that is left",
+            error.message
+        )));
+    }
+
+    fn find_at_paths(&mut self, names: &[(NodeId, ByteString)]) -> Option<FileId> {
+        for (parent, name) in names.iter().take(NAMES_MAX) {
             if self.has_stopped {
                 return None;
             }
-            let Some(dir) = self.path_of(parent) else { continue };
+            let Some(dir) = self.path_of(*parent) else { continue };
             if dir.as_bytes().len() + name.as_bytes().len() >= PATH_LEN_MAX {
                 continue;
             }
             match self.at_server(dir.as_bytes(), name.as_bytes()) {
                 Ok(Some(file)) => return Some(file),
                 Ok(None) => {}
-                Err(error) => {
-                    self.has_stopped = true;
-                    self.job.monitor.event(Event::Warning(&format!(
-                        "the server cannot tell what it has ({}); sending everything that is left",
-                        error.message
-                    )));
-                }
+                Err(error) => self.cannot_tell(&error),
             }
         }
         None
@@ -178,10 +215,11 @@ impl<'a> Followed<'a> {
 
     /// What lies at a path; `None` if nothing does.
     fn page(&self, path: &[u8]) -> Result<Option<TreePage>, ServerError> {
-        let page = self
-            .job
-            .server
-            .tree_page(self.job.folder, self.at, TreePlace::Path(path), None);
+        self.page_of(TreePlace::Path(path), None)
+    }
+
+    fn page_of(&self, place: TreePlace<'_>, cursor: Option<&str>) -> Result<Option<TreePage>, ServerError> {
+        let page = self.job.server.tree_page(self.job.folder, self.at, place, cursor);
         match page {
             Ok(page) if page.at == self.at => Ok(Some(page)),
             Ok(page) => {

@@ -16,12 +16,15 @@
 //! The counter of the batch is made durable in the folder's log before the first part leaves, so that whoever comes
 //! after a crash can ask the server what became of it.
 
+use super::plan::cost::Conditions;
+use super::plan::effort::effort;
 use crate::error::{Result, ServerError, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName};
+use byteback_delta::Effort;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::rc::Rc;
@@ -37,6 +40,10 @@ pub(crate) struct Destination<'env> {
     pub(crate) monitor: &'env dyn Monitor,
     /// Knows which parts an earlier run has staged.
     pub(crate) memory: Option<&'env dyn PartMemory>,
+    /// What the link carried before, if that is known, in bytes per second.
+    pub(crate) link_before_bytes_per_s: Option<u64>,
+    /// Which part of a processor one thread gets.
+    pub(crate) processor_share: f64,
 }
 
 /// Remembers from one run to the next which parts of a batch the server has.
@@ -46,6 +53,19 @@ pub(crate) trait PartMemory: Sync {
     /// # Errors
     /// Those of `put`, and if it cannot be remembered that another content of this part is being replaced.
     fn stage(&self, part: u32, bytes: &[u8], put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// From which delta on the batch is compressed otherwise than by default, and how, if that was decided before.
+    fn effort(&self) -> Option<(u64, Effort)>;
+
+    /// Remembers that it is from here on; false if that cannot be remembered.
+    fn note_effort(&self, from_delta: u64, effort: Effort) -> bool;
+}
+
+/// How the literals of a batch were compressed in the end, and what the link was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compressed {
+    pub(crate) effort: Effort,
+    pub(crate) link_bytes_per_s: Option<u64>,
 }
 
 /// A part's bytes, shared with the writer that fills them so that they can be cut back.
@@ -93,6 +113,11 @@ pub(crate) struct PartStream<'scope, 'env> {
     totals: Totals,
     aside: Option<Aside>,
     sender: Option<Sender>,
+    /// Deltas that were begun, for those that know from which on something holds.
+    deltas_begun: u64,
+    /// What holds from which delta on, once that was decided for good.
+    effort_from: Option<(u64, Effort)>,
+    compressed: Compressed,
 }
 
 impl<'scope, 'env> PartStream<'scope, 'env> {
@@ -106,6 +131,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         let bytes = PartBytes::default();
         let mut writer = BatchWriter::new(bytes.clone())?;
         writer.manifest(manifest)?;
+        let effort_from = to.memory.and_then(PartMemory::effort);
         Ok(Self {
             scope,
             to,
@@ -118,7 +144,52 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
             totals: Totals::default(),
             aside: None,
             sender: None,
+            deltas_begun: 0,
+            effort_from,
+            compressed: Compressed {
+                effort: Effort::default(),
+                link_bytes_per_s: None,
+            },
         })
+    }
+
+    /// How hard the literals of the next delta are compressed. By default as long as nothing is known of the link, which the first parts
+    /// show. A batch that can be resumed changes once only, and remembers where: the next run has to make the same bytes.
+    pub(crate) fn effort(&mut self) -> Effort {
+        let delta = self.deltas_begun;
+        self.deltas_begun += 1;
+        let effort = match (self.effort_from, self.link_bytes_per_s()) {
+            (Some((from, effort)), _) if delta >= from => effort,
+            (Some(_), _) | (None, None) => Effort::default(),
+            (None, Some(link_bytes_per_s)) => {
+                let conditions = Conditions {
+                    link_bytes_per_s,
+                    processor_share: self.to.processor_share,
+                    ..Conditions::default()
+                };
+                let mut effort = effort(&conditions);
+                if let Some(memory) = self.to.memory {
+                    if !memory.note_effort(delta, effort) {
+                        effort = Effort::default();
+                    }
+                    self.effort_from = Some((delta, effort));
+                }
+                self.compressed.link_bytes_per_s = Some(link_bytes_per_s);
+                effort
+            }
+        };
+        self.compressed.effort = effort;
+        effort
+    }
+
+    /// How the last delta was compressed.
+    pub(crate) fn compressed(&self) -> Compressed {
+        self.compressed
+    }
+
+    fn link_bytes_per_s(&self) -> Option<u64> {
+        let seen = self.to.server.link_bytes_per_s().or(self.to.link_before_bytes_per_s)?;
+        Some(seen.min(self.to.server.bytes_per_second_max().unwrap_or(u64::MAX)))
     }
 
     pub(crate) fn part_len_bytes(&self) -> usize {
@@ -250,6 +321,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
             counter,
             monitor,
             memory,
+            ..
         } = self.to;
         let sender = match &mut self.sender {
             Some(sender) => sender,

@@ -12,6 +12,7 @@
 //! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is remembered in [`crate::decisions`].
 
 pub(super) mod cost;
+pub(super) mod effort;
 
 use crate::decisions::{Cause, DeltaMethod, Fallback};
 use byteback_delta::signature::BLOCKS_MAX;
@@ -71,6 +72,8 @@ pub(super) enum LogSays {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Signature,
+    /// Saves most of a signature; who has no answer asks for that.
+    Groups,
     Matches,
     Chunks,
 }
@@ -92,6 +95,7 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answers {
     signature: bool,
+    groups: bool,
     matches: bool,
     chunks: bool,
 }
@@ -100,19 +104,26 @@ impl Answers {
     /// All, until something else shows.
     pub(super) const ALL: Self = Self {
         signature: true,
+        groups: true,
         matches: true,
         chunks: true,
     };
 
     /// None of them: the server is busy, or gone.
     pub(super) fn end(&mut self) {
-        (self.signature, self.matches, self.chunks) = (false, false, false);
+        *self = Self {
+            signature: false,
+            groups: false,
+            matches: false,
+            chunks: false,
+        };
     }
 
     /// The server has no such call.
     pub(super) fn end_of(&mut self, call: Call) {
         match call {
             Call::Signature => self.signature = false,
+            Call::Groups => self.groups = false,
             Call::Matches => self.matches = false,
             Call::Chunks => self.chunks = false,
         }
@@ -120,11 +131,17 @@ impl Answers {
 
     /// Whether all is there that a method needs.
     pub(super) fn suffice_for(self, method: DeltaMethod) -> bool {
-        Call::of(method).iter().all(|call| match call {
+        Call::of(method).iter().all(|call| self.has(*call))
+    }
+
+    /// Whether the server is worth this call.
+    pub(super) fn has(self, call: Call) -> bool {
+        match call {
             Call::Signature => self.signature,
+            Call::Groups => self.groups,
             Call::Matches => self.matches,
             Call::Chunks => self.chunks,
-        })
+        }
     }
 }
 

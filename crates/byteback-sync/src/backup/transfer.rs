@@ -60,6 +60,7 @@ pub(super) fn transfer(
         counter,
         base_seq: basis.base_seq,
         replaces: basis.replaces.filter(|_| basis.base_seq.is_none()),
+        follows: None,
         root: file_id(cut.tree, NodeId::ROOT),
         created_ns: label.time_ns,
         host: job.options.host.clone(),
@@ -72,6 +73,8 @@ pub(super) fn transfer(
         counter,
         monitor: job.monitor,
         memory: None,
+        link_before_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
+        processor_share: job.options.processor_share,
     };
     let part_len_bytes = job
         .options
@@ -283,6 +286,7 @@ impl Transfer<'_, '_, '_> {
             report.hashed_bytes += sums.hashed_bytes;
             report.found_bytes += sums.known_bytes;
             report.parts = self.stream.staged_parts();
+            let compressed = self.stream.compressed();
             job.monitor.event(Event::Phase(Phase::Committing));
             let clock = job.server.clock();
             let began_ns = clock.monotonic_ns();
@@ -297,7 +301,7 @@ impl Transfer<'_, '_, '_> {
             report.durations.commit_ns = clock.monotonic_ns().saturating_sub(began_ns);
             let applied = committed?;
             if let Some(decisions) = decisions {
-                decisions.end(applied.seq);
+                decisions.end(applied.seq, Some(compressed.into()));
             }
             Some(applied)
         };
@@ -344,7 +348,7 @@ impl Transfer<'_, '_, '_> {
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = file_id(self.cut.tree, change.node);
         let (planned, at_server) = match attributes.kind {
-            NodeKind::File if self.followed.is_some() => self.plan_anew(change, attributes.size),
+            NodeKind::File if self.followed.is_some() => self.plan_anew(change, &attributes),
             NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
             _ => (None, None),
         };
@@ -352,7 +356,7 @@ impl Transfer<'_, '_, '_> {
         match planned {
             Some(planned) => {
                 let changed_bytes = match planned.cause {
-                    Cause::New | Cause::SamePath => attributes.size,
+                    Cause::New | Cause::SamePath | Cause::Moved => attributes.size,
                     _ => changed_bytes(&change.content, attributes.size),
                 };
                 let (outcome, decision) = self.file(change, planned, &attributes, at_server)?;
@@ -386,9 +390,10 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Which way a file is sent when everything is: as what the server lacks of the file that it has at the same path, which is answered,
-    /// too, if it is worth asking for one and there is one.
-    fn plan_anew(&mut self, change: &NodeChange, size_bytes: u64) -> (Option<Plan>, Option<FileId>) {
+    /// Which way a file is sent when everything is: as what the server lacks of the file that it has at the same path, or of one like it,
+    /// which is answered, too, if it is worth asking for one and there is one.
+    fn plan_anew(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
+        let size_bytes = attributes.size;
         let if_there = self.plan(change, size_bytes, true);
         let Some(if_there) = if_there.filter(|plan| is_examined_by(plan.method)) else {
             let is_refused = |plan: &Plan| plan.fallback == Some(Fallback::ProofRefused);
@@ -397,15 +402,16 @@ impl Transfer<'_, '_, '_> {
                 None => (self.plan(change, size_bytes, false), None),
             };
         };
-        let found = self.followed.as_mut().and_then(|followed| followed.find(change.node));
-        if found.is_none() {
+        let followed = self.followed.as_mut();
+        let Some(found) = followed.and_then(|followed| followed.find(change.node, attributes)) else {
             return (self.plan(change, size_bytes, false), None);
-        }
+        };
         let cause = match if_there.cause {
+            Cause::Whole(_) if found.is_moved => Cause::Moved,
             Cause::Whole(_) => Cause::SamePath,
             cause => cause,
         };
-        (Some(Plan { cause, ..if_there }), found)
+        (Some(Plan { cause, ..if_there }), Some(found.id))
     }
 
     /// Which way the change of a file's content is to be found. `server_has`: it has a version that the change can follow.

@@ -40,6 +40,7 @@ pub fn decisions(data: &[u8]) {
             }
         }
         Frame::End { batch, seq } => again.extend(Frame::end(batch, seq)),
+        Frame::Compression { batch, compression } => again.extend(Frame::compression(batch, compression)),
     });
     assert!(
         read.is_ok() && len_bytes <= HEAD.len() + body.len(),

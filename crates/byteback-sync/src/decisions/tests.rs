@@ -54,7 +54,7 @@ fn dir(disk: &SimDisk) -> Arc<dyn DurableDir> {
 fn backup(disk: &SimDisk, batch: u64, decisions: &[Decision]) {
     let mut writer = DecisionWriter::begin(&dir(disk), TREE, batch, batch as i64 * 10);
     decisions.iter().for_each(|decision| writer.decided(decision));
-    writer.end(batch + 1);
+    writer.end(batch + 1, None);
 }
 
 fn last(disk: &SimDisk, node: u64) -> Option<Decided> {
@@ -109,10 +109,54 @@ fn a_file_of_version_1() {
         batch: 2,
         seq: 3,
         decision: saved,
+        compression: None,
     };
     assert_eq!(last(&disk, 5), Some(decided));
     assert_eq!(last(&disk, 6), None);
     assert_eq!(last_decision(&disk, TreeId(8), NodeId(5)).unwrap(), None);
+}
+
+#[test]
+fn how_a_backup_was_compressed_is_told_with_it() {
+    let disk = SimDisk::new(1);
+    let saved = decision(&mut SplitMix64::new(1), 5);
+    let compression = |effort, link_bytes_per_s| {
+        Some(Compression {
+            effort,
+            link_bytes_per_s,
+        })
+    };
+    for (batch, told) in [
+        (2, compression(CompressionEffort::Fast, Some(600_000_000))),
+        (4, compression(CompressionEffort::Standard, None)),
+        (6, None),
+        (8, compression(CompressionEffort::Thorough, Some(100_000))),
+    ] {
+        let before = contents_if_any(&disk).len();
+        let mut writer = DecisionWriter::begin(&dir(&disk), TREE, batch, 0);
+        writer.decided(&saved);
+        writer.end(batch, told);
+        assert_eq!(
+            last(&disk, 5).map(|decided| (decided.batch, decided.compression)),
+            Some((batch, told))
+        );
+        if batch == 2 {
+            let frame = [
+                &[18, 0, 0, 0, 4][..],
+                &[2, 0, 0, 0, 0, 0, 0, 0],
+                &[1],
+                &600_000_000u64.to_le_bytes(),
+            ]
+            .concat();
+            let all = contents(&disk, "decisions");
+            assert!(all[before..].windows(frame.len()).any(|window| window == frame));
+        }
+    }
+}
+
+fn contents_if_any(disk: &SimDisk) -> Vec<u8> {
+    disk.open("decisions", OpenMode::Existing)
+        .map_or(Vec::new(), |_| contents(disk, "decisions"))
 }
 
 #[test]
@@ -240,7 +284,7 @@ fn shares_are_those_of_the_last_time() {
             let mut writer = DecisionWriter::begin(&dir(&disk), tree, batch, 0);
             decisions.iter().for_each(|decision| writer.decided(decision));
             if is_applied {
-                writer.end(batch);
+                writer.end(batch, None);
             }
             if is_applied && tree == TREE {
                 for decision in decisions {

@@ -8,7 +8,7 @@ use std::io;
 use byteback_host::durable::DurableFile;
 use byteback_oplog::{NodeId, TreeId, WholeReason};
 
-use super::{Cause, Decision, DeltaMethod, Fallback};
+use super::{Cause, Compression, CompressionEffort, Decision, DeltaMethod, Fallback};
 
 /// The first bytes of the file: name and version.
 pub(super) const HEAD: [u8; 8] = *b"BBDECID\x01";
@@ -22,6 +22,7 @@ const AROUND_LEN: usize = 12;
 const KIND_BEGIN: u8 = 1;
 const KIND_DECISIONS: u8 = 2;
 const KIND_END: u8 = 3;
+const KIND_COMPRESSION: u8 = 4;
 
 /// A frame that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(super) enum Frame<'a> {
     Decisions { batch: u64, bytes: &'a [u8] },
     /// It was applied.
     End { batch: u64, seq: u64 },
+    /// How it was compressed.
+    Compression { batch: u64, compression: Compression },
 }
 
 impl<'a> Frame<'a> {
@@ -46,6 +49,20 @@ impl<'a> Frame<'a> {
 
     pub(super) fn end(batch: u64, seq: u64) -> Vec<u8> {
         framed(KIND_END, [batch.to_le_bytes(), seq.to_le_bytes()].as_flattened())
+    }
+
+    /// A link of 0 stands for one that was not known.
+    pub(super) fn compression(batch: u64, compression: Compression) -> Vec<u8> {
+        let effort = match compression.effort {
+            CompressionEffort::Fast => 1,
+            CompressionEffort::Standard => 2,
+            CompressionEffort::Thorough => 3,
+        };
+        let link = compression.link_bytes_per_s.unwrap_or(0);
+        framed(
+            KIND_COMPRESSION,
+            &[&batch.to_le_bytes()[..], &[effort], &link.to_le_bytes()].concat(),
+        )
     }
 
     fn parse(payload: &'a [u8]) -> Option<Self> {
@@ -65,6 +82,22 @@ impl<'a> Frame<'a> {
             KIND_END => {
                 let (seq, rest) = number(rest)?;
                 rest.is_empty().then_some(Self::End { batch, seq })
+            }
+            KIND_COMPRESSION => {
+                let (effort, rest) = rest.split_first()?;
+                let effort = match effort {
+                    1 => CompressionEffort::Fast,
+                    2 => CompressionEffort::Standard,
+                    3 => CompressionEffort::Thorough,
+                    _ => return None,
+                };
+                let (link, rest) = number(rest)?;
+                let link_bytes_per_s = Some(link).filter(|link| *link > 0);
+                let compression = Compression {
+                    effort,
+                    link_bytes_per_s,
+                };
+                rest.is_empty().then_some(Self::Compression { batch, compression })
             }
             _ => None,
         }
@@ -157,6 +190,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Cause::Rewritten => (4, 0),
         Cause::Whole(reason) => (5, reason.code()),
         Cause::SamePath => (6, 0),
+        Cause::Moved => (7, 0),
     };
     let method = match decision.method {
         DeltaMethod::Log => 1,
@@ -226,6 +260,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             4 => Cause::Rewritten,
             5 => Cause::Whole(WholeReason::from_code(whole)?),
             6 => Cause::SamePath,
+            7 => Cause::Moved,
             _ => return None,
         },
         fallback: match fallback {

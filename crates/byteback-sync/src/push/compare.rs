@@ -6,19 +6,20 @@
 
 use super::Job;
 use super::destination::{Place, made_directory};
+use super::names::ComparedNames;
 use super::report::PushReport;
 use super::resume::Record;
 use crate::backup::{ContentSender, PartStream, UnsavedFile};
 use crate::error::{Result, SyncError};
 use crate::local_node::{LocalContent, LocalNode};
 use crate::monitor::{Change, Event, check_cancelled};
-use crate::restore::is_partial_name;
+use crate::restore::{is_partial_name, mark_way_up};
 use crate::same_content::is_same_content;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::batch::{EntryRecord, NodeRecord, ProofRecord};
 use byteback_api::messages::{EntryInfo, NodeInfo};
 use byteback_api::{Attributes, ByteString, Digest, FileId, NodeKind};
-use byteback_host::tree;
+use byteback_host::tree::{self, Descent};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -64,6 +65,10 @@ pub(super) struct Comparison<'a, 'scope, 'env> {
     taken: HashSet<FileId>,
     /// Local inodes with several names, and what they are at the server; `None`: they could not be sent.
     linked: HashMap<(u64, u64), Option<FileId>>,
+    /// The source and its directory at the server, if it is a directory that the server has.
+    compared_dirs: Option<(OwnedFd, FileId)>,
+    /// Names of files that have several, once they are needed.
+    compared_names: Option<ComparedNames>,
     /// Contents that went without a proof, while parts of an earlier run are used.
     unproven: Vec<(FileId, Digest)>,
     /// What there is to do, as far as is known.
@@ -94,6 +99,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             device: 0,
             taken: HashSet::new(),
             linked: HashMap::new(),
+            compared_dirs: None,
+            compared_names: None,
             unproven: Vec::new(),
             totals: (0, 0),
         }
@@ -156,16 +163,20 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             Some(node) => self.existing(place.dir, b"", attributes, &node.attributes)?,
         }
         let root = local.fd().try_clone().map_err(cannot)?;
+        if place.dir_node.is_some() {
+            self.compared_dirs = Some((root.try_clone().map_err(cannot)?, place.dir));
+        }
         // Nothing is known of a source that cannot be listed; of all else something is.
         tree::read_dir(&root, 0).map_err(cannot)?;
         let mut reader = self.reader();
+        let mut way = Descent::new(&root).map_err(cannot)?;
         let mut to_do = vec![Directory {
             path: Vec::new(),
             id: place.dir,
             is_there: place.dir_node.is_some(),
         }];
         while let Some(directory) = to_do.pop() {
-            let mut below = self.directory(&root, &directory, &mut reader)?;
+            let mut below = self.directory(&mut way, &directory, &mut reader)?;
             // The first one next.
             below.reverse();
             to_do.extend(below);
@@ -176,13 +187,12 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     /// Compares the names of a directory; answers the directories in it.
     fn directory(
         &mut self,
-        root: &OwnedFd,
+        way: &mut Descent,
         directory: &Directory,
         reader: &mut TreeReader<'_>,
     ) -> Result<Vec<Directory>> {
         check_cancelled(self.job.monitor)?;
-        let path = Path::new(std::ffi::OsStr::from_bytes(&directory.path));
-        let listed = tree::open_beneath(root, path).and_then(|dir| {
+        let listed = way.open(&directory.path).and_then(|dir| {
             let names: io::Result<Vec<OsString>> = tree::read_dir(&dir, 0)?
                 .map(|entry| entry.map(|entry| entry.name))
                 .collect();
@@ -247,13 +257,15 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             return Ok(());
         }
         let path = join_path(&directory.path, entry.name.as_bytes());
+        // Of all directories at once: asked one by one, a deep tree would be listed as often as it is deep.
+        let holding = self.holding_excluded(&entry, &path)?;
         let mut to_do = vec![(directory.id, path, entry)];
         while let Some((dir, path, entry)) = to_do.pop() {
             let is_directory = entry.node.attributes.kind == NodeKind::Directory;
             if self.job.options.exclude.is_excluded(&path, is_directory) {
                 continue;
             }
-            if self.holds_excluded(&entry, &path)? {
+            if holding.contains(&path) {
                 self.reader().entries(entry.node.id, &path, |below| {
                     to_do.push((entry.node.id, join_path(&path, below.name.as_bytes()), below));
                     Ok(())
@@ -267,27 +279,28 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Whether something at the server below `entry`, which may be a directory, is excluded: then the directory stays.
-    fn holds_excluded(&self, entry: &EntryInfo, path: &[u8]) -> Result<bool> {
+    /// The directories at the server from `entry` on, itself included, that hold something excluded: these stay.
+    fn holding_excluded(&self, entry: &EntryInfo, path: &[u8]) -> Result<HashSet<Vec<u8>>> {
         let exclude = &self.job.options.exclude;
+        let mut holding = HashSet::new();
         if exclude.is_empty() || entry.node.attributes.kind != NodeKind::Directory {
-            return Ok(false);
+            return Ok(holding);
         }
         let mut reader = self.reader();
-        let mut holds = false;
         let mut to_do = vec![(entry.node.id, path.to_vec())];
-        while let Some((dir, dir_path)) = to_do.pop().filter(|_| !holds) {
+        while let Some((dir, dir_path)) = to_do.pop() {
             reader.entries(dir, &dir_path, |below| {
-                let path = join_path(&dir_path, below.name.as_bytes());
+                let below_path = join_path(&dir_path, below.name.as_bytes());
                 let is_directory = below.node.attributes.kind == NodeKind::Directory;
-                holds |= exclude.is_excluded(&path, is_directory);
-                if is_directory {
-                    to_do.push((below.node.id, path));
+                if exclude.is_excluded(&below_path, is_directory) {
+                    mark_way_up(&mut holding, &dir_path, path.len());
+                } else if is_directory {
+                    to_do.push((below.node.id, below_path));
                 }
                 check_cancelled(self.job.monitor)
             })?;
         }
-        Ok(holds)
+        Ok(holding)
     }
 
     /// Reads what the server has.
@@ -329,7 +342,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             let why = match options.delete {
                 false => Some("the server has a directory of this name; with --delete it is replaced"),
                 true if options.exclude.is_excluded(&place.path, true)
-                    || self.holds_excluded(entry, &place.path)? =>
+                    || !self.holding_excluded(entry, &place.path)?.is_empty() =>
                 {
                     Some("the server has a directory of this name, which is excluded or holds what is excluded")
                 }
@@ -372,7 +385,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             return Ok(None);
         }
         // An identity that another local inode has taken already is of that one.
-        let same = same_kind.filter(|entry| self.taken.insert(entry.node.id));
+        let mut same = same_kind.filter(|entry| self.taken.insert(entry.node.id));
+        let mut node = node;
+        if let Some(entry) = same
+            && self.changes_other_names(&mut node, &attributes, &entry.node)?
+        {
+            self.taken.remove(&entry.node.id);
+            same = None;
+        }
         let id = same.map_or_else(|| self.new_id(&place.path), |entry| entry.node.id);
         let is_sent = self.file(place, node, id, same.map(|entry| &entry.node))?;
         if has_names {
@@ -382,6 +402,29 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             self.entry(place.parent, name_there.clone(), Some(id))?;
         }
         Ok(None)
+    }
+
+    /// Whether making a file of the server what is here would change names that are not compared.
+    fn changes_other_names(&mut self, node: &mut LocalNode, here: &Attributes, there: &NodeInfo) -> Result<bool> {
+        if there.names.is_none() {
+            return Ok(false);
+        }
+        if is_same_as_told(here, &there.attributes) {
+            let is_other = here.kind == NodeKind::File && self.job.options.checksum;
+            // What cannot be read is not sent either.
+            if !is_other || !self.is_other_content(node, there)?.unwrap_or(false) {
+                return Ok(false);
+            }
+        }
+        if self.compared_names.is_none() {
+            let names = match &self.compared_dirs {
+                Some((local, dir)) => ComparedNames::below(self.job, &mut self.reader(), *dir, local)?,
+                None => ComparedNames::default(),
+            };
+            self.compared_names = Some(names);
+        }
+        let names = self.compared_names.as_ref();
+        Ok(names.is_some_and(|names| names.leave_out_some_of(there, 1)))
     }
 
     /// A further name of a file that is at the server, or in the batch.
@@ -561,13 +604,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
 
     /// A node whose content is as at the server: its attributes, if they are not.
     fn existing(&mut self, id: FileId, path: &[u8], here: Attributes, there: &Attributes) -> Result<()> {
-        // Names of owners are told by some clients and count for nothing here.
-        let there = Attributes {
-            user: None,
-            group: None,
-            ..there.clone()
-        };
-        if here == there {
+        if is_same_as_told(&here, there) {
             self.report.unchanged += 1;
             self.job.monitor.event(Event::FileDone { path: None });
             return Ok(());
@@ -623,4 +660,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         });
         self.report.unsaved.push(file);
     }
+}
+
+/// Whether attributes are those that the server has. Names of owners are told by some clients and count for nothing here.
+fn is_same_as_told(here: &Attributes, there: &Attributes) -> bool {
+    let there = Attributes {
+        user: None,
+        group: None,
+        ..there.clone()
+    };
+    *here == there
 }

@@ -17,7 +17,7 @@ use crate::backup::{PartMemory, draw_counter};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor};
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
-use byteback_delta::ContentDigest;
+use byteback_delta::{ContentDigest, Effort};
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_host::random::{Randomness, RealRandomness};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,10 @@ type Digest = [u8; 32];
 
 /// Stands for "not known".
 const UNKNOWN: Digest = [0; 32];
+
+/// The number of no part: its entry says from which delta on the batch is compressed how (u64, u8), instead of a digest. Programs
+/// from before take it for a part that nobody asks for.
+const EFFORT_ENTRY: u32 = 0;
 
 /// A name for the directory in which is remembered what became of a push from `source` to `to` ([`super::PushOptions::state`]).
 #[must_use]
@@ -143,6 +147,8 @@ struct Parts {
     at_server: HashSet<u32>,
     reused: u32,
     reused_bytes: u64,
+    /// From which delta on the batch is compressed how.
+    effort: Option<(u64, Effort)>,
 }
 
 impl Record {
@@ -250,6 +256,40 @@ impl PartMemory for Record {
         }
         Ok(())
     }
+
+    fn effort(&self) -> Option<(u64, Effort)> {
+        self.lock().effort
+    }
+
+    fn note_effort(&self, from_delta: u64, effort: Effort) -> bool {
+        let mut parts = self.lock();
+        parts.effort = Some((from_delta, effort));
+        let entry = effort_entry(from_delta, effort);
+        parts.append(EFFORT_ENTRY, &entry).is_ok()
+    }
+}
+
+fn effort_entry(from_delta: u64, effort: Effort) -> Digest {
+    let mut entry = UNKNOWN;
+    let [number @ .., _] = &mut entry;
+    number[..8].copy_from_slice(&from_delta.to_le_bytes());
+    number[8] = match effort {
+        Effort::Fast => 1,
+        Effort::Standard => 2,
+        Effort::Thorough => 3,
+    };
+    entry
+}
+
+fn effort_of(entry: &Digest) -> Option<(u64, Effort)> {
+    let (from_delta, rest) = entry.split_first_chunk()?;
+    let effort = match rest.first()? {
+        1 => Effort::Fast,
+        2 => Effort::Standard,
+        3 => Effort::Thorough,
+        _ => return None,
+    };
+    Some((u64::from_le_bytes(*from_delta), effort))
 }
 
 impl Parts {
@@ -264,7 +304,7 @@ impl Parts {
         file.write_all_at(*end, &entry)?;
         file.sync_data()?;
         *end = end.saturating_add(ENTRY_LEN as u64);
-        if *digest != UNKNOWN {
+        if *digest != UNKNOWN && part != EFFORT_ENTRY {
             self.known.insert(part, *digest);
         }
         Ok(())
@@ -341,6 +381,10 @@ fn read(dir: &dyn DurableDir) -> io::Result<Option<(Begun, Parts)>> {
         };
         let part = u32::from_le_bytes(*part);
         match Digest::try_from(digest) {
+            Ok(entry) if part == EFFORT_ENTRY => {
+                parts.effort = effort_of(&entry);
+                None
+            }
             Ok(UNKNOWN) | Err(_) => parts.known.remove(&part),
             Ok(digest) => parts.known.insert(part, digest),
         };

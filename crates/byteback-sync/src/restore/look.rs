@@ -1,18 +1,17 @@
 //! What a pull would do, without doing it.
 
-use super::RestoreReport;
 use super::place::Place;
-use super::pull::{Rules, Verdict};
+use super::pull::{Rules, Verdict, for_each_other};
+use super::{NotRestored, NotRestoredKind, RestoreReport};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Change, Event, Phase, check_cancelled};
-use crate::tree_reader::{TreeReader, join_path};
+use crate::tree_reader::TreeReader;
 use byteback_api::messages::EntryInfo;
-use byteback_api::{ByteString, FileId, NodeKind};
+use byteback_api::{Attributes, ByteString, FileId, NodeKind};
 use byteback_host::tree::{self, Identity};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -21,6 +20,8 @@ use std::path::Path;
 struct Looking<'r, 'a> {
     rules: &'r Rules<'a>,
     target: Option<OwnedFd>,
+    /// The way to the directory that was opened last.
+    way: Option<tree::Descent>,
     report: RestoreReport,
     /// The first name of each file of the server: its inode here, if it would stay.
     first_names: HashMap<FileId, Option<Identity>>,
@@ -42,6 +43,7 @@ pub(super) fn look(rules: &Rules<'_>, tree: &mut TreeReader<'_>, path: &[u8], ta
     let mut looking = Looking {
         rules,
         target,
+        way: None,
         report: RestoreReport {
             seq: rules.at,
             ..RestoreReport::default()
@@ -85,7 +87,13 @@ impl Looking<'_, '_> {
         check_cancelled(self.rules.monitor)?;
         let mut dir = None;
         if let Some(target) = self.target.as_ref().filter(|_| is_there) {
-            let opened = tree::open_beneath(target, Path::new(OsStr::from_bytes(&path)));
+            if self.way.is_none() {
+                self.way = tree::Descent::new(target).ok();
+            }
+            let opened = match &mut self.way {
+                Some(way) => way.open(&path),
+                None => tree::open_beneath(target, Path::new(OsStr::from_bytes(&path))),
+            };
             match opened.and_then(|named| tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)) {
                 Ok(opened) => dir = Some(opened),
                 Err(error) => {
@@ -114,10 +122,12 @@ impl Looking<'_, '_> {
                 Ok(Verdict::Keep) => true,
                 Ok(Verdict::Attributes) => {
                     self.rules.tell(&place.path(), Change::Attributes);
+                    self.foresee(&place.path(), &entry.node.attributes);
                     true
                 }
                 Ok(Verdict::Make(change)) => {
                     self.rules.tell(&place.path(), change);
+                    self.foresee(&place.path(), &entry.node.attributes);
                     false
                 }
                 Ok(Verdict::Blocked(why)) => {
@@ -163,9 +173,11 @@ impl Looking<'_, '_> {
                 // What is no file is made anew.
                 stays = here.filter(|_| is_file);
                 self.rules.tell(&place.path(), Change::Attributes);
+                self.foresee(&place.path(), &entry.node.attributes);
             }
             Ok(Verdict::Make(change)) => {
                 self.rules.tell(&place.path(), change);
+                self.foresee(&place.path(), &entry.node.attributes);
                 if is_file {
                     self.report.files += 1;
                     self.report.written_bytes += entry.node.attributes.size;
@@ -191,31 +203,70 @@ impl Looking<'_, '_> {
     }
 
     fn others(&mut self, dir: &OwnedFd, path: &[u8], names: &HashSet<OsString>) {
-        let listed: io::Result<Vec<_>> = tree::read_dir(dir, 0).and_then(Iterator::collect);
-        let listed = match listed {
-            Ok(listed) => listed,
-            Err(error) => return self.failed(path, &error.to_string()),
-        };
-        for entry in listed.into_iter().filter(|entry| !names.contains(&entry.name)) {
-            let below = join_path(path, entry.name.as_bytes());
-            if self.rules.stays(dir, &entry.name, &below, names) {
-                continue;
-            }
-            let opened = self.rules.holds_excluded(dir, &entry.name, &below);
-            let opened = opened.and_then(|holds| holds.then(|| tree::open_dir_at(dir, &entry.name)).transpose());
-            match opened {
-                Ok(None) => {
+        let rules = self.rules;
+        for_each_other(
+            Some(rules),
+            dir,
+            path,
+            names,
+            &|_| false,
+            &mut |below, other| match other {
+                Ok(_) => {
                     self.report.removed += 1;
-                    self.rules.tell(&below, Change::Removed);
+                    rules.tell(below, Change::Removed);
                 }
-                Ok(Some(opened)) => self.others(&opened, &below, &HashSet::new()),
-                Err(error) => self.failed(&below, &error.to_string()),
-            }
-        }
+                Err(error) => self.failed(below, &error.to_string()),
+            },
+        );
     }
 
-    fn failed(&self, path: &[u8], reason: &str) {
+    /// A name that a pull could not make what it should be.
+    fn failed(&mut self, path: &[u8], reason: &str) {
+        self.not_restored(NotRestoredKind::File, path, reason);
         let path = ByteString::from(path);
         self.rules.monitor.event(Event::FileFailed { path: &path, reason });
     }
+
+    /// Counts what can be foreseen of attributes that need privilege.
+    fn foresee(&mut self, path: &[u8], wanted: &Attributes) {
+        let owner = rustix::process::geteuid();
+        for kind in needing_privilege(wanted, owner.as_raw()) {
+            self.not_restored(kind, path, "it needs the rights of root");
+        }
+    }
+
+    fn not_restored(&mut self, kind: NotRestoredKind, path: &[u8], reason: &str) {
+        let all = &mut self.report.not_restored;
+        match all.iter_mut().find(|known| known.kind == kind) {
+            Some(known) => known.count += 1,
+            None => all.push(NotRestored {
+                kind,
+                count: 1,
+                first_path: ByteString::from(path),
+                first_reason: reason.to_owned(),
+            }),
+        }
+    }
 }
+
+/// What a user without privilege cannot give to what is made for them.
+fn needing_privilege(wanted: &Attributes, user: u32) -> Vec<NotRestoredKind> {
+    let is_other = user != 0 && wanted.uid != user;
+    let is_device = user != 0 && matches!(wanted.kind, NodeKind::CharDevice | NodeKind::BlockDevice);
+    let kinds = [
+        (is_device, NotRestoredKind::Device),
+        (is_other && !is_device, NotRestoredKind::Owner),
+        (
+            is_other && !is_device && wanted.mode & 0o6000 != 0,
+            NotRestoredKind::SetId,
+        ),
+    ];
+    kinds
+        .into_iter()
+        .filter(|(is_so, _)| *is_so)
+        .map(|(_, kind)| kind)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,8 @@
 
 use crate::tree_reader::join_path;
 use byteback_host::random::Randomness;
-use byteback_host::tree::{self, FileKind};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use byteback_host::tree::{self, Descent, FileKind};
+use rustix::fs::{AtFlags, Mode};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
@@ -126,31 +126,35 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
         Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
         Err(errno) => return Err(errno.into()),
     }
-    // Descriptors of the way down; the deepest is emptied first.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut way = vec![(tree::open_at(&dir, name, flags, Mode::empty())?, name.to_owned())];
-    while let Some((at, _)) = way.last() {
+    // The deepest directory is emptied first.
+    let mut way = Descent::new(&dir)?;
+    let mut path = name.as_bytes().to_vec();
+    loop {
+        let at = way.open(&path)?;
         let mut deeper = None;
-        for entry in tree::read_dir(at, 0)? {
+        for entry in tree::read_dir(&at, 0)? {
             let entry = entry?;
-            match rustix::fs::unlinkat(at, entry.name.as_os_str(), AtFlags::empty()) {
+            match rustix::fs::unlinkat(&at, entry.name.as_os_str(), AtFlags::empty()) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
-                    let below = tree::open_at(at, &entry.name, flags, Mode::empty())?;
-                    deeper = Some((below, entry.name));
+                    deeper = Some(join_path(&path, entry.name.as_bytes()));
                     break;
                 }
                 Err(errno) => return Err(errno.into()),
             }
         }
         if let Some(deeper) = deeper {
-            way.push(deeper);
+            path = deeper;
             continue;
         }
-        if let Some((_, emptied)) = way.pop() {
-            let parent = way.last().map_or(dir.as_fd(), |(parent, _)| parent.as_fd());
-            rustix::fs::unlinkat(parent, emptied.as_os_str(), AtFlags::REMOVEDIR)?;
+        drop(at);
+        let end = path.iter().rposition(|byte| *byte == b'/');
+        let emptied = path.split_off(end.unwrap_or(0));
+        let emptied = emptied.strip_prefix(b"/").unwrap_or(&emptied);
+        let above = way.open(&path)?;
+        rustix::fs::unlinkat(&above, OsStr::from_bytes(emptied), AtFlags::REMOVEDIR)?;
+        if end.is_none() {
+            return Ok(());
         }
     }
-    Ok(())
 }

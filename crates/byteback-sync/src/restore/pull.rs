@@ -14,13 +14,14 @@ use crate::tree_reader::join_path;
 use byteback_api::messages::NodeInfo;
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_delta::ContentDigest;
-use byteback_host::tree::{self, FileKind, Stat};
+use byteback_host::tree::{self, Descent, FileKind, Stat};
+use rustix::fs::OFlags;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shorter files are fetched as they are: an answer of the server takes longer than their bytes.
@@ -211,34 +212,38 @@ impl<'a> Rules<'a> {
         let path = place.path();
         Ok(match self.delete {
             false => Some(DIRECTORY_IN_THE_WAY),
-            true if self.exclude.is_excluded(&path, true) || self.holds_excluded(dir, &place.name, &path)? => {
+            true if self.exclude.is_excluded(&path, true)
+                || !self.holding_excluded(dir, &place.name, &path)?.is_empty() =>
+            {
                 Some(EXCLUDED_IN_THE_WAY)
             }
             true => None,
         })
     }
 
-    /// Whether something below a local name, which may be a directory, is excluded: then the directory stays.
-    pub(super) fn holds_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<bool> {
+    /// The directories from a local name on, itself included, that hold something excluded: these stay. None if it is no directory, or holds
+    /// nothing of the kind.
+    pub(super) fn holding_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<HashSet<Vec<u8>>> {
+        let mut holding = HashSet::new();
         if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != FileKind::Dir {
-            return Ok(false);
+            return Ok(holding);
         }
-        let mut to_do = vec![(PathBuf::from(name), path.to_vec())];
-        while let Some((below, path)) = to_do.pop() {
-            let named = tree::open_beneath(dir, &below)?;
+        let mut way = Descent::new(dir)?;
+        let mut to_do = vec![(name.as_bytes().to_vec(), path.to_vec())];
+        while let Some((below, path_here)) = to_do.pop() {
+            let named = way.open(&below)?;
             for entry in tree::read_dir(&named, 0)? {
                 let entry = entry?;
-                let path = join_path(&path, entry.name.as_bytes());
+                let entry_path = join_path(&path_here, entry.name.as_bytes());
                 let is_directory = tree::stat_at(&named, &entry.name)?.kind == FileKind::Dir;
-                if self.exclude.is_excluded(&path, is_directory) {
-                    return Ok(true);
-                }
-                if is_directory {
-                    to_do.push((below.join(&entry.name), path));
+                if self.exclude.is_excluded(&entry_path, is_directory) {
+                    mark_way_up(&mut holding, &path_here, path.len());
+                } else if is_directory {
+                    to_do.push((join_path(&below, entry.name.as_bytes()), entry_path));
                 }
             }
         }
-        Ok(false)
+        Ok(holding)
     }
 
     /// Whether a local name that the server does not have, or that is excluded, stays; `names` are those that it has.
@@ -275,6 +280,97 @@ impl<'a> Rules<'a> {
 
     pub(super) fn counts(&self) -> MutexGuard<'_, Pulled> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name that is to go: its directory and its name there; or why it cannot be looked at.
+pub(super) type OtherName<'d> = io::Result<(&'d OwnedFd, &'d OsStr)>;
+
+/// Paths of directories.
+type Paths = HashSet<Vec<u8>>;
+
+/// Adds a directory and those above it, down to a path of `len_min` bytes, up to the first one that is there already.
+pub(crate) fn mark_way_up(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: usize) {
+    let mut path = path;
+    while path.len() >= len_min && marked.insert(path.to_vec()) {
+        match path.iter().rposition(|byte| *byte == b'/') {
+            Some(end) => path = path.get(..end).unwrap_or_default(),
+            None => break,
+        }
+    }
+}
+
+/// Hands on the names below a local directory that are to go, as the server does not have them (`names` are those that it has in this
+/// directory), and no rule keeps them: a directory that holds what is excluded stays with that, and the rest in it goes. `each` gets
+/// a path, and its directory and name or why it cannot be looked at; what `is_passed_over` is not looked at.
+pub(super) fn for_each_other(
+    rules: Option<&Rules<'_>>,
+    dir: &OwnedFd,
+    path: &[u8],
+    names: &HashSet<OsString>,
+    is_passed_over: &dyn Fn(&OsStr) -> bool,
+    each: &mut dyn FnMut(&[u8], OtherName<'_>),
+) {
+    let no_names = HashSet::new();
+    let mut way = None;
+    // Directories below `dir` that are looked into, and which of those below them are to be.
+    let mut to_do: Vec<(Vec<u8>, Rc<Paths>)> = vec![(Vec::new(), Rc::default())];
+    while let Some((below, holding)) = to_do.pop() {
+        let is_top = below.is_empty();
+        let (path_here, names_here) = match is_top {
+            true => (path.to_vec(), names),
+            false => (join_path(path, &below), &no_names),
+        };
+        let listed = opened_below(dir, &mut way, &below).and_then(|dir| {
+            let entries: io::Result<Vec<_>> = tree::read_dir(&dir, 0).and_then(Iterator::collect);
+            Ok((dir, entries?))
+        });
+        let (dir, entries) = match listed {
+            Ok(listed) => listed,
+            Err(error) => {
+                each(&path_here, Err(error));
+                continue;
+            }
+        };
+        for entry in entries {
+            if names_here.contains(&entry.name) || is_passed_over(&entry.name) {
+                continue;
+            }
+            let entry_path = join_path(&path_here, entry.name.as_bytes());
+            let mut holding = Rc::clone(&holding);
+            if let Some(rules) = rules {
+                if rules.stays(&dir, &entry.name, &entry_path, names_here) {
+                    continue;
+                }
+                if is_top {
+                    match rules.holding_excluded(&dir, &entry.name, &entry_path) {
+                        Ok(found) => holding = Rc::new(found),
+                        Err(error) => {
+                            each(&entry_path, Err(error));
+                            continue;
+                        }
+                    }
+                }
+            }
+            match holding.contains(&entry_path) {
+                true => to_do.push((join_path(&below, entry.name.as_bytes()), holding)),
+                false => each(&entry_path, Ok((&dir, &entry.name))),
+            }
+        }
+    }
+}
+
+/// The directory at `below`, for reading.
+fn opened_below(dir: &OwnedFd, way: &mut Option<Descent>, below: &[u8]) -> io::Result<OwnedFd> {
+    if below.is_empty() {
+        return dir.try_clone();
+    }
+    if way.is_none() {
+        *way = Some(Descent::new(dir)?);
+    }
+    match way {
+        Some(way) => tree::reopen(way.open(below)?, OFlags::RDONLY | OFlags::DIRECTORY),
+        None => dir.try_clone(),
     }
 }
 

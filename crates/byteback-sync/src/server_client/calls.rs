@@ -1,19 +1,21 @@
 //! The calls of the API, one method each.
 
-use super::{Ask, Body, ClientOptions, GoOn, ServerClient, persist, read_json};
+use super::progress::AnswerBody;
+use super::{Ask, Body, GoOn, ServerClient, persist};
 use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::MAGIC;
 use byteback_api::messages::{
-    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, JoinRequest,
-    JoinResponse, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
+    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, NodeInfo,
+    PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
 };
 use byteback_api::routes::Route;
 use byteback_api::{
-    FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_MATCHES,
-    MEDIA_SIGNATURE, Seq, query,
+    FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_GROUP_ANSWER,
+    MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, Seq, query,
 };
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
+use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
 use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
 use std::io::{self, BufRead, BufReader, Read};
@@ -26,25 +28,6 @@ pub enum TreePlace<'a> {
     Node(FileId),
     /// The one at this path below the root; empty for the root itself.
     Path(&'a [u8]),
-}
-
-/// Exchanges a one-time join token for a device's own token.
-///
-/// # Errors
-/// [`ServerErrorKind::WrongToken`] when the token is unknown, used or expired. Sent once only: a token that was used
-/// by an answer that got lost is used.
-pub fn join(base_url: &str, join_token: &str, name: &str, options: ClientOptions) -> Result<JoinResponse, ServerError> {
-    let mut client = ServerClient::new(base_url, "", options)?;
-    client.authorization.clear();
-    let request = JoinRequest {
-        join_token: join_token.to_owned(),
-        name: name.to_owned(),
-    };
-    let bytes = to_json(&request)?;
-    let mut ask = client.ask(Route::Join, &[], &[]);
-    ask.body = json_body(&bytes);
-    let response = client.send_once(&ask)?;
-    read_json(&ask.name(), response)
 }
 
 impl ServerClient {
@@ -105,11 +88,25 @@ impl ServerClient {
         };
         persist(self.transfer_pauses(), go_on, || {
             let began_ns = self.clock().monotonic_ns();
-            let staged = self.send_for_json(&ask)?;
+            let staged = self
+                .send_for_json(&ask)
+                .map_err(|error| self.refusal_of(folder, error))?;
             let ns = self.clock().monotonic_ns().saturating_sub(began_ns);
             self.link.sent(u64::try_from(bytes.len()).unwrap_or(u64::MAX), ns);
             Ok(staged)
         })
+    }
+
+    /// Why the server broke a connection off while it was sent a long body. A server that refuses does not wait for the rest, and its
+    /// answer may be lost with the connection; asked shortly, it says so again.
+    fn refusal_of(&self, folder: &FolderName, error: ServerError) -> ServerError {
+        if error.kind != ServerErrorKind::Unreachable || !error.is_broken_off() {
+            return error;
+        }
+        match self.send_once(&self.ask(Route::Folder, &[folder.as_str()], &[])) {
+            Err(refused) if matches!(refused.kind, ServerErrorKind::WrongToken | ServerErrorKind::Forbidden) => refused,
+            _ => error,
+        }
     }
 
     /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.
@@ -298,7 +295,7 @@ impl ServerClient {
         }
         Ok(ContentReader(BufReader::with_capacity(
             1 << 18,
-            response.into_body().into_reader(),
+            AnswerBody::of(response),
         )))
     }
 
@@ -328,6 +325,43 @@ impl ServerClient {
                 SignatureError::Io(error) => Broken::Connection(error),
                 // The head said how much was to come.
                 SignatureError::Truncated { .. } => Broken::cut_short(),
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
+    /// Lets the server compare the sums of a new content's groups with those of a file's contents at a moment: it answers which are equal, and the
+    /// signature of the rest, of at most `blocks_max` blocks. What the server never summed it reads before it answers.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
+    /// [`ServerErrorKind::Protocol`] for something that is no answer to this list.
+    pub fn groups(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        list: &GroupList,
+        blocks_max: u64,
+    ) -> Result<GroupAnswer, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(Route::Groups, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        let mut bytes = Vec::new();
+        list.write(&mut bytes).map_err(|error| {
+            ServerError::protocol(&ask.name(), format!("the sums of groups cannot be told: {error}"))
+        })?;
+        ask.body = Body::Bytes {
+            media: MEDIA_GROUPS,
+            bytes: &bytes,
+        };
+        self.stream_of(&ask, MEDIA_GROUP_ANSWER, |stream| {
+            GroupAnswer::read(stream, list.kind(), list.content_len_bytes(), blocks_max).map_err(|error| match error {
+                GroupsError::Io(error) | GroupsError::Signature(SignatureError::Io(error)) => Broken::Connection(error),
+                // The head said how much was to come.
+                GroupsError::Truncated | GroupsError::Signature(SignatureError::Truncated { .. }) => {
+                    Broken::cut_short()
+                }
                 error => Broken::Content(error.to_string()),
             })
         })
@@ -405,7 +439,7 @@ impl ServerClient {
         &self,
         ask: &Ask<'_>,
         media: &str,
-        read: impl Fn(BufReader<ureq::BodyReader<'static>>) -> Result<T, Broken>,
+        read: impl Fn(BufReader<AnswerBody>) -> Result<T, Broken>,
     ) -> Result<T, ServerError> {
         persist(self.pauses(), &|_| true, || {
             let response = self.send_once(ask)?;
@@ -413,7 +447,7 @@ impl ServerClient {
             if told.is_none_or(|told| told.as_bytes() != media.as_bytes()) {
                 return Err(ServerError::protocol(&ask.name(), format!("what came is no {media}")));
             }
-            let stream = BufReader::with_capacity(1 << 16, response.into_body().into_reader());
+            let stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
             read(stream).map_err(|broken| match broken {
                 Broken::Connection(error) => ServerError::of_transport(&ask.name(), error.into()),
                 Broken::Content(what) => ServerError::protocol(&ask.name(), what),
@@ -485,7 +519,7 @@ impl Broken {
 }
 
 /// The delta stream of a file's contents.
-pub struct ContentReader(BufReader<ureq::BodyReader<'static>>);
+pub struct ContentReader(BufReader<AnswerBody>);
 
 impl std::fmt::Debug for ContentReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -535,14 +569,14 @@ impl VerifyStream {
     }
 }
 
-fn json_body(bytes: &[u8]) -> Body<'_> {
+pub(super) fn json_body(bytes: &[u8]) -> Body<'_> {
     Body::Bytes {
         media: "application/json",
         bytes,
     }
 }
 
-fn to_json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, ServerError> {
+pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, ServerError> {
     serde_json::to_vec(value)
         .map_err(|error| ServerError::protocol("a request", format!("it cannot be written as JSON: {error}")))
 }

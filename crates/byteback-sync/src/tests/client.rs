@@ -1,6 +1,6 @@
 //! What the client does with the answers it gets: what it repeats, what it never repeats, and what it counts.
 
-use super::rig::{Answer, Rig, impatient, patient, scripted_server_with};
+use super::rig::{Answer, Rig, impatient, join_request, patient, scripted_server_with};
 use crate::{ServerErrorKind, join};
 use byteback_api::messages::{BatchApplied, BatchStatus, FolderList, JoinResponse};
 use byteback_api::{Code, FolderName, NodeKind, Problem};
@@ -36,6 +36,42 @@ fn status(applied: Option<BatchApplied>) -> Answer {
         applied,
         staged_parts: Vec::new(),
     })
+}
+
+#[test]
+fn a_server_that_trickles_does_not_hold_a_client() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+            .unwrap();
+        let mut sent = 0;
+        while stream.write_all(b" ").is_ok() {
+            sent += 1;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        sent
+    });
+    let options = crate::ClientOptions {
+        idle_timeout: std::time::Duration::from_millis(500),
+        ..impatient()
+    };
+    let client = crate::ServerClient::new(&format!("http://{address}"), "token", options).unwrap();
+    let error = client.folders().unwrap_err();
+    assert_eq!(error.kind, ServerErrorKind::Unreachable);
+    assert!(
+        error.message.contains("bytes of the answer came in"),
+        "{}",
+        error.message
+    );
+    assert!(error.next.contains("too slow"), "{}", error.next);
+    drop(client);
+    let sent = server.join().unwrap();
+    assert!((10..200).contains(&sent), "{sent}");
 }
 
 #[test]
@@ -119,7 +155,7 @@ fn a_commit_is_asked_about_before_it_is_sent_again() {
 }
 
 #[test]
-fn a_join_token_is_sent_once() {
+fn a_join_token_is_sent_once_unless_the_device_can_be_known_again() {
     let asked = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&asked);
     let server = scripted_server_with(impatient(), move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
@@ -127,10 +163,19 @@ fn a_join_token_is_sent_once() {
         _ => json(&JoinResponse {
             device_id: 1,
             token: "bbd_x".to_owned(),
+            name: "test".to_owned(),
+            folder: None,
+            read_only: false,
         }),
     });
-    let error = join(server.base_url(), "bbj_x", "test", patient()).unwrap_err();
+    let mut request = join_request("bbj_x");
+    let error = join(server.base_url(), &request, patient()).unwrap_err();
     assert_eq!((error.kind, asked.load(Ordering::SeqCst)), (ServerErrorKind::Busy, 1));
+    // A device with a token of its own is known again.
+    asked.store(0, Ordering::SeqCst);
+    request.device_token = Some("bbd_x".to_owned());
+    assert_eq!(join(server.base_url(), &request, patient()).unwrap().device_id, 1);
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
 #[test]

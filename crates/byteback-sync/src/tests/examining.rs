@@ -5,11 +5,13 @@ use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
 use crate::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
 use crate::monitor::Silent;
 use crate::{DeltaChoice, SnapshotSpec};
-use byteback_api::{MEDIA_CHUNK_ANSWER, MEDIA_MATCHES, MEDIA_SIGNATURE, NodeKind};
+use byteback_api::{MEDIA_CHUNK_ANSWER, MEDIA_GROUP_ANSWER, MEDIA_MATCHES, MEDIA_SIGNATURE, NodeKind};
 use byteback_control::TreeService;
 use byteback_delta::chunks::{ChunkList, ChunkParams, MatchParams, list_chunks};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{BlockIndex, ReverseFinder, match_chunks, prove_matches};
+use byteback_delta::groups::EqualGroups;
+use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SplitMix64, noise};
@@ -164,7 +166,7 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&str) -> Op
     client.read_exact(&mut sent).unwrap();
     let (path, _) = head.split(' ').nth(1).unwrap().split_once('?').unwrap_or_default();
     let call = path.rsplit('/').next().unwrap();
-    if ["signature", "matches", "chunks"].contains(&call)
+    if ["signature", "groups", "matches", "chunks"].contains(&call)
         && let Some((status, media, body)) = script(call)
     {
         let len = body.len();
@@ -229,6 +231,92 @@ fn a_server_whose_signature_is_of_something_else_is_found_out_before_anything_co
     assert_eq!(report.literal_bytes, 1 << 20);
     assert!(warnings[0].contains("in full"), "{warnings:?}");
     assert_eq!(report.everything_because, None);
+}
+
+/// What a server answers that takes these groups of what the client has to be its own, and has nothing else.
+fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
+    let mut digest = LeafDigest::with_groups(LeafKind::Blake3, new.len() as u64);
+    digest.push(new);
+    let (_, list) = digest.finish_with_groups().unwrap();
+    let mut groups = EqualGroups::new(&list, new.len() as u64);
+    equal.iter().for_each(|group| groups.set(*group));
+    let mut stream = Vec::new();
+    groups.write(&mut stream).unwrap();
+    let left = groups.gathering().left_len_bytes(new.len() as u64);
+    let mut writer = SignatureWriter::new(stream, groups.params(3), left).unwrap();
+    writer.push_zeros(left).unwrap();
+    writer.finish().unwrap()
+}
+
+#[test]
+fn a_server_that_takes_other_groups_for_equal_is_found_out_before_anything_counts() {
+    let new = changed_content();
+    for choice in [DeltaChoice::SkyF, DeltaChoice::SkyC] {
+        let (report, warnings, rig) = behind_a_lie(choice, (200, MEDIA_GROUP_ANSWER, groups_of(&new, &[0])));
+        assert_eq!(
+            (report.examined_files, report.literal_bytes),
+            (0, 1 << 20),
+            "{choice:?}"
+        );
+        assert!(warnings[0].contains("in full"), "{warnings:?}");
+        assert_eq!(rig.seq(), 2, "what was refused left no trace");
+    }
+}
+
+#[test]
+fn an_answer_to_groups_that_is_none_gets_the_file_whole() {
+    let new = changed_content();
+    let good = groups_of(&new, &[]);
+    let mut damaged = good.clone();
+    damaged[40] ^= 1;
+    let longer = groups_of(&[&new[..], b"?"].concat(), &[]);
+    for answer in [
+        (404, "text/html", b"<h1>not here</h1>".to_vec()),
+        (200, MEDIA_SIGNATURE, good.clone()),
+        (200, MEDIA_GROUP_ANSWER, b"hello".to_vec()),
+        (200, MEDIA_GROUP_ANSWER, damaged),
+        (200, MEDIA_GROUP_ANSWER, longer),
+        (200, MEDIA_GROUP_ANSWER, good[..good.len() - 1].to_vec()),
+        (500, "text/plain", Vec::new()),
+    ] {
+        let (report, warnings, _) = behind_a_lie(DeltaChoice::SkyF, answer);
+        assert_eq!((report.examined_files, report.literal_bytes), (0, 1 << 20));
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_older_than_groups_is_asked_for_a_signature_and_once_only() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let calls = Arc::clone(&asked);
+    let script = move |call: &str| {
+        calls.lock().unwrap().push(call.to_owned());
+        let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /groups");
+        (call == "groups").then(|| (404, "application/problem+json", serde_json::to_vec(&problem).unwrap()))
+    };
+    let mut rig = Rig::through(5, patient(), lying(script));
+    rig.options.delta = DeltaChoice::SkyF;
+    let files: Vec<NodeId> = (0..3_u8)
+        .map(|number| {
+            let mut state = rig.tree.lock();
+            let file = state.create(NodeId::ROOT, &[b'a' + number], NodeKind::File);
+            state.write(file, 0, &noise(u64::from(number), 1 << 20));
+            file
+        })
+        .collect();
+    rig.backup().unwrap();
+    asked.lock().unwrap().clear();
+    for file in files {
+        rig.tree.lock().write(file, 500_000, b"changed");
+        rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
+    }
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (3, 3 * 4096));
+    assert_eq!(
+        *asked.lock().unwrap(),
+        ["groups", "signature", "signature", "signature"]
+    );
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
 #[test]

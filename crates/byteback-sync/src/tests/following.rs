@@ -101,6 +101,88 @@ fn a_folder_whose_log_is_lost_costs_what_differs() {
 }
 
 #[test]
+fn what_was_moved_since_the_log_was_lost_is_followed_by_its_time_or_its_name() {
+    let mut rig = Rig::new(31);
+    let decisions = rig.keep_decisions();
+    let [one, other] = ["one", "other"].map(|name| {
+        rig.tree
+            .lock()
+            .create(NodeId::ROOT, name.as_bytes(), NodeKind::Directory)
+    });
+    // Renamed and untouched; moved under its name and changed; as before, but there are two of the name that are gone; copied.
+    let by_time = file(&rig, one, "by-time", &noise(1, MIB));
+    let by_name = file(&rig, one, "by-name", &noise(2, MIB));
+    let twins = [one, other].map(|dir| file(&rig, dir, "twin", &noise(u64::from(dir == one) + 3, MIB)));
+    // Of the same name as one that stays where it is.
+    let stays = file(&rig, one, "stays", &noise(5, MIB));
+    rig.backup().unwrap();
+    let third = rig.tree.lock().create(NodeId::ROOT, b"third", NodeKind::Directory);
+    let rename = |from: (NodeId, &str), to: (NodeId, &str)| {
+        let place = |(dir, name): (NodeId, &str)| (dir, name.as_bytes().to_vec());
+        rig.tree.lock().rename(&place(from), &place(to));
+    };
+    rename((one, "by-time"), (third, "renamed"));
+    rename((one, "by-name"), (third, "by-name"));
+    rig.tree.lock().write(by_name, 1000, b"changed");
+    rename((one, "twin"), (third, "twin"));
+    rename((other, "twin"), (NodeId::ROOT, "twin"));
+    let _ = twins.map(|twin| rig.tree.lock().write(twin, 1000, b"changed"));
+    let new = file(&rig, third, "stays", &noise(6, MIB));
+    let now = lose_log(&rig, 31);
+    let report = rig.backup().unwrap();
+    assert_eq!(report.followed_files, 3);
+    for (node, cause) in [
+        (by_time, Cause::Moved),
+        (by_name, Cause::Moved),
+        (stays, Cause::SamePath),
+        (twins[0], Cause::New),
+        (twins[1], Cause::New),
+        (new, Cause::New),
+    ] {
+        assert_eq!(decided(&rig, &decisions, now(node)).cause, cause);
+    }
+    let whole = 3 * MIB as u64;
+    assert!(
+        (whole..whole + 20_000).contains(&report.literal_bytes),
+        "{}",
+        report.literal_bytes
+    );
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn a_vast_tree_is_listed_once_and_not_to_its_end_for_what_was_moved() {
+    let rig = Rig::new(32);
+    let mut dirs = Vec::new();
+    for number in 0..100 {
+        let name = format!("dir{number:03}");
+        let dir = rig
+            .tree
+            .lock()
+            .create(NodeId::ROOT, name.as_bytes(), NodeKind::Directory);
+        dirs.push(dir);
+        if number == 99 || number < 5 {
+            file(&rig, dir, "file", &noise(number, MIB / 2));
+        }
+    }
+    rig.backup().unwrap();
+    // None of them is where it was.
+    for number in (0..5).chain([99]) {
+        let name = format!("moved{number}");
+        let from = (dirs[number], b"file".to_vec());
+        rig.tree.lock().rename(&from, &(NodeId::ROOT, name.into_bytes()));
+    }
+    let _ = lose_log(&rig, 32);
+    let before = rig.client.wire_bytes();
+    let report = rig.backup().unwrap();
+    // All that were among the first pages.
+    assert_eq!(report.followed_files, 5);
+    let wire = rig.client.wire_bytes().since(before);
+    assert!(wire.received < 300_000, "{wire:?}");
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
 fn what_checksums_prove_equal_is_neither_read_nor_sent() {
     let rig = Rig::new(2);
     let image = rig.with_file(&noise(1, 5 * MIB));

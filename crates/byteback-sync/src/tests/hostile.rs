@@ -44,6 +44,7 @@ fn node(id: u128, kind: NodeKind, size: u64) -> NodeInfo {
             group: None,
         },
         content: None,
+        names: None,
     }
 }
 

@@ -239,6 +239,34 @@ fn a_change_in_a_large_file_costs_about_the_change_and_holes_stay_holes() {
 }
 
 #[test]
+fn a_dry_run_tells_what_the_pull_itself_could_not_make() {
+    let mut pull = Pull::new(12);
+    for name in ["blocked", "excluded", "fine"] {
+        fs::write(pull.source.join(name), noise(1, 1000)).unwrap();
+    }
+    fs::hard_link(pull.source.join("fine"), pull.source.join("link")).unwrap();
+    pull.push();
+    // Directories stand where files and a link are to be.
+    for name in ["blocked", "link", "excluded"] {
+        fs::create_dir_all(pull.target.join(name).join("inner.o")).unwrap();
+    }
+    for (delete, exclude, blocked) in [(false, None, 3), (true, Some("*.o"), 3), (true, None, 0)] {
+        pull.options.delete = delete;
+        pull.options.exclude = exclude.map_or_else(Exclude::default, |exclude| Exclude::new([exclude]).unwrap());
+        pull.options.dry_run = true;
+        // Which one is the first depends on threads.
+        let counts = |report: PullReport| {
+            let missing = report.restored.not_restored.into_iter();
+            missing.map(|missing| (missing.kind, missing.count)).collect::<Vec<_>>()
+        };
+        let would = counts(pull.pull().unwrap());
+        pull.options.dry_run = false;
+        assert_eq!(would, counts(pull.pull().unwrap()));
+        assert_eq!(would.iter().map(|(_, count)| count).sum::<u64>(), blocked);
+    }
+}
+
+#[test]
 fn an_interrupted_pull_goes_on_where_it_was() {
     let seed = seed(0x9012);
     let pull = Pull::of(Rig::with(seed, impatient()));

@@ -498,6 +498,178 @@ fn who_comes_second_into_a_new_folder_is_told_so() {
 }
 
 #[test]
+fn names_that_are_not_pushed_keep_their_content_when_one_that_is_pushed_changes() {
+    let mut push = Push::new(5);
+    fs::create_dir(push.file("in")).unwrap();
+    fs::create_dir(push.file("out")).unwrap();
+    for name in ["linked", "touched", "same"] {
+        fs::write(push.file(&format!("in/{name}")), noise(1, 100_000)).unwrap();
+        fs::hard_link(push.file(&format!("in/{name}")), push.file(&format!("out/{name}"))).unwrap();
+    }
+    // Both names inside.
+    fs::write(push.file("in/pair"), noise(2, 100_000)).unwrap();
+    fs::hard_link(push.file("in/pair"), push.file("in/pair-too")).unwrap();
+    assert!(push.push().unwrap().is_complete());
+    let all = push.source.clone();
+    let old = seen(&push.fetched(b"out"));
+
+    // Still one inode here; and one that an editor replaced.
+    fs::write(push.file("in/linked"), noise(3, 100_000)).unwrap();
+    fs::remove_file(push.file("in/touched")).unwrap();
+    fs::write(push.file("in/touched"), noise(1, 100_000)).unwrap();
+    fs::write(push.file("in/pair"), noise(4, 100_000)).unwrap();
+    push.source = all.join("in");
+    let report = push.push_to(b"in").unwrap();
+    assert!(report.is_complete());
+    assert_same(&all.join("in"), &push.fetched(b"in"));
+    let pulled = push.fetched(b"");
+    assert_eq!(seen(&pulled.join("out")), old, "what was not pushed");
+    let inode = |path: &str| fs::metadata(pulled.join(path)).unwrap().ino();
+    assert_eq!(
+        inode("in/same"),
+        inode("out/same"),
+        "what did not change stays one file"
+    );
+    assert_eq!(inode("in/pair"), inode("in/pair-too"));
+    assert_eq!(push.push_to(b"in").unwrap().seq, None, "nothing is left to do");
+
+    // One file alone, and by its content alone.
+    push.options.checksum = true;
+    let same = all.join("in/same");
+    let time = mtime_ns(&same);
+    fs::write(&same, noise(5, 100_000)).unwrap();
+    set_mtime(&same, time);
+    push.source = same;
+    push.push_to(b"in/").unwrap();
+    assert_eq!(
+        fs::read(push.fetched(b"in/same").join("same")).unwrap(),
+        noise(5, 100_000)
+    );
+    assert_eq!(seen(&push.fetched(b"out")), old);
+    push.options.checksum = false;
+
+    // Everything at once: they are one file again where they are one here.
+    push.source = all;
+    assert!(push.push().unwrap().is_complete());
+    assert_same(&push.source, &push.fetched(b""));
+    // An excluded name keeps what it has, too; and one that is gone here while nothing is removed.
+    fs::write(push.file("in/linked"), noise(6, 100_000)).unwrap();
+    fs::remove_file(push.file("in/pair-too")).unwrap();
+    fs::write(push.file("in/pair"), noise(7, 100_000)).unwrap();
+    push.options.exclude = Exclude::new(["/out/"]).unwrap();
+    assert!(push.push().unwrap().is_complete());
+    let pulled = push.fetched(b"");
+    assert_eq!(fs::read(pulled.join("in/linked")).unwrap(), noise(6, 100_000));
+    assert_eq!(fs::read(pulled.join("out/linked")).unwrap(), noise(3, 100_000));
+    assert_eq!(fs::read(pulled.join("in/pair")).unwrap(), noise(7, 100_000));
+    assert_eq!(fs::read(pulled.join("in/pair-too")).unwrap(), noise(4, 100_000));
+}
+
+#[test]
+fn a_push_that_is_too_large_for_the_server_leaves_it_the_room_and_a_resumed_one_works() {
+    let mut push = Push::new(6);
+    push.keep_state();
+    fs::write(push.file("small"), b"here before").unwrap();
+    assert!(push.push().unwrap().is_complete());
+    let segments = || {
+        let files = fs::read_dir(push.rig.data().join("segments")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+    };
+    let before = segments();
+    fs::write(push.file("large"), noise(1, 3_000_000)).unwrap();
+    push.rig.room.store(60, Ordering::SeqCst);
+    let SyncError::Server(error) = push.push().unwrap_err() else {
+        panic!("it was not the server");
+    };
+    assert_eq!(error.kind, crate::ServerErrorKind::Full);
+    // What is left lies in the segment that goes on being written.
+    push.rig.room.store(-1, Ordering::SeqCst);
+    push.rig.restart_server(byteback_store::StoreLimits::default());
+    assert!(segments() <= before + 1_100_000, "{} {before}", segments());
+    let report = push.push().unwrap();
+    // Nothing of it had waited.
+    assert!(report.is_complete() && !report.resumed);
+    assert_same(&push.source, &push.fetched(b""));
+}
+
+#[test]
+fn a_chain_of_three_thousand_directories_is_pushed_and_pulled_in_linear_time() {
+    const LEVELS: usize = 3000;
+    let push = Push::new(7);
+    let make = |source: &Path, levels: usize| {
+        let root = File::open(source).unwrap();
+        let mut way = tree::Descent::new(&root).unwrap();
+        let mut path = Vec::new();
+        for level in 0..levels {
+            let at = way.open(&path).unwrap();
+            rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::RWXU).unwrap();
+            let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+            if level % 10 == 0 {
+                tree::open_at(&at, "file".as_ref(), flags, rustix::fs::Mode::RWXU).unwrap();
+            }
+            path = crate::tree_reader::join_path(&path, b"d");
+        }
+    };
+    let target = push.rig.temp.path().join("pulled");
+    let Rig { client, folder, .. } = &push.rig;
+    let exclude = Exclude::new(["*.o"]).unwrap();
+    let time = |levels: usize| {
+        let began = std::time::Instant::now();
+        make(&push.source, levels);
+        assert!(push.push().unwrap().is_complete());
+        let mut options = PullOptions {
+            exclude: exclude.clone(),
+            ..PullOptions::default()
+        };
+        let report = crate::pull(client, folder, b"", &target, &options, &Silent).unwrap();
+        assert!(report.restored.is_complete(), "{:?}", report.restored.not_restored);
+        assert_eq!(report.new, levels as u64 + (levels as u64).div_ceil(10));
+        options.dry_run = true;
+        assert!(
+            !crate::pull(client, folder, b"", &target, &options, &Silent)
+                .unwrap()
+                .has_changes()
+        );
+        // All of it goes, at both ends, with a pattern that has to be looked for in all of it.
+        tree_remove(&push.source.join("d"));
+        let delete = PushOptions {
+            delete: true,
+            exclude: exclude.clone(),
+            ..push.options.clone()
+        };
+        assert_eq!(
+            crate::push(client, folder, b"", &push.source, &delete, &Silent)
+                .unwrap()
+                .removed,
+            2
+        );
+        (options.dry_run, options.delete) = (false, true);
+        assert_eq!(
+            crate::pull(client, folder, b"", &target, &options, &Silent)
+                .unwrap()
+                .restored
+                .removed,
+            2
+        );
+        fs::remove_file(push.file("file")).ok();
+        began.elapsed()
+    };
+    let (short, long) = (time(LEVELS / 8), time(LEVELS));
+    println!("{short:?} for {} levels, {long:?} for {LEVELS}", LEVELS / 8);
+    assert!(long < short * 32 + Duration::from_secs(2), "{short:?} {long:?}");
+}
+
+/// Removes a directory that may be too deep for the standard library.
+fn tree_remove(dir: &Path) {
+    let done = std::process::Command::new("rm").arg("-rf").arg(dir).status().unwrap();
+    assert!(done.success());
+    let file = dir.with_file_name("file");
+    if file.exists() {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
 fn a_file_that_changes_while_it_is_read_is_sent_as_one_moment_or_told() {
     let push = Push::new(8);
     let (steady, restless) = (push.file("a steady"), push.file("restless"));

@@ -258,7 +258,7 @@ impl Rig {
         let address = proxy(Arc::clone(&serving_at), Arc::clone(&cutter));
         let url = format!("http://{address}");
         let join_token = store.create_join_token(60_000_000_000).unwrap();
-        let joined = crate::join(&url, &join_token, "test", patient()).unwrap();
+        let joined = crate::join(&url, &join_request(&join_token), patient()).unwrap();
         let client = ServerClient::new(&url, &joined.token, client_options).unwrap();
         let folder: FolderName = "home".parse().unwrap();
         client.create_folder(&folder).unwrap();
@@ -359,6 +359,12 @@ impl Rig {
         monitor: &dyn Monitor,
     ) -> Result<RestoreReport, SyncError> {
         crate::restore(&self.client, &self.folder, spec, b"", target, options, monitor)
+    }
+
+    /// Bytes of contents that the server read for signatures.
+    pub(super) fn signature_read_bytes(&self) -> u64 {
+        let serving = self.serving.lock().unwrap();
+        serving.as_ref().unwrap().0.sums_cost().signature_read_bytes
     }
 
     /// Restores a snapshot into a fresh directory and compares it.
@@ -473,4 +479,13 @@ pub(super) fn scripted_server_with(
         }
     });
     ServerClient::new(&format!("http://{address}"), "bbd_x", options).unwrap()
+}
+
+/// A request to join by a device that lets the server draw its token.
+pub(super) fn join_request(join_token: &str) -> byteback_api::messages::JoinRequest {
+    byteback_api::messages::JoinRequest {
+        join_token: join_token.to_owned(),
+        name: "test".to_owned(),
+        device_token: None,
+    }
 }

@@ -7,7 +7,9 @@ use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
 use byteback_oplog::{NodeId, TreeId, WholeReason};
-use byteback_sync::decisions::{Cause, Decided, Decision, DeltaMethod, Fallback, last_decision};
+use byteback_sync::decisions::{
+    Cause, Compression, CompressionEffort, Decided, Decision, DeltaMethod, Fallback, last_decision,
+};
 use clap::Args;
 use serde::Serialize;
 
@@ -38,6 +40,8 @@ struct Line<'a> {
     because: &'a str,
     #[serde(flatten)]
     decision: Decision,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<Compression>,
 }
 
 /// Where it is kept how files were saved.
@@ -74,6 +78,7 @@ pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<(
             seq: decided.seq,
             because: &because(&decided.decision),
             decision: decided.decision,
+            compression: decided.compression,
         };
         return settings.output.object("decision", &line);
     }
@@ -111,10 +116,25 @@ fn print(file: &str, decided: &Decided, settings: &Settings) -> Result<()> {
         (bytes, _) => format!("{}; the server had {}", size(bytes), size(decision.found_bytes)),
     };
     output.line(format!("  hashed   {hashed}"))?;
+    let compressed = decided.compression.filter(|_| decision.literal_bytes > 0);
     output.line(format!(
-        "  sent     {} before compression",
-        size(decision.literal_bytes)
+        "  sent     {} before compression{}",
+        size(decision.literal_bytes),
+        compressed.map_or_else(String::new, compressing)
     ))
+}
+
+/// What is to be said of how hard a backup was compressed, if that was not as usual.
+fn compressing(compression: Compression) -> String {
+    let effort = match compression.effort {
+        CompressionEffort::Fast => "little",
+        CompressionEffort::Standard => return String::new(),
+        CompressionEffort::Thorough => "much",
+    };
+    let link = compression.link_bytes_per_s.map_or_else(String::new, |rate| {
+        format!(", as the link took {} per second", crate::wording::size(rate))
+    });
+    format!(", with {effort} work{link}")
 }
 
 fn how(method: DeltaMethod) -> &'static str {
@@ -151,6 +171,7 @@ fn because(decision: &Decision) -> String {
         Cause::Whole(WholeReason::Dropped) => "the mark of this backup had been dropped",
         Cause::Whole(WholeReason::LogLost) => "the log was lost and began anew",
         Cause::SamePath => "everything had to be looked at anew, and the server had a file at this path",
+        Cause::Moved => "everything had to be looked at anew, and the server had a file like it elsewhere",
     };
     let fallback = match decision.fallback {
         None => return cause.to_owned(),

@@ -107,6 +107,12 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
     let mut export = |out: &mut dyn Write| -> Result<ExportReport> {
         let report = export_delta(owner.service(), &request, holes, out, &progress)?;
         report.ok_or_else(|| {
+            let is_missing =
+                std::fs::symlink_metadata(&arguments.file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            if is_missing {
+                return CommandError::new(format!("{} does not exist", arguments.file.display()))
+                    .next("Check the name; 'byteback changes' tells what was renamed or removed.");
+            }
             CommandError::new(format!("{} is no regular file", arguments.file.display()))
                 .next("A delta is of the content of one file; 'byteback changes' tells of whole folders.")
         })

@@ -1,21 +1,20 @@
 //! `byteback init`: joins the server if need be, makes the folder there, and binds a directory to it.
 //!
-//! Order: the token file is made before the join token is used up; the binding is written last, so that a directory that
+//! Order: the machine joins (`joining`); the binding is written last, so that a directory that
 //! has one can be backed up. Each step may be repeated.
 
-use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use byteback_daemon::StateFolder;
-use byteback_sync::{ServerClient, ServerErrorKind, SnapshotSpec, join, resolve_snapshot};
+use byteback_sync::{ServerErrorKind, SnapshotSpec, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 
 use crate::binding::{self, Binding};
-use crate::credentials::{self, Credentials, NewCredentials};
+use crate::credentials::{self, Credentials};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
+use crate::joining::{self, Voucher};
 use crate::repository::Repository;
 use crate::settings::Settings;
 use crate::tracked_folder;
@@ -37,10 +36,10 @@ pub(crate) struct InitArguments {
 /// How a machine joins a server that it has no token of yet.
 #[derive(Args, Debug)]
 pub(super) struct JoinArguments {
-    /// File with a join token from the server; needed once per machine
+    /// File with a code (or a join token) from the server; needed once per machine
     #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
     join_token_file: Option<PathBuf>,
-    /// The join token itself, or - to read it from standard input
+    /// The code (or join token) itself, or - to read it from standard input
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     join_token: Option<String>,
 }
@@ -78,7 +77,7 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
         Some(known) => (known, false),
         None => (join_server(&arguments.join, settings, &repository, &token_path)?, true),
     };
-    let server = ServerClient::new(&repository.server, &credentials.token, settings.client_options()?)?;
+    let server = settings.client(&credentials)?;
     server.create_folder(&repository.folder)?;
     bind(&folder, &repository, settings, arguments.block_checksums, old)?;
     if let Ok(last) = resolve_snapshot(&server, &repository.folder, SnapshotSpec::Latest(0))
@@ -125,7 +124,7 @@ fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repos
             Exit::NoRepository,
             "it is not said where the directory is to be backed up to",
         )
-        .next("Add -r http://HOST:PORT/FOLDER, for example -r http://127.0.0.1:7117/mail")
+        .next("Add -r https://HOST:PORT/FOLDER, for example -r https://192.0.2.7:7117/mail")
     })
 }
 
@@ -141,10 +140,16 @@ pub(super) fn known_credentials(
         Some(known) if arguments.is_given() => known,
         known => return Ok(known),
     };
-    let server = ServerClient::new(&repository.server, &known.token, settings.client_options()?)?;
-    match server.folder(&repository.folder) {
-        // It was restored from an older copy, or is another one at the same address.
-        Err(error) if error.kind == ServerErrorKind::WrongToken => Ok(None),
+    match settings.client(&known)?.folder(&repository.folder) {
+        // It was restored from an older copy, or is another one at the same address, or the token gives more.
+        Err(error)
+            if matches!(
+                error.kind,
+                ServerErrorKind::WrongToken | ServerErrorKind::Forbidden | ServerErrorKind::Tls
+            ) =>
+        {
+            Ok(None)
+        }
         _ => Ok(Some(known)),
     }
 }
@@ -156,58 +161,26 @@ pub(super) fn join_server(
     repository: &Repository,
     token_path: &Path,
 ) -> Result<Credentials> {
-    let Some(join_token) = join_token(arguments)? else {
+    let Some(voucher) = voucher(arguments)? else {
         let message = format!("this machine has not joined {} yet", repository.server);
         return Err(CommandError::with_exit(Exit::WrongCredentials, message).next(
-            "Get a join token on the server (its file join-token, or 'byteback invite --data DIR'), and add \
-             --join-token-file FILE.",
+            "Get a code on the server ('byteback invite FOLDER --data DIR', or its file join-token), and use it here: byteback \
+             join CODE DIR",
         ));
     };
-    let file = NewCredentials::prepare(token_path)?;
-    let host = settings.host(None).to_string();
-    let answer = match join(&repository.server, &join_token, &host, settings.client_options()?) {
-        Ok(answer) => answer,
-        Err(error) => {
-            file.discard();
-            return Err(error.into());
-        }
-    };
-    let credentials = Credentials {
-        server: repository.server.clone(),
-        device: answer.device_id,
-        token: answer.token,
-    };
-    file.save(&credentials)?;
-    Ok(credentials)
+    Ok(joining::join_server(&voucher, &repository.server, settings, token_path)?.credentials)
 }
 
-fn join_token(arguments: &JoinArguments) -> Result<Option<String>> {
-    let from_input = || -> Result<String> {
-        let mut text = String::new();
-        let read = std::io::stdin().lock().take(4096).read_to_string(&mut text);
-        read.map_err(|error| CommandError::new(format!("cannot read the join token from standard input: {error}")))?;
-        Ok(text)
-    };
-    let text = match (&arguments.join_token_file, arguments.join_token.as_deref()) {
-        (Some(path), _) if path.as_os_str() == "-" => from_input()?,
-        (Some(path), _) => {
-            fs::read_to_string(path).map_err(|error| CommandError::file("read the join token from", path, &error))?
-        }
-        (None, Some("-")) => from_input()?,
-        (None, Some(token)) => token.to_owned(),
+fn voucher(arguments: &JoinArguments) -> Result<Option<Voucher>> {
+    let text = match (&arguments.join_token_file, &arguments.join_token) {
+        (Some(path), _) => joining::text_in(path)?,
+        (None, Some(token)) => joining::given_text(token)?,
         (None, None) => return Ok(None),
     };
-    let token = text.trim();
-    if token.is_empty() {
-        return Err(
-            CommandError::with_exit(Exit::WrongCredentials, "the join token is empty")
-                .next("Make a new one on the server: byteback invite --data DIR"),
-        );
-    }
-    Ok(Some(token.to_owned()))
+    Voucher::parse(&text).map(Some)
 }
 
-fn bind(
+pub(super) fn bind(
     folder: &StateFolder,
     repository: &Repository,
     settings: &Settings,

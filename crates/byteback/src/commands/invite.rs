@@ -1,50 +1,113 @@
-//! `byteback invite`: a join token for one more machine, also while the server runs.
+//! `byteback invite`: a code with which one more machine can join, also while the server runs.
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
 
-use byteback_store::token;
+use byteback_api::messages::InviteRequest;
+use byteback_api::{FolderName, JoinCode};
 use clap::Args;
 use serde::Serialize;
 
+use super::desk::{Desk, DeskArguments, Reach};
 use crate::error::{CommandError, Result};
-use crate::exit_code::Exit;
+use crate::served;
 use crate::settings::Settings;
 use crate::timestamp;
-
-/// How long a join token may wait to be used: a week, for a machine that is only being set up.
-pub(crate) const JOIN_TOKEN_VALID_NS: i64 = 7 * 24 * 3600 * 1_000_000_000;
+use crate::when;
 
 /// Flags of `invite`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The token is printed once and can be used once, within a week. Pass it on privately, for example:
-  byteback invite --data /srv/backup | ssh HOST byteback init DIR -r URL --join-token -"
+    after_help = "The code is printed once, can be used once, and holds all that the other machine needs. Until it is used it is a secret: \
+pass it on privately, for example:
+  byteback invite mail --data /srv/backup | ssh HOST byteback join - /data/mail"
 )]
 pub(crate) struct InviteArguments {
-    /// The server's data folder
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    /// The folder on the server that the machine gets; made if it is missing
+    #[arg(value_name = "FOLDER", required_unless_present = "admin", conflicts_with = "admin")]
+    folder: Option<FolderName>,
+    /// Let the machine use every folder, invite others and revoke them
+    #[arg(long)]
+    admin: bool,
+    /// Let the machine read the folder, but not change it
+    #[arg(long, conflicts_with = "admin")]
+    read_only: bool,
+    /// What the machine is called in lists; otherwise as it calls itself
+    #[arg(long = "for", value_name = "NAME", default_value = "", hide_default_value = true)]
+    name: String,
+    /// How long the code may wait to be used: 30m, 1d
+    #[arg(long, value_name = "TIME", default_value = "1d")]
+    expires: String,
+    /// Where the machine reaches the server, instead of what the server says: HOST:PORT, or a URL if a proxy ends TLS before it; may be
+    /// given several times, the best first
+    #[arg(long, value_name = "ADDRESS")]
+    address: Vec<String>,
+    #[command(flatten)]
+    desk: DeskArguments,
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct Summary<'a> {
+    code: String,
     join_token: String,
+    invitation: u64,
+    folder: Option<&'a str>,
+    folder_is_new: bool,
+    read_only: bool,
+    name: &'a str,
     expires: String,
 }
 
 pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()> {
-    let data = &arguments.data;
-    if !data.join("catalog.sqlite").exists() {
-        return Err(
-            CommandError::with_exit(Exit::NoRepository, format!("there is no store in {}", data.display()))
-                .next("Name the folder that 'byteback serve --data' was started with."),
-        );
-    }
-    let join_token = token::invite(data, JOIN_TOKEN_VALID_NS)?;
-    let expires = timestamp::rfc3339(timestamp::now_ns().saturating_add(JOIN_TOKEN_VALID_NS));
+    let valid_ns = when::duration(&arguments.expires).map_err(CommandError::new)?;
+    let desk = Desk::open(&arguments.desk, settings)?;
+    let reach = reach(arguments, &desk)?;
+    let invited = desk.invite(&InviteRequest {
+        folder: arguments.folder.clone(),
+        read_only: arguments.read_only,
+        name: arguments.name.clone(),
+        valid_ns: valid_ns.unsigned_abs(),
+    })?;
+    let code = JoinCode::new(reach.addresses, reach.is_plain, reach.certificate, &invited.join_token);
+    let mut code = code.ok_or_else(|| CommandError::new("no code can be made of what the server gave"))?;
+    code.folder.clone_from(&arguments.folder);
+    code.read_only = arguments.read_only;
     let output = settings.output;
+    let folder = arguments.folder.as_ref().map(FolderName::as_str);
     if output.json {
-        return output.object("summary", &Summary { join_token, expires });
+        let summary = Summary {
+            code: code.to_string(),
+            join_token: invited.join_token,
+            invitation: invited.id,
+            folder,
+            folder_is_new: invited.folder_is_new,
+            read_only: arguments.read_only,
+            name: &arguments.name,
+            expires: timestamp::rfc3339(invited.expires_ns),
+        };
+        return output.object("summary", &summary);
     }
-    output.line(join_token)
+    if let Some(folder) = folder.filter(|_| invited.folder_is_new) {
+        output.warn(&format!("the server had no folder {folder}; it is made"));
+    }
+    // Nothing but the code where a program takes it on.
+    output.line(&code)?;
+    if std::io::stdout().is_terminal() {
+        let until = timestamp::local(invited.expires_ns);
+        output.say(format!("On the other machine, until {until}:  byteback join CODE DIR"))?;
+    }
+    Ok(())
+}
+
+fn reach(arguments: &InviteArguments, desk: &Desk) -> Result<Reach> {
+    let mut reach = desk.reach()?;
+    if arguments.address.is_empty() {
+        return Ok(reach);
+    }
+    let (addresses, is_plain) = served::given(&arguments.address, reach.is_plain, super::serve::PORT)?;
+    if is_plain != reach.is_plain {
+        // Something stands before the server and has a certificate of its own.
+        reach.certificate = None;
+    }
+    (reach.addresses, reach.is_plain) = (addresses, is_plain);
+    Ok(reach)
 }

@@ -399,7 +399,7 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     }
     if Binding::read(folder)?.is_none() {
         output.say(format!(
-            "  It is not backed up yet: byteback init {} -r http://HOST:PORT/FOLDER",
+            "  It is not backed up yet: byteback init {} -r https://HOST:PORT/FOLDER",
             ready.directory
         ))?;
     }

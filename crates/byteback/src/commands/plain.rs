@@ -6,6 +6,7 @@ use byteback_sync::{Exclude, ServerClient};
 use clap::Args;
 
 use super::init::{JoinArguments, join_server, known_credentials};
+use crate::binding::Binding;
 use crate::credentials::Credentials;
 use crate::error::{CommandError, Result};
 use crate::repository::Repository;
@@ -54,18 +55,23 @@ impl PlainArguments {
     }
 
     /// A client of the server; with a join token, this machine joins it if it has not yet.
-    pub(super) fn connect(&self, repository: &Repository, settings: &Settings) -> Result<(ServerClient, Credentials)> {
+    pub(super) fn connect(
+        &self,
+        repository: &Repository,
+        binding: Option<&Binding>,
+        settings: &Settings,
+    ) -> Result<(ServerClient, Credentials)> {
         let limit = match &self.bwlimit {
             None => None,
             Some(text) => Some(rate(text)?),
         };
         if self.join.is_given() {
-            let token_path = settings.token_path(&repository.server, None)?;
+            let token_path = settings.token_path(&repository.server, binding)?;
             if known_credentials(&self.join, settings, repository, &token_path)?.is_none() {
                 join_server(&self.join, settings, repository, &token_path)?;
             }
         }
-        settings.connect_limited(&repository.server, limit)
+        settings.connect_limited(&repository.server, binding, limit)
     }
 }
 

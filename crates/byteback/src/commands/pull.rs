@@ -1,6 +1,8 @@
 //! `byteback pull`: a local directory becomes what a server has at a place.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use byteback_sync::{NotRestoredKind, PullOptions, PullReport, pull};
 use clap::Args;
@@ -8,6 +10,7 @@ use serde::Serialize;
 
 use super::plain::PlainArguments;
 use super::restore::not_restored;
+use crate::binding::Binding;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::output::Output;
@@ -15,26 +18,28 @@ use crate::progress::Progress;
 use crate::repository::Location;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
+use crate::tracked_folder;
 use crate::wording::{counts, duration, listed, size_exact};
 
 /// Flags of `pull`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  byteback pull http://HOST:7117/photos photos
-  byteback pull -n --delete http://HOST:7117/laptop/work work
+  byteback pull photos                                  (after 'byteback join CODE photos')
+  byteback pull https://HOST:7117/photos photos
+  byteback pull -n --delete https://HOST:7117/laptop/work work
 The content of a directory becomes the content of DIR, which is made if it is missing; a file goes into DIR under its own name. What is
 here nearly is not fetched: of a large file that changed, what changed is.
 
 If it is interrupted, the same command goes on where it stopped; until then there are files called .byteback-partial-... With -n or
 -v each path is told: + new, M another content, a other attributes, - removed. If a file, or an owner, a permission or the like,
-could not be made, the rest is, and the exit code is 1.")]
+could not be made, the rest is, and the exit code is 1; -n foresees that as far as it can.")]
 pub(crate) struct PullArguments {
-    /// What to fetch: http://HOST:PORT/FOLDER[/PATH]
-    #[arg(value_name = "URL", value_parser = Location::parser())]
-    url: Location,
+    /// What to fetch: https://HOST:PORT/FOLDER[/PATH]; without it, the folder that DIR is bound to
+    #[arg(value_name = "URL")]
+    from: OsString,
     /// The directory that it goes into
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     #[command(flatten)]
     plain: PlainArguments,
 }
@@ -47,8 +52,27 @@ struct Summary<'a> {
     report: &'a PullReport,
 }
 
+/// What is fetched, and where it goes: `pull URL DIR`, or `pull DIR` of a bound directory.
+fn from_and_to(arguments: &PullArguments, settings: &Settings) -> Result<(Location, PathBuf, Option<Binding>)> {
+    let wrong = |message: String| CommandError::new(message).next("'byteback pull --help' shows how it is written.");
+    if let Some(dir) = &arguments.dir {
+        let url = Location::parse(&arguments.from).map_err(wrong)?;
+        return Ok((url, dir.clone(), None));
+    }
+    if arguments.from.as_bytes().windows(3).any(|three| three == b"://") {
+        return Err(wrong("it is not said into which directory".to_owned()));
+    }
+    let dir = PathBuf::from(&arguments.from);
+    let bound = tracked_folder::bound_folder(Some(&dir), settings)?;
+    let url = Location {
+        repository: bound.binding.repository.clone(),
+        path: Vec::new(),
+    };
+    Ok((url, dir, Some(bound.binding)))
+}
+
 pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> {
-    let url = &arguments.url;
+    let (url, dir, binding) = from_and_to(arguments, settings)?;
     let options = PullOptions {
         dry_run: arguments.plain.dry_run,
         delete: arguments.plain.delete,
@@ -56,17 +80,10 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
         exclude: arguments.plain.exclude()?,
         ..PullOptions::default()
     };
-    let (server, _) = arguments.plain.connect(&url.repository, settings)?;
+    let (server, _) = arguments.plain.connect(&url.repository, binding.as_ref(), settings)?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "pull", Some(interrupt)).telling_changes(options.dry_run);
-    let pulled = pull(
-        &server,
-        &url.repository.folder,
-        &url.path,
-        &arguments.dir,
-        &options,
-        &progress,
-    );
+    let pulled = pull(&server, &url.repository.folder, &url.path, &dir, &options, &progress);
     progress.finish();
     let report = pulled.map_err(CommandError::from).map_err(|error| match error {
         CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
@@ -80,12 +97,12 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
     let printed = if output.json {
         let summary = Summary {
             url: url.to_string(),
-            target: arguments.dir.display().to_string(),
+            target: dir.display().to_string(),
             report: &report,
         };
         output.object("summary", &summary)
     } else {
-        print(&report, arguments, output)
+        print(&report, &url, &dir, output)
     };
     if report.restored.is_complete() {
         printed
@@ -94,9 +111,9 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Result<()> {
+fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Result<()> {
     let sizes = |bytes: u64| size_exact(bytes, output.verbosity > 0);
-    let (url, target) = (&arguments.url, arguments.dir.display());
+    let target = dir.display();
     let took = duration(report.restored.total_ns);
     match (report.dry_run, report.has_changes()) {
         (true, _) => output.say(format!(
@@ -139,13 +156,21 @@ fn print(report: &PullReport, arguments: &PullArguments, output: Output) -> Resu
             sizes(report.restored.wire.received)
         ))?;
     }
+    let cannot = match report.dry_run {
+        true => "cannot be restored",
+        false => "not restored",
+    };
     for missing in &report.restored.not_restored {
-        output.say(format!("  not restored: {}", not_restored(missing)))?;
+        output.say(format!("  {cannot}: {}", not_restored(missing)))?;
     }
     let is_about_rights = |kind| kind != NotRestoredKind::File;
     let missing = &report.restored.not_restored;
     if missing.iter().any(|missing| is_about_rights(missing.kind)) && !rustix::process::geteuid().is_root() {
-        output.say("  Contents and names are whole. To restore these, too, run it as root.")?;
+        let whole = match report.dry_run {
+            true => "Contents and names would be",
+            false => "Contents and names are",
+        };
+        output.say(format!("  {whole} whole. To restore these, too, run it as root."))?;
     }
     Ok(())
 }

@@ -21,8 +21,8 @@ use crate::wording::{counts, duration, listed, nodes, size_exact};
 /// Flags of `push`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  byteback push photos http://HOST:7117/photos
-  byteback push -n --delete --exclude '*.tmp' work http://HOST:7117/laptop/work
+  byteback push photos https://HOST:7117/photos
+  byteback push -n --delete --exclude '*.tmp' work https://HOST:7117/laptop/work
 The content of a directory becomes the content of the place, whether there is a slash behind it or not. A file becomes the place
 itself, or goes into it if that is a directory, ends in a slash or is the folder. Folders and directories that are missing are made.
 
@@ -33,7 +33,7 @@ pub(crate) struct PushArguments {
     /// The file or directory to send
     #[arg(value_name = "FILE_OR_DIR")]
     source: PathBuf,
-    /// Where it goes: http://HOST:PORT/FOLDER[/PATH]
+    /// Where it goes: https://HOST:PORT/FOLDER[/PATH]
     #[arg(value_name = "URL", value_parser = Location::parser())]
     url: Location,
     #[command(flatten)]
@@ -63,7 +63,7 @@ struct Summary<'a> {
 pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> {
     let exclude = arguments.plain.exclude()?;
     let url = &arguments.url;
-    let (server, credentials) = arguments.plain.connect(&url.repository, settings)?;
+    let (server, credentials) = arguments.plain.connect(&url.repository, None, settings)?;
     let dry_run = arguments.plain.dry_run;
     let kept = match dry_run {
         true => None,

@@ -1,27 +1,46 @@
 //! `byteback serve`: a server with its embedded store, until it is told to stop.
 //!
-//! At the first start a join token is written into the data folder, for its owner only: without one nobody could ever
-//! join, and a token on the screen would end in logs.
+//! It speaks TLS with a certificate of its own, made at the first start and durable before anybody sees it: `certificate.pem` in the data folder, key
+//! and certificate in one file of mode 0600, so that no crash leaves one without the other. Codes carry its SHA-256.
+//!
+//! At the first start a code is written into the data folder, for its owner only: without one nobody could ever join, and a code on the screen
+//! would end in logs. It lets a machine use every folder and manage others.
 
+use std::fs;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use byteback_server::{Server, ServerConfig};
+use byteback_api::join_code::{Address, JoinCode};
+use byteback_server::{Identity, Server, ServerConfig};
+use byteback_store::devices::NewInvitation;
 use byteback_store::{Store, StoreLimits};
 use clap::Args;
 use serde::Serialize;
 
-use super::invite::JOIN_TOKEN_VALID_NS;
 use crate::error::{CommandError, Result, chain};
 use crate::notify;
 use crate::private_file;
+use crate::served::{self, Served, reachable};
 use crate::settings::Settings;
 use crate::signals;
 
+/// The port that is meant where none is said.
+pub(super) const PORT: u16 = 7117;
+
+/// How long the first code may wait to be used: a week, for a machine that is only being set up.
+const FIRST_CODE_VALID_NS: i64 = 7 * 24 * 3600 * 1_000_000_000;
+
 /// Flags of `serve`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "It makes a certificate of its own, by which the machines that join know it. With --certificate and --key it shows yours: \
+machines then go by whom they trust, and --address says the name that it is for.
+
+Behind a proxy that ends TLS: --plain --address https://PROXY"
+)]
 pub(crate) struct ServeArguments {
     /// Folder that holds everything; made if it is missing
     #[arg(long, value_name = "DIR")]
@@ -29,6 +48,19 @@ pub(crate) struct ServeArguments {
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7117")]
     listen: String,
+    /// Where others reach the server, for codes: HOST[:PORT], or a URL if a proxy ends TLS before it; may be given several times, the best
+    /// first. Without it, what it listens on
+    #[arg(long, value_name = "ADDRESS")]
+    address: Vec<String>,
+    /// Speak HTTP without TLS: tokens and files can be read on the way
+    #[arg(long)]
+    plain: bool,
+    /// A certificate (PEM, with those between it and its root) that somebody signed, instead of one of its own
+    #[arg(long, value_name = "FILE", requires = "key", conflicts_with = "plain")]
+    certificate: Option<PathBuf>,
+    /// The key (PEM) of that certificate
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -36,6 +68,9 @@ struct Listening {
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     join_token_file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<String>,
+    addresses: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()> {
@@ -45,7 +80,9 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
         let message = format!("cannot open the store in {}", arguments.data.display());
         prefixed(&message, error.into())
     })?;
-    let token_file = first_join_token(&store, &arguments.data)?;
+    // The store is ours, so nobody else makes a certificate.
+    let identity = identity(arguments)?;
+    let certificate = identity.as_ref().map(Identity::fingerprint);
 
     let (stop, stopped) = mpsc::channel();
     signals::on_stop_signals(move || {
@@ -53,27 +90,40 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     })?;
     let config = ServerConfig {
         listen,
+        identity,
         report: Some(Arc::new(move |message| output.item_error("serve", None, message))),
         ..ServerConfig::default()
     };
-    let server = Server::start(config, store).map_err(|error| CommandError::new(chain(&error)))?;
-    let url = format!("http://{}", server.address());
+    let server = Server::start(config, store.clone()).map_err(|error| CommandError::new(chain(&error)))?;
+    let (given, is_plain) = served::given(&arguments.address, arguments.plain, server.address().port())?;
+    let addresses = if given.is_empty() {
+        reachable(server.address())
+    } else {
+        given
+    };
+    // Machines know the certificate that they are shown, if it is ours.
+    let is_ours = arguments.certificate.is_none() && is_plain == arguments.plain;
+    let served = Served::new(&addresses, is_plain, certificate.filter(|_| is_ours));
+    served.write(&arguments.data)?;
+    let token_file = first_code(&store, &arguments.data, addresses, &served)?;
+    if arguments.plain && !listen.ip().is_loopback() {
+        output.warn("--plain: tokens and files can be read and changed on the way; leave it out, or have a proxy end TLS before it");
+    }
+    let scheme = if arguments.plain { "http" } else { "https" };
+    let url = format!("{scheme}://{}", server.address());
     if output.json {
-        let join_token_file = token_file.map(|path| path.display().to_string());
-        output.object(
-            "status",
-            &Listening {
-                url: url.clone(),
-                join_token_file,
-            },
-        )?;
+        let listening = Listening {
+            url,
+            join_token_file: token_file.map(|path| path.display().to_string()),
+            certificate: certificate.map(|certificate| certificate.to_string()),
+            addresses: served.addresses,
+        };
+        output.object("status", &listening)?;
     } else {
         if let Some(path) = token_file {
             let path = path.display();
-            output.say(format!(
-                "A join token for the first machine is in {path}. On that machine:"
-            ))?;
-            output.say(format!("  byteback init DIR -r {url}/NAME --join-token-file {path}"))?;
+            output.say(format!("A code for the first machine is in {path}. On this machine:"))?;
+            output.say(format!("  byteback join {path} DIR"))?;
         }
         // Programs wait for this line, so it comes also with --quiet.
         output.line(format!("listening on {url}"))?;
@@ -96,17 +146,64 @@ fn resolve(listen: &str) -> Result<SocketAddr> {
     addresses.next().ok_or_else(|| wrong("it stands for no address"))
 }
 
-/// Writes a join token if nobody has joined or could join.
-fn first_join_token(store: &Store, data: &Path) -> Result<Option<PathBuf>> {
-    if store.has_credentials()? {
+/// The certificate to show; none with `--plain`.
+fn identity(arguments: &ServeArguments) -> Result<Option<Identity>> {
+    if arguments.plain {
         return Ok(None);
     }
-    let token = store.create_join_token(JOIN_TOKEN_VALID_NS)?;
+    let read = |path: &Path| fs::read(path).map_err(|error| CommandError::file("read", path, &error));
+    if let (Some(certificate), Some(key)) = (&arguments.certificate, &arguments.key) {
+        let pem = [read(certificate)?, b"\n".to_vec(), read(key)?].concat();
+        return Identity::from_pem(&pem).map(Some).map_err(|error| {
+            CommandError::file("use the certificate", certificate, &chain(&error))
+                .next("Give both in PEM format: the certificate with those between it and its root, and its key.")
+        });
+    }
+    let path = arguments.data.join("certificate.pem");
+    let pem = match fs::read(&path) {
+        Ok(pem) => pem,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let pem = Identity::make(&names()).map_err(|error| CommandError::new(chain(&error)))?;
+            private_file::write(&path, pem.as_bytes())
+                .map_err(|error| CommandError::file("write the certificate", &path, &error))?;
+            pem.into_bytes()
+        }
+        Err(error) => return Err(CommandError::file("read the certificate", &path, &error)),
+    };
+    Identity::from_pem(&pem).map(Some).map_err(|error| {
+        CommandError::file("use the certificate", &path, &chain(&error)).next(
+            "Bring it back from a backup of the data folder. If there is none, remove it: the next start makes another one, and every \
+             machine must join again.",
+        )
+    })
+}
+
+/// What other programs may call the server by. Ours go by the certificate itself.
+fn names() -> Vec<String> {
+    let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .to_ascii_lowercase();
+    if Address::parse(&host, 1).is_ok() && !names.contains(&host) {
+        names.push(host);
+    }
+    names
+}
+
+/// Writes a code if nobody has joined or could join.
+fn first_code(store: &Store, data: &Path, addresses: Vec<Address>, served: &Served) -> Result<Option<PathBuf>> {
+    if store.roster().has_credentials()? {
+        return Ok(None);
+    }
+    let token = store.create_join_token(NewInvitation::to_manage(FIRST_CODE_VALID_NS).valid_ns)?;
+    let code = JoinCode::new(addresses, served.plain, served.certificate, &token)
+        .ok_or_else(|| CommandError::new("no code can be made for these addresses"))?;
     let path = std::path::absolute(data)
         .unwrap_or_else(|_| data.to_owned())
         .join("join-token");
-    private_file::write(&path, format!("{token}\n").as_bytes())
-        .map_err(|error| CommandError::file("write the join token to", &path, &error))?;
+    private_file::write(&path, format!("{code}\n").as_bytes())
+        .map_err(|error| CommandError::file("write the code to", &path, &error))?;
     Ok(Some(path))
 }
 

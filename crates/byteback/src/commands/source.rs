@@ -35,7 +35,7 @@ impl Source {
             .or_else(|| binding.as_ref().map(|b| b.repository.clone()));
         let repository = repository.ok_or_else(|| {
             CommandError::with_exit(Exit::NoRepository, "no repository is named")
-                .next("Use -r http://HOST:PORT/FOLDER, or --dir with a folder that is bound to one.")
+                .next("Use -r https://HOST:PORT/FOLDER, or --dir with a folder that is bound to one.")
         })?;
         let (server, _) = settings.connect(&repository.server, binding.as_ref())?;
         Ok(Self { repository, server })

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
     };
     let output = settings.output;
     if folders.is_empty() && !output.json {
-        return output.say("No folder is known yet. Begin with: byteback init DIR -r http://HOST:PORT/FOLDER");
+        return output.say("No folder is known yet. Begin with: byteback join CODE DIR");
     }
     for (index, folder) in folders.into_iter().enumerate() {
         let known = look(folder, settings)?;
@@ -140,7 +140,7 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
             CommandError::new(format!("{} is neither bound nor tracked", folder.directory().display())).next(
                 match settings.repository() {
                     Some(repository) => format!("Begin with: byteback init DIR -r {repository}"),
-                    None => "Begin with: byteback init DIR -r http://HOST:PORT/FOLDER".to_owned(),
+                    None => "Begin with: byteback join CODE DIR".to_owned(),
                 },
             ),
         );

@@ -21,7 +21,7 @@ fn document() -> String {
     }
     text.push_str(
         "\nAn empty variable counts as not set.\n\n\
-         ## Configuration\n\n```toml\n[defaults]\nrepo = \"http://backup.example.org:7117/mail\"\n\
+         ## Configuration\n\n```toml\n[defaults]\nrepo = \"https://backup.example.org:7117/mail\"\n\
          token_file = \"/etc/byteback/token\"\nprogress_fps = 2\nundo_window = \"30m\"\nundo_budget = \"1G\"\n\n\
          [log]\ngranularity = \"byte\"      # byte, page or adaptive\nextents_per_file = 5000   # ranges of one file that are kept apart\n\
          consumers = 1000          # programs with marks of their own; half of them if they only save single files\n\

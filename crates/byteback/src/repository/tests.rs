@@ -36,7 +36,7 @@ fn what_is_no_repository_is_refused_with_an_example() {
         "http://host/",
     ] {
         let error = text.parse::<Repository>().unwrap_err().to_string();
-        assert!(error.contains("http://127.0.0.1:7117/mail"), "{text}: {error}");
+        assert!(error.contains("https://192.0.2.7:7117/mail"), "{text}: {error}");
     }
 }
 

@@ -710,10 +710,8 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
         all.extend(more);
         world.run(&all)
     };
-    for name in ["directory", "nowhere"] {
-        export(&path(name), &["-o", &out])
-            .ends_with(1)
-            .says("is no regular file");
+    for (name, says) in [("directory", "is no regular file"), ("nowhere", "does not exist")] {
+        export(&path(name), &["-o", &out]).ends_with(1).says(says);
     }
     export("/etc/passwd", &["-o", &out])
         .ends_with(1)

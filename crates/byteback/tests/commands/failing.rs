@@ -185,7 +185,7 @@ fn a_second_folder_in_the_same_place_of_the_server_is_warned_of() {
 fn a_join_token_can_be_piped_and_is_used_up() {
     let world = World::served();
     fs::create_dir(world.path("piped")).unwrap();
-    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    let token = world.run(&["invite", "--admin", "--data", "data"]).fine().stdout;
     let repository = format!("{}/piped", world.url());
     for code in [0, 12] {
         fs::write(world.path("token"), &token).unwrap();
@@ -226,14 +226,14 @@ fn wrong_missing_and_foreign_tokens_end_with_12() {
     fs::write(&given, "something else").unwrap();
     try_it(&world).says("no token file");
     // A token is never shown to another server.
-    fs::write(&given, token.replace("http://127", "http://126")).unwrap();
+    fs::write(&given, token.replace("https://127", "https://126")).unwrap();
     try_it(&world).says("not for");
     world.on_tree("backup", &[]).fine();
 
     // Who never joined is told how to.
     fs::remove_file(&path).unwrap();
     world.on_tree("backup", &[]).ends_with(12).says("byteback invite");
-    world.init().ends_with(12).says("used or expired");
+    world.init().ends_with(12).says("used already");
     world.kill_server();
 }
 
@@ -262,7 +262,7 @@ fn what_is_not_bound_or_not_there_is_said_to_be() {
         .says("already bound");
     fs::write(world.path("file"), "").unwrap();
     world.run(&["mount", "file"]).ends_with(1).says("is a file");
-    world.run(&["invite", "--data", "nowhere"]).ends_with(10);
+    world.run(&["invite", "--admin", "--data", "nowhere"]).ends_with(10);
     world
         .run(&["serve", "--data", "data", "--listen", "127.0.0.1:0"])
         .ends_with(11)
@@ -430,7 +430,7 @@ fn a_user_restores_contents_of_others_and_is_told_what_is_missing() {
     program("mknod", &[tree.join("null").to_str().unwrap(), "c", "1", "3"]);
     world.backup();
     // A device of their own, since tokens are not shared.
-    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    let token = world.run(&["invite", "--admin", "--data", "data"]).fine().stdout;
     world.run_as_user(&["--help"]).fine();
     let own = world.path("user/own");
     fs::create_dir(&own).unwrap();
@@ -494,7 +494,7 @@ fn unreadable(mounted: bool) {
     close(0);
     let theirs = folder.to_str().unwrap();
     let repository = format!("{}/theirs", world.url());
-    let token = world.run(&["invite", "--data", "data"]).fine().stdout;
+    let token = world.run(&["invite", "--admin", "--data", "data"]).fine().stdout;
     world
         .run_as_user(&["init", theirs, "-r", &repository, "--join-token", token.trim()])
         .fine();

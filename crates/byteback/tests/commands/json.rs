@@ -132,7 +132,38 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    check.of("invite", &world.run(&["invite", "--json", "--data", "data"]).fine());
+    check.of(
+        "invite",
+        &world.run(&["invite", "--json", "--admin", "--data", "data"]).fine(),
+    );
+    let code = world
+        .run(&["invite", "--json", "joined", "--data", "data"])
+        .ends_with(0);
+    let code = code.line("summary")["code"].as_str().unwrap().to_owned();
+    check.of("devices", &world.run(&["devices", "--json", "--data", "data"]).fine());
+    let mut join = world.command(&["join", "--json", &code, "joined"]);
+    // A home of its own, as the folder below is for the first device.
+    join.env("XDG_CONFIG_HOME", world.path("other-config"))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    check.of(
+        "join",
+        &crate::world::ended("join".to_owned(), join.spawn().unwrap()).fine(),
+    );
+    check.of("devices", &world.run(&["devices", "--json", "--data", "data"]).fine());
+    let of = "devices rename`, `devices revoke";
+    check.of(
+        of,
+        &world
+            .run(&["devices", "--json", "--data", "data", "rename", "1", "x"])
+            .fine(),
+    );
+    check.of(
+        of,
+        &world
+            .run(&["devices", "--json", "--data", "data", "revoke", "i2"])
+            .fine(),
+    );
     let token = world.path("data/join-token");
     let init = [
         "--json",

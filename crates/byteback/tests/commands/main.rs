@@ -36,6 +36,7 @@ mod consumers;
 mod explaining;
 mod exports;
 mod failing;
+mod joining;
 mod json;
 mod mounting;
 mod plain;

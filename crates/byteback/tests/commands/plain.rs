@@ -119,7 +119,7 @@ fn patterns_keep_paths_out_and_limits_and_mistakes_are_told() {
     world
         .run(&["push", source, "nowhere"])
         .ends_with(2)
-        .says("http://HOST:PORT/FOLDER");
+        .says("https://HOST:PORT/FOLDER");
     world
         .run(&["push", "/nowhere/at/all", to])
         .ends_with(1)
@@ -216,9 +216,9 @@ fn a_machine_whose_token_counts_no_more_joins_again() {
     let text = fs::read_to_string(&kept).unwrap();
     let secret = text.split('"').nth(3).unwrap();
     fs::write(&kept, text.replace(secret, &secret.chars().rev().collect::<String>())).unwrap();
-    world.run(&["push", source, to]).ends_with(12).says("new join token");
+    world.run(&["push", source, to]).ends_with(12).says("new code");
     let invited = world
-        .run(&["invite", "--data", world.path("data").to_str().unwrap()])
+        .run(&["invite", "--admin", "--data", world.path("data").to_str().unwrap()])
         .fine();
     world
         .run(&["push", source, to, "--join-token", invited.stdout.trim()])

@@ -49,6 +49,8 @@ fn wrong_usage_ends_with_2_and_help_with_0() {
     for command in [
         "serve",
         "invite",
+        "join",
+        "devices",
         "init",
         "mount",
         "umount",

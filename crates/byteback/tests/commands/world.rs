@@ -224,7 +224,7 @@ impl World {
 
     /// Starts the server at the address that it had, or at a free one.
     pub(crate) fn serve(&mut self) {
-        let listen = self.url.strip_prefix("http://").unwrap_or("127.0.0.1:0").to_owned();
+        let listen = self.url.strip_prefix("https://").unwrap_or("127.0.0.1:0").to_owned();
         let data = self.path("data");
         let said = self.path("serve.out");
         let mut child = self

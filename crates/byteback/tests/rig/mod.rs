@@ -224,7 +224,15 @@ impl Rig {
             .unwrap();
         let data = self.dir.path().join("data");
         let mut child = self
-            .command(&["--json", "serve", "--data", data.to_str().unwrap(), "--listen", listen])
+            .command(&[
+                "--json",
+                "serve",
+                "--plain",
+                "--data",
+                data.to_str().unwrap(),
+                "--listen",
+                listen,
+            ])
             .stdout(log)
             .stderr(errors)
             .spawn()

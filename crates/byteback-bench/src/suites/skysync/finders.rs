@@ -16,19 +16,18 @@ use byteback_delta::chunks::{
 use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock, RangeCrcs};
 use byteback_delta::find::{
     Aligned, BlockIndex, ChunkFinder, FindStats, FixedFinder, IntoDelta, MatchedContent, ReverseFinder, RollingFinder,
-    StrongOf, Verdict, find_sky, match_chunks, prove_matches,
+    StrongOf, Verdict, find_gathered, match_chunks, prove_matches,
 };
-use byteback_delta::leaves::{LEAF_LEN_BYTES, Leaf, LeafBlocks, LeafDigest, LeafKind};
+use byteback_delta::groups::{EqualGroups, GroupAnswer, GroupList};
+use byteback_delta::leaves::{GROUP_LEAVES, LEAF_LEN_BYTES, Leaf, LeafBlocks, LeafDigest, LeafKind, group_sum};
 use byteback_delta::matches::MatchList;
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
-use byteback_delta::strong::StrongKind;
-use byteback_delta::weak::WeakKind;
 use byteback_delta::{Block, ContentDigest, DeltaReader, DeltaWriter, WriteError, WriterOptions, apply_to_new};
 use byteback_extents::{ByteRange, ExtentSet};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::baseline;
-use super::sources::{self, Source};
+use super::sources::{self, Source, Told};
 use crate::SuiteError;
 use crate::alternate::Measures;
 
@@ -392,14 +391,30 @@ impl KeptSums {
         })
     }
 
-    /// The signature that follows from them.
-    fn signature(&self, params: SignatureParams, len: u64) -> Result<Vec<u8>, SuiteError> {
-        let mut out = SignatureWriter::new(Vec::new(), params, len)?;
-        let mut blocks = LeafBlocks::new(&params, len).ok_or("not a tree kind")?;
-        for (leaf, crc) in self.leaves.iter().zip(&self.crcs) {
-            if let Some(block) = blocks.push(Some(*crc), Some(leaf)) {
-                let (weak, strong) = block.weak.zip(block.strong).ok_or("all leaves are known")?;
-                out.push_sums(weak, &strong)?;
+    /// What the server answers to a list of groups: which are equal, and the signature of the rest.
+    fn answer(&self, list: &GroupList, len: u64) -> Result<Vec<u8>, SuiteError> {
+        let mut equal = EqualGroups::new(list, len);
+        for (number, group) in (0..).zip(self.leaves.chunks(GROUP_LEAVES as usize)) {
+            if list.is_equal(number, &group_sum(group), len) {
+                equal.set(number);
+            }
+        }
+        let left_len = equal.gathering().left_len_bytes(len);
+        let params = equal.params(SEED);
+        let mut stream = Vec::new();
+        equal.write(&mut stream)?;
+        let mut out = SignatureWriter::new(stream, params, left_len)?;
+        let mut blocks = LeafBlocks::new(&params, left_len).ok_or("not a tree kind")?;
+        let groups = self
+            .leaves
+            .chunks(GROUP_LEAVES as usize)
+            .zip(self.crcs.chunks(GROUP_LEAVES as usize));
+        for (_, (leaves, crcs)) in (0..).zip(groups).filter(|(number, _)| !equal.contains(*number)) {
+            for (leaf, crc) in leaves.iter().zip(crcs) {
+                if let Some(block) = blocks.push(Some(*crc), Some(leaf)) {
+                    let (weak, strong) = block.weak.zip(block.strong).ok_or("all leaves are known")?;
+                    out.push_sums(weak, &strong)?;
+                }
             }
         }
         Ok(out.finish()?)
@@ -438,21 +453,30 @@ fn prove_leaves(
         // What the end moved through.
         touched.extend(ByteRange::new(old_len.min(new_len), new_len));
         let mut digest = LeafDigest::new(kept.kind, new_len);
-        let (mut buffer, mut summed) = (vec![0; LEAF_LEN_BYTES as usize], 0);
-        for (number, start) in (0..new_len).step_by(LEAF_LEN_BYTES as usize).enumerate() {
-            let end = (start + leaf_len).min(new_len);
-            let range = ByteRange::new(start, end).ok_or("an empty leaf")?;
+        let kept_leaf = |start: u64| {
+            let range = ByteRange::new(start, (start + leaf_len).min(new_len))?;
             // The last leaf of the old content is as long as that of the new one only if nothing changed.
-            let is_whole = end - start == leaf_len.min(old_len.saturating_sub(start));
-            match kept.leaves.get(number) {
-                Some(leaf) if is_whole && touched.iter_within(range).next().is_none() => digest.push_leaf(leaf),
-                _ => {
-                    let bytes = &mut buffer[..(end - start) as usize];
-                    new.read_exact_at(bytes, start)?;
-                    digest.push_leaf(&kept.kind.leaf(bytes));
-                    summed += end - start;
-                }
+            let is_whole = range.len_bytes() == leaf_len.min(old_len.saturating_sub(start));
+            let leaf = kept.leaves.get((start / leaf_len) as usize);
+            leaf.filter(|_| is_whole && touched.iter_within(range).next().is_none())
+        };
+        let (mut at, mut summed, mut buffer) = (0, 0, vec![0; READ_LEN]);
+        while at < new_len {
+            if let Some(leaf) = kept_leaf(at) {
+                digest.push_leaf(leaf);
+                at += leaf_len;
+                continue;
             }
+            // What is touched, as far as it goes on: a store reads frames, not leaves.
+            let mut end = (at + leaf_len).min(new_len);
+            while end < new_len && end - at < READ_LEN as u64 && kept_leaf(end).is_none() {
+                end = (end + leaf_len).min(new_len);
+            }
+            let bytes = &mut buffer[..(end - at) as usize];
+            new.read_exact_at(bytes, at)?;
+            digest.push(bytes);
+            summed += end - at;
+            at = end;
         }
         match digest.finish() == Some(expected) {
             true => Ok::<_, SuiteError>(summed),
@@ -463,12 +487,29 @@ fn prove_leaves(
     Ok(())
 }
 
-fn tree_params(kind: LeafKind, len: u64) -> SignatureParams {
-    SignatureParams {
-        weak: WeakKind::Crc32c,
-        strong: StrongKind::Tree(kind),
-        ..SignatureParams::with_block_len(len, BLOCK_LEN, SEED)
-    }
+/// The first half of either way of SkySync: the client sends the sums of its groups, the server answers.
+fn compare_groups(
+    account: &mut Account,
+    kept: &KeptSums,
+    source: &Source,
+    (new, old_len): (&File, u64),
+) -> Result<(Told, GroupAnswer), SuiteError> {
+    let (told, list) = account.step(CLIENT_CHECKSUMS, || {
+        let told = sources::tell(source, new, kept.kind)?;
+        let mut list = Vec::new();
+        told.groups.write(&mut list)?;
+        Ok::<_, SuiteError>((told, list))
+    })?;
+    account.bytes(CLIENT_READ, told.read_bytes);
+    account.bytes(TO_SERVER, list.len() as u64);
+    let stream = account.step(SERVER_CHECKSUMS, || {
+        kept.answer(&GroupList::read(&list[..], u64::MAX)?, old_len)
+    })?;
+    account.bytes(TO_CLIENT, stream.len() as u64);
+    let answer = account.step(CLIENT_CHECKSUMS, || {
+        GroupAnswer::read(&stream[..], kept.kind, told.groups.content_len_bytes(), u64::MAX)
+    })?;
+    Ok((told, answer))
 }
 
 /// SkySync-F: checksums from storage at both ends.
@@ -480,22 +521,11 @@ pub(crate) fn sky_fixed(
 ) -> Result<Measures, SuiteError> {
     let mut account = Account::new();
     let old_len = fs::metadata(&ends.old)?.len();
-    let stream = account.step(SERVER_CHECKSUMS, || {
-        kept.signature(tree_params(kept.kind, old_len), old_len)
-    })?;
-    account.bytes(TO_CLIENT, stream.len() as u64);
     let new = open(source.path())?;
-    let new_len = len_of(&new)?;
-    let told = account.step(CLIENT_CHECKSUMS, || {
-        let signature = Signature::read(&stream[..], u64::MAX)?;
-        let told = sources::tell(source, &new, signature.params(), kept.kind)?;
-        Ok::<_, SuiteError>((signature, told))
-    })?;
-    let (signature, told) = told;
-    account.bytes(CLIENT_READ, told.read_bytes);
+    let (told, answer) = compare_groups(&mut account, kept, source, (&new, old_len))?;
     let (delta, stats): (Vec<u8>, FindStats) = account.step(CLIENT_SEARCH, || {
-        let mut out = writer(old_len, new_len)?;
-        let (_, stats) = find_sky(&signature, told.known, &new, new_len, IntoDelta(&mut out))?;
+        let mut out = writer(old_len, answer.new_len_bytes())?;
+        let (_, stats) = find_gathered(&answer, told.known_of(&answer)?, &new, IntoDelta(&mut out))?;
         Ok::<_, SuiteError>((out.finish()?.0, stats))
     })?;
     account.bytes(CLIENT_READ, stats.read_bytes);
@@ -517,30 +547,25 @@ pub(crate) fn sky_chunked(
     let mut account = Account::new();
     let (old, new) = (open(&ends.old)?, open(source.path())?);
     let (old_len, new_len) = (len_of(&old)?, len_of(&new)?);
-    let stream = account.step(SERVER_CHECKSUMS, || {
-        kept.signature(tree_params(kept.kind, old_len), old_len)
-    })?;
-    account.bytes(TO_CLIENT, stream.len() as u64);
+    let (told, answer) = compare_groups(&mut account, kept, source, (&new, old_len))?;
     let params = ChunkParams::for_content(new_len);
-    let (told, equal, list) = account.step(CLIENT_CHECKSUMS, || {
-        let signature = Signature::read(&stream[..], u64::MAX)?;
-        let mut told = sources::tell(source, &new, signature.params(), kept.kind)?;
-        let mut equal = ExtentSet::new();
-        if let (Some(base), Some(strong)) = (StrongOf::new(&signature), told.known.strong.take()) {
+    let (equal, list, read_bytes) = account.step(CLIENT_CHECKSUMS, || {
+        let mut equal: ExtentSet = answer.gathering().equal().iter().copied().collect();
+        let known = told.known_of(&answer)?;
+        if let (Some(base), Some(strong)) = (StrongOf::new(answer.signature()), known.strong) {
             let aligned = Aligned::new(base, strong).map_err(|error| error.to_string())?;
             let proven = aligned.filter(|(_, verdict)| *verdict == Verdict::Equal);
-            equal.extend(proven.map(|(range, _)| range));
+            equal.extend(proven.flat_map(|(range, _)| answer.gathering().in_content(range)));
         }
         let mut rest = ExtentSet::new();
         rest.extend(ByteRange::new(0, new_len));
         equal.iter().for_each(|range| rest.remove(range));
         let look_at = with_slack(&rest, params, new_len);
-        let mut crcs = RangeCrcs::new(told.leaf_crcs.take().ok_or("leaves came without CRCs")?);
+        let mut crcs = RangeCrcs::new(told.leaf_crcs());
         let (list, stats) = list_chunks_with_crcs(&new, Some(&look_at), params, &mut crcs)?;
-        told.read_bytes += stats.examined_bytes + stats.summed_bytes;
-        Ok::<_, SuiteError>((told, equal, list))
+        Ok::<_, SuiteError>((equal, list, stats.examined_bytes + stats.summed_bytes))
     })?;
-    account.bytes(CLIENT_READ, told.read_bytes);
+    account.bytes(CLIENT_READ, read_bytes);
     if list.is_empty() {
         // Nothing to ask for.
         let (delta, _) = writer(old_len, new_len)?.finish()?;

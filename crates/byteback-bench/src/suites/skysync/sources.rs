@@ -10,8 +10,8 @@ use byteback_checksums::kept::KeptChecksums;
 use byteback_checksums::source::{Extraction, Kind, Run};
 use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock};
 use byteback_delta::find::{CrcSums, Known, SumList};
-use byteback_delta::leaves::{LEAF_LEN_BYTES, Leaf, LeafDigest, LeafKind, TreeSums};
-use byteback_delta::signature::SignatureParams;
+use byteback_delta::groups::{GroupAnswer, GroupList};
+use byteback_delta::leaves::{LEAF_LEN_BYTES, Leaf, LeafDigest, LeafKind, TreeSums, leaf_count};
 use byteback_extents::ByteRange;
 use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
@@ -38,16 +38,48 @@ pub(crate) struct Source {
     keeper: Keeper,
 }
 
-/// What a source told of a content, put together for the finders.
+/// What a source told of a content.
 pub(crate) struct Told {
-    /// As [`byteback_delta::find::find_sky`] takes it.
-    pub(crate) known: Known<CrcSums<CrcList>, SumList>,
-    /// The CRCs of leaves.
-    pub(crate) leaf_crcs: Option<CrcList>,
+    len_bytes: u64,
+    leaves: Vec<Leaf>,
+    /// Of the same blocks, as far as they are known.
+    crcs: Vec<Option<u32>>,
+    /// The sums of groups of them.
+    pub(crate) groups: GroupList,
     /// The digest of all leaves.
     pub(crate) digest: [u8; 32],
     /// Bytes that had to be read.
     pub(crate) read_bytes: u64,
+}
+
+impl Told {
+    /// What is known of what is left of it, as [`byteback_delta::find::find_gathered`] takes it.
+    pub(crate) fn known_of(&self, answer: &GroupAnswer) -> Result<Known<CrcSums<CrcList>, SumList>, SuiteError> {
+        let sums = TreeSums::new(answer.signature().params(), answer.left_len_bytes());
+        let mut sums = sums.ok_or("the signature is of no tree kind")?;
+        if let Some(left) = ByteRange::new(0, answer.left_len_bytes()) {
+            let leaf_of = |at: u64| at.div_ceil(u64::from(LEAF_LEN_BYTES)) as usize;
+            for range in answer.gathering().in_content(left) {
+                let leaves = leaf_of(range.start())..leaf_of(range.end());
+                for (crc, leaf) in self.crcs[leaves.clone()].iter().zip(&self.leaves[leaves]) {
+                    sums.push(*crc, Some(leaf));
+                }
+            }
+        }
+        Ok(sums.finish())
+    }
+
+    /// The CRCs of leaves.
+    pub(crate) fn leaf_crcs(&self) -> CrcList {
+        let mut list = CrcList::new(BlockLayout {
+            kind: CrcKind::Crc32c,
+            block_len_bytes: LEAF_LEN_BYTES,
+            content_len_bytes: self.len_bytes,
+            last: LastBlock::AsItIs,
+        });
+        self.crcs.iter().for_each(|crc| list.push(crc.map(u64::from)));
+        list
+    }
 }
 
 /// A clock that is ahead, so that a file that was just written has been left alone for long enough.
@@ -175,8 +207,8 @@ pub(crate) fn sum(source: &Source, file: &File) -> Result<u64, SuiteError> {
 }
 
 /// All that is known of a file without reading, and what is not by reading.
-pub(crate) fn tell(source: &Source, file: &File, params: &SignatureParams, kind: LeafKind) -> Result<Told, SuiteError> {
-    let gathering = Gathering::new(params, kind, file.metadata()?.len())?;
+pub(crate) fn tell(source: &Source, file: &File, kind: LeafKind) -> Result<Told, SuiteError> {
+    let gathering = Gathering::new(kind, file.metadata()?.len());
     match &source.keeper {
         Keeper::Btrfs(sums) => {
             let extraction = btrfs::begin(file, &RealClock)?;
@@ -191,34 +223,32 @@ pub(crate) fn tell(source: &Source, file: &File, params: &SignatureParams, kind:
 
 struct Gathering {
     kind: LeafKind,
-    sums: TreeSums,
+    len_bytes: u64,
+    leaves: Vec<Leaf>,
+    crcs: Vec<Option<u32>>,
     digest: LeafDigest,
-    crcs: CrcList,
     read_bytes: u64,
     buffer: Vec<u8>,
 }
 
 impl Gathering {
-    fn new(params: &SignatureParams, kind: LeafKind, len: u64) -> Result<Self, SuiteError> {
-        Ok(Self {
+    fn new(kind: LeafKind, len_bytes: u64) -> Self {
+        let leaves = leaf_count(len_bytes) as usize;
+        Self {
             kind,
-            sums: TreeSums::new(params, len).ok_or("the signature is of no tree kind")?,
-            digest: LeafDigest::new(kind, len),
-            crcs: CrcList::new(BlockLayout {
-                kind: CrcKind::Crc32c,
-                block_len_bytes: LEAF_LEN_BYTES,
-                content_len_bytes: len,
-                last: LastBlock::AsItIs,
-            }),
+            len_bytes,
+            leaves: Vec::with_capacity(leaves),
+            crcs: Vec::with_capacity(leaves),
+            digest: LeafDigest::with_groups(kind, len_bytes),
             read_bytes: 0,
             buffer: Vec::new(),
-        })
+        }
     }
 
     fn push(&mut self, crc: Option<u32>, leaf: &Leaf) {
-        self.sums.push(crc, Some(leaf));
         self.digest.push_leaf(leaf);
-        self.crcs.push(crc.map(u64::from));
+        self.leaves.push(*leaf);
+        self.crcs.push(crc);
     }
 
     fn gather<E: Extraction>(
@@ -231,11 +261,12 @@ impl Gathering {
         while let Some(run) = extraction.next_run()? {
             match run {
                 Run::Sums { sums, .. } if kind == Kind::Sha256 || kind == Kind::Blake3 => {
-                    let sums = sums.as_chunks::<32>().0.to_vec();
-                    let crcs = crcs_of(&extraction).as_chunks::<4>().0.to_vec();
-                    for (number, leaf) in sums.iter().enumerate() {
-                        self.push(crcs.get(number).copied().map(u32::from_le_bytes), leaf);
-                    }
+                    let sums = sums.as_chunks::<32>().0;
+                    self.digest.push_leaves(sums);
+                    self.leaves.extend_from_slice(sums);
+                    let crcs = crcs_of(&extraction).as_chunks::<4>().0;
+                    self.crcs.extend(crcs.iter().map(|crc| Some(u32::from_le_bytes(*crc))));
+                    self.crcs.resize(self.leaves.len(), None);
                 }
                 // CRCs alone: the bytes are summed once, and nothing of them is rolled that is equal.
                 Run::Sums { range, sums } => {
@@ -246,13 +277,14 @@ impl Gathering {
             }
         }
         extraction.finish()?;
+        let proof = self.digest.finish_with_groups();
+        let (digest, groups) = proof.ok_or("the leaves are not those of the whole content")?;
         Ok(Told {
-            known: self.sums.finish(),
-            leaf_crcs: Some(self.crcs),
-            digest: self
-                .digest
-                .finish()
-                .ok_or("the leaves are not those of the whole content")?,
+            len_bytes: self.len_bytes,
+            leaves: self.leaves,
+            crcs: self.crcs,
+            groups,
+            digest,
             read_bytes: self.read_bytes,
         })
     }

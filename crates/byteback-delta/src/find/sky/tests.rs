@@ -135,9 +135,9 @@ fn blocks_that_moved_by_whole_blocks_are_not_read_either() {
 }
 
 #[test]
-fn one_or_two_changed_blocks_between_others_are_not_rolled() {
+fn a_few_changed_blocks_between_others_are_not_rolled() {
     let base = noise(1, 6400);
-    for (blocks, literal) in [(1, 64), (2, 128), (3, 64), (8, 64)] {
+    for (blocks, literal) in [(1, 64), (2, 128), (3, 192), (4, 256), (5, 64), (8, 64)] {
         // A byte fewer at the beginning, another one at the end: all between moved.
         let mut new = base.clone();
         new.remove(640);

@@ -1,4 +1,6 @@
 use super::schema;
+use crate::devices::FolderAccess;
+use crate::error::StoreError;
 use crate::model::FileId;
 use crate::tests::store_with;
 use crate::{Store, StoreLimits};
@@ -20,7 +22,7 @@ fn of_version_1(path: &Path, rows_of: &Path) {
     old.execute("ATTACH ?1 AS new", [rows_of.to_str().unwrap()]).unwrap();
     let mut statement = old
         .prepare(
-            "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name <> 'layer' AND name NOT LIKE 'sqlite_%'",
+            "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT IN ('layer', 'device', 'join_token') AND name NOT LIKE 'sqlite_%'",
         )
         .unwrap();
     let tables: Vec<String> = statement
@@ -36,7 +38,17 @@ fn of_version_1(path: &Path, rows_of: &Path) {
         "INSERT INTO main.layer SELECT id, node, last, first, base_len, new_len, extents, resets, barrier FROM new.layer",
     )
     .unwrap();
+    old.execute_batch("INSERT INTO main.device SELECT id, name, token_hash, created_ns FROM new.device")
+        .unwrap();
+    old.execute(
+        "INSERT INTO main.join_token VALUES (?1, 1, ?2)",
+        (crate::token::hash(JOIN_TOKEN), i64::MAX),
+    )
+    .unwrap();
 }
+
+/// One that a program of version 1 or 2 gave, which nobody has used.
+const JOIN_TOKEN: &str = "bbj_0123456789012345678901234567890123456789012";
 
 fn schema_of(path: &Path) -> (i64, Vec<String>) {
     let catalog = Connection::open(path).unwrap();
@@ -70,7 +82,53 @@ fn a_catalog_of_version_1_is_brought_up_to_the_present_with_all_that_it_has() {
         let mut read = Vec::new();
         reader.next_chunk(&mut read, content.len() + 1).unwrap();
         assert!(read == content);
+        assert!(store.roster().device(1).unwrap().manages, "as it could before");
         drop(store);
         assert_eq!(schema_of(&catalogs[0]), schema_of(&catalogs[1]));
     }
+}
+
+#[test]
+fn devices_and_join_tokens_of_version_2_go_on_working() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.sqlite");
+    let device = "bbd_0123456789012345678901234567890123456789012";
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(&format!(
+        "PRAGMA journal_mode=WAL; BEGIN; {} {} {} PRAGMA application_id={}; PRAGMA user_version=2; COMMIT;",
+        schema::CREATE,
+        schema::SINCE_2,
+        schema::CACHE,
+        schema::APPLICATION_ID
+    ))
+    .unwrap();
+    old.execute(
+        "INSERT INTO device (name, token_hash, created_ns) VALUES ('laptop', ?1, 5)",
+        [crate::token::hash(device)],
+    )
+    .unwrap();
+    for (token, expires_ns) in [(JOIN_TOKEN, i64::MAX), ("bbj_late", 7)] {
+        old.execute(
+            "INSERT INTO join_token VALUES (?1, 1, ?2)",
+            (crate::token::hash(token), expires_ns),
+        )
+        .unwrap();
+    }
+    drop(old);
+    let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
+    let pass = store.roster().authenticate(device, Some("any")).unwrap().unwrap();
+    assert!(pass.manages && pass.folder == FolderAccess::Writes && pass.is_to_be_noted);
+    let late = store.roster().join("bbj_late", "x", None);
+    assert!(matches!(late, Err(StoreError::JoinTokenExpired)));
+    let joined = store.roster().join(JOIN_TOKEN, "desktop", None).unwrap();
+    assert_eq!(joined.folder, None);
+    let again = store.roster().join(JOIN_TOKEN, "x", None);
+    assert!(matches!(again, Err(StoreError::JoinTokenUsed)));
+    assert!(
+        Connection::open(&path)
+            .unwrap()
+            .prepare("SELECT * FROM join_token")
+            .is_err(),
+        "what is nobody's any more"
+    );
 }

@@ -115,8 +115,10 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let id = self.id;
         let old_len = self.base_len + self.appended;
         let new_len = old_len + len_u64(self.literals.len());
+        let effort = self.stream.effort();
         let write = || -> Result<_, WriteError> {
-            let mut writer = DeltaWriter::new(Vec::new(), old_len, new_len, WriterOptions::default())?;
+            let options = WriterOptions::default();
+            let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
             writer.literal_bytes(old_len, &self.literals)?;
             writer.finish()
         };
@@ -145,13 +147,14 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     }
 
     /// The delta that puts the content together.
-    fn last_delta(&self) -> Result<(Vec<u8>, u64), WriteError> {
+    fn last_delta(&mut self) -> Result<(Vec<u8>, u64), WriteError> {
         let options = WriterOptions {
             copies: true,
             ..WriterOptions::default()
         };
         let old_len = self.base_len + self.appended;
-        let mut writer = DeltaWriter::new(Vec::new(), old_len, self.attributes.size, options)?;
+        let (new_len, effort) = (self.attributes.size, self.stream.effort());
+        let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
         for (range, found) in &self.extents {
             match *found {
                 Found::Copy(from) if from == range.start() => {}

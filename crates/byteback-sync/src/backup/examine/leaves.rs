@@ -1,13 +1,17 @@
 //! What the tree knows of a file's content at the cut without reading it, and what follows from that.
 //!
 //! The tree's process tells the checksums of all leaves, from whoever has them, and reads what nobody has
-//! ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the checksums of the signature's blocks, and the digest that
-//! proves the whole. If the telling begins anew, so does all that was made of it. Trees that tell no checksums (files without a log) are read here.
+//! ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the sums of groups, and the digest that proves the whole. When the
+//! server has compared the groups, the leaves of those that differ become the checksums of its signature's blocks: leaves of shorter files are
+//! kept meanwhile, those of longer ones told once more, and have to be the same. What would have to be read for that is told once only, when the
+//! server's signature is there. If a telling begins anew, so does all that was made of it. Trees that tell no checksums (files without a log) are read here.
 //!
-//! Memory: a weak and a strong checksum per block of the signature; 4 bytes per leaf where chunks are to be summed from them; the longer holes.
+//! Memory: at most 36 MiB of leaves, or a weak and a strong checksum per block of the signature; 32 bytes per MiB; 4 bytes per leaf where chunks are
+//! to be summed from them; the longer holes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 
 use super::super::content::{Failure, len_u64};
 use super::reading::{Hold, read_ranges};
@@ -15,13 +19,13 @@ use super::{Examined, Place, Stop, disorder};
 use crate::monitor::check_cancelled;
 use byteback_api::Digest;
 use byteback_control::{
-    ErrorKind, LEAF_CRC_LEN, LEAF_LEN_BYTES, LeafKind as ToldKind, LeafOffer, LeafPiece, LeafRequest, LeafSource,
-    LeavesTold, Piece, ServiceError,
+    ErrorKind, LEAF_LEN_BYTES, LeafKind as ToldKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold, Piece,
+    ServiceError,
 };
 use byteback_delta::Base;
 use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock};
-use byteback_delta::leaves::{LeafDigest, LeafKind, TreeSums};
-use byteback_delta::signature::SignatureParams;
+use byteback_delta::groups::{GroupAnswer, GroupList};
+use byteback_delta::leaves::{Leaf, LeafDigest, LeafKind, TreeSums};
 use byteback_extents::ByteRange;
 use byteback_oplog::NodeId;
 
@@ -31,20 +35,164 @@ const HOLE_LEN_MIN: u64 = 32 * 1024;
 /// More holes are not remembered.
 const HOLES_MAX: usize = 1 << 16;
 
+/// Leaves are kept of files up to this length: 36 MiB of them.
+const KEPT_LEN_MAX: u64 = if cfg!(test) { 1 << 21 } else { 4 << 30 };
+
 /// CRCs of leaves are remembered of files up to this length: 16 MiB of them.
 const CRCS_LEN_MAX: u64 = 16 << 30;
 
 /// What is known of a content.
 pub(super) struct KnownContent {
-    /// As the signature sums.
-    pub(super) sums: TreeSums,
+    /// As the signature sums what is left, once there is one.
+    pub(super) sums: Option<TreeSums>,
     /// Of all leaves.
     pub(super) digest: Digest,
+    /// The same by groups.
+    pub(super) groups: GroupList,
     /// Long holes, ascending.
     pub(super) holes: Vec<ByteRange>,
     /// Of its leaves.
     pub(super) crcs: Option<CrcList>,
     pub(super) told: LeavesTold,
+    kept: Option<KeptLeaves>,
+}
+
+impl KnownContent {
+    /// The same, with the sums of what the server's answer leaves.
+    pub(super) fn beside(
+        mut self,
+        place: Place<'_>,
+        file: &Examined<'_>,
+        offered: Offer,
+        answer: &GroupAnswer,
+    ) -> Result<Self, Stop> {
+        let Some(kept) = self.kept.take() else {
+            let again = know(place, file, offered, false, Some(answer))?;
+            if again.digest != self.digest {
+                return Err(disorder("its leaves are others when they are told again"));
+            }
+            self.sums = again.sums;
+            self.told.read_bytes += again.told.read_bytes;
+            return Ok(self);
+        };
+        let mut left = LeftSums::new(answer)?;
+        kept.tell(&mut left);
+        self.sums = Some(left.sums);
+        Ok(self)
+    }
+}
+
+/// Leaves as they were told.
+struct KeptLeaves {
+    entry_len: usize,
+    entries: Vec<u8>,
+    /// Ascending, with their offsets.
+    pieces: Vec<(u64, KeptPiece)>,
+}
+
+enum KeptPiece {
+    /// Those of `entries`.
+    Sums(Range<usize>),
+    Zeros(ByteRange),
+}
+
+impl KeptLeaves {
+    /// Adds what comes next.
+    fn add(&mut self, start: u64, piece: LeafPiece<'_>) {
+        match piece {
+            LeafPiece::Zeros(range) => self.pieces.push((start, KeptPiece::Zeros(range))),
+            LeafPiece::Sums { entries, .. } => {
+                let from = self.entries.len();
+                self.entries.extend_from_slice(entries);
+                let to = self.entries.len();
+                match self.pieces.last_mut() {
+                    Some((_, KeptPiece::Sums(before))) => before.end = to,
+                    _ => self.pieces.push((start, KeptPiece::Sums(from..to))),
+                }
+            }
+        }
+    }
+}
+
+impl KeptLeaves {
+    fn tell(&self, left: &mut LeftSums) {
+        for (start, piece) in &self.pieces {
+            match piece {
+                KeptPiece::Sums(at) => {
+                    let entries = self.entries.get(at.clone()).unwrap_or_default();
+                    left.add_sums(*start, entries, self.entry_len);
+                }
+                KeptPiece::Zeros(range) => left.add_zeros(*range),
+            }
+        }
+    }
+}
+
+/// The sums of what an answer leaves of the new content, from all of its leaves.
+struct LeftSums {
+    sums: TreeSums,
+    /// What is equal and was not passed yet, the first one last.
+    equal: Vec<ByteRange>,
+}
+
+impl LeftSums {
+    fn new(answer: &GroupAnswer) -> Result<Self, Stop> {
+        let sums = TreeSums::new(answer.signature().params(), answer.left_len_bytes());
+        let mut equal = answer.gathering().equal().to_vec();
+        equal.reverse();
+        Ok(Self {
+            sums: sums.ok_or_else(|| disorder("its signature does not follow from leaves"))?,
+            equal,
+        })
+    }
+
+    /// Whether what begins at `at` is left, and up to where that holds.
+    fn is_left(&mut self, at: u64) -> (bool, u64) {
+        while self.equal.pop_if(|equal| equal.end() <= at).is_some() {}
+        match self.equal.last() {
+            Some(equal) if equal.start() <= at => (false, equal.end()),
+            Some(equal) => (true, equal.start()),
+            None => (true, u64::MAX),
+        }
+    }
+
+    fn add_sums(&mut self, start: u64, mut entries: &[u8], entry_len: usize) {
+        let mut at = start;
+        while !entries.is_empty() {
+            let (is_left, end) = self.is_left(at);
+            let leaves = usize::try_from((end - at).div_ceil(LEAF_LEN_BYTES)).unwrap_or(usize::MAX);
+            let here = leaves.saturating_mul(entry_len).min(entries.len());
+            let (now, later) = entries.split_at(here);
+            if is_left {
+                for entry in now.chunks_exact(entry_len) {
+                    let (crc, leaf) = crc_and_leaf(entry);
+                    self.sums.push(crc, leaf);
+                }
+            }
+            at = end;
+            entries = later;
+        }
+    }
+
+    fn add_zeros(&mut self, range: ByteRange) {
+        let mut at = range.start();
+        while at < range.end() {
+            let (is_left, end) = self.is_left(at);
+            let end = end.min(range.end());
+            if is_left {
+                self.sums.push_zeros((end - at).div_ceil(LEAF_LEN_BYTES));
+            }
+            at = end;
+        }
+    }
+}
+
+/// What one leaf's entry is.
+fn crc_and_leaf(entry: &[u8]) -> (Option<u32>, Option<&Leaf>) {
+    let Some((crc, leaf)) = entry.split_last_chunk() else {
+        return (None, None);
+    };
+    (crc.first_chunk().map(|crc| u32::from_le_bytes(*crc)), Some(leaf))
 }
 
 /// The kind of leaves, as deltas call it.
@@ -88,20 +236,24 @@ pub(super) struct Offer {
 }
 
 impl Offer {
+    /// Whether a content of so many bytes can be summed before the server is asked, without reading it twice.
+    pub(super) fn can_tell_twice(self, len: u64) -> bool {
+        len <= KEPT_LEN_MAX || self.offer.source != LeafSource::Read
+    }
+
     /// Of which kind leaves will be.
     pub(super) fn kind(self) -> LeafKind {
         kind_of(self.offer.kind)
     }
 }
 
-/// Asks for all that is known. `params`: of a signature that follows from leaves of the offer's kind. `with_list`: CRCs of leaves are wanted by
-/// themselves, if they can be had.
+/// Asks for all that is known. `with_list`: CRCs of leaves are wanted by themselves, if they can be had. `answer`: whose signature's sums are to be made.
 pub(super) fn know(
     place: Place<'_>,
     file: &Examined<'_>,
-    params: &SignatureParams,
     offered: Offer,
     with_list: bool,
+    answer: Option<&GroupAnswer>,
 ) -> Result<KnownContent, Stop> {
     let job = place.job;
     let offer = offered.offer;
@@ -109,7 +261,7 @@ pub(super) fn know(
         kind: offer.kind,
         with_crcs: offer.has_crcs,
     };
-    let begin = || Making::begin(params, file.attributes.size, request, with_list);
+    let begin = || Making::begin(file.attributes.size, request, with_list, answer);
     let mut making = begin()?;
     if !offered.is_told {
         let read_bytes = read(place, file, &mut making)?;
@@ -165,7 +317,7 @@ fn read(place: Place<'_>, file: &Examined<'_>, making: &mut Making) -> Result<u6
                 if leaf.is_empty()
                     && let Some(range) = ByteRange::from_offset_len(making.position, whole)
                 {
-                    making.add_zeros(range)?;
+                    making.add(range.start(), LeafPiece::Zeros(range))?;
                     left -= whole;
                 }
                 zeros(left, &mut leaf);
@@ -197,15 +349,15 @@ struct Making {
     len: u64,
     /// Up to where they came.
     position: u64,
-    sums: TreeSums,
+    sums: Option<LeftSums>,
     digest: LeafDigest,
     holes: Vec<ByteRange>,
     crcs: Option<CrcList>,
+    kept: Option<KeptLeaves>,
 }
 
 impl Making {
-    fn begin(params: &SignatureParams, len: u64, request: LeafRequest, with_list: bool) -> Result<Self, Stop> {
-        let sums = TreeSums::new(params, len);
+    fn begin(len: u64, request: LeafRequest, with_list: bool, answer: Option<&GroupAnswer>) -> Result<Self, Stop> {
         let layout = BlockLayout {
             kind: CrcKind::Crc32c,
             // 4096.
@@ -214,14 +366,20 @@ impl Making {
             last: LastBlock::AsItIs,
         };
         let has_list = with_list && request.with_crcs && len <= CRCS_LEN_MAX;
+        let is_kept = answer.is_none() && len <= KEPT_LEN_MAX;
         Ok(Self {
             request,
             len,
             position: 0,
-            sums: sums.ok_or_else(|| disorder("its signature does not follow from leaves"))?,
-            digest: LeafDigest::new(kind_of(request.kind), len),
+            sums: answer.map(LeftSums::new).transpose()?,
+            digest: LeafDigest::with_groups(kind_of(request.kind), len),
             holes: Vec::new(),
             crcs: has_list.then(|| CrcList::new(layout)),
+            kept: is_kept.then(|| KeptLeaves {
+                entry_len: request.entry_len(),
+                entries: Vec::new(),
+                pieces: Vec::new(),
+            }),
         })
     }
 
@@ -231,28 +389,39 @@ impl Making {
             return Err(disorder(&format!("leaves at {start}, expected at {expected}")));
         }
         match piece {
-            LeafPiece::Sums { entries, .. } => {
-                let mut entries = entries.chunks_exact(self.request.entry_len());
-                entries.try_for_each(|entry| self.add_leaf(entry))
-            }
-            LeafPiece::Zeros(range) => self.add_zeros(range),
+            LeafPiece::Sums { entries, .. } => self.add_sums(entries)?,
+            LeafPiece::Zeros(range) => self.add_zeros(range)?,
         }
+        if let Some(kept) = &mut self.kept {
+            kept.add(start, piece);
+        }
+        Ok(())
     }
 
-    fn add_leaf(&mut self, entry: &[u8]) -> Result<(), Stop> {
-        let (crc, leaf) = match self.request.with_crcs {
-            true => entry.split_at(LEAF_CRC_LEN),
-            false => entry.split_at(0),
-        };
-        let crc = crc.first_chunk().map(|crc| u32::from_le_bytes(*crc));
-        let leaf = leaf.first_chunk().filter(|_| self.position < self.len);
-        let leaf = leaf.ok_or_else(|| disorder("leaves beyond its end"))?;
-        self.sums.push(crc, Some(leaf));
-        self.digest.push_leaf(leaf);
-        if let Some(crcs) = &mut self.crcs {
-            crcs.push(crc.map(u64::from));
+    fn add_sums(&mut self, entries: &[u8]) -> Result<(), Stop> {
+        let entry_len = self.request.entry_len();
+        let (start, leaves) = (self.position, len_u64(entries.len() / entry_len));
+        if leaves > (self.len - start).div_ceil(LEAF_LEN_BYTES) || !entries.len().is_multiple_of(entry_len) {
+            return Err(disorder("leaves beyond its end"));
         }
-        self.position = self.len.min(self.position + LEAF_LEN_BYTES);
+        if let Some(sums) = &mut self.sums {
+            sums.add_sums(start, entries, entry_len);
+        }
+        match self.request.with_crcs {
+            false => self.digest.push_leaves(entries.as_chunks().0),
+            true => {
+                for entry in entries.chunks_exact(entry_len) {
+                    let (crc, leaf) = crc_and_leaf(entry);
+                    if let Some(leaf) = leaf {
+                        self.digest.push_leaf(leaf);
+                    }
+                    if let Some(crcs) = &mut self.crcs {
+                        crcs.push(crc.map(u64::from));
+                    }
+                }
+            }
+        }
+        self.position = self.len.min(start + leaves * LEAF_LEN_BYTES);
         Ok(())
     }
 
@@ -264,7 +433,9 @@ impl Making {
             entry.extend_from_slice(&(CrcKind::Crc32c.of(leaf) as u32).to_le_bytes());
         }
         entry.extend_from_slice(&kind.leaf(leaf));
-        self.add_leaf(&entry)
+        let offset = self.position;
+        let entries = &entry;
+        self.add(offset, LeafPiece::Sums { offset, entries })
     }
 
     fn add_zeros(&mut self, range: ByteRange) -> Result<(), Stop> {
@@ -272,7 +443,9 @@ impl Making {
         if !ends {
             return Err(disorder(&format!("zeros up to {}", range.end())));
         }
-        self.sums.push_zeros(range.len_bytes().div_ceil(LEAF_LEN_BYTES));
+        if let Some(sums) = &mut self.sums {
+            sums.add_zeros(range);
+        }
         self.digest.push_zeros(range.len_bytes());
         if let Some(crcs) = &mut self.crcs {
             let (whole, rest) = (range.len_bytes() / LEAF_LEN_BYTES, range.len_bytes() % LEAF_LEN_BYTES);
@@ -294,15 +467,17 @@ impl Making {
 
     fn end(mut self, told: LeavesTold) -> Result<KnownContent, Stop> {
         let position = self.position;
-        let digest = self.digest.finish().filter(|_| position == self.len);
-        let digest = digest.ok_or_else(|| disorder(&format!("an end of its leaves at {position}")))?;
+        let digest = self.digest.finish_with_groups().filter(|_| position == self.len);
+        let (digest, groups) = digest.ok_or_else(|| disorder(&format!("an end of its leaves at {position}")))?;
         self.holes.retain(|hole| hole.len_bytes() >= HOLE_LEN_MIN);
         Ok(KnownContent {
-            sums: self.sums,
+            sums: self.sums.map(|left| left.sums),
             digest: Digest(digest),
+            groups,
             holes: self.holes,
             crcs: self.crcs,
             told,
+            kept: self.kept,
         })
     }
 }

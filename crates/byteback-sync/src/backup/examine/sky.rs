@@ -1,12 +1,13 @@
 //! SkySync (sections 3.2 and 3.3): by checksums that exist already, so that what did not change need not be read.
 //!
-//! 1. The tree says which strong checksums of the file's leaves it has ([`byteback_control::TreeService::leaf_offer`]); the server is asked for a
-//!    signature of that kind, with CRC-32Cs as weak checksums.
-//! 2. One pass over the tree's leaves makes the same of the new content, and the digest that proves the whole ([`super::leaves`]).
-//! 3. Blocks that are equal in place are copies. *SkySync-F* reads the rest and moves a window over it ([`find_sky`]). *SkySync-C* reads
+//! 1. The tree says which strong checksums of the file's leaves it has ([`byteback_control::TreeService::leaf_offer`]).
+//! 2. One pass over the tree's leaves makes the sums of groups of them, and the digest that proves the whole ([`super::leaves`]).
+//! 3. The server compares the groups with its own ([`byteback_delta::groups`]) and answers which are equal in place, and a signature of the rest, in
+//!    blocks of a leaf, with CRC-32Cs as weak checksums. A server that is older than this call gives a signature of all, in longer blocks.
+//! 4. The leaves of what is left become checksums like those of the signature. Blocks that are equal in place are copies. *SkySync-F* reads the rest and moves a window over it ([`find_gathered`]). *SkySync-C* reads
 //!    the rest with what is around it, cuts it into chunks, and lets the server look for these among its own.
 //!
-//! So where strong checksums exist at both ends, an unmodified file is not read at all, and of a modified one what differs. Where none do, the
+//! So where strong checksums exist at both ends, an unmodified file is not read at all and costs 32 bytes for each MiB, and of a modified one what differs. Where none do, the
 //! tree's process reads the file once and sums it; still nothing is moved over what is equal in place, and no byte of that passes the
 //! socket.
 //!
@@ -17,7 +18,7 @@ use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
 use super::found::{FoundFile, Proof};
-use super::leaves::{CutContent, Offer, know, offer};
+use super::leaves::{CutContent, KnownContent, Offer, know, offer};
 use super::reading::{Hold, read_ranges};
 use super::{Call, Examined, Finding, Place, Stop, blocks_max, disorder};
 use crate::decisions::Fallback;
@@ -25,8 +26,9 @@ use byteback_control::{LeafSource, Piece};
 use byteback_delta::chunks::{ChunkList, ChunkParams, MatchAnswer, list_chunks, list_chunks_with_crcs, with_slack};
 use byteback_delta::crc::{CrcKind, CrcList, RangeCrcs};
 use byteback_delta::find::{
-    Aligned, ChunkFinder, ExtentSink, FindStats, Known, SkyError, StrongOf, SumList, Verdict, find_sky,
+    Aligned, ChunkFinder, ExtentSink, FindStats, Known, SkyError, StrongOf, SumList, Verdict, find_gathered,
 };
+use byteback_delta::groups::GroupAnswer;
 use byteback_delta::signature::{Signature, SignatureRequest};
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
@@ -52,8 +54,17 @@ pub(super) fn find(
 ) -> Finding {
     let len = file.attributes.size;
     let offer = offer(place, file)?;
-    let signature = signature(place, len, file, offer)?;
-    let known = know(place, file, signature.params(), offer, way == Way::Chunked)?;
+    let with_list = way == Way::Chunked;
+    let (answer, known) = if offer.can_tell_twice(len) {
+        let known = know(place, file, offer, with_list, None)?;
+        let answer = compare_groups(place, file, &known, offer)?;
+        let known = known.beside(place, file, offer, &answer)?;
+        (answer, known)
+    } else {
+        let answer = GroupAnswer::of_all(signature(place, file, offer)?, len);
+        let known = know(place, file, offer, with_list, Some(&answer))?;
+        (answer, known)
+    };
     if known.told.source == LeafSource::Read {
         *note = Some(Fallback::NotSummed);
     }
@@ -61,14 +72,15 @@ pub(super) fn find(
     let content = CutContent::new(place, file, &known.holes);
     let sink = WithHoles {
         holes: &known.holes,
-        sink: FoundFile::new(file, signature.content_len_bytes(), stream),
+        sink: FoundFile::new(file, answer.base_len_bytes(), stream),
     };
+    let beside = known.sums.ok_or_else(|| disorder("nothing is known of its leaves"))?;
     let (found_file, mut found) = match way {
         Way::Fixed => {
-            let found = find_sky(&signature, known.sums.finish(), &content, len, sink);
+            let found = find_gathered(&answer, beside.finish(), &content, sink);
             found.map_err(|error| into_stop(error, &content))?
         }
-        Way::Chunked => find_chunks(place, file, &signature, known.sums.finish(), known.crcs, &content, sink)?,
+        Way::Chunked => find_chunks(place, file, &answer, beside.finish(), known.crcs, &content, sink)?,
     };
     found.examined_bytes += known.told.read_bytes;
     let proof = Proof::leaves(known.digest, offer.kind());
@@ -120,9 +132,39 @@ impl<S: ExtentSink> ExtentSink for WithHoles<'_, S> {
     }
 }
 
-/// The server's signature of what it has, which follows from leaves as they are offered.
-fn signature(place: Place<'_>, len: u64, file: &Examined<'_>, offer: Offer) -> Result<Signature, Stop> {
-    let job = place.job;
+/// What the server says to the sums of groups; if it does not know that call, to who wants a signature of all.
+fn compare_groups(
+    place: Place<'_>,
+    file: &Examined<'_>,
+    known: &KnownContent,
+    offer: Offer,
+) -> Result<GroupAnswer, Stop> {
+    let (job, len) = (place.job, file.attributes.size);
+    if job.answers.get().has(Call::Groups) {
+        let answer = job.server.groups(
+            job.folder,
+            file.at_server,
+            place.base_seq,
+            &known.groups,
+            blocks_max(len),
+        );
+        match place.answered(Call::Groups, answer) {
+            Ok(answer) if answer.base_len_bytes() > 0 => return Ok(answer),
+            Ok(_) => return Err(Stop::Fallback(Fallback::NoSignature)),
+            Err(stop) => {
+                let answers = job.answers.get();
+                if answers.has(Call::Groups) || !answers.has(Call::Signature) {
+                    return Err(stop);
+                }
+            }
+        }
+    }
+    Ok(GroupAnswer::of_all(signature(place, file, offer)?, len))
+}
+
+/// The server's signature of all that it has, which follows from leaves as they are offered.
+fn signature(place: Place<'_>, file: &Examined<'_>, offer: Offer) -> Result<Signature, Stop> {
+    let (job, len) = (place.job, file.attributes.size);
     let strong = StrongKind::Tree(offer.kind());
     let request = SignatureRequest {
         weak: vec![WeakKind::Crc32c],
@@ -152,19 +194,21 @@ fn into_stop(error: SkyError<Stop>, content: &CutContent<'_>) -> Stop {
 }
 
 /// What lies in the same place of the base, as strong checksums prove.
-fn equal_in_place(signature: &Signature, strong: Option<SumList>) -> ExtentSet {
-    let compared = StrongOf::new(signature).zip(strong);
+fn equal_in_place(answer: &GroupAnswer, strong: Option<SumList>) -> ExtentSet {
+    let compared = StrongOf::new(answer.signature()).zip(strong);
     let compared = compared.and_then(|(base, new)| Aligned::new(base, new).ok());
-    let equal = compared.into_iter().flatten();
-    let equal = equal.filter(|(_, verdict)| *verdict == Verdict::Equal);
-    equal.map(|(range, _)| range).collect()
+    let proven = compared.into_iter().flatten();
+    let proven = proven.filter(|(_, verdict)| *verdict == Verdict::Equal);
+    let gathering = answer.gathering();
+    let proven = proven.flat_map(|(range, _)| gathering.in_content(range));
+    gathering.equal().iter().copied().chain(proven).collect()
 }
 
 /// SkySync-C: what is not equal in place, by its chunks.
 fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     place: Place<'_>,
     file: &Examined<'_>,
-    signature: &Signature,
+    groups: &GroupAnswer,
     known: Known<C, SumList>,
     crcs: Option<CrcList>,
     content: &CutContent<'_>,
@@ -174,7 +218,7 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     let Some(all) = ByteRange::new(0, len) else {
         return Ok((sink, FindStats::default()));
     };
-    let equal = equal_in_place(signature, known.strong);
+    let equal = equal_in_place(groups, known.strong);
     let mut differs: ExtentSet = [all].into_iter().collect();
     differs.subtract(&equal);
     if differs.is_empty() {
@@ -197,7 +241,7 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
         .server
         .chunks(job.folder, file.at_server, place.base_seq, &list, true);
     let answer = place.answered(Call::Chunks, answer)?;
-    if answer.base_len_bytes() != signature.content_len_bytes() {
+    if answer.base_len_bytes() != groups.base_len_bytes() {
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
     // Around what differs, chunks decide, which may reach into it; what is in none of them that was found is still equal in place.

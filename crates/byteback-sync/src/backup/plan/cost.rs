@@ -14,6 +14,7 @@
 //! What the model leaves out: compression.
 
 use crate::decisions::DeltaMethod;
+use byteback_delta::leaves::{GROUP_LEN_BYTES, LeafKind};
 use byteback_delta::signature::SignatureParams;
 
 /// What a link is taken for before anything was sent over it, in bytes per second: 100 Mbit/s.
@@ -47,6 +48,10 @@ mod per_byte {
 
 /// Bytes of a block in a signature.
 const SIGNATURE_ENTRY_LEN: f64 = 12.0;
+
+/// Bytes of a group of leaves, and of its sum in a list.
+const GROUP_LEN: f64 = GROUP_LEN_BYTES as f64;
+const GROUP_ENTRY_LEN: f64 = 32.0;
 
 /// Bytes of a chunk in a list, and chunks' average length.
 const CHUNK_ENTRY_LEN: f64 = 6.0;
@@ -103,6 +108,13 @@ impl Estimate {
         let same = size - changed;
         let block_len = f64::from(SignatureParams::for_content(file.size_bytes, 0).block_len_bytes);
         let signature = (size / block_len).ceil() * SIGNATURE_ENTRY_LEN;
+        // What is told where groups are compared first: their sums, and a signature of those in which some piece changed.
+        let groups = (size / GROUP_LEN).ceil();
+        let differing = groups.min((changed / PIECE_LEN).ceil()) * GROUP_LEN;
+        // Less than a file's length.
+        let leaf_block = SignatureParams::for_groups(LeafKind::Blake3, differing as u64, file.size_bytes, 0);
+        let leaf_block_len = f64::from(leaf_block.block_len_bytes);
+        let compared = groups * GROUP_ENTRY_LEN + differing / leaf_block_len * SIGNATURE_ENTRY_LEN;
         let chunks = (size / CHUNK_LEN).ceil() * CHUNK_ENTRY_LEN;
         let search = same * MATCH + changed * ROLL;
         let asked = |client_ns, server_ns, sent, granule_len: f64| {
@@ -145,13 +157,13 @@ impl Estimate {
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
                 size * (READ + HASH),
-                signature,
-                block_len,
+                compared,
+                leaf_block_len,
             ),
             DeltaMethod::SkyC => asked(
                 size * (READ + HASH) + 2.0 * changed * (READ + CUT),
                 size * (2.0 * READ + CUT + HASH),
-                signature + chunks * file.changed_share.clamp(0.0, 1.0),
+                compared + chunks * file.changed_share.clamp(0.0, 1.0),
                 CHUNK_LEN,
             ),
             DeltaMethod::Cdc => asked(

@@ -238,7 +238,7 @@ fn the_record_of_former_backups_is_asked_only_if_it_decides() {
     let busy = Known {
         conditions: Conditions {
             link_bytes_per_s: 10_000_000_000,
-            processor_share: 0.02,
+            processor_share: 0.01,
             ..Conditions::default()
         },
         ..slow
@@ -260,6 +260,7 @@ fn only_what_the_server_can_do_is_chosen() {
         for matches in [false, true] {
             for chunks in [false, true] {
                 let answers = Answers {
+                    groups: false,
                     signature,
                     matches,
                     chunks,

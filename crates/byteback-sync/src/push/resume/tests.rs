@@ -140,3 +140,27 @@ fn identities_follow_from_push_and_path() {
     assert_ne!(begun().node_id(b"a/b"), begun().node_id(b"a/c"));
     assert_ne!(begun().node_id(b"a/b"), other.node_id(b"a/b"));
 }
+
+#[test]
+fn how_a_push_is_compressed_is_remembered_for_the_next_run() {
+    let (temp, dir) = temporary();
+    let first = record(&dir, None);
+    assert_eq!(first.effort(), None);
+    stage(&first, 1, b"part one");
+    assert!(first.note_effort(5, Effort::Fast));
+    stage(&first, 2, b"part two");
+    drop(first);
+    let again = record(&dir, Some(left(&dir)));
+    assert_eq!(again.effort(), Some((5, Effort::Fast)));
+    assert!(!stage(&again, 1, b"part one") && !stage(&again, 2, b"part two"));
+    drop(again);
+    let bytes = std::fs::read(temp.path().join("push/push")).unwrap();
+    let mut entry = vec![0; 36];
+    (entry[4], entry[12]) = (5, 1);
+    entry.extend_from_slice(&crc32c::crc32c(&entry).to_le_bytes());
+    assert!(bytes.windows(entry.len()).any(|window| window == entry));
+    for effort in Effort::ALL {
+        assert_eq!(effort_of(&effort_entry(u64::MAX, effort)), Some((u64::MAX, effort)));
+    }
+    assert_eq!(effort_of(&UNKNOWN), None);
+}

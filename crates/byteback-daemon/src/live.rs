@@ -1,0 +1,532 @@
+//! Continuous sync at the origin: the queue that the gate feeds, and everything that the queue speaks of.
+//!
+//! [`byteback_queue`] decides; here is what it must not know: the bytes that were put aside ([`spool`]), removed files that are held open,
+//! deltas, numbers that outlive the process ([`journal`]), the clock, and the locks. Programs come in through [`gate`], as the observer of the
+//! tree's gate; who sends comes in through [`handout`], as [`byteback_control::LiveTree`].
+//!
+//! **Locks**, in this order: the tree's `Order` (see `byteback_mount::tracked::observer`), then one of `saving`, then `state`. The queue is in
+//! `state`, which is held for single calls and never during I/O. `saving` is held while bytes are put aside, so that two changes of one file do
+//! not put the same ones aside, the second of them what the first has written. Whatever freezes something, or forgets what was
+//! put aside, holds `Order` exclusively, so that no change is half way.
+//!
+//! **Reading what was frozen.** Bytes of a group are read from the file as it is, and whatever was put aside meanwhile is taken from the
+//! spool instead: it is put aside before it is overwritten, so what was read too late is noticed. The same with attributes, of which
+//! a *capture* is kept when they change while the queue speaks of the node.
+//!
+//! **Removed files** are held open as long as somebody may read them; they have no second name, and their space comes back when they are
+//! closed. Their descriptors do not outlive the process.
+//!
+//! **Giving up.** What cannot be kept (no room, too many, something unreadable) costs the fine order, never a program's call, and no change:
+//! [`Live::abandon`] folds everything that waits into what the log knows since its mark, and [`LiveStatus::abandoned_because`] says why.
+//! The same after a stop that was not clean; after a clean one the queue goes on, if nothing changed in between.
+//!
+//! What this does not do: talk to servers; decide what is compared, sent together or in which order.
+
+mod encode;
+mod gate;
+mod handout;
+mod journal;
+mod spool;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use byteback_api::Attributes;
+use byteback_control::{LiveGroup, LiveStatus, SYNC_CONSUMER};
+use byteback_host::clock::Clock;
+use byteback_host::durable::DurableDir;
+use byteback_host::tree::Identity;
+use byteback_mount::live::LiveTree as Files;
+use byteback_mount::tracked::observer::Order;
+use byteback_oplog::{Epoch, Log, NodeId as LoggedNode};
+use byteback_queue::queue::{Effect, Event, GroupState, Queue, QueueOptions};
+use byteback_queue::relation::{Decision, RelationOptions, RelationTable};
+use byteback_queue::{ClientId, GroupId, NodeId, Position};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::DaemonError;
+use crate::tree::TrackedTree;
+pub use handout::LiveService;
+use journal::{Journal, Stopped};
+use spool::Spool;
+
+/// Its folder in the tree's state folder.
+pub(crate) const LIVE_NAME: &str = "live";
+const SPOOL_NAME: &str = "spool";
+const DELTA_NAME: &str = "delta";
+
+/// Files are told apart by so many locks while bytes are put aside.
+const SAVING_LOCKS: usize = 16;
+
+/// How continuous sync is to be served.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveOptions {
+    /// The client whose versions these are.
+    pub client: ClientId,
+    /// When things are sent, and how much may wait.
+    pub queue: QueueOptions,
+    /// How saves are recognised.
+    pub relations: RelationOptions,
+    /// Bytes that are put aside at most.
+    pub saved_bytes_max: u64,
+    /// Removed files that are held open at most: each costs a descriptor.
+    pub kept_files_max: usize,
+    /// Longer contents are not compared.
+    pub compared_bytes_max: u64,
+    /// How often the log is cut for the mark, if it was not reached yet.
+    pub mark_every: Duration,
+}
+
+impl LiveOptions {
+    /// The usual ones.
+    #[must_use]
+    pub fn new(client: ClientId) -> Self {
+        Self {
+            client,
+            queue: QueueOptions::default(),
+            relations: RelationOptions::default(),
+            saved_bytes_max: 4 << 30,
+            kept_files_max: 1024,
+            compared_bytes_max: 4 << 30,
+            mark_every: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A removed file that is held open.
+#[derive(Clone, Debug)]
+struct Kept {
+    fd: Arc<OwnedFd>,
+    identity: Identity,
+    /// It was written after its removal: nothing is to be compared with it.
+    is_spoiled: bool,
+}
+
+/// How long files were before the contents that begin at some positions.
+type LensBefore = BTreeMap<NodeId, Vec<(Position, u64)>>;
+
+/// What is to be cleaned away by whoever has time for it.
+#[derive(Default)]
+struct Trash {
+    files: Vec<Kept>,
+    saved: Vec<Position>,
+    deltas: Vec<u64>,
+    is_everything: bool,
+}
+
+struct State {
+    queue: Queue,
+    table: RelationTable,
+    kept: BTreeMap<NodeId, Kept>,
+    kept_nodes: HashMap<Identity, NodeId>,
+    /// What is about to lose its last name.
+    pending: Option<(NodeId, Kept)>,
+    /// What a node's attributes were up to a position.
+    captures: BTreeMap<NodeId, Vec<(Position, Arc<Attributes>)>>,
+    /// How long a file was before the content that begins at a position.
+    lens_before: LensBefore,
+    /// Groups as they were handed out, until they are answered.
+    handed: BTreeMap<GroupId, Arc<LiveGroup>>,
+    trash: Trash,
+    marks_reached: Option<Epoch>,
+    wake: Wake,
+    abandoned: u64,
+    abandoned_because: Option<String>,
+}
+
+/// What who sends waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    /// A time.
+    Timed,
+    /// Anything that happens.
+    Wanted,
+    /// It has happened.
+    Happened,
+}
+
+/// When the log was cut last for the mark.
+#[derive(Default)]
+struct Marking {
+    /// The epoch that is not reached yet.
+    pending: Option<Epoch>,
+    cut_at_ns: u64,
+}
+
+/// See the module.
+pub struct Live {
+    options: LiveOptions,
+    order: Order,
+    state: Mutex<State>,
+    happened: Condvar,
+    saving: [Mutex<()>; SAVING_LOCKS],
+    /// How many entries `State::kept` has, for who only wants to know whether it has any.
+    kept_count: AtomicUsize,
+    files: Files,
+    log: Arc<Log>,
+    clock: Arc<dyn Clock>,
+    dir: Arc<dyn DurableDir>,
+    spool: Spool,
+    deltas: encode::Deltas,
+    journal: Mutex<Journal>,
+    unanswered_before: Vec<GroupId>,
+    marking: Mutex<Marking>,
+    has_ended: AtomicBool,
+}
+
+impl State {
+    /// Does what follows from the last calls of the queue.
+    fn settle(&mut self) {
+        loop {
+            let effects = self.queue.take_effects();
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Unrelated(new) => {
+                        let decisions = self.table.finish(new);
+                        self.decide(&decisions);
+                    }
+                    Effect::Rebased { new, base } => {
+                        let decisions = self.table.rebase(new, base);
+                        self.decide(&decisions);
+                    }
+                    Effect::DropSaved(position) => self.trash.saved.push(position),
+                    Effect::DropDelta(stamp) => self.trash.deltas.push(stamp),
+                    Effect::Free(node) => {
+                        if !self.table.kept().any(|kept| kept == node) {
+                            self.release(node);
+                        }
+                    }
+                    Effect::Mark(epoch) => self.marks_reached = Some(Epoch(epoch)),
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, decisions: &[Decision]) {
+        for decision in decisions {
+            match *decision {
+                Decision::Relate {
+                    new,
+                    base,
+                    is_base_removed,
+                } => {
+                    if self.kept.get(&base).is_some_and(|kept| kept.is_spoiled) {
+                        let decisions = self.table.finish(new);
+                        self.decide(&decisions);
+                    } else {
+                        self.queue.relate(new, base, is_base_removed);
+                    }
+                }
+                Decision::Unrelate { new, .. } => self.queue.unrelate(new),
+                Decision::Drop(node) => {
+                    if !self.queue.needs_file(node) {
+                        self.release(node);
+                    }
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, node: NodeId) {
+        if let Some(kept) = self.kept.remove(&node) {
+            self.kept_nodes.remove(&kept.identity);
+            self.trash.files.push(kept);
+        }
+    }
+
+    fn keep(&mut self, node: NodeId, kept: Kept) {
+        self.kept_nodes.insert(kept.identity, node);
+        self.kept.insert(node, kept);
+    }
+
+    fn abandon(&mut self, why: String, now_ns: u64) {
+        self.queue.abandon(now_ns);
+        self.settle();
+        self.captures.clear();
+        self.lens_before.clear();
+        self.handed.clear();
+        self.trash.is_everything = true;
+        self.abandoned += 1;
+        self.abandoned_because = Some(why);
+    }
+
+    /// What is only of use for groups that are answered by now.
+    fn forget_up_to(&mut self, position: Position) {
+        for captures in self.captures.values_mut() {
+            captures.retain(|(at, _)| *at > position);
+        }
+        self.captures.retain(|_, captures| !captures.is_empty());
+        for lens in self.lens_before.values_mut() {
+            lens.retain(|(at, _)| *at > position);
+        }
+        self.lens_before.retain(|_, lens| !lens.is_empty());
+    }
+}
+
+impl Live {
+    /// Makes what the gate is to be told of, before it opens. [`Live::begin`] comes next.
+    ///
+    /// # Errors
+    /// If its folder cannot be read or written.
+    pub(crate) fn open(tree: &TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
+        let open = || -> io::Result<Self> {
+            let dir = tree.dir().subdir(LIVE_NAME)?;
+            tree.dir().sync()?;
+            let spool = Spool::open(dir.subdir(SPOOL_NAME)?, options.saved_bytes_max)?;
+            let deltas = encode::Deltas::open(dir.subdir(DELTA_NAME)?)?;
+            let journal = Journal::open(Arc::clone(&dir))?;
+            let state = State {
+                queue: Queue::starting_after(options.client, options.queue, journal.numbers()),
+                table: RelationTable::new(options.relations),
+                kept: BTreeMap::new(),
+                kept_nodes: HashMap::new(),
+                pending: None,
+                captures: BTreeMap::new(),
+                lens_before: BTreeMap::new(),
+                handed: BTreeMap::new(),
+                trash: Trash::default(),
+                marks_reached: None,
+                wake: Wake::Timed,
+                abandoned: 0,
+                abandoned_because: None,
+            };
+            Ok(Self {
+                options,
+                order: Order::default(),
+                state: Mutex::new(state),
+                happened: Condvar::new(),
+                saving: Default::default(),
+                kept_count: AtomicUsize::new(0),
+                files: tree.live().clone(),
+                log: Arc::clone(tree.log()),
+                clock: Arc::clone(tree.clock()),
+                dir,
+                spool,
+                deltas,
+                unanswered_before: journal.unanswered(),
+                journal: Mutex::new(journal),
+                marking: Mutex::default(),
+                has_ended: AtomicBool::new(false),
+            })
+        };
+        open().map_err(|source| DaemonError::State {
+            path: tree.folder().path().join(LIVE_NAME),
+            source,
+        })
+    }
+
+    /// Goes on where a clean stop left off, or with everything since the mark. Before the gate opens, after the tree was compared with its
+    /// record.
+    ///
+    /// # Errors
+    /// If its folder cannot be read or written, or the log cannot be read.
+    pub(crate) fn begin(&self) -> io::Result<()> {
+        let now_ns = self.now_ns();
+        let stopped = Stopped::consume(&*self.dir, self.options.queue)?;
+        let resumed = match stopped {
+            None => Err("continuous sync did not end in good order, or begins"),
+            Some(stopped) if self.is_untouched_since(&stopped)? => Ok(stopped),
+            Some(_) => Err("the folder was changed while it was not kept in sync"),
+        };
+        let mut state = self.state.lock();
+        match resumed {
+            Ok(stopped) => {
+                self.marking.lock().pending = Some(stopped.epoch);
+                state.queue = stopped.queue;
+                state.lens_before = stopped.lens_before;
+                state.queue.resume(now_ns);
+                state.settle();
+            }
+            Err(why) => {
+                state.abandon(why.to_owned(), now_ns);
+                // That is how it begins, and nothing was given up by this process.
+                state.abandoned = 0;
+            }
+        }
+        drop(state);
+        self.clean();
+        Ok(())
+    }
+
+    /// Whether the log knows of nothing that the queue was not told.
+    fn is_untouched_since(&self, stopped: &Stopped) -> io::Result<bool> {
+        let journal = self.journal.lock().numbers();
+        let numbers = stopped.queue.numbers();
+        let is_of_this_log = stopped.tree == self.log.tree() && numbers.group >= journal.group;
+        let consumer = self.log.consumer(SYNC_CONSUMER).map_err(io::Error::other)?;
+        let is_pending = consumer.pending.is_some_and(|pending| pending.epoch == stopped.epoch);
+        let is_held = is_pending || consumer.mark == Some(stopped.epoch);
+        if !is_of_this_log || !is_held {
+            return Ok(false);
+        }
+        let look = self.log.look().map_err(io::Error::other)?;
+        let changes = look.changes(Some(stopped.epoch)).map_err(io::Error::other)?;
+        if changes.is_everything() {
+            return Ok(false);
+        }
+        let totals = changes.totals().map_err(io::Error::other)?;
+        Ok(totals.nodes == 0 && totals.names == 0)
+    }
+
+    /// The mount is gone and the last checkpoint is made: keeps the queue for the next start, if all that it speaks of can be kept.
+    ///
+    /// # Errors
+    /// If that cannot be written: the next start then begins with everything since the mark.
+    pub(crate) fn end(&self) -> io::Result<()> {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.happened.notify_all();
+        self.clean();
+        let marking = self.marking.lock();
+        let cut = self.log.cut(SYNC_CONSUMER, || {}).map_err(io::Error::other)?;
+        drop(marking);
+        let (queue, lens_before) = {
+            let mut state = self.state.lock();
+            // Descriptors end with this process, and so do attributes as they were.
+            let is_bound = state.queue.nameless_files().next().is_some() || !state.captures.is_empty();
+            if is_bound {
+                return Ok(());
+            }
+            let epoch = cut.epoch().0;
+            state.queue.event(&Event::Mark { epoch }, self.now_ns());
+            state.settle();
+            (state.queue.clone(), state.lens_before.clone())
+        };
+        self.clean();
+        self.spool.sync()?;
+        self.deltas.sync()?;
+        let stopped = Stopped {
+            tree: self.log.tree(),
+            epoch: cut.epoch(),
+            lens_before,
+            queue,
+        };
+        stopped.write(&*self.dir)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.coarse_monotonic_ns()
+    }
+
+    /// Gives the fine order up: everything that changed since the log's mark is to be sent, as it is when the log is cut for that.
+    pub fn abandon(&self, why: impl Into<String>) {
+        let now_ns = self.now_ns();
+        let mut state = self.state.lock();
+        state.abandon(why.into(), now_ns);
+        self.wake(state);
+    }
+
+    /// Cuts the log for the mark, if it is time. Called once in a while by whoever keeps the log tidy.
+    pub(crate) fn mark(&self) {
+        let mut marking = self.marking.lock();
+        let now_ns = self.now_ns();
+        let every_ns = u64::try_from(self.options.mark_every.as_nanos()).unwrap_or(u64::MAX);
+        if marking.pending.is_some() || now_ns.saturating_sub(marking.cut_at_ns) < every_ns {
+            return;
+        }
+        let is_folded = |state: &State| state.queue.groups().any(|group| group.fold.is_some());
+        if is_folded(&self.state.lock()) {
+            return;
+        }
+        marking.cut_at_ns = now_ns;
+        let before = self.log.epoch();
+        // A cut that fails has lost nothing; the mark stays where it is until the next.
+        let Ok(cut) = self.log.cut(SYNC_CONSUMER, || {}) else {
+            return;
+        };
+        if cut.epoch() == before {
+            return;
+        }
+        // Told later than it was: what came in between is sent, and counted, once more at worst.
+        let mut state = self.state.lock();
+        marking.pending = Some(cut.epoch());
+        state.queue.event(&Event::Mark { epoch: cut.epoch().0 }, now_ns);
+        state.settle();
+        drop(state);
+        drop(marking);
+        self.clean();
+    }
+
+    /// Cleans away what is not needed any more, and moves the mark. Holds no lock while it does.
+    fn clean(&self) {
+        let (trash, epoch) = {
+            let mut state = self.state.lock();
+            self.kept_count.store(state.kept.len(), Ordering::Relaxed);
+            if state.queue.is_empty() && state.kept.is_empty() {
+                state.trash.is_everything |= self.spool.total_bytes() > 0;
+            }
+            (std::mem::take(&mut state.trash), state.marks_reached.take())
+        };
+        if trash.is_everything {
+            // Under the lock, so that nothing is put aside anew meanwhile.
+            let _order = self.order.exclusive();
+            if self.needs_nothing_saved() {
+                self.spool.clear();
+                self.deltas.clear();
+            }
+        }
+        for position in trash.saved {
+            self.spool.remove(position);
+        }
+        for stamp in trash.deltas {
+            self.deltas.remove(stamp);
+        }
+        drop(trash.files);
+        if let Some(epoch) = epoch {
+            let mut marking = self.marking.lock();
+            marking.pending.take_if(|pending| *pending <= epoch);
+            let note = self.log.consumer(SYNC_CONSUMER).map(|state| state.note);
+            // The mark stays then, and is reached again by the next.
+            let _ = self.log.advance(SYNC_CONSUMER, Some(epoch), &note.unwrap_or_default());
+        }
+    }
+
+    /// Right after giving up, and when nothing waits.
+    fn needs_nothing_saved(&self) -> bool {
+        let state = self.state.lock();
+        let mut groups = state.queue.groups();
+        state.queue.waiting_nodes() == 0 && groups.all(|group| group.state == GroupState::Unknown)
+    }
+
+    /// Wakes who waits, if what happened may be what he waits for.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        if state.wake == Wake::Wanted {
+            state.wake = Wake::Happened;
+            drop(state);
+            self.happened.notify_all();
+        }
+    }
+
+    fn status_now(&self) -> LiveStatus {
+        let state = self.state.lock();
+        LiveStatus {
+            waiting_nodes: state.queue.waiting_nodes() as u64,
+            waiting_bytes: state.queue.waiting_bytes(),
+            groups_in_flight: state.queue.groups().count() as u64,
+            saved_bytes: self.spool.total_bytes(),
+            kept_files: state.kept.len() as u64,
+            is_folded: state.queue.is_folded(),
+            abandoned: state.abandoned,
+            abandoned_because: state.abandoned_because.clone(),
+        }
+    }
+}
+
+/// The queue's number of a node of the log: the same.
+fn of_queue(node: LoggedNode) -> NodeId {
+    NodeId(node.0)
+}
+
+/// The log's number of a node of the queue.
+fn of_log(node: NodeId) -> LoggedNode {
+    LoggedNode(node.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Deltas of new contents against old ones, and where they are kept: one file each.
+//!
+//! Both contents are here, and only here as they are now: so the daemon encodes, and keeps the result. If either of them changes while
+//! they are compared, the queue is told before that, and does not take the delta.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use byteback_delta::find::{IntoDelta, find_local};
+use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_queue::queue::{EncodeOrder, EncodedDelta};
+
+use super::Live;
+
+/// So much of a delta is written at a time.
+const WRITE_LEN: usize = 64 << 10;
+
+/// The deltas that are kept.
+pub(super) struct Deltas {
+    dir: Arc<dyn DurableDir>,
+    last_stamp: AtomicU64,
+}
+
+impl Deltas {
+    /// Those in this directory.
+    pub(super) fn open(dir: Arc<dyn DurableDir>) -> io::Result<Self> {
+        let stamps = dir.list()?.into_iter().filter_map(|name| name.parse::<u64>().ok());
+        let last_stamp = AtomicU64::new(stamps.max().unwrap_or(0));
+        Ok(Self { dir, last_stamp })
+    }
+
+    /// The delta with this stamp.
+    pub(super) fn file(&self, stamp: u64) -> io::Result<Arc<dyn DurableFile>> {
+        self.dir.open(&stamp.to_string(), OpenMode::Existing)
+    }
+
+    /// It is not needed any more.
+    pub(super) fn remove(&self, stamp: u64) {
+        // What stays is removed when all is.
+        let _ = self.dir.remove(&stamp.to_string());
+    }
+
+    /// None of them is needed any more.
+    pub(super) fn clear(&self) {
+        for name in self.dir.list().unwrap_or_default() {
+            let _ = self.dir.remove(&name);
+        }
+    }
+
+    /// Makes all of them durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        for name in self.dir.list()? {
+            self.dir.open(&name, OpenMode::Existing)?.sync_data()?;
+        }
+        self.dir.sync()
+    }
+
+    /// Encodes a delta that is shorter than the content; `None` if there is none.
+    fn encode(&self, new: OwnedFd, base: OwnedFd, len_bytes_max: u64) -> io::Result<Option<EncodedDelta>> {
+        let (new, base) = (File::from(new), File::from(base));
+        let (new_len, base_len) = (new.metadata()?.len(), base.metadata()?.len());
+        if new_len.max(base_len) > len_bytes_max {
+            return Ok(None);
+        }
+        let stamp = self.last_stamp.fetch_add(1, Ordering::Relaxed) + 1;
+        let file = self.dir.open(&stamp.to_string(), OpenMode::CreateIfMissing)?;
+        file.set_len(0)?;
+        let out = Limited {
+            file,
+            at: 0,
+            len_max: new_len,
+        };
+        let write = || -> io::Result<u64> {
+            let options = WriterOptions {
+                copies: true,
+                compress: true,
+            };
+            let out = BufWriter::with_capacity(WRITE_LEN, out);
+            let mut writer = DeltaWriter::new(out, base_len, new_len, options).map_err(io::Error::other)?;
+            find_local(&base, &new, IntoDelta(&mut writer)).map_err(io::Error::other)?;
+            let (_, stats) = writer.finish().map_err(io::Error::other)?;
+            Ok(stats.wire_bytes)
+        };
+        match write() {
+            Ok(len_bytes) => Ok(Some(EncodedDelta {
+                stamp,
+                len_bytes,
+                base_version: None,
+            })),
+            // Longer than the content itself, or no room for it.
+            Err(_) => {
+                self.remove(stamp);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Writes a file up to a length.
+struct Limited {
+    file: Arc<dyn DurableFile>,
+    at: u64,
+    len_max: u64,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.at.saturating_add(bytes.len() as u64) > self.len_max {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.file.write_all_at(self.at, bytes)?;
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Does what the queue ordered.
+    pub(super) fn encode(&self, order: &EncodeOrder) {
+        let delta = || -> io::Result<Option<EncodedDelta>> {
+            let new = self.open_file(order.new)?;
+            let base = self.open_file(order.base)?;
+            match (new, base) {
+                (Some(new), Some(base)) => self.deltas.encode(new, base, self.options.compared_bytes_max),
+                _ => Ok(None),
+            }
+        };
+        // A content that cannot be compared is sent as it is.
+        let delta = delta().unwrap_or(None);
+        let is_taken = {
+            let _order = self.order.exclusive();
+            let mut state = self.state.lock();
+            let is_taken = state.queue.encoded(order, delta);
+            state.settle();
+            is_taken
+        };
+        if let Some(delta) = delta.filter(|_| !is_taken) {
+            self.deltas.remove(delta.stamp);
+        }
+    }
+}

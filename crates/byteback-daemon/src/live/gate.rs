@@ -1,0 +1,353 @@
+//! What the gate tells, as events of the queue; and what is put aside before it happens.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, FileKind, Identity};
+use byteback_mount::picture::NodeAttributes;
+use byteback_mount::tracked::observer::{KnownNode, LostName, NamedAt, NamesChanged, Observer, Order, Removal};
+use byteback_oplog::NodeId as LoggedNode;
+use byteback_queue::queue::{Event, Save};
+use byteback_queue::{Moved, NameOperation, NodeId, NodeKind, Place, Victim};
+
+use super::spool::open_for_reading;
+use super::{Kept, Live, SAVING_LOCKS, State, of_queue};
+use crate::service::attributes_to_api;
+
+fn kind_of(kind: FileKind) -> NodeKind {
+    match kind {
+        FileKind::File => NodeKind::File,
+        FileKind::Dir => NodeKind::Directory,
+        _ => NodeKind::Other,
+    }
+}
+
+fn moved(node: KnownNode) -> Moved {
+    Moved {
+        node: of_queue(node.node),
+        kind: kind_of(node.kind),
+    }
+}
+
+fn place(at: NamedAt<'_>) -> Place {
+    Place::new(of_queue(at.parent), at.name.as_encoded_bytes())
+}
+
+fn victim(lost: &LostName, is_kept: bool) -> Victim {
+    Victim {
+        node: of_queue(lost.node.node),
+        kind: kind_of(lost.node.kind),
+        is_last: lost.is_last,
+        is_kept: is_kept && lost.is_last,
+        len_bytes: lost.len_bytes,
+    }
+}
+
+impl State {
+    /// Whether bytes have to be put aside before these ranges change.
+    fn needs_saved(&self, node: NodeId, ranges: &[ByteRange]) -> bool {
+        ranges
+            .iter()
+            .any(|range| !self.queue.saves_before(node, *range).is_empty())
+    }
+}
+
+impl Live {
+    /// Puts aside what the queue still needs of `ranges` of a file that is about to change. What cannot be put aside is given up.
+    fn put_aside(&self, node: NodeId, fd: BorrowedFd<'_>, ranges: &[ByteRange]) {
+        let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
+        let _saving = self.saving.get(lock).map(|lock| lock.lock());
+        for range in ranges {
+            // Asked anew: somebody may have put them aside while this thread waited.
+            let saves = self.state.lock().queue.saves_before(node, *range);
+            for save in saves {
+                if let Err(error) = self.save(save, fd) {
+                    return self.abandon(format!(
+                        "old bytes could not be put aside before they were overwritten: {error}"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn save(&self, save: Save, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.spool.put(save.position, save.range, fd)?;
+        self.state.lock().queue.saved(save);
+        Ok(())
+    }
+
+    /// Keeps what a node's attributes are now, if the queue speaks of it: they are about to change.
+    fn capture(&self, node: NodeId, read: impl FnOnce() -> std::io::Result<NodeAttributes>) {
+        let is_needed = |state: &State| {
+            let position = state.queue.position();
+            let last = state.captures.get(&node).and_then(|captures| captures.last());
+            state.queue.is_about(node) && last.is_none_or(|(at, _)| *at < position)
+        };
+        if !is_needed(&self.state.lock()) {
+            return;
+        }
+        match read() {
+            Ok(read) => {
+                let attributes = Arc::new(attributes_to_api(read));
+                let mut state = self.state.lock();
+                let position = state.queue.position();
+                state.captures.entry(node).or_default().push((position, attributes));
+            }
+            Err(error) => self.abandon(format!("attributes could not be kept before they changed: {error}")),
+        }
+    }
+
+    /// Opens what is about to lose its last name.
+    fn hold(&self, removal: &Removal<'_>) -> std::io::Result<Kept> {
+        let fd = host::open_path_at(removal.dir, removal.name)?;
+        if host::stat_fd(&fd)?.identity() != removal.identity {
+            return Err(std::io::Error::other("another file has its name"));
+        }
+        Ok(Kept {
+            fd: Arc::new(open_for_reading(&fd)?),
+            identity: removal.identity,
+            is_spoiled: false,
+        })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let space = rustix::fs::fstatvfs(&**self.files.root());
+        space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    /// Tells an event and does what follows.
+    fn tell(&self, mut state: parking_lot::MutexGuard<'_, State>, event: &Event) {
+        let now_ns = self.now_ns();
+        state.queue.event(event, now_ns);
+        state.settle();
+        self.wake(state);
+    }
+}
+
+impl Observer for Live {
+    fn order(&self) -> &Order {
+        &self.order
+    }
+
+    fn wants_trimmed(&self, node: LoggedNode, range: ByteRange) -> bool {
+        let covered = self.state.lock().queue.open_content(of_queue(node), range);
+        covered.is_none_or(|(len_bytes, is_covered)| !is_covered && range.start() < len_bytes)
+    }
+
+    fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
+        let node = of_queue(node);
+        let Some(hull) = ranges.iter().copied().reduce(ByteRange::hull) else {
+            return;
+        };
+        let mut state = self.state.lock();
+        if state.needs_saved(node, ranges) {
+            drop(state);
+            self.put_aside(node, fd, ranges);
+            state = self.state.lock();
+        }
+        let now_ns = self.now_ns();
+        let open = state.queue.open_content(node, hull);
+        // Its length is what it is: another change of the same file may have told another one already, and corrects that afterwards.
+        let len_bytes = open.map_or_else(|| host::stat_fd(fd).map_or(0, |stat| stat.size), |(len, _)| len);
+        let is_new = open.is_none() && !state.queue.is_folded() && state.queue.is_about(node);
+        for range in ranges {
+            let event = Event::Wrote {
+                node,
+                range: *range,
+                size_bytes: len_after_bytes.unwrap_or_else(|| len_bytes.max(hull.end())),
+                base: None,
+            };
+            let position = state.queue.event(&event, now_ns);
+            if is_new && range.start() == hull.start() {
+                state.lens_before.entry(node).or_default().push((position, len_bytes));
+            }
+        }
+        state.settle();
+        self.wake(state);
+    }
+
+    fn after_content(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+        let node = of_queue(node);
+        let Some(all) = ByteRange::from_start(0) else { return };
+        let mut state = self.state.lock();
+        let Some((told_bytes, _)) = state.queue.open_content(node, all) else {
+            return;
+        };
+        // Under the lock: of two changes the one that looks last sees what both have done.
+        let Ok(stat) = host::stat_fd(fd) else { return };
+        if let Some(event) = Event::resized(node, told_bytes, stat.size, None) {
+            let now_ns = self.now_ns();
+            state.queue.event(&event, now_ns);
+            state.settle();
+            self.wake(state);
+        }
+    }
+
+    fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, ranges: &[ByteRange]) {
+        if self.kept_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let node = {
+            let mut state = self.state.lock();
+            let Some(node) = state.kept_nodes.get(identity).copied() else {
+                return;
+            };
+            let kept = state.kept.get_mut(&node);
+            if kept.is_some_and(|kept| !std::mem::replace(&mut kept.is_spoiled, true)) {
+                state.queue.not_compared(node);
+                state.settle();
+            }
+            if !state.needs_saved(node, ranges) {
+                return;
+            }
+            node
+        };
+        self.put_aside(node, fd, ranges);
+    }
+
+    fn times_changed(&self, node: LoggedNode) {
+        let node = of_queue(node);
+        self.tell(self.state.lock(), &Event::Attributes { node, stamp: 0 });
+    }
+
+    fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+        self.capture(of_queue(node), || NodeAttributes::read(fd));
+    }
+
+    fn after_attributes(&self, node: LoggedNode) {
+        self.times_changed(node);
+    }
+
+    fn before_removal(&self, removal: &Removal<'_>) {
+        let LostName {
+            node,
+            is_last,
+            len_bytes,
+        } = removal.lost;
+        if !is_last {
+            return;
+        }
+        let (node, kind) = (of_queue(node.node), kind_of(node.kind));
+        self.capture(node, || {
+            NodeAttributes::read(host::open_path_at(removal.dir, removal.name)?.as_fd())
+        });
+        if kind != NodeKind::File {
+            return;
+        }
+        let free_bytes = self.free_bytes();
+        let (is_worth_it, needs) = {
+            let state = self.state.lock();
+            let is_worth_it = state.table.is_worth_keeping(kind, len_bytes, free_bytes);
+            let has_room = state.kept.len() < self.options.kept_files_max && !removal.has_other_names;
+            (
+                is_worth_it && has_room,
+                state.queue.needs_file(node).then_some(has_room),
+            )
+        };
+        let kept = match (is_worth_it, needs) {
+            (true, _) | (_, Some(true)) => self.hold(removal).ok(),
+            _ => None,
+        };
+        match kept {
+            Some(kept) => self.state.lock().pending = Some((node, kept)),
+            None if needs.is_some() => self.put_all_aside(node, removal),
+            None => {}
+        }
+    }
+
+    fn removal_failed(&self) {
+        self.state.lock().pending = None;
+    }
+
+    fn names_changed(&self, change: &NamesChanged<'_>) {
+        let mut state = self.state.lock();
+        let mut pending = state.pending.take();
+        let mut keep = |state: &mut State, lost: &LostName| {
+            let node = of_queue(lost.node.node);
+            let kept = pending.take().filter(|(pending, _)| *pending == node && lost.is_last);
+            let is_kept = kept.is_some();
+            if let Some((node, kept)) = kept {
+                state.keep(node, kept);
+                self.kept_count.store(state.kept.len(), Ordering::Relaxed);
+            }
+            victim(lost, is_kept)
+        };
+        let operation = match *change {
+            NamesChanged::Created { at, node } => NameOperation::Created {
+                at: place(at),
+                node: moved(node),
+            },
+            NamesChanged::Linked { at, node } => NameOperation::Linked {
+                at: place(at),
+                node: moved(node),
+            },
+            NamesChanged::Unlinked { at, lost } => NameOperation::Unlinked {
+                at: place(at),
+                victim: keep(&mut state, &lost),
+            },
+            NamesChanged::Renamed {
+                from,
+                to,
+                node,
+                replaced,
+            } => NameOperation::Renamed {
+                from: place(from),
+                to: place(to),
+                node: moved(node),
+                replaced: replaced.map(|lost| keep(&mut state, &lost)),
+            },
+            NamesChanged::Exchanged {
+                one,
+                one_node,
+                other,
+                other_node,
+            } => NameOperation::Exchanged {
+                one: place(one),
+                one_node: moved(one_node),
+                other: place(other),
+                other_node: moved(other_node),
+            },
+        };
+        let now_ns = self.now_ns();
+        let State { queue, table, .. } = &mut *state;
+        let decisions = table.observe(&operation, now_ns, |node| queue.has_unsent_content(node));
+        state.decide(&decisions);
+        self.tell(state, &Event::Name(operation));
+    }
+
+    fn closed(&self, node: LoggedNode) {
+        let node = of_queue(node);
+        let mut state = self.state.lock();
+        let now_ns = self.now_ns();
+        state.queue.event(&Event::Closed { node }, now_ns);
+        state.settle();
+    }
+
+    fn lost_track(&self) {
+        self.removal_failed();
+        self.abandon("names were moved between what is tracked and what is not");
+    }
+}
+
+impl Live {
+    /// Puts all aside that the queue needs of a file that cannot be held open.
+    fn put_all_aside(&self, node: NodeId, removal: &Removal<'_>) {
+        let put = || {
+            let kept = self.hold(removal)?;
+            let saves = self.state.lock().queue.saves_before_removal(node);
+            for save in saves {
+                self.save(save, kept.fd.as_fd())?;
+            }
+            // It can serve as the old content of nothing any more.
+            let mut state = self.state.lock();
+            state.queue.not_compared(node);
+            state.settle();
+            Ok::<_, std::io::Error>(())
+        };
+        if let Err(error) = put() {
+            self.abandon(format!("a removed file could not be kept until it is sent: {error}"));
+        }
+    }
+}

@@ -1,0 +1,766 @@
+//! What is handed out to who sends: groups with all that belongs to them, as they were at their turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
+use byteback_control::{
+    CutInfo, CutRequest, ErrorKind, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus,
+    LiveTree, NameChange, Piece, Result, SYNC_CONSUMER, ServiceError, Work,
+};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_mount::picture::NodeAttributes;
+use byteback_oplog::NodeKind;
+use byteback_queue::queue::{
+    Change, ContentSource, FoldScope, Group, GroupState, Poll, QueueError, QueueNode, Resolution,
+};
+use byteback_queue::{GroupId, NameOperation, NodeId, Place, Position, Version};
+
+use super::spool::{Source, open_for_reading};
+use super::{Live, State, Wake, of_log};
+use crate::service::{Service, attributes_to_api};
+
+/// Content is handed on in pieces of this length.
+const PIECE_LEN: usize = 1 << 20;
+
+/// A name may be moved while it is followed: so often it is tried.
+const ATTEMPTS: u32 = 3;
+
+/// A tree that is served, to who sends what happens in it.
+pub struct LiveService {
+    live: Arc<Live>,
+    service: Arc<Service>,
+}
+
+impl LiveService {
+    /// Of a mounted tree.
+    pub(crate) fn new(live: Arc<Live>, service: Arc<Service>) -> Self {
+        Self { live, service }
+    }
+}
+
+/// The nodes of a group, and the state of their names.
+struct Gathered {
+    names: BTreeMap<Place, NameState>,
+    /// Nodes of which something is told, with whether they are new.
+    touched: BTreeMap<NodeId, bool>,
+    gone: BTreeSet<NodeId>,
+    contents: Vec<LiveContent>,
+    /// The length of each file with a content, after the last.
+    lens: BTreeMap<NodeId, u64>,
+}
+
+struct NameState {
+    /// Whether it stood for anything before.
+    was_there: bool,
+    now: Option<NodeId>,
+}
+
+impl Gathered {
+    fn of<'a>(nodes: impl Iterator<Item = (Position, &'a QueueNode)>) -> Self {
+        let mut gathered = Self {
+            names: BTreeMap::new(),
+            touched: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            contents: Vec::new(),
+            lens: BTreeMap::new(),
+        };
+        for (at, node) in nodes {
+            match &node.change {
+                Change::Name(operation) => gathered.name(operation),
+                Change::Attributes { node, .. } => {
+                    gathered.touched.entry(*node).or_insert(false);
+                }
+                Change::Content(content) => {
+                    gathered.touched.entry(content.node).or_insert(false);
+                    gathered.lens.insert(content.node, content.size_bytes);
+                    gathered.contents.push(LiveContent {
+                        at,
+                        node: of_log(content.node),
+                        version: node.version,
+                        base: content.base,
+                        len_bytes: content.size_bytes,
+                        is_gone: false,
+                        source: source_of(&content.source, content.size_bytes),
+                    });
+                }
+            }
+        }
+        for content in &mut gathered.contents {
+            content.is_gone = gathered.gone.contains(&NodeId(content.node.0));
+        }
+        gathered
+    }
+
+    fn set(&mut self, at: &Place, was_there: bool, now: Option<NodeId>) {
+        let state = self.names.entry(at.clone());
+        state.or_insert(NameState { was_there, now }).now = now;
+    }
+
+    fn name(&mut self, operation: &NameOperation) {
+        match operation {
+            NameOperation::Created { at, node } => {
+                self.set(at, false, Some(node.node));
+                self.touched.insert(node.node, true);
+            }
+            NameOperation::Linked { at, node } => self.set(at, false, Some(node.node)),
+            NameOperation::Unlinked { at, victim } => {
+                self.set(at, true, None);
+                if victim.is_last {
+                    self.gone.insert(victim.node);
+                }
+            }
+            NameOperation::Renamed {
+                from,
+                to,
+                node,
+                replaced,
+            } => {
+                self.set(from, true, None);
+                self.set(to, replaced.is_some(), Some(node.node));
+                self.gone
+                    .extend(replaced.filter(|victim| victim.is_last).map(|victim| victim.node));
+            }
+            NameOperation::Exchanged {
+                one,
+                one_node,
+                other,
+                other_node,
+            } => {
+                self.set(one, true, Some(other_node.node));
+                self.set(other, true, Some(one_node.node));
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<NameChange> {
+        let told = self
+            .names
+            .iter()
+            .filter(|(_, state)| state.was_there || state.now.is_some());
+        let told = told.map(|(place, state)| NameChange {
+            parent: of_log(place.parent),
+            name: ByteString::from(place.name.to_vec()),
+            child: state.now.map(of_log),
+        });
+        told.collect()
+    }
+}
+
+fn source_of(source: &ContentSource, len_bytes: u64) -> LiveSource {
+    match source {
+        ContentSource::Ranges { ranges, .. } => {
+            let below = ByteRange::new(0, len_bytes);
+            let ranges = below.into_iter().flat_map(|below| ranges.iter_within(below));
+            LiveSource::Ranges(ranges.map(|range| (range.start(), range.len_bytes())).collect())
+        }
+        ContentSource::Delta {
+            base,
+            base_version,
+            stamp,
+            len_bytes,
+        } => LiveSource::Delta {
+            base: of_log(*base),
+            base_version: *base_version,
+            stamp: *stamp,
+            len_bytes: *len_bytes,
+        },
+    }
+}
+
+fn kind_of(kind: ApiKind) -> NodeKind {
+    match kind {
+        ApiKind::File => NodeKind::File,
+        ApiKind::Directory => NodeKind::Directory,
+        ApiKind::Symlink => NodeKind::Symlink,
+        ApiKind::Fifo => NodeKind::Fifo,
+        ApiKind::Socket => NodeKind::Socket,
+        ApiKind::CharDevice => NodeKind::CharDevice,
+        ApiKind::BlockDevice => NodeKind::BlockDevice,
+    }
+}
+
+fn refused(error: QueueError) -> ServiceError {
+    ServiceError::new(ErrorKind::Refused, error.to_string())
+}
+
+fn given_up() -> ServiceError {
+    let message = "what was to be sent cannot be read any more; it is sent again with what follows";
+    ServiceError::new(ErrorKind::PictureLost, message)
+}
+
+impl State {
+    /// What a node's attributes were at `up_to`, if they changed since.
+    fn captured(&self, node: NodeId, up_to: Position) -> Option<Arc<Attributes>> {
+        let mut captures = self.captures.get(&node)?.iter();
+        captures
+            .find(|(at, _)| *at >= up_to)
+            .map(|(_, attributes)| Arc::clone(attributes))
+    }
+
+    /// A group, if it was not given up.
+    fn in_flight(&self, id: GroupId) -> Option<&Group> {
+        let mut groups = self.queue.groups();
+        groups.find(|group| group.id == id && group.state != GroupState::Unknown)
+    }
+
+    /// How long a file was at `up_to`, if it got another content since.
+    fn len_at(&self, node: NodeId, up_to: Position) -> Option<u64> {
+        let mut lens = self.lens_before.get(&node)?.iter();
+        lens.find(|(at, _)| *at > up_to).map(|(_, len_bytes)| *len_bytes)
+    }
+}
+
+impl Live {
+    /// An `O_PATH` or readable descriptor of a node, wherever it is; `None` if it is nowhere.
+    fn any_fd(&self, node: NodeId) -> io::Result<Option<Arc<OwnedFd>>> {
+        for _ in 0..ATTEMPTS {
+            if let Some(kept) = self.state.lock().kept.get(&node) {
+                return Ok(Some(Arc::clone(&kept.fd)));
+            }
+            if let Some((fd, _)) = self.files.find(of_log(node))? {
+                return Ok(Some(Arc::new(fd)));
+            }
+            // It lost its name in between, and is told to be kept in a moment.
+            drop(self.order.exclusive());
+        }
+        Ok(None)
+    }
+
+    /// A file, opened for reading; `None` if it is nowhere.
+    pub(super) fn open_file(&self, node: NodeId) -> io::Result<Option<OwnedFd>> {
+        match self.any_fd(node)? {
+            Some(fd) => open_for_reading(&*fd).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The attributes of a node as they were at `up_to`; of a file without its length. `None`: nobody knows.
+    fn attributes_at(&self, node: NodeId, up_to: Position) -> io::Result<Option<Attributes>> {
+        if let Some(captured) = self.state.lock().captured(node, up_to) {
+            return Ok(Some((*captured).clone()));
+        }
+        let read = match self.any_fd(node) {
+            Ok(Some(fd)) => NodeAttributes::read(fd.as_fd()).map(|read| Some(attributes_to_api(read))),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        // They may have changed meanwhile: then they were captured before.
+        match self.state.lock().captured(node, up_to) {
+            Some(captured) => Ok(Some((*captured).clone())),
+            None => read,
+        }
+    }
+
+    /// Makes of a group what is handed out, and notes its number.
+    fn hand_out(&self, id: GroupId) -> Result<Option<Arc<LiveGroup>>> {
+        let (group, gathered, numbers) = {
+            let state = self.state.lock();
+            if let Some(handed) = state.handed.get(&id).cloned() {
+                let numbers = state.queue.numbers();
+                drop(state);
+                self.note(id, numbers)?;
+                return Ok(Some(handed));
+            }
+            let Some(group) = state.in_flight(id).cloned() else {
+                return Ok(None);
+            };
+            let gathered = Gathered::of(state.queue.nodes_of(&group));
+            (group, gathered, state.queue.numbers())
+        };
+        let Some(nodes) = self.nodes_of(&group, &gathered) else {
+            if self.state.lock().in_flight(id).is_some() {
+                self.abandon("a file could not be found where it was, to be sent");
+            }
+            return Ok(None);
+        };
+        let handed = Arc::new(LiveGroup {
+            id,
+            up_to: group.up_to,
+            is_conflict: group.is_conflict,
+            names: gathered.names(),
+            nodes,
+            contents: gathered.contents,
+            fold: None,
+        });
+        self.note(id, numbers)?;
+        let mut state = self.state.lock();
+        if state.in_flight(id).is_none() {
+            return Ok(None);
+        }
+        state.handed.insert(id, Arc::clone(&handed));
+        Ok(Some(handed))
+    }
+
+    fn note(&self, id: GroupId, numbers: byteback_queue::queue::Numbers) -> Result<()> {
+        let numbers = byteback_queue::queue::Numbers { group: id, ..numbers };
+        let mut journal = self.journal.lock();
+        journal.handed(numbers).map_err(|error| {
+            let message = format!("the number of a group cannot be kept: {error}; free space in the state folder");
+            ServiceError::new(ErrorKind::Log, message)
+        })
+    }
+
+    fn nodes_of(&self, group: &Group, gathered: &Gathered) -> Option<Vec<LiveNode>> {
+        let mut nodes = Vec::new();
+        for (node, is_new) in &gathered.touched {
+            if gathered.gone.contains(node) {
+                continue;
+            }
+            let mut attributes = self.attributes_at(*node, group.up_to).ok().flatten()?;
+            let kind = kind_of(attributes.kind);
+            if kind == NodeKind::File {
+                let later = self.state.lock().len_at(*node, group.up_to);
+                attributes.size = match (gathered.lens.get(node), is_new) {
+                    (Some(len_bytes), _) => *len_bytes,
+                    (None, true) => 0,
+                    (None, false) => later.unwrap_or(attributes.size),
+                };
+            }
+            nodes.push(LiveNode {
+                node: of_log(*node),
+                kind,
+                is_new: *is_new,
+                attributes,
+            });
+        }
+        Some(nodes)
+    }
+
+    /// What is to be done next, but for the handing out.
+    fn next(&self) -> (Poll, u64) {
+        let _order = self.order.exclusive();
+        let mut state = self.state.lock();
+        let now_ns = self.now_ns();
+        let decisions = state.table.expire(now_ns);
+        state.decide(&decisions);
+        let poll = state.queue.poll(now_ns);
+        state.settle();
+        let poll = match poll {
+            Poll::Idle { wake_ns } => {
+                // With a time to wait for, what happens only puts it off; but without a delay it may come at once.
+                state.wake = match wake_ns.is_none() || self.options.queue.delay_ns == 0 {
+                    true => Wake::Wanted,
+                    false => Wake::Timed,
+                };
+                let expiry_ns = state.table.deadline_ns();
+                Poll::Idle {
+                    wake_ns: [wake_ns, expiry_ns].into_iter().flatten().min(),
+                }
+            }
+            poll => poll,
+        };
+        (poll, now_ns)
+    }
+
+    pub(super) fn poll_now(&self) -> Result<Work> {
+        loop {
+            if self.has_ended.load(Ordering::Relaxed) {
+                return Ok(Work::Ended);
+            }
+            let (poll, now_ns) = self.next();
+            self.clean();
+            match poll {
+                Poll::Idle { wake_ns } => {
+                    let wait = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
+                    return Ok(Work::Idle(wait));
+                }
+                Poll::Encode(order) => self.encode(&order),
+                Poll::Send(id) => {
+                    let handed = self.hand_out(id);
+                    if handed.is_err() {
+                        self.with_queue(|queue| queue.unanswered(now_ns));
+                    }
+                    // Otherwise it was given up meanwhile.
+                    if let Some(group) = handed? {
+                        return Ok(Work::Send(group));
+                    }
+                }
+                Poll::Ask(id) => return Ok(Work::Ask(id)),
+                Poll::Cut => return Ok(Work::Cut),
+                Poll::Decide(id) => return Ok(Work::Decide(id)),
+            }
+        }
+    }
+
+    /// Changes the queue while no change is under way.
+    pub(super) fn with_queue<T>(&self, with: impl FnOnce(&mut byteback_queue::queue::Queue) -> T) -> T {
+        let done = {
+            let _order = self.order.exclusive();
+            let mut state = self.state.lock();
+            let done = with(&mut state.queue);
+            state.settle();
+            done
+        };
+        self.clean();
+        done
+    }
+
+    /// A group is answered; what it was is not needed any more.
+    fn answered(&self, id: GroupId) {
+        let mut state = self.state.lock();
+        if let Some(group) = state.handed.remove(&id) {
+            state.forget_up_to(group.up_to);
+        }
+        drop(state);
+        self.journal.lock().answered(id);
+    }
+
+    fn read_ranges(
+        &self,
+        content: &LiveContent,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let node = NodeId(content.node.0);
+        let unread = |error: io::Error| self.unread("a content", &error);
+        // None: then all of it was put aside.
+        let file = self.open_file(node).map_err(unread)?;
+        let mut buffer = Vec::new();
+        for (start, len_bytes) in ranges {
+            let end = start.saturating_add(*len_bytes);
+            let mut at = *start;
+            while at < end {
+                let piece = self.read_piece(content.at, file.as_ref(), (at, end), &mut buffer);
+                match piece.map_err(unread)? {
+                    Some(Read::Hole(range)) => {
+                        sink(Piece::Hole(range))?;
+                        at = range.end();
+                    }
+                    Some(Read::Data(count)) => {
+                        let bytes = buffer.get(..count).unwrap_or_default();
+                        sink(Piece::Data { offset: at, bytes })?;
+                        at += count as u64;
+                    }
+                    None => return Err(given_up()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was to be sent cannot be read: it is given up, if it was not already.
+    fn unread(&self, what: &str, error: &io::Error) -> ServiceError {
+        let is_given_up = |group: &Group| group.state == GroupState::Unknown;
+        let is_new = !self.state.lock().queue.groups().any(is_given_up);
+        if is_new {
+            self.abandon(format!("{what} could not be read to be sent: {error}"));
+        }
+        given_up()
+    }
+
+    /// What was put aside for a position, within a range; `None` if it is not in the queue any more.
+    fn saved_within(&self, position: Position, range: ByteRange) -> Option<ExtentSet> {
+        let state = self.state.lock();
+        // Of what was given up nothing is put aside any more.
+        let is_of =
+            |group: &Group| group.first <= position && position <= group.up_to && group.state != GroupState::Unknown;
+        if !state.queue.groups().any(is_of) {
+            return None;
+        }
+        let saved = state.queue.saved_of(position)?;
+        Some(saved.iter_within(range).collect())
+    }
+
+    /// Reads the first piece of what lies from `at` to `end`.
+    fn read_piece(
+        &self,
+        position: Position,
+        file: Option<&OwnedFd>,
+        (at, end): (u64, u64),
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Option<Read>> {
+        let data = match file {
+            Some(file) => Source::of(file.as_fd()).next_data(at, end)?,
+            None => Some(at),
+        };
+        let data = data.unwrap_or(end);
+        let hole = ByteRange::new(at, data);
+        let piece_end = match hole {
+            Some(hole) => hole.end(),
+            None => end.min(at.saturating_add(PIECE_LEN as u64)),
+        };
+        let Some(piece) = ByteRange::new(at, piece_end) else {
+            return Ok(None);
+        };
+        if let Some(hole) = hole {
+            let Some(saved) = self.saved_within(position, hole) else {
+                return Ok(None);
+            };
+            // Overwritten since it was looked for, or before: that is read from the spool.
+            let first = saved.iter().next();
+            match first {
+                None => return Ok(Some(Read::Hole(hole))),
+                Some(first) if first.start() > at => {
+                    return Ok(ByteRange::new(at, first.start()).map(Read::Hole));
+                }
+                Some(first) => {
+                    let count = usize::try_from(first.len_bytes()).map_or(PIECE_LEN, |len| len.min(PIECE_LEN));
+                    buffer.resize(count, 0);
+                    self.spool.read(position, at, buffer)?;
+                    return Ok(Some(Read::Data(count)));
+                }
+            }
+        }
+        let count = usize::try_from(piece.len_bytes()).map_err(io::Error::other)?;
+        buffer.resize(count, 0);
+        // Up to where the file could be read.
+        let mut filled: usize = 0;
+        if let Some(file) = file {
+            let mut source = Source::of(file.as_fd());
+            while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+                match source.read_at(at + filled as u64, rest)? {
+                    0 => break,
+                    count => filled += count,
+                }
+            }
+        }
+        // Put aside before it was overwritten or cut off: what was read too late is in there.
+        let Some(saved) = self.saved_within(position, piece) else {
+            return Ok(None);
+        };
+        for range in saved.iter() {
+            let from = usize::try_from(range.start() - at).map_err(io::Error::other)?;
+            let to = usize::try_from(range.end() - at).map_err(io::Error::other)?;
+            let window = buffer.get_mut(from..to).unwrap_or_default();
+            self.spool.read(position, range.start(), window)?;
+        }
+        let unread = ByteRange::new(at + filled as u64, piece.end());
+        if unread.is_some_and(|unread| saved.gaps_within(unread).next().is_some()) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the file is shorter than it was",
+            ));
+        }
+        Ok(Some(Read::Data(count)))
+    }
+}
+
+/// What was read: so many bytes of the buffer, or a hole.
+enum Read {
+    Data(usize),
+    Hole(ByteRange),
+}
+
+impl LiveService {
+    fn fold_of(&self, cut: CutInfo, (scope, version): &(FoldScope, Version)) -> Result<LiveFold> {
+        let scope = match scope {
+            FoldScope::Everything => LiveScope::Everything,
+            FoldScope::Items {
+                contents,
+                attributes,
+                names,
+            } => {
+                let names = names.iter();
+                let names = names.map(|place| (of_log(place.parent), ByteString::from(place.name.to_vec())));
+                LiveScope::Items {
+                    contents: contents.iter().map(|(node, base)| (of_log(*node), *base)).collect(),
+                    attributes: attributes.iter().copied().map(of_log).collect(),
+                    names: self.service.resolve_names(cut.cut, names)?,
+                }
+            }
+        };
+        Ok(LiveFold {
+            version: *version,
+            cut,
+            scope,
+        })
+    }
+}
+
+impl LiveTree for LiveService {
+    fn poll(&self) -> Result<Work> {
+        self.live.poll_now()
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let live = &self.live;
+        let mut state = live.state.lock();
+        if state.wake != Wake::Happened && !live.has_ended.load(Ordering::Relaxed) {
+            let _ = live.happened.wait_for(&mut state, at_most);
+        }
+    }
+
+    fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
+        let live = &self.live;
+        let mut marking = live.marking.lock();
+        let mut made = Err(QueueError::NoFold);
+        let at_the_cut = || {
+            let mut state = live.state.lock();
+            made = state.queue.cut().map(|id| {
+                let group = state.queue.groups().find(|group| group.id == id).cloned();
+                (group, state.queue.numbers())
+            });
+            state.settle();
+        };
+        let cut = self.service.cut_also(&CutRequest::of(SYNC_CONSUMER), at_the_cut);
+        marking.pending = None;
+        drop(marking);
+        live.clean();
+        let (group, numbers) = match (&cut, made) {
+            (_, Ok((Some(group), numbers))) => (group, numbers),
+            (_, Ok((None, _))) => return Err(given_up()),
+            (_, Err(error)) => {
+                if let Ok(cut) = &cut {
+                    self.service.give_up(cut.cut);
+                }
+                return Err(refused(error));
+            }
+        };
+        let cut = match cut {
+            Ok(cut) => cut,
+            Err(error) => {
+                // The queue was cut and the log was not: everything since the mark, once more.
+                live.abandon(format!("the log could not be cut: {error}"));
+                return Err(error);
+            }
+        };
+        let fold = group.fold.as_ref().map(|fold| self.fold_of(cut, fold));
+        let fold = match fold.transpose() {
+            Ok(fold) => fold,
+            Err(error) => {
+                live.abandon(format!("the log could not be read: {error}"));
+                return Err(error);
+            }
+        };
+        let handed = Arc::new(LiveGroup {
+            id: group.id,
+            up_to: group.up_to,
+            is_conflict: group.is_conflict,
+            names: Vec::new(),
+            nodes: Vec::new(),
+            contents: Vec::new(),
+            fold,
+        });
+        live.state.lock().handed.insert(group.id, Arc::clone(&handed));
+        if let Err(error) = live.note(group.id, numbers) {
+            let now_ns = live.now_ns();
+            live.with_queue(|queue| queue.unanswered(now_ns));
+            return Err(error);
+        }
+        Ok(handed)
+    }
+
+    fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+        match &content.source {
+            LiveSource::Ranges(ranges) => self.live.read_ranges(content, ranges, sink),
+            LiveSource::Delta { .. } => {
+                let message = "this content is a delta; read that";
+                Err(ServiceError::new(ErrorKind::Protocol, message))
+            }
+        }
+    }
+
+    fn read_delta(&self, stamp: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let unread = |error: io::Error| {
+            self.live
+                .abandon(format!("a delta could not be read to be sent: {error}"));
+            given_up()
+        };
+        let file = self.live.deltas.file(stamp).map_err(unread)?;
+        let mut buffer = vec![0; PIECE_LEN];
+        let mut at = 0;
+        loop {
+            match file.read_at(at, &mut buffer).map_err(unread)? {
+                0 => return Ok(()),
+                count => {
+                    sink(buffer.get(..count).unwrap_or_default())?;
+                    at += count as u64;
+                }
+            }
+        }
+    }
+
+    fn applied(&self, group: GroupId) -> Result<()> {
+        self.live.with_queue(|queue| queue.applied(group)).map_err(refused)?;
+        self.live.answered(group);
+        Ok(())
+    }
+
+    fn refused(&self, group: GroupId) -> Result<()> {
+        let now_ns = self.live.now_ns();
+        self.live
+            .with_queue(|queue| queue.refused(group, now_ns))
+            .map_err(refused)?;
+        // Those behind it were not applied and get other numbers.
+        let behind = {
+            let mut state = self.live.state.lock();
+            state.handed.split_off(&GroupId(group.0.saturating_add(1)))
+        };
+        let mut journal = self.live.journal.lock();
+        for behind in behind.into_keys() {
+            journal.answered(behind);
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, group: GroupId, resolution: &Resolution) -> Result<()> {
+        let now_ns = self.live.now_ns();
+        self.live
+            .with_queue(|queue| queue.resolve(group, resolution, now_ns))
+            .map_err(refused)?;
+        // It is settled; what follows has another number. A fold keeps its cut.
+        let new = self.live.with_queue(|queue| queue.groups().next().cloned());
+        let handed = self.live.state.lock().handed.remove(&group);
+        self.live.journal.lock().answered(group);
+        if let (Some(new), Some(handed)) = (new, handed)
+            && let (Some(of_new), Some(fold)) = (&new.fold, &handed.fold)
+        {
+            let fold = self.fold_of(fold.cut.clone(), of_new)?;
+            let again = LiveGroup {
+                id: new.id,
+                is_conflict: new.is_conflict,
+                fold: Some(fold),
+                ..(*handed).clone()
+            };
+            let numbers = self.live.state.lock().queue.numbers();
+            self.live.note(new.id, numbers)?;
+            self.live.state.lock().handed.insert(new.id, Arc::new(again));
+        }
+        Ok(())
+    }
+
+    fn unanswered(&self, retry_after: Duration) {
+        let retry_ns = u64::try_from(retry_after.as_nanos()).unwrap_or(u64::MAX);
+        let retry_ns = self.live.now_ns().saturating_add(retry_ns);
+        self.live.with_queue(|queue| queue.unanswered(retry_ns));
+    }
+
+    fn never_arrived(&self, group: GroupId) -> Result<()> {
+        let now_ns = self.live.now_ns();
+        let groups = self
+            .live
+            .with_queue(|queue| {
+                let groups = queue.groups().map(|group| group.id).collect::<Vec<_>>();
+                queue.never_arrived(group, now_ns).map(|()| groups)
+            })
+            .map_err(refused)?;
+        for group in groups {
+            self.live.answered(group);
+        }
+        Ok(())
+    }
+
+    fn unanswered_before(&self) -> Vec<GroupId> {
+        self.live.unanswered_before.clone()
+    }
+
+    fn settled(&self, group: GroupId) {
+        let is_before = self.live.unanswered_before.contains(&group);
+        if is_before && self.live.state.lock().in_flight(group).is_none() {
+            self.live.journal.lock().answered(group);
+        }
+    }
+
+    fn give_up(&self, why: &str) {
+        self.live.abandon(why);
+    }
+
+    fn status(&self) -> LiveStatus {
+        self.live.status_now()
+    }
+}

@@ -1,0 +1,265 @@
+//! What of continuous sync must outlive the process: the numbers that were given away, and the queue after a clean stop.
+//!
+//! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So no number is given twice, and the next
+//! process knows of which groups it is unknown what became. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
+//! start, before the gate opens: a crash after that cannot resume from it again.
+//!
+//! Both are written down byte by byte in docs/format-queue.md.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_oplog::{Epoch, TreeId};
+use byteback_queue::persist::{decode_snapshot, encode_snapshot};
+use byteback_queue::queue::{Numbers, Queue, QueueOptions};
+use byteback_queue::{GroupId, NodeId, Position};
+
+use super::LensBefore;
+
+const JOURNAL_NAME: &str = "journal";
+const JOURNAL_NEW_NAME: &str = "journal.new";
+const JOURNAL_MAGIC: [u8; 8] = *b"BYLIVEJ\x01";
+const QUEUE_NAME: &str = "queue";
+const QUEUE_USED_NAME: &str = "queue.used";
+const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";
+
+const RECORD_LEN: usize = 1 + 3 * 8 + 4;
+const TAG_HANDED: u8 = 1;
+const TAG_ANSWERED: u8 = 2;
+
+/// A journal of this length is written anew, with what still counts.
+const JOURNAL_LEN_MAX: u64 = 1 << 20;
+
+/// The groups that were handed out.
+pub(super) struct Journal {
+    dir: Arc<dyn DurableDir>,
+    file: Arc<dyn DurableFile>,
+    len_bytes: u64,
+    numbers: Numbers,
+    unanswered: BTreeSet<GroupId>,
+}
+
+fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
+    let mut out = [0; RECORD_LEN];
+    let fields = [numbers.group.0, numbers.counter, numbers.position.0];
+    let (body, check) = out.split_at_mut(RECORD_LEN - 4);
+    if let Some((first, rest)) = body.split_first_mut() {
+        *first = tag;
+        for (place, field) in rest.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+    }
+    check.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    out
+}
+
+fn parse(bytes: &[u8]) -> Option<(u8, Numbers)> {
+    let (body, check) = bytes.split_last_chunk::<4>()?;
+    if crc32c::crc32c(body) != u32::from_le_bytes(*check) {
+        return None;
+    }
+    let (tag, fields) = body.split_first()?;
+    let (fields, _) = fields.as_chunks::<8>();
+    let [group, counter, position] = fields else {
+        return None;
+    };
+    let numbers = Numbers {
+        group: GroupId(u64::from_le_bytes(*group)),
+        counter: u64::from_le_bytes(*counter),
+        position: Position(u64::from_le_bytes(*position)),
+    };
+    Some((*tag, numbers))
+}
+
+impl Journal {
+    /// Reads the journal in `dir`, and writes it anew. What was torn off at its end was never handed out.
+    pub(super) fn open(dir: Arc<dyn DurableDir>) -> io::Result<Self> {
+        let mut numbers = Numbers::default();
+        let mut unanswered = BTreeSet::new();
+        for record in read_all(&*dir, JOURNAL_NAME)?
+            .as_deref()
+            .and_then(records)
+            .unwrap_or_default()
+        {
+            let Some((tag, seen)) = parse(record) else { break };
+            match tag {
+                TAG_HANDED => {
+                    unanswered.insert(seen.group);
+                }
+                TAG_ANSWERED => {
+                    unanswered.remove(&seen.group);
+                }
+                _ => break,
+            }
+            numbers.group = numbers.group.max(seen.group);
+            numbers.counter = numbers.counter.max(seen.counter);
+            numbers.position = numbers.position.max(seen.position);
+        }
+        let (file, len_bytes) = write_anew(&*dir, numbers, &unanswered)?;
+        Ok(Self {
+            dir,
+            file,
+            len_bytes,
+            numbers,
+            unanswered,
+        })
+    }
+
+    /// The last numbers that were handed out.
+    pub(super) fn numbers(&self) -> Numbers {
+        self.numbers
+    }
+
+    /// The groups that were handed out and not answered.
+    pub(super) fn unanswered(&self) -> Vec<GroupId> {
+        self.unanswered.iter().copied().collect()
+    }
+
+    fn append(&mut self, tag: u8, numbers: Numbers) -> io::Result<()> {
+        if self.len_bytes >= JOURNAL_LEN_MAX {
+            (self.file, self.len_bytes) = write_anew(&*self.dir, self.numbers, &self.unanswered)?;
+        }
+        self.file.write_all_at(self.len_bytes, &record(tag, numbers))?;
+        self.len_bytes += RECORD_LEN as u64;
+        Ok(())
+    }
+
+    /// Notes durably that a group is handed out, with the last numbers that were given.
+    pub(super) fn handed(&mut self, numbers: Numbers) -> io::Result<()> {
+        if self.unanswered.contains(&numbers.group) {
+            return Ok(());
+        }
+        self.append(TAG_HANDED, numbers)?;
+        self.file.sync_data()?;
+        self.numbers = numbers;
+        self.unanswered.insert(numbers.group);
+        Ok(())
+    }
+
+    /// Notes that what became of a group is known. If that is lost, it is asked for once more.
+    pub(super) fn answered(&mut self, group: GroupId) {
+        if self.unanswered.remove(&group) {
+            let numbers = Numbers { group, ..self.numbers };
+            let _ = self.append(TAG_ANSWERED, numbers);
+        }
+    }
+}
+
+fn records(journal: &[u8]) -> Option<Vec<&[u8]>> {
+    let records = journal.strip_prefix(&JOURNAL_MAGIC)?;
+    Some(records.chunks_exact(RECORD_LEN).collect())
+}
+
+fn write_anew(
+    dir: &dyn DurableDir,
+    numbers: Numbers,
+    unanswered: &BTreeSet<GroupId>,
+) -> io::Result<(Arc<dyn DurableFile>, u64)> {
+    let mut bytes = JOURNAL_MAGIC.to_vec();
+    // The last number first, as one that was answered.
+    bytes.extend(record(TAG_HANDED, numbers));
+    bytes.extend(record(TAG_ANSWERED, numbers));
+    for group in unanswered {
+        let group = *group;
+        bytes.extend(record(TAG_HANDED, Numbers { group, ..numbers }));
+    }
+    let file = write_whole(dir, JOURNAL_NEW_NAME, JOURNAL_NAME, &bytes)?;
+    Ok((file, bytes.len() as u64))
+}
+
+fn write_whole(dir: &dyn DurableDir, new: &str, name: &str, bytes: &[u8]) -> io::Result<Arc<dyn DurableFile>> {
+    let file = dir.open(new, OpenMode::CreateIfMissing)?;
+    file.set_len(0)?;
+    file.write_all_at(0, bytes)?;
+    file.sync_data()?;
+    dir.rename(new, name)?;
+    dir.sync()?;
+    Ok(file)
+}
+
+fn read_all(dir: &dyn DurableDir, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match dir.open(name, OpenMode::Existing) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+    file.read_exact_at(0, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// The queue after a clean stop, and the epoch of the log that began then.
+pub(super) struct Stopped {
+    pub(super) tree: TreeId,
+    pub(super) epoch: Epoch,
+    pub(super) lens_before: LensBefore,
+    pub(super) queue: Queue,
+}
+
+impl Stopped {
+    /// Writes it durably.
+    pub(super) fn write(&self, dir: &dyn DurableDir) -> io::Result<()> {
+        let mut bytes = QUEUE_MAGIC.to_vec();
+        bytes.extend(self.tree.0.to_le_bytes());
+        bytes.extend(self.epoch.0.to_le_bytes());
+        let lens = || {
+            let of_node = |(node, lens): (&NodeId, &Vec<(Position, u64)>)| {
+                let node = node.0;
+                lens.clone()
+                    .into_iter()
+                    .map(move |(at, len_bytes)| [node, at.0, len_bytes])
+            };
+            self.lens_before.iter().flat_map(of_node)
+        };
+        bytes.extend((lens().count() as u64).to_le_bytes());
+        for number in lens().flatten() {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(encode_snapshot(&self.queue));
+        let check = crc32c::crc32c(&bytes);
+        bytes.extend(check.to_le_bytes());
+        write_whole(dir, "queue.new", QUEUE_NAME, &bytes).map(|_| ())
+    }
+
+    /// Takes it away, durably, and reads it; `None` if there is none that can be read.
+    pub(super) fn consume(dir: &dyn DurableDir, options: QueueOptions) -> io::Result<Option<Self>> {
+        match dir.rename(QUEUE_NAME, QUEUE_USED_NAME) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            renamed => renamed?,
+        }
+        dir.sync()?;
+        let bytes = read_all(dir, QUEUE_USED_NAME)?.unwrap_or_default();
+        dir.remove(QUEUE_USED_NAME)?;
+        Ok(Self::parse(&bytes, options))
+    }
+
+    fn parse(bytes: &[u8], options: QueueOptions) -> Option<Self> {
+        let (sealed, check) = bytes.split_last_chunk::<4>()?;
+        if crc32c::crc32c(sealed) != u32::from_le_bytes(*check) {
+            return None;
+        }
+        let rest = sealed.strip_prefix(&QUEUE_MAGIC)?;
+        let (tree, rest) = rest.split_first_chunk::<8>()?;
+        let (epoch, rest) = rest.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first_chunk::<8>()?;
+        let lens_len = usize::try_from(u64::from_le_bytes(*count)).ok()?.checked_mul(3 * 8)?;
+        let (lens, snapshot) = rest.split_at_checked(lens_len)?;
+        let mut lens_before = LensBefore::new();
+        let (numbers, _) = lens.as_chunks::<8>();
+        for numbers in numbers.chunks_exact(3) {
+            let [node, at, len_bytes] = numbers else { return None };
+            let lens = lens_before.entry(NodeId(u64::from_le_bytes(*node))).or_default();
+            lens.push((Position(u64::from_le_bytes(*at)), u64::from_le_bytes(*len_bytes)));
+        }
+        Some(Self {
+            lens_before,
+            tree: TreeId(u64::from_le_bytes(*tree)),
+            epoch: Epoch(u64::from_le_bytes(*epoch)),
+            queue: decode_snapshot(snapshot, options).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Bytes that were put aside because they were overwritten before they were sent: one sparse file for each position, the bytes at their own
+//! offsets.
+//!
+//! Nothing of it is durable before [`Spool::sync`], and nothing needs to be: a stop that was not clean gives all of it up.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use byteback_extents::ByteRange;
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::tree as host;
+use byteback_queue::Position;
+use parking_lot::Mutex;
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// So much is copied at a time.
+const PIECE_LEN: usize = 256 << 10;
+
+/// So many files are open at once; the others are opened again.
+const OPEN_FILES_MAX: usize = 64;
+
+/// See the module.
+pub(super) struct Spool {
+    dir: Arc<dyn DurableDir>,
+    bytes_max: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    open: BTreeMap<Position, Arc<dyn DurableFile>>,
+    /// Bytes of each file, holes aside.
+    bytes: BTreeMap<Position, u64>,
+    total_bytes: u64,
+}
+
+impl Spool {
+    /// A spool in this directory, with what is there.
+    pub(super) fn open(dir: Arc<dyn DurableDir>, bytes_max: u64) -> io::Result<Self> {
+        let mut inner = Inner::default();
+        for name in dir.list()? {
+            if let Ok(number) = name.parse() {
+                let len_bytes = dir.open(&name, OpenMode::Existing)?.len()?;
+                inner.bytes.insert(Position(number), len_bytes);
+                inner.total_bytes = inner.total_bytes.saturating_add(len_bytes);
+            }
+        }
+        Ok(Self {
+            dir,
+            bytes_max,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// How many bytes are in it.
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.inner.lock().total_bytes
+    }
+
+    fn file(&self, position: Position) -> io::Result<Arc<dyn DurableFile>> {
+        if let Some(file) = self.inner.lock().open.get(&position) {
+            return Ok(Arc::clone(file));
+        }
+        let file = self.dir.open(&position.to_string(), OpenMode::CreateIfMissing)?;
+        let mut inner = self.inner.lock();
+        if inner.open.len() >= OPEN_FILES_MAX {
+            inner.open.clear();
+        }
+        inner.bytes.entry(position).or_default();
+        inner.open.insert(position, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Puts `range` of the file `from` aside for `position`. What lies beyond the file's end is zeros.
+    pub(super) fn put(&self, position: Position, range: ByteRange, from: BorrowedFd<'_>) -> io::Result<()> {
+        let file = self.file(position)?;
+        let mut from = Source::of(from);
+        let mut buffer = vec![0; PIECE_LEN.min(usize::try_from(range.len_bytes()).unwrap_or(PIECE_LEN))];
+        let mut at = range.start();
+        while let Some(start) = from.next_data(at, range.end())? {
+            let len = usize::try_from(range.end() - start).map_or(buffer.len(), |left| left.min(buffer.len()));
+            let window = buffer.get_mut(..len).unwrap_or_default();
+            let count = from.read_at(start, window)?;
+            if count == 0 {
+                break;
+            }
+            self.take_room(position, count as u64)?;
+            file.write_all_at(start, window.get(..count).unwrap_or_default())?;
+            at = start + count as u64;
+        }
+        if file.len()? < range.end() {
+            file.set_len(range.end())?;
+        }
+        Ok(())
+    }
+
+    fn take_room(&self, position: Position, count: u64) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.total_bytes.saturating_add(count) > self.bytes_max {
+            let message = format!("more than {} bytes would be put aside", self.bytes_max);
+            return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+        }
+        inner.total_bytes = inner.total_bytes.saturating_add(count);
+        *inner.bytes.entry(position).or_default() += count;
+        Ok(())
+    }
+
+    /// Reads what was put aside.
+    pub(super) fn read(&self, position: Position, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file(position)?.read_exact_at(offset, buffer)
+    }
+
+    /// What was put aside for this position is not needed any more.
+    pub(super) fn remove(&self, position: Position) {
+        let mut inner = self.inner.lock();
+        inner.open.remove(&position);
+        let bytes = inner.bytes.remove(&position).unwrap_or(0);
+        inner.total_bytes = inner.total_bytes.saturating_sub(bytes);
+        drop(inner);
+        // What stays is removed at the next start.
+        let _ = self.dir.remove(&position.to_string());
+    }
+
+    /// Nothing of it is needed any more.
+    pub(super) fn clear(&self) {
+        let positions = self.inner.lock().bytes.keys().copied().collect::<Vec<_>>();
+        for position in positions {
+            self.remove(position);
+        }
+    }
+
+    /// Makes all of it durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let positions = self.inner.lock().bytes.keys().copied().collect::<Vec<_>>();
+        for position in positions {
+            self.file(position)?.sync_data()?;
+        }
+        self.dir.sync()
+    }
+}
+
+/// A file that is read through a descriptor that need not be readable.
+pub(super) struct Source<'a> {
+    fd: BorrowedFd<'a>,
+    reopened: Option<OwnedFd>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn of(fd: BorrowedFd<'a>) -> Self {
+        Self { fd, reopened: None }
+    }
+
+    /// Calls with the descriptor, and once more with a readable one if it is not readable.
+    fn with<T>(&mut self, call: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>) -> io::Result<T> {
+        loop {
+            let fd = self.reopened.as_ref().map_or(self.fd, |fd| fd.as_fd());
+            match call(fd) {
+                Err(Errno::INTR) => {}
+                Err(Errno::BADF) if self.reopened.is_none() => self.reopened = Some(open_for_reading(self.fd)?),
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Where data begins from `at` on, before `end`; `None` if there are only holes.
+    pub(super) fn next_data(&mut self, at: u64, end: u64) -> io::Result<Option<u64>> {
+        if at >= end {
+            return Ok(None);
+        }
+        match self.with(|fd| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => Ok(None),
+            // The file system does not tell holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
+            found => found.map(Some),
+        })? {
+            Some(start) => Ok(Some(start).filter(|start| *start < end)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads at most as many bytes as the buffer takes; 0 at the end.
+    pub(super) fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let cell = std::cell::RefCell::new(buffer);
+        self.with(|fd| rustix::io::pread(fd, &mut **cell.borrow_mut(), at))
+    }
+}
+
+/// A descriptor that reads without moving the access time, where that is allowed.
+pub(super) fn open_for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
+    match host::reopen(&fd, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)
+        }
+        done => done,
+    }
+}

@@ -1,0 +1,260 @@
+//! Sums of groups of leaves, which two ends compare before those of blocks: what is equal by a MiB is neither told nor compared any further.
+//!
+//! The end that has the new content sends its [`GroupList`]: 32 bytes for each group of [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves.
+//! The end that has the base answers ([`GroupAnswer`]) which groups are equal in place, and the signature of what is left of its content.
+//! An unmodified content of 100 MB costs 3 KB on the wire, and a hash over its leaves at each end.
+//!
+//! *What is left* ([`Gathering`]): the groups that are not equal, put together, are a content of their own, and its signature is an ordinary
+//! one ([`crate::signature`]). Both ends leave out the same groups, so that a byte that lies in place in the contents lies in place in what is
+//! left of them: whoever finds a delta between these two has found one between the contents ([`crate::find::find_gathered`]).
+//!
+//! *What that does not find*: bytes of the new content that the base has only in groups which are equal in place.
+//!
+//! Equal group sums prove that groups are equal: BLAKE3 over leaves, neither of them cut. Whether they are of the contents that are meant is
+//! another question, as with every signature: who takes copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of
+//! the very same sums.
+//!
+//! Both streams come from somebody else: bad input gives a typed error, and memory follows the bytes that arrive. docs/format-groups.md
+//! describes every byte.
+
+mod answer;
+mod gathering;
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use crate::leaves::{GROUP_LEN_BYTES, GroupSum, LeafKind};
+use crate::room::make_room;
+use crate::signature::SignatureError;
+use crate::wire::FILE_LEN_MAX;
+
+pub use answer::{EqualGroups, GroupAnswer};
+pub use gathering::Gathering;
+
+/// The first bytes of every list of groups.
+pub const LIST_MAGIC: [u8; 8] = *b"\x89BBGRP\r\n";
+
+/// The first bytes of every answer to one.
+pub const ANSWER_MAGIC: [u8; 8] = *b"\x89BBGRA\r\n";
+
+/// The version of both formats that this crate writes and reads.
+pub const VERSION: u16 = 1;
+
+/// The most groups that a list is worth having: those of a TiB.
+pub const GROUPS_MAX: u64 = 1 << 20;
+
+/// Sums between two checksums of the list.
+const PART_GROUPS: u64 = 1024;
+
+/// Magic, version, kind, a zero, length of the content, CRC.
+const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8 + 4;
+
+/// A list of groups, or the answer to one, cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupsError {
+    /// The stream failed.
+    #[error("the sums of groups cannot be read")]
+    Io(#[source] io::Error),
+    /// The stream ends too early.
+    #[error("the sums of groups end too early: they were cut short; ask for them again")]
+    Truncated,
+    /// The first bytes are another format's.
+    #[error("these are no sums of groups")]
+    NotGroups,
+    /// A version that this program does not read.
+    #[error("version {0} of sums of groups is not supported, only version {VERSION}: update the older side")]
+    Version(u16),
+    /// Leaves of a kind that this program does not know, or that was not asked for.
+    #[error("the sums of groups are of leaves of the kind {0}, which is not known or not the one that was asked for")]
+    Kind(u8),
+    /// Bytes changed on the way.
+    #[error("the sums of groups are damaged at group {group}; ask for them again")]
+    Checksum {
+        /// The first group of the damaged part; 0 for the header, too.
+        group: u64,
+    },
+    /// There are more groups than the reader wants to keep.
+    #[error("there are sums of {groups} groups, more than the {groups_max} that are taken")]
+    TooMany {
+        /// Announced number.
+        groups: u64,
+        /// The limit.
+        groups_max: u64,
+    },
+    /// The bytes are those that were written, but they break a rule of the format.
+    #[error("the sums of groups are not possible: {0}")]
+    Impossible(&'static str),
+    /// The signature of what is left cannot be read.
+    #[error("the signature of what is not equal cannot be used")]
+    Signature(#[source] SignatureError),
+}
+
+/// The number of groups of a content of so many bytes.
+#[must_use]
+pub const fn group_count(content_len_bytes: u64) -> u64 {
+    content_len_bytes.div_ceil(GROUP_LEN_BYTES)
+}
+
+/// The sums of a content's groups, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupList {
+    kind: LeafKind,
+    content_len_bytes: u64,
+    sums: Vec<GroupSum>,
+}
+
+impl GroupList {
+    /// An empty list for a content of so many bytes.
+    #[must_use]
+    pub fn new(kind: LeafKind, content_len_bytes: u64) -> Self {
+        Self {
+            kind,
+            content_len_bytes,
+            sums: Vec::new(),
+        }
+    }
+
+    /// Adds the sum of the next group; those beyond the content's end are passed over.
+    pub fn push(&mut self, sum: &GroupSum) {
+        let groups = group_count(self.content_len_bytes);
+        if (self.sums.len() as u64) < groups {
+            make_room(&mut self.sums, 1, groups);
+            self.sums.push(*sum);
+        }
+    }
+
+    /// How the leaves are made.
+    #[must_use]
+    pub fn kind(&self) -> LeafKind {
+        self.kind
+    }
+
+    /// Length of the content.
+    #[must_use]
+    pub fn content_len_bytes(&self) -> u64 {
+        self.content_len_bytes
+    }
+
+    /// The sums so far.
+    #[must_use]
+    pub fn sums(&self) -> &[GroupSum] {
+        &self.sums
+    }
+
+    /// Whether the group with this number has this sum, in a content of `base_len_bytes`: then it is equal in place, and as long.
+    #[must_use]
+    pub fn is_equal(&self, group: u64, sum: &GroupSum, base_len_bytes: u64) -> bool {
+        let end = |len: u64| len.min((group + 1).saturating_mul(GROUP_LEN_BYTES));
+        let index = usize::try_from(group).unwrap_or(usize::MAX);
+        end(self.content_len_bytes) == end(base_len_bytes) && self.sums.get(index) == Some(sum)
+    }
+
+    /// The length of the stream.
+    #[must_use]
+    pub fn stream_len_bytes(&self) -> u64 {
+        let groups = group_count(self.content_len_bytes);
+        HEADER_LEN as u64 + groups * size_of::<GroupSum>() as u64 + groups.div_ceil(PART_GROUPS) * 4
+    }
+
+    /// Writes the list.
+    ///
+    /// # Errors
+    /// `InvalidInput` if sums are missing, or there are more than [`GROUPS_MAX`]; otherwise what `out` says.
+    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
+        let groups = group_count(self.content_len_bytes);
+        if self.sums.len() as u64 != groups || groups > GROUPS_MAX {
+            let message = format!("there are sums of {} groups of {groups}", self.sums.len());
+            return Err(io::Error::new(ErrorKind::InvalidInput, message));
+        }
+        let mut header = [0; HEADER_LEN];
+        header[..8].copy_from_slice(&LIST_MAGIC);
+        header[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        header[10] = self.kind.code();
+        header[12..20].copy_from_slice(&self.content_len_bytes.to_le_bytes());
+        let header_crc = crc32c::crc32c(&header[..20]);
+        header[20..].copy_from_slice(&header_crc.to_le_bytes());
+        out.write_all(&header)?;
+        for (part, sums) in (0..).zip(self.sums.chunks(PART_GROUPS as usize)) {
+            let bytes = sums.as_flattened();
+            out.write_all(bytes)?;
+            let crc = part_crc(header_crc, part * PART_GROUPS, bytes);
+            out.write_all(&crc.to_le_bytes())?;
+        }
+        out.flush()
+    }
+
+    /// Reads a list of at most so many groups, and nothing beyond it. Memory follows the bytes that arrive.
+    ///
+    /// # Errors
+    /// If the stream fails, is none, is damaged or cut short, or has more groups.
+    pub fn read(mut stream: impl Read, groups_max: u64) -> Result<Self, GroupsError> {
+        let mut header = [0; HEADER_LEN];
+        fill(&mut stream, &mut header)?;
+        let header_crc = u32::from_le_bytes(array(&header, 20));
+        let kind = check_header(&header[..20], LIST_MAGIC, header_crc)?;
+        let content_len_bytes = u64::from_le_bytes(array(&header, 12));
+        if content_len_bytes > FILE_LEN_MAX {
+            return Err(GroupsError::Impossible("their content is longer than any file"));
+        }
+        let groups = group_count(content_len_bytes);
+        if groups > groups_max {
+            return Err(GroupsError::TooMany { groups, groups_max });
+        }
+        let mut list = Self::new(kind, content_len_bytes);
+        let mut part = vec![[0; 32]; groups.min(PART_GROUPS) as usize];
+        let mut first = 0;
+        while first < groups {
+            // At most a part.
+            let sums = &mut part[..(groups - first).min(PART_GROUPS) as usize];
+            fill(&mut stream, sums.as_flattened_mut())?;
+            let mut crc = [0; 4];
+            fill(&mut stream, &mut crc)?;
+            if u32::from_le_bytes(crc) != part_crc(header_crc, first, sums.as_flattened()) {
+                return Err(GroupsError::Checksum { group: first });
+            }
+            make_room(&mut list.sums, sums.len(), groups);
+            list.sums.extend_from_slice(sums);
+            first += sums.len() as u64;
+        }
+        Ok(list)
+    }
+}
+
+/// What both headers begin with: magic, version, kind, a zero. Answers the kind.
+fn check_header(header: &[u8], magic: [u8; 8], crc: u32) -> Result<LeafKind, GroupsError> {
+    if !header.starts_with(&magic) {
+        return Err(GroupsError::NotGroups);
+    }
+    let version = header.get(8..10).and_then(|bytes| bytes.try_into().ok());
+    let version = version.map_or(0, u16::from_le_bytes);
+    if version != VERSION {
+        return Err(GroupsError::Version(version));
+    }
+    if crc != crc32c::crc32c(header) {
+        return Err(GroupsError::Checksum { group: 0 });
+    }
+    match header.get(10..12) {
+        Some(&[kind, 0]) => LeafKind::from_code(kind).ok_or(GroupsError::Kind(kind)),
+        _ => Err(GroupsError::Impossible("a reserved byte of their header is used")),
+    }
+}
+
+fn part_crc(header_crc: u32, first_group: u64, bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&header_crc.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c_append(crc, &first_group.to_le_bytes()), bytes)
+}
+
+fn fill(stream: &mut impl Read, bytes: &mut [u8]) -> Result<(), GroupsError> {
+    stream.read_exact(bytes).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => GroupsError::Truncated,
+        _ => GroupsError::Io(error),
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Whoever is told of every change in order, while it happens: continuous sync.
+//!
+//! The log notes *that* something changed; an observer hears of each change by itself, early enough to put old bytes aside, and in an order
+//! that any program would agree with.
+//!
+//! **Order.** Each tree has one [`Order`] lock. A change of content takes it shared and tells *before* it is performed: whatever a program
+//! does because it saw the new bytes is told later. Changes of names and attributes, and the last close of a writer, take it exclusively
+//! from before to after the change, and tell when they succeeded. So whoever holds it exclusively sees a moment at which each change that
+//! was told has been performed, and each that was performed has been told.
+//!
+//! **Locks**, in this order: the log's operation, then `Order`, then what the observer has of its own. An intent is made durable before
+//! `Order` is taken, so that nobody waits for a disk there. Whoever holds `Order` must not begin an operation of the log, nor wait for one. A cut
+//! of the log needs no `Order`: it waits for the operations, and all that an operation tells is told while it lasts.
+//!
+//! **Failures.** Nothing that an observer does fails a program's call. A change of content that failed, or was done in part, was told
+//! nevertheless: [`Observer::after_content`] follows in any case, and what was told may have changed. Names are told if they changed.
+//!
+//! Not told: changes of inodes that the log does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{FileKind, Identity};
+use byteback_oplog::NodeId as LoggedNode;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The lock that makes one order of all changes of a tree; see the module.
+#[derive(Debug, Default)]
+pub struct Order(RwLock<()>);
+
+impl Order {
+    /// Waits until no change is under way, and keeps it so. For microseconds: programs wait.
+    pub fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write()
+    }
+
+    pub(super) fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read()
+    }
+}
+
+/// A name of the tree, as the log knows its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedAt<'a> {
+    /// The directory.
+    pub parent: LoggedNode,
+    /// The name in it.
+    pub name: &'a OsStr,
+}
+
+/// A node with what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownNode {
+    /// The node.
+    pub node: LoggedNode,
+    /// What it is.
+    pub kind: FileKind,
+}
+
+/// A node that lost a name, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostName {
+    /// The node.
+    pub node: KnownNode,
+    /// It has no name in the tree afterwards.
+    pub is_last: bool,
+    /// Its length in bytes before.
+    pub len_bytes: u64,
+}
+
+/// A node that is about to lose a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Removal<'a> {
+    /// What loses it.
+    pub lost: LostName,
+    /// Which inode that is.
+    pub identity: Identity,
+    /// It has names outside the tree, by which its content may change without passing the gate.
+    pub has_other_names: bool,
+    /// The directory of the name, as an `O_PATH` descriptor.
+    pub dir: BorrowedFd<'a>,
+    /// The name.
+    pub name: &'a OsStr,
+}
+
+/// A change of names that was performed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamesChanged<'a> {
+    /// A new node under a name that stood for nothing.
+    Created {
+        /// The name.
+        at: NamedAt<'a>,
+        /// The new node.
+        node: KnownNode,
+    },
+    /// One more name, which stood for nothing.
+    Linked {
+        /// The name.
+        at: NamedAt<'a>,
+        /// The node.
+        node: KnownNode,
+    },
+    /// A name was removed; of a directory, too.
+    Unlinked {
+        /// The name.
+        at: NamedAt<'a>,
+        /// What it stood for.
+        lost: LostName,
+    },
+    /// A node's name was changed.
+    Renamed {
+        /// The name it had.
+        from: NamedAt<'a>,
+        /// The name it has now.
+        to: NamedAt<'a>,
+        /// The node.
+        node: KnownNode,
+        /// What `to` stood for before.
+        replaced: Option<LostName>,
+    },
+    /// Two names were exchanged.
+    Exchanged {
+        /// One name.
+        one: NamedAt<'a>,
+        /// What it stood for before.
+        one_node: KnownNode,
+        /// The other name.
+        other: NamedAt<'a>,
+        /// What that stood for before.
+        other_node: KnownNode,
+    },
+}
+
+/// See the module. Calls come from any number of threads, with the lock held as said at each.
+pub trait Observer: Send + Sync {
+    /// The lock of the tree.
+    fn order(&self) -> &Order;
+
+    /// Whether it is worth finding out which bytes of `range` really change, although the log knows of all of them. The lock is held shared.
+    fn wants_trimmed(&self, node: LoggedNode, range: ByteRange) -> bool;
+
+    /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
+    /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
+    fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len_after_bytes: Option<u64>);
+
+    /// What was announced was done, as a whole, in part or not at all.
+    fn after_content(&self, node: LoggedNode, fd: BorrowedFd<'_>);
+
+    /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without a name that is still open.
+    /// Nothing follows, and the lock may or may not be held.
+    fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, ranges: &[ByteRange]);
+
+    /// A write changed nothing but a file's times. The lock is held shared.
+    fn times_changed(&self, node: LoggedNode);
+
+    /// Attributes of a node are about to change. The lock is held exclusively until after [`Observer::after_attributes`].
+    fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>);
+
+    /// Attributes of a node changed, or some of them, or the attempt failed.
+    fn after_attributes(&self, node: LoggedNode);
+
+    /// A node is about to lose a name. The lock is held exclusively until after [`Observer::names_changed`] or
+    /// [`Observer::removal_failed`], one of which follows on the same thread.
+    fn before_removal(&self, removal: &Removal<'_>);
+
+    /// What was announced was not performed.
+    fn removal_failed(&self);
+
+    /// Names changed. The lock is held exclusively.
+    fn names_changed(&self, change: &NamesChanged<'_>);
+
+    /// The last program that could write a file closed it. The lock is held exclusively.
+    fn closed(&self, node: LoggedNode);
+
+    /// Something happened that cannot be told: what crosses the border between what the log knows and what it does not. The log covers it.
+    fn lost_track(&self);
+}
+
+/// A change of which an observer was told, until it is over.
+pub(super) struct Watched<'a> {
+    observer: &'a dyn Observer,
+    node: LoggedNode,
+    end: End<'a>,
+    _order: OrderGuard<'a>,
+}
+
+enum End<'a> {
+    Content(BorrowedFd<'a>),
+    Attributes,
+    Nothing,
+}
+
+enum OrderGuard<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Exclusive { _guard: RwLockWriteGuard<'a, ()> },
+}
+
+impl<'a> Watched<'a> {
+    /// A change of content; `ranges_of` answers which bytes change.
+    pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
+        observer: &'a dyn Observer,
+        node: LoggedNode,
+        fd: BorrowedFd<'a>,
+        len_after_bytes: Option<u64>,
+        ranges_of: impl FnOnce() -> Result<R, E>,
+    ) -> Result<(Self, R), E> {
+        let guard = observer.order().shared();
+        let ranges = ranges_of()?;
+        let end = match ranges.is_empty() {
+            true => {
+                observer.times_changed(node);
+                End::Nothing
+            }
+            false => {
+                observer.before_content(node, fd, &ranges, len_after_bytes);
+                End::Content(fd)
+            }
+        };
+        let watched = Self {
+            observer,
+            node,
+            end,
+            _order: OrderGuard::Shared { _guard: guard },
+        };
+        Ok((watched, ranges))
+    }
+
+    pub(super) fn attributes(observer: &'a dyn Observer, node: LoggedNode, fd: BorrowedFd<'_>) -> Self {
+        let guard = observer.order().exclusive();
+        observer.before_attributes(node, fd);
+        Self {
+            observer,
+            node,
+            end: End::Attributes,
+            _order: OrderGuard::Exclusive { _guard: guard },
+        }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        match self.end {
+            End::Content(fd) => self.observer.after_content(self.node, fd),
+            End::Attributes => self.observer.after_attributes(self.node),
+            End::Nothing => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

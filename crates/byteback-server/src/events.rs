@@ -1,0 +1,139 @@
+//! Events: what was applied to a folder, told as it happens (DeltaCFS section III-D: the server forwards to the other clients).
+//!
+//! An answer of server-sent events, one for each batch after the sequence number that the client names, in order and without a gap; it ends
+//! when the client goes, loses its right, or the server stops. Events only say that there is something: names and contents are
+//! fetched by `diff`, `changes` and `content`, as of the sequence number that an event has, so that an event is small, and whoever comes late or
+//! breaks off misses nothing: the number of the last event is where to go on.
+//!
+//! Each stream is a task of its own, without a thread: it sleeps until its folder gets a batch. A comment is sent now and then, so that either end
+//! notices when the other one is gone; on the way, the token is looked at again.
+//!
+//! What this does not do: keep events. They are the rows of the batches.
+
+use crate::body::async_outgoing;
+use crate::convert;
+use crate::dispatch::{Answer, Call, Shared, authenticate, blocking};
+use crate::problem::{parameter, refuse};
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use byteback_api::problem::{Code, Problem};
+use byteback_api::{MEDIA_EVENTS, Seq};
+use byteback_store::read::AppliedBatch;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, watch};
+
+/// Batches that are read from the catalog at once.
+const BATCHES_AT_ONCE: u32 = 500;
+
+/// Who listens for batches of which folder.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    folders: Mutex<HashMap<String, watch::Sender<Seq>>>,
+}
+
+impl Listeners {
+    /// Wakes whoever waits for a batch of this folder.
+    pub(crate) fn applied(&self, folder: &str, seq: Seq) {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = folders.get(folder) {
+            if sender.receiver_count() == 0 {
+                folders.remove(folder);
+            } else {
+                sender.send_replace(seq);
+            }
+        }
+    }
+
+    fn listen_to(&self, folder: &str) -> watch::Receiver<Seq> {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = folders.entry(folder.to_owned()).or_insert_with(|| watch::channel(0).0);
+        sender.subscribe()
+    }
+}
+
+pub(crate) async fn events(mut call: Call) -> Answer {
+    let folder = call.folder()?;
+    let after = call.query::<Seq>("after")?;
+    call.finish_query()?;
+    // What a browser or any other reader of event streams sends when it connects again.
+    let after = match (after, call.headers.get("last-event-id")) {
+        (_, Some(last)) => {
+            let last = last.to_str().ok().and_then(|text| text.parse().ok());
+            last.ok_or_else(|| parameter("header Last-Event-ID is not a sequence number"))?
+        }
+        (after, None) => after.unwrap_or(0),
+    };
+    let permit = Arc::clone(&call.shared.events)
+        .try_acquire_owned()
+        .map_err(|_| refuse(Code::Unavailable, "too many clients wait for events"))?;
+    // Before the first look: what is applied in between is seen by either.
+    let woken = call.shared.listeners.listen_to(&folder);
+    let first = batches(&call.shared, &folder, after).await?;
+    let (sender, body) = async_outgoing();
+    let stream = Stream {
+        shared: call.shared,
+        headers: call.headers,
+        folder,
+        after,
+        sender,
+    };
+    tokio::spawn(async move {
+        stream.run(first, woken).await;
+        drop(permit);
+    });
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_EVENTS));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+async fn batches(shared: &Shared, folder: &str, after: Seq) -> Result<Vec<AppliedBatch>, Box<Problem>> {
+    let (store, folder) = (shared.store.clone(), folder.to_owned());
+    blocking(move || store.batches(&folder, after, BATCHES_AT_ONCE)).await
+}
+
+/// One client that listens.
+struct Stream {
+    shared: Arc<Shared>,
+    headers: HeaderMap,
+    folder: String,
+    after: Seq,
+    sender: mpsc::Sender<io::Result<Bytes>>,
+}
+
+impl Stream {
+    async fn run(mut self, first: Vec<AppliedBatch>, mut woken: watch::Receiver<Seq>) {
+        let mut stopping = self.shared.stopping.clone();
+        // At once, so that the client sees that it is heard.
+        let mut text = String::from(":\n\n");
+        let mut found = first;
+        loop {
+            for batch in &found {
+                self.after = batch.seq;
+                text.push_str(&convert::event(batch));
+            }
+            if !text.is_empty() && self.sender.send(Ok(std::mem::take(&mut text).into())).await.is_err() {
+                return;
+            }
+            if found.is_empty() {
+                tokio::select! {
+                    // The sender is kept while there are receivers; if it were not, the pause below looks.
+                    _ = woken.changed() => {}
+                    () = tokio::time::sleep(self.shared.config.events_pause) => text.push_str(":\n\n"),
+                    _ = stopping.wait_for(|is_stopping| *is_stopping) => return,
+                    () = self.sender.closed() => return,
+                }
+            }
+            if authenticate(&self.shared, &self.headers, None).await.is_err() {
+                return;
+            }
+            let Ok(next) = batches(&self.shared, &self.folder, self.after).await else {
+                return;
+            };
+            found = next;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Which devices have requests at work, so that one that is revoked is stopped in the middle of them.
+//!
+//! Every request of a device holds a [`Stay`] from its authentication to the last byte of its answer. Whoever revokes a device through this
+//! server turns it out at once; for what another process does to the catalog (`byteback devices revoke --data`), [`watch`] looks every
+//! [`LOOK_EVERY`], while anybody is here. Between requests nothing is needed: each is authenticated anew. That nothing is applied in the
+//! moments between is kept by the store, in the transaction that applies.
+
+use crate::dispatch::Shared;
+use byteback_api::DeviceId;
+use byteback_store::devices::SEEN_WITHIN_NS;
+use std::collections::HashMap;
+use std::future::{Future, pending};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+/// Time between two looks for devices that somebody else revoked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The devices that have requests at work.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    at_work: Mutex<HashMap<DeviceId, Sender<bool>>>,
+    /// When it was last tried to note that a device was seen. At most as many as there are devices.
+    noted: Mutex<HashMap<DeviceId, Instant>>,
+}
+
+/// A request of a device that is at work.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    device: DeviceId,
+    is_revoked: Receiver<bool>,
+    presence: Arc<Presence>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Presence {
+    /// A request begins.
+    pub(crate) fn enter(self: &Arc<Self>, device: DeviceId) -> Stay {
+        let mut at_work = locked(&self.at_work);
+        let sender = at_work.entry(device).or_insert_with(|| channel(false).0);
+        Stay {
+            device,
+            is_revoked: sender.subscribe(),
+            presence: Arc::clone(self),
+        }
+    }
+
+    /// Stops what a device has at work.
+    pub(crate) fn turn_out(&self, device: DeviceId) {
+        if let Some(sender) = locked(&self.at_work).get(&device) {
+            sender.send_replace(true);
+        }
+    }
+
+    /// Whether it is time to try to note that a device was seen; then it counts as tried.
+    pub(crate) fn is_to_be_noted(&self, device: DeviceId) -> bool {
+        let mut noted = locked(&self.noted);
+        let is_recent = noted
+            .get(&device)
+            .is_some_and(|at| at.elapsed() < Duration::from_nanos(SEEN_WITHIN_NS.unsigned_abs()));
+        if !is_recent {
+            noted.insert(device, Instant::now());
+        }
+        !is_recent
+    }
+
+    fn devices(&self) -> Vec<DeviceId> {
+        locked(&self.at_work).keys().copied().collect()
+    }
+}
+
+impl Stay {
+    /// Ends when the device is revoked.
+    pub(crate) fn revoked(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut is_revoked = self.is_revoked.clone();
+        async move {
+            if is_revoked.wait_for(|is_revoked| *is_revoked).await.is_err() {
+                pending::<()>().await;
+            }
+        }
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        let mut at_work = locked(&self.presence.at_work);
+        // Ours is the last.
+        if at_work
+            .get(&self.device)
+            .is_some_and(|sender| sender.receiver_count() <= 1)
+        {
+            at_work.remove(&self.device);
+        }
+    }
+}
+
+/// Turns devices out that another process revoked. Never ends.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let devices = shared.presence.devices();
+        if devices.is_empty() {
+            continue;
+        }
+        let store = shared.store.clone();
+        let looked = tokio::task::spawn_blocking(move || store.roster().revoked_among(&devices)).await;
+        // What cannot be read now is looked at again in a moment; requests that begin are refused for the same reason.
+        for device in looked.into_iter().flatten().flatten() {
+            shared.presence.turn_out(device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

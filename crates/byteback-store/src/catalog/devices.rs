@@ -1,0 +1,100 @@
+//! The rows about who may ask: devices, what they were given, and invitations to join.
+//!
+//! Tokens are here as their SHA-256 alone. A folder is given by its name, so that a device may be invited to one that does not exist yet; folders
+//! are never renamed or removed.
+
+use crate::error::StoreError;
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRow {
+    /// Its number, never used twice.
+    pub id: u64,
+    /// What it is called.
+    pub name: String,
+    /// SHA-256 of its token.
+    pub token_hash: [u8; 32],
+    /// When it joined.
+    pub created_ns: i64,
+    /// Whether it may use all folders, invite others, and rename and revoke devices.
+    pub manages: bool,
+    /// When it was last heard of, some minutes exact.
+    pub seen_ns: Option<i64>,
+    /// Since when its token is void.
+    pub revoked_ns: Option<i64>,
+}
+
+/// An invitation to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvitationRow {
+    /// Its number, never used twice.
+    pub id: u64,
+    /// SHA-256 of its join token.
+    pub hash: [u8; 32],
+    /// When it was made.
+    pub created_ns: i64,
+    /// Until when it is valid.
+    pub expires_ns: i64,
+    /// To which folder; `None`: the device may use all and manage others.
+    pub folder: Option<String>,
+    /// Whether the device may change the folder.
+    pub writes: bool,
+    /// What the device is to be called; empty: as it calls itself.
+    pub name: String,
+    /// Who has used it.
+    pub device: Option<u64>,
+    /// Since when it is withdrawn.
+    pub withdrawn_ns: Option<i64>,
+}
+
+/// Answers about devices. All errors are the engine's.
+#[expect(clippy::missing_errors_doc, reason = "said once for all above")]
+pub trait DeviceRead {
+    /// The device whose token has this hash.
+    fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<DeviceRow>, StoreError>;
+    /// The device of this number.
+    fn device(&self, id: u64) -> Result<Option<DeviceRow>, StoreError>;
+    /// All devices by number.
+    fn devices(&self) -> Result<Vec<DeviceRow>, StoreError>;
+    /// The folders that a device was given, by name, each with whether it may change it.
+    fn device_folders(&self, device: u64) -> Result<Vec<(String, bool)>, StoreError>;
+    /// Whether a device may change a folder; `None` if it was not given it.
+    fn device_folder(&self, device: u64, folder: &str) -> Result<Option<bool>, StoreError>;
+    /// The invitation whose join token has this hash.
+    fn invitation_by_token(&self, hash: &[u8; 32]) -> Result<Option<InvitationRow>, StoreError>;
+    /// The invitations that are valid at `now_ns`, by number.
+    fn open_invitations(&self, now_ns: i64) -> Result<Vec<InvitationRow>, StoreError>;
+    /// Whether any device that is not revoked exists, or any invitation that is valid at `now_ns`.
+    fn has_credentials(&self, now_ns: i64) -> Result<bool, StoreError>;
+}
+
+/// Changes of devices. All errors are the engine's.
+#[expect(clippy::missing_errors_doc, reason = "said once for all above")]
+pub trait DeviceWrite: DeviceRead {
+    /// Adds a device; answers its number.
+    fn insert_device(
+        &self,
+        name: &str,
+        token_hash: &[u8; 32],
+        manages: bool,
+        created_ns: i64,
+    ) -> Result<u64, StoreError>;
+    /// Lets a device use all folders and manage others.
+    fn let_manage(&self, device: u64) -> Result<(), StoreError>;
+    /// Gives a device a folder, or more rights to it.
+    fn give_folder(&self, device: u64, folder: &str, writes: bool) -> Result<(), StoreError>;
+    /// Renames a device; answers whether it exists.
+    fn rename_device(&self, device: u64, name: &str) -> Result<bool, StoreError>;
+    /// Makes a device's token void, unless it is; answers whether the device exists.
+    fn revoke_device(&self, device: u64, now_ns: i64) -> Result<bool, StoreError>;
+    /// Remembers that a device was heard of.
+    fn note_seen(&self, device: u64, now_ns: i64) -> Result<(), StoreError>;
+    /// Adds an invitation (its `id`, `device` and `withdrawn_ns` are ignored); answers its number.
+    fn insert_invitation(&self, row: &InvitationRow) -> Result<u64, StoreError>;
+    /// Notes by whom an invitation was used.
+    fn use_invitation(&self, invitation: u64, device: u64) -> Result<(), StoreError>;
+    /// Withdraws an invitation that nobody has used; answers whether there was such a one.
+    fn withdraw_invitation(&self, invitation: u64, now_ns: i64) -> Result<bool, StoreError>;
+    /// Forgets invitations that have expired before.
+    fn forget_invitations(&self, expired_before_ns: i64) -> Result<(), StoreError>;
+}

@@ -1,0 +1,518 @@
+//! Who may do what: devices, the folders that they were given, and invitations.
+//!
+//! Words
+//! - *device*: a machine (or a user on one) that joined. Its number is the client id of its versions and is never used twice.
+//! - *managing device*: may use every folder, invite, rename and revoke. The first device of a store is one, and those that joined before
+//!   catalogs knew folders of devices.
+//! - *invitation*: a join token, for one folder or to manage. It works once: used by a device, it is that device's, who may use it again when
+//!   the answer was lost ([`Roster::join`]). Used, expired and withdrawn ones are told apart until [`REMEMBERED_NS`] after their end.
+//! - *revoked*: the device's token is void from the moment that [`Roster::revoke`] returns: no request is accepted, and no batch is applied
+//!   that was on its way (`apply` looks in the very transaction). Its history stays.
+//!
+//! A [`Roster`] works on the catalog of an opened store ([`Store::roster`]) or beside a serving process ([`RosterFile`]): the engine
+//! puts the writers in order. Each call is one transaction.
+
+use crate::catalog::{Catalog, DeviceRow, InvitationRow, SqliteCatalog};
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::token::{self, DEVICE_PREFIX, JOIN_PREFIX};
+use byteback_host::clock::{Clock, RealClock};
+use byteback_host::random::{Randomness, RealRandomness};
+use std::path::Path;
+use subtle::ConstantTimeEq as _;
+
+/// Longest device name in bytes.
+const DEVICE_NAME_LEN_MAX: usize = 255;
+
+/// For how long after its end an invitation is told from one that never was.
+pub const REMEMBERED_NS: i64 = 90 * 24 * 3600 * 1_000_000_000;
+
+/// For how long a device's last request may be older than what is noted of it: a note is a write to the disk.
+pub const SEEN_WITHIN_NS: i64 = 5 * 60 * 1_000_000_000;
+
+/// A folder that a device was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its name.
+    pub folder: String,
+    /// Whether the device may change it.
+    pub writes: bool,
+}
+
+/// A device as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its number.
+    pub id: u64,
+    /// What it is called.
+    pub name: String,
+    /// When it joined.
+    pub created_ns: i64,
+    /// When it was last heard of, at most [`SEEN_WITHIN_NS`] too early.
+    pub seen_ns: Option<i64>,
+    /// Since when its token is void.
+    pub revoked_ns: Option<i64>,
+    /// Whether it may use all folders and manage devices.
+    pub manages: bool,
+    /// The folders that it was given, by name.
+    pub folders: Vec<Grant>,
+}
+
+/// What an invitation is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewInvitation {
+    /// To which folder; `None`: to all, and to manage devices.
+    pub folder: Option<String>,
+    /// Whether the device may change the folder.
+    pub writes: bool,
+    /// What the device is to be called; empty: as it calls itself.
+    pub name: String,
+    /// For how long it may wait to be used.
+    pub valid_ns: i64,
+}
+
+impl NewInvitation {
+    /// To all folders, and to manage devices.
+    #[must_use]
+    pub fn to_manage(valid_ns: i64) -> Self {
+        Self {
+            folder: None,
+            writes: true,
+            name: String::new(),
+            valid_ns,
+        }
+    }
+}
+
+/// An invitation that was made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Invited {
+    /// Its number.
+    pub id: u64,
+    /// The join token, which is nowhere else.
+    pub token: String,
+    /// Until when it is valid.
+    pub expires_ns: i64,
+    /// Whether the folder was made for it.
+    pub folder_is_new: bool,
+}
+
+impl std::fmt::Debug for Invited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Invited").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// An invitation that waits to be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// Its number.
+    pub id: u64,
+    /// To which folder.
+    pub folder: Option<String>,
+    /// Whether the device may change the folder.
+    pub writes: bool,
+    /// What the device is to be called.
+    pub name: String,
+    /// When it was made.
+    pub created_ns: i64,
+    /// Until when it is valid.
+    pub expires_ns: i64,
+}
+
+/// A device has joined.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// Its number.
+    pub device: u64,
+    /// Its token.
+    pub token: String,
+    /// What it is called.
+    pub name: String,
+    /// The folder that it was given; `None`: all.
+    pub folder: Option<String>,
+    /// Whether it may change the folder.
+    pub writes: bool,
+}
+
+impl std::fmt::Debug for Joined {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joined")
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a device may do in a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FolderAccess {
+    /// Nothing: for it, the folder is not there.
+    Nothing,
+    /// Read it.
+    Reads,
+    /// Change it.
+    Writes,
+}
+
+/// A device that showed its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Which one.
+    pub device: u64,
+    /// Whether it may manage devices.
+    pub manages: bool,
+    /// What it may do in the folder that was asked for.
+    pub folder: FolderAccess,
+    /// Whether it is time to [`Roster::note_seen`].
+    pub is_to_be_noted: bool,
+}
+
+/// The devices of a store; see the module.
+#[derive(Clone, Copy)]
+pub struct Roster<'a> {
+    catalog: &'a dyn Catalog,
+    clock: &'a dyn Clock,
+    randomness: &'a dyn Randomness,
+}
+
+impl std::fmt::Debug for Roster<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Roster").finish_non_exhaustive()
+    }
+}
+
+/// The catalog of a store that another process may serve.
+#[derive(Debug)]
+pub struct RosterFile(SqliteCatalog);
+
+impl RosterFile {
+    /// Opens the catalog of the store in the directory `path`.
+    ///
+    /// # Errors
+    /// There is no store; its catalog is of a newer program; the engine fails.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let catalog = path.as_ref().join("catalog.sqlite");
+        // Opening it would create it.
+        std::fs::metadata(&catalog).map_err(|e| StoreError::io("find the catalog of the store", e))?;
+        Ok(Self(SqliteCatalog::open(catalog)?))
+    }
+
+    /// Its devices.
+    #[must_use]
+    pub fn roster(&self) -> Roster<'_> {
+        Roster {
+            catalog: &self.0,
+            clock: &RealClock,
+            randomness: &RealRandomness,
+        }
+    }
+}
+
+impl Store {
+    /// The devices of the store.
+    #[must_use]
+    pub fn roster(&self) -> Roster<'_> {
+        Roster {
+            catalog: self.catalog(),
+            clock: &*self.parts.clock,
+            randomness: &*self.parts.randomness,
+        }
+    }
+
+    /// Makes a join token to use all folders and manage devices, valid for `valid_ns`.
+    ///
+    /// # Errors
+    /// There is no randomness; the catalog fails.
+    pub fn create_join_token(&self, valid_ns: i64) -> Result<String, StoreError> {
+        Ok(self.roster().invite(&NewInvitation::to_manage(valid_ns))?.token)
+    }
+}
+
+impl Roster<'_> {
+    /// Whether any device has joined or may join: a store that has none makes its first invitation.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn has_credentials(&self) -> Result<bool, StoreError> {
+        self.catalog.read()?.has_credentials(self.clock.now_ns())
+    }
+
+    /// Makes an invitation; a folder that does not exist is made, if the device is to change it. The caller has checked the folder's name.
+    ///
+    /// # Errors
+    /// A device that may only read is invited to a folder that does not exist; the name is not allowed; there is no randomness; the catalog
+    /// fails.
+    pub fn invite(&self, new: &NewInvitation) -> Result<Invited, StoreError> {
+        check_name(&new.name)?;
+        let token = token::draw_join_token(self.randomness)?;
+        let now_ns = self.clock.now_ns();
+        let catalog = self.catalog.write()?;
+        catalog.forget_invitations(now_ns.saturating_sub(REMEMBERED_NS))?;
+        let mut folder_is_new = false;
+        if let Some(folder) = &new.folder
+            && catalog.folder(folder)?.is_none()
+        {
+            if !new.writes {
+                return Err(StoreError::FolderNotFound(folder.clone()));
+            }
+            catalog.insert_folder(folder, now_ns)?;
+            folder_is_new = true;
+        }
+        let expires_ns = now_ns.saturating_add(new.valid_ns);
+        let id = catalog.insert_invitation(&InvitationRow {
+            id: 0,
+            hash: token::hash(&token),
+            created_ns: now_ns,
+            expires_ns,
+            folder: new.folder.clone(),
+            writes: new.writes,
+            name: new.name.clone(),
+            device: None,
+            withdrawn_ns: None,
+        })?;
+        catalog.commit()?;
+        Ok(Invited {
+            id,
+            token,
+            expires_ns,
+            folder_is_new,
+        })
+    }
+
+    /// Uses an invitation. `device_token` is the token that the device drew for itself, or has from an earlier invitation (then it gets
+    /// what this one gives in addition); without one, it is given one. A device that comes again with the same two is told the same again.
+    ///
+    /// # Errors
+    /// The join token is unknown, used by another device, expired or withdrawn; the device was revoked; the name or the device's token are
+    /// not allowed; the catalog fails.
+    pub fn join(&self, join_token: &str, name: &str, device_token: Option<&str>) -> Result<Joined, StoreError> {
+        check_name(name)?;
+        let own = match device_token {
+            Some(own) if token::is_device_token(own) => own.to_owned(),
+            Some(_) => {
+                let message = "the device's own token does not have the form of one".to_owned();
+                return Err(StoreError::InvalidParameter(message));
+            }
+            None => token::draw_device_token(self.randomness)?,
+        };
+        if !join_token.starts_with(JOIN_PREFIX) {
+            return Err(StoreError::JoinTokenUnknown);
+        }
+        let now_ns = self.clock.now_ns();
+        let catalog = self.catalog.write()?;
+        let found = catalog.invitation_by_token(&token::hash(join_token))?;
+        let invitation = found.ok_or(StoreError::JoinTokenUnknown)?;
+        let known = catalog.device_by_token(&token::hash(&own))?;
+        if let Some(revoked) = known.as_ref().filter(|device| device.revoked_ns.is_some()) {
+            return Err(StoreError::DeviceRevoked(revoked.id));
+        }
+        let joined = |device: u64, name: &str| Joined {
+            device,
+            token: own.clone(),
+            name: name.to_owned(),
+            folder: invitation.folder.clone(),
+            writes: invitation.writes,
+        };
+        match (invitation.device, &known) {
+            // The answer was lost.
+            (Some(user), Some(known)) if user == known.id => return Ok(joined(known.id, &known.name)),
+            (Some(_), _) => return Err(StoreError::JoinTokenUsed),
+            _ if invitation.withdrawn_ns.is_some() => return Err(StoreError::JoinTokenWithdrawn),
+            _ if invitation.expires_ns <= now_ns => return Err(StoreError::JoinTokenExpired),
+            _ => {}
+        }
+        let name = match (&known, invitation.name.as_str()) {
+            (Some(known), _) => known.name.clone(),
+            (None, "") => name.to_owned(),
+            (None, given) => given.to_owned(),
+        };
+        let manages = invitation.folder.is_none();
+        let device = match &known {
+            Some(known) => known.id,
+            None => catalog.insert_device(&name, &token::hash(&own), manages, now_ns)?,
+        };
+        match &invitation.folder {
+            None => catalog.let_manage(device)?,
+            Some(folder) => catalog.give_folder(device, folder, invitation.writes)?,
+        }
+        catalog.use_invitation(invitation.id, device)?;
+        catalog.commit()?;
+        Ok(joined(device, &name))
+    }
+
+    /// The device that a token belongs to, and what it may do in `folder`.
+    ///
+    /// # Errors
+    /// The device was revoked; the catalog fails.
+    pub fn authenticate(&self, token: &str, folder: Option<&str>) -> Result<Option<Pass>, StoreError> {
+        if !token.starts_with(DEVICE_PREFIX) {
+            return Ok(None);
+        }
+        let hash = token::hash(token);
+        let catalog = self.catalog.read()?;
+        let found = catalog.device_by_token(&hash)?;
+        let Some(row) = found.filter(|row| bool::from(row.token_hash.ct_eq(&hash))) else {
+            return Ok(None);
+        };
+        if row.revoked_ns.is_some() {
+            return Err(StoreError::DeviceRevoked(row.id));
+        }
+        let folder = match folder {
+            Some(_) if row.manages => FolderAccess::Writes,
+            Some(folder) => match catalog.device_folder(row.id, folder)? {
+                Some(true) => FolderAccess::Writes,
+                Some(false) => FolderAccess::Reads,
+                None => FolderAccess::Nothing,
+            },
+            None => FolderAccess::Nothing,
+        };
+        let now_ns = self.clock.now_ns();
+        Ok(Some(Pass {
+            device: row.id,
+            manages: row.manages,
+            folder,
+            // Also when the clock was set back.
+            is_to_be_noted: row
+                .seen_ns
+                .is_none_or(|seen_ns| now_ns.abs_diff(seen_ns) > SEEN_WITHIN_NS.unsigned_abs()),
+        }))
+    }
+
+    /// Those of these devices that are revoked.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn revoked_among(&self, devices: &[u64]) -> Result<Vec<u64>, StoreError> {
+        let catalog = self.catalog.read()?;
+        let mut revoked = Vec::new();
+        for &id in devices {
+            if catalog.device(id)?.is_some_and(|row| row.revoked_ns.is_some()) {
+                revoked.push(id);
+            }
+        }
+        Ok(revoked)
+    }
+
+    /// The folders that a device was given, by name.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn folders_of(&self, device: u64) -> Result<Vec<String>, StoreError> {
+        let folders = self.catalog.read()?.device_folders(device)?;
+        Ok(folders.into_iter().map(|(folder, _)| folder).collect())
+    }
+
+    /// Remembers that a device was heard of now.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn note_seen(&self, device: u64) -> Result<(), StoreError> {
+        let now_ns = self.clock.now_ns();
+        let catalog = self.catalog.write()?;
+        catalog.note_seen(device, now_ns)?;
+        catalog.commit()
+    }
+
+    /// All devices, revoked ones too, by number.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn devices(&self) -> Result<Vec<Device>, StoreError> {
+        let catalog = self.catalog.read()?;
+        let rows = catalog.devices()?;
+        rows.into_iter()
+            .map(|row| Ok(device(catalog.device_folders(row.id)?, row)))
+            .collect()
+    }
+
+    /// A device.
+    ///
+    /// # Errors
+    /// There is none of this number; the catalog fails.
+    pub fn device(&self, id: u64) -> Result<Device, StoreError> {
+        let catalog = self.catalog.read()?;
+        let row = catalog.device(id)?.ok_or(StoreError::DeviceNotFound(id))?;
+        Ok(device(catalog.device_folders(id)?, row))
+    }
+
+    /// The invitations that wait to be used, by number.
+    ///
+    /// # Errors
+    /// The catalog fails.
+    pub fn invitations(&self) -> Result<Vec<Invitation>, StoreError> {
+        let rows = self.catalog.read()?.open_invitations(self.clock.now_ns())?;
+        let invitation = |row: InvitationRow| Invitation {
+            id: row.id,
+            folder: row.folder,
+            writes: row.writes,
+            name: row.name,
+            created_ns: row.created_ns,
+            expires_ns: row.expires_ns,
+        };
+        Ok(rows.into_iter().map(invitation).collect())
+    }
+
+    /// Renames a device.
+    ///
+    /// # Errors
+    /// There is no such device; the name is not allowed; the catalog fails.
+    pub fn rename(&self, id: u64, name: &str) -> Result<(), StoreError> {
+        check_name(name)?;
+        if name.trim().is_empty() {
+            return Err(StoreError::InvalidParameter("a device's name is not empty".to_owned()));
+        }
+        let catalog = self.catalog.write()?;
+        match catalog.rename_device(id, name)? {
+            true => catalog.commit(),
+            false => Err(StoreError::DeviceNotFound(id)),
+        }
+    }
+
+    /// Makes a device's token void at once. To do so again changes nothing.
+    ///
+    /// # Errors
+    /// There is no such device; the catalog fails.
+    pub fn revoke(&self, id: u64) -> Result<(), StoreError> {
+        let catalog = self.catalog.write()?;
+        match catalog.revoke_device(id, self.clock.now_ns())? {
+            true => catalog.commit(),
+            false => Err(StoreError::DeviceNotFound(id)),
+        }
+    }
+
+    /// Withdraws an invitation that nobody has used.
+    ///
+    /// # Errors
+    /// There is no such invitation; the catalog fails.
+    pub fn withdraw(&self, id: u64) -> Result<(), StoreError> {
+        let catalog = self.catalog.write()?;
+        match catalog.withdraw_invitation(id, self.clock.now_ns())? {
+            true => catalog.commit(),
+            false => Err(StoreError::InvitationNotFound(id)),
+        }
+    }
+}
+
+fn device(folders: Vec<(String, bool)>, row: DeviceRow) -> Device {
+    let grant = |(folder, writes)| Grant { folder, writes };
+    Device {
+        id: row.id,
+        name: row.name,
+        created_ns: row.created_ns,
+        seen_ns: row.seen_ns,
+        revoked_ns: row.revoked_ns,
+        manages: row.manages,
+        folders: folders.into_iter().map(grant).collect(),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), StoreError> {
+    if name.len() > DEVICE_NAME_LEN_MAX || name.chars().any(char::is_control) {
+        let message = format!("a device's name has at most {DEVICE_NAME_LEN_MAX} bytes and no control characters");
+        return Err(StoreError::InvalidParameter(message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

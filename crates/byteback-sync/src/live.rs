@@ -1,0 +1,12 @@
+//! Continuous sync (DeltaCFS), the client engine's side: how what happened here gets to the server, and what others changed
+//! gets here.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
+//! | [`patches`] | deltas of others on their way into the files they change, so that a crash in between is noticed and mended |
+//!
+//! What is sent, and in which order, is decided by the crate `byteback-queue`.
+
+pub mod patches;
+pub mod upload;

@@ -1,0 +1,326 @@
+//! A group of the sync queue on its way to the server: one batch, one transaction (DeltaCFS sections III-B and III-E).
+//!
+//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this client has applied what others did, and its own group before
+//! this one, whose answer it need not have yet. So groups follow each other without waiting, and are in conflict only with others.
+//!
+//! **Contents.** A file's new content is a chain: ranges over what it held before, or a delta of what another file holds at that moment, which may itself be the
+//! work of earlier changes of the same group. The chain goes back to what the server has: it becomes the base of the file's record, and
+//! the rest its deltas, in order. So nothing has to be composed, and a temporary file that took over another one's content is
+//! sent as what the program changed.
+//!
+//! Memory: the parts of a batch that are on their way, and one delta; a delta longer than a part is not sent: the order is given up, and the
+//! file is taken from a cut.
+//!
+//! What this does not do: decide what is sent or when; folds, which are taken from a cut; numbers of nodes that were made elsewhere.
+
+use std::collections::HashMap;
+
+use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord};
+use byteback_api::messages::BatchApplied;
+use byteback_api::{ByteString, DeviceId, FileId, FolderName, NodeKind as ApiKind, Seq};
+use byteback_control::{ErrorKind, LiveContent, LiveGroup, LiveSource, LiveTree, Piece, ServiceError};
+use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_oplog::NodeId;
+use byteback_queue::GroupId;
+
+use crate::backup::{
+    Destination, Failure, FileDeltas, LITERAL_BYTES_MAX, PART_LEN_BYTES_DEFAULT, PART_LEN_BYTES_RANGE, PartStream,
+    unusable,
+};
+use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
+use crate::monitor::{Monitor, check_cancelled};
+use crate::server_client::ServerClient;
+
+/// Batches of groups have counters of their own, apart from those of backups.
+const COUNTERS_FROM: u64 = 1 << 61;
+
+/// The counter of a group's batch.
+#[must_use]
+pub fn batch_counter(group: GroupId) -> u64 {
+    COUNTERS_FROM.saturating_add(group.0)
+}
+
+/// What a batch stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footing {
+    /// Up to here, what others did is in the folder here.
+    pub base_seq: Seq,
+    /// The group before, if it was sent since then.
+    pub follows: Option<GroupId>,
+}
+
+/// What became of a group that was sent.
+#[derive(Debug)]
+pub enum Sent {
+    /// It was applied.
+    Applied(BatchApplied),
+    /// Somebody else changed the same first, or the one before was refused: nothing of it counts.
+    Refused(ServerError),
+    /// It may or may not have arrived: it is to be sent again, exactly as it was.
+    Unanswered(SyncError),
+    /// It cannot be sent: its order is to be given up, for this reason.
+    Unsendable(String),
+}
+
+/// Where groups come from and where they go.
+pub struct Upload<'a> {
+    /// The server.
+    pub server: &'a ServerClient,
+    /// The folder there.
+    pub folder: &'a FolderName,
+    /// This device.
+    pub device: DeviceId,
+    /// The tree.
+    pub live: &'a dyn LiveTree,
+    /// What a node of the tree is called at the server.
+    pub file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
+    /// The root at the server.
+    pub root: FileId,
+    /// The host, for people.
+    pub host: ByteString,
+    /// The directory on the host, for people.
+    pub path: ByteString,
+    /// Bytes of a part of a batch.
+    pub part_len_bytes: usize,
+    /// Hears of warnings, and may stop it.
+    pub monitor: &'a dyn Monitor,
+}
+
+impl std::fmt::Debug for Upload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upload")
+            .field("folder", &self.folder)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a file's new contents begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Root {
+    /// The file is new.
+    Nothing,
+    /// What this node holds at the server.
+    Held(NodeId),
+}
+
+/// How a content comes about: what the server has, and the changes of the group over it, eldest first.
+#[derive(Clone, Debug)]
+struct Chain<'g> {
+    root: Root,
+    steps: Vec<&'g LiveContent>,
+}
+
+/// The chains of all files of a group whose contents change, as they are at its end.
+fn chains(group: &LiveGroup) -> HashMap<NodeId, Chain<'_>> {
+    let mut chains: HashMap<NodeId, Chain<'_>> = HashMap::new();
+    let is_new = |node| group.nodes.iter().any(|of| of.node == node && of.is_new);
+    let at_server = |node| Chain {
+        root: if is_new(node) { Root::Nothing } else { Root::Held(node) },
+        steps: Vec::new(),
+    };
+    for content in &group.contents {
+        let before = match content.source {
+            LiveSource::Ranges(_) => content.node,
+            LiveSource::Delta { base, .. } => base,
+        };
+        let mut chain = chains.get(&before).cloned().unwrap_or_else(|| at_server(before));
+        chain.steps.push(content);
+        chains.insert(content.node, chain);
+    }
+    chains
+}
+
+impl Upload<'_> {
+    /// Usual length of a part, in bytes.
+    pub const PART_LEN_BYTES: usize = PART_LEN_BYTES_DEFAULT;
+
+    /// Sends a group that is no fold. The caller tells the tree what became of it.
+    ///
+    /// # Errors
+    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's disk is full).
+    pub fn send(&self, group: &LiveGroup, footing: Footing) -> Result<Sent> {
+        match self.batch(group, footing) {
+            Ok(applied) => Ok(Sent::Applied(applied)),
+            Err(SyncError::Tree(error)) => Ok(Sent::Unsendable(error.to_string())),
+            Err(SyncError::Server(error)) => match error.kind {
+                ServerErrorKind::Conflict | ServerErrorKind::OutOfOrder => Ok(Sent::Refused(error)),
+                // What was made of the group is not what the server has: another way may be.
+                ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge => {
+                    Ok(Sent::Unsendable(error.to_string()))
+                }
+                // Of the parts, nothing counts without the commit, which is sent again with them.
+                ServerErrorKind::PartsMissing => Ok(Sent::Unanswered(error.into())),
+                kind if kind.is_transient() => Ok(Sent::Unanswered(error.into())),
+                _ => Err(error.into()),
+            },
+            Err(error @ SyncError::OutcomeUnknown { .. }) => Ok(Sent::Unanswered(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn batch(&self, group: &LiveGroup, footing: Footing) -> Result<BatchApplied> {
+        let counter = batch_counter(group.id);
+        let manifest = Manifest {
+            device: self.device,
+            counter,
+            base_seq: Some(footing.base_seq),
+            replaces: None,
+            follows: footing.follows.map(batch_counter),
+            root: self.root,
+            created_ns: self.server.clock().now_ns(),
+            host: self.host.clone(),
+            path: self.path.clone(),
+            snapshot: None,
+        };
+        let to = Destination {
+            server: self.server,
+            folder: self.folder,
+            counter,
+            monitor: self.monitor,
+            memory: None,
+            link_before_bytes_per_s: None,
+            processor_share: 1.0,
+        };
+        let part_len_bytes = self
+            .part_len_bytes
+            .clamp(*PART_LEN_BYTES_RANGE.start(), *PART_LEN_BYTES_RANGE.end());
+        // The group's number is durable since it was handed out.
+        let noted = || Ok(());
+        std::thread::scope(|scope| {
+            let mut stream = PartStream::begin(scope, to, part_len_bytes, &manifest, &noted)?;
+            let chains = chains(group);
+            for node in &group.nodes {
+                check_cancelled(self.monitor)?;
+                let id = (self.file_id)(node.node);
+                let chain = chains.get(&node.node).filter(|_| node.attributes.kind == ApiKind::File);
+                let Some(chain) = chain else {
+                    stream.node(&NodeRecord {
+                        id,
+                        attributes: node.attributes.clone(),
+                        content: None,
+                    })?;
+                    continue;
+                };
+                let base = match chain.root {
+                    Root::Nothing => ContentBase::Empty,
+                    Root::Held(held) if held == node.node => ContentBase::Previous,
+                    Root::Held(held) => ContentBase::Of((self.file_id)(held)),
+                };
+                let mut deltas = FileDeltas::default();
+                for step in &chain.steps {
+                    self.step(step, id, &mut deltas, &mut stream).map_err(of_failure)?;
+                }
+                deltas
+                    .finish(&mut stream, id, &node.attributes, base)
+                    .map_err(of_failure)?;
+            }
+            for name in &group.names {
+                stream.entry(&EntryRecord {
+                    parent: (self.file_id)(name.parent),
+                    name: name.name.clone(),
+                    child: name.child.map(self.file_id),
+                })?;
+            }
+            stream.commit(|| check_cancelled(self.monitor))
+        })
+    }
+
+    /// Adds what one step of a chain changes to the deltas of the file `id`.
+    fn step(
+        &self,
+        step: &LiveContent,
+        id: FileId,
+        deltas: &mut FileDeltas,
+        stream: &mut PartStream<'_, '_>,
+    ) -> std::result::Result<(), Failure> {
+        match &step.source {
+            LiveSource::Ranges(_) => self.ranges(step, id, deltas, stream),
+            LiveSource::Delta { stamp, len_bytes, .. } => {
+                let len = usize::try_from(*len_bytes).unwrap_or(usize::MAX);
+                if len > stream.part_len_bytes() {
+                    return Err(unsendable(format!(
+                        "a delta of {len_bytes} bytes is longer than a part of a batch"
+                    )));
+                }
+                let mut delta = Vec::new();
+                let read = self.live.read_delta(*stamp, &mut |bytes| {
+                    delta.extend_from_slice(bytes);
+                    Ok(())
+                });
+                read.map_err(|error| Failure::All(error.into()))?;
+                deltas.push(stream, id, delta, 0)
+            }
+        }
+    }
+
+    /// Reads the ranges of a content into deltas without copies, of which none has many literals.
+    fn ranges(
+        &self,
+        content: &LiveContent,
+        id: FileId,
+        deltas: &mut FileDeltas,
+        stream: &mut PartStream<'_, '_>,
+    ) -> std::result::Result<(), Failure> {
+        let literal_bytes_max = LITERAL_BYTES_MAX.min((stream.part_len_bytes() / 2) as u64).max(1);
+        let len_bytes = content.len_bytes;
+        // The base is first cut off, or filled up with zeros, to the length that it is to have.
+        let new_writer = || {
+            DeltaWriter::new(Vec::new(), len_bytes, len_bytes, WriterOptions::default())
+                .map_err(|error| unusable(id, error))
+        };
+        let mut writer = new_writer()?;
+        let mut literal_bytes = 0u64;
+        let mut own_error = None;
+        let read = self.live.read(content, &mut |piece| {
+            let mut take = || {
+                let (offset, mut bytes) = match piece {
+                    Piece::Hole(range) => {
+                        return writer.zero(range).map_err(|error| unusable(id, error));
+                    }
+                    Piece::Data { offset, bytes } => (offset, bytes),
+                };
+                let mut offset = offset;
+                while !bytes.is_empty() {
+                    let room = usize::try_from(literal_bytes_max.saturating_sub(literal_bytes)).unwrap_or(usize::MAX);
+                    let (now, later) = bytes.split_at(room.min(bytes.len()));
+                    writer.literal_bytes(offset, now).map_err(|error| unusable(id, error))?;
+                    literal_bytes = literal_bytes.saturating_add(now.len() as u64);
+                    offset = offset.saturating_add(now.len() as u64);
+                    bytes = later;
+                    if literal_bytes >= literal_bytes_max {
+                        let full = std::mem::replace(&mut writer, new_writer()?);
+                        let (delta, stats) = full.finish().map_err(|error| unusable(id, error))?;
+                        literal_bytes = 0;
+                        deltas.push(stream, id, delta, stats.literal_bytes)?;
+                    }
+                }
+                Ok(())
+            };
+            // An error of our own has to pass through the tree; it waits here meanwhile.
+            take().map_err(|error: Failure| {
+                let told = ServiceError::new(ErrorKind::Protocol, error.to_string());
+                own_error = Some(error);
+                told
+            })
+        });
+        if let Some(error) = own_error {
+            return Err(error);
+        }
+        read.map_err(|error| Failure::All(error.into()))?;
+        // Also without a byte: a change of length alone is a delta, too.
+        let (delta, stats) = writer.finish().map_err(|error| unusable(id, error))?;
+        deltas.push(stream, id, delta, stats.literal_bytes)
+    }
+}
+
+fn unsendable(what: String) -> Failure {
+    Failure::File(ServiceError::new(ErrorKind::Node, what))
+}
+
+fn of_failure(failure: Failure) -> SyncError {
+    match failure {
+        Failure::File(error) => SyncError::Tree(error),
+        Failure::All(error) => error,
+    }
+}

@@ -1,0 +1,101 @@
+//! A lowest rate of answers.
+//!
+//! A server, or something on the way, that sends a byte now and then is never silent and would hold a command for ever. So of an answer's body
+//! that has begun, [`PROGRESS_LEN_MIN`] bytes or its end have to come within the patience of the request, counting only the time that was waited
+//! for them. Until it begins, only silence is limited: a server may have to work. (The head has to be whole within the same time.)
+//!
+//! What this is not for: answers that tell of what happens ([`super::events`]) or how far something is, which come as they come.
+
+use byteback_host::clock::Clock;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::Duration;
+use ureq::http;
+
+/// So much comes at least while the patience is waited: with the default of a minute, 136 bytes per second, which is less than a telephone
+/// line has, and less than a server allows its clients.
+const PROGRESS_LEN_MIN: u64 = 8 * 1024;
+
+/// How long an answer is waited for; goes with it.
+#[derive(Clone)]
+pub(super) struct Patience {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timeout: Duration,
+}
+
+/// An answer that comes, but hardly.
+#[derive(Debug, thiserror::Error)]
+#[error("only {bytes} bytes of the answer came in {waited_s} s")]
+pub(crate) struct TooSlow {
+    bytes: u64,
+    waited_s: u64,
+}
+
+/// The body of an answer.
+pub(crate) struct AnswerBody {
+    inner: ureq::BodyReader<'static>,
+    patience: Option<Patience>,
+    progress: Progress,
+}
+
+impl AnswerBody {
+    /// Of an answer with its patience, if it has one.
+    pub(super) fn of(response: http::Response<ureq::Body>) -> Self {
+        let patience = response.extensions().get::<Patience>().cloned();
+        Self {
+            inner: response.into_body().into_reader(),
+            patience,
+            progress: Progress::default(),
+        }
+    }
+}
+
+impl Read for AnswerBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(Patience { clock, timeout }) = &self.patience else {
+            return self.inner.read(buffer);
+        };
+        let began_ns = clock.monotonic_ns();
+        let came = self.inner.read(buffer)?;
+        let waited = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began_ns));
+        if came > 0 {
+            let bytes = u64::try_from(came).unwrap_or(u64::MAX);
+            self.progress.came(bytes, waited, *timeout)?;
+        }
+        Ok(came)
+    }
+}
+
+/// How an answer comes along.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Something of it has come.
+    has_begun: bool,
+    /// Since the last time that there was enough.
+    bytes: u64,
+    waited: Duration,
+}
+
+impl Progress {
+    /// So many bytes came after so long a wait.
+    fn came(&mut self, bytes: u64, waited: Duration, patience: Duration) -> io::Result<()> {
+        if !self.has_begun {
+            self.has_begun = bytes > 0;
+            self.bytes = bytes;
+            return Ok(());
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.waited = self.waited.saturating_add(waited);
+        if self.bytes >= PROGRESS_LEN_MIN {
+            (self.bytes, self.waited) = (0, Duration::ZERO);
+        }
+        if self.waited <= patience {
+            return Ok(());
+        }
+        let (bytes, waited_s) = (self.bytes, self.waited.as_secs());
+        Err(io::Error::new(io::ErrorKind::TimedOut, TooSlow { bytes, waited_s }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! `byteback join`: with one code, this machine becomes a device of a server and a directory is bound to a folder there.
+//!
+//! Order: the machine joins (`joining`); the folder is made if it may be; the binding is written last. Each step may be repeated, also by
+//! running the command again with the same code.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use byteback_api::{FolderName, JoinCode};
+use byteback_sync::{SnapshotSpec, resolve_snapshot};
+use clap::Args;
+use serde::Serialize;
+
+use super::init::bind;
+use crate::binding::{self, Binding};
+use crate::error::{CommandError, Result};
+use crate::joining::{self, Voucher};
+use crate::repository::Repository;
+use crate::settings::Settings;
+use crate::tracked_folder;
+use crate::wording::counted;
+
+/// Flags of `join`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  byteback join bbc_04... /data/mail
+  ssh SERVER byteback invite mail --data /srv/backup | byteback join - /data/mail
+
+A code works once. If the connection breaks, the same command may be run again with the same code. While the command runs, others on \
+this machine can see its arguments; with - they see nothing.")]
+pub(crate) struct JoinArguments {
+    /// The code that 'byteback invite' printed; - reads it from standard input, a name with a slash from that file
+    #[arg(value_name = "CODE")]
+    code: String,
+    /// The directory to back up, or to restore into; made if it is missing
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The folder on the server, for a code that is good for all; otherwise called like the directory
+    #[arg(long, value_name = "NAME")]
+    folder: Option<FolderName>,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    directory: String,
+    repository: String,
+    device: u64,
+    name: String,
+    read_only: bool,
+    snapshots: u64,
+    token_file: String,
+}
+
+pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> {
+    let text = match arguments.code.contains('/') {
+        true => joining::text_in(Path::new(&arguments.code))?,
+        false => joining::given_text(&arguments.code)?,
+    };
+    let code = joining::code(text.trim())?;
+    let repository = Repository {
+        server: code.url(),
+        folder: wanted_folder(arguments, &code)?,
+    };
+    match fs::create_dir(&arguments.dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(CommandError::file("make the directory", &arguments.dir, &error));
+        }
+        _ => {}
+    }
+    let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
+    let directory = folder.directory().display();
+    let old = Binding::read(&folder)?;
+    if let Some(old) = old.as_ref().filter(|old| old.repository != repository) {
+        let message = format!("{directory} is already bound to {}", old.repository);
+        return Err(CommandError::new(message).next(format!(
+            "The code was not used. Name another directory; or remove {} first.",
+            binding::path(&folder).display()
+        )));
+    }
+    let token_path = settings.token_path(&repository.server, old.as_ref())?;
+    let read_only = code.read_only;
+    let voucher = Voucher::Code(Box::new(code));
+    let joined = joining::join_server(&voucher, &repository.server, settings, &token_path)?;
+    let server = settings.client(&joined.credentials)?;
+    let there = match read_only {
+        true => server.folder(&repository.folder)?,
+        false => server.create_folder(&repository.folder)?,
+    };
+    bind(&folder, &repository, settings, None, old)?;
+
+    let output = settings.output;
+    let credentials = &joined.credentials;
+    if output.json {
+        let summary = Summary {
+            directory: directory.to_string(),
+            repository: repository.to_string(),
+            device: credentials.device,
+            name: joined.answer.name,
+            read_only,
+            snapshots: there.snapshots,
+            token_file: token_path.display().to_string(),
+        };
+        return output.object("summary", &summary);
+    }
+    output.say(format!(
+        "Joined {} as device {} ({}).",
+        repository.server, credentials.device, joined.answer.name
+    ))?;
+    if output.verbosity > 0 {
+        output.say(format!("  its token is kept in {}", token_path.display()))?;
+    }
+    output.say(format!("{directory} belongs to {repository} now."))?;
+    if there.snapshots > 0 {
+        if let Ok(last) = resolve_snapshot(&server, &repository.folder, SnapshotSpec::Latest(0)) {
+            output.say(format!(
+                "It holds {}, the last of {} on {}.",
+                counted(there.snapshots, "snapshot", "snapshots"),
+                last.label.path,
+                last.label.host
+            ))?;
+        }
+        return output.say(format!("Next: byteback pull {directory}    (fetches the last one)"));
+    }
+    output.say(format!(
+        "Next: byteback mount {directory}    (from then on every change is known)"
+    ))?;
+    output.say(format!("      byteback backup {directory}"))
+}
+
+/// Which folder of the server is meant.
+fn wanted_folder(arguments: &JoinArguments, code: &JoinCode) -> Result<FolderName> {
+    match (&code.folder, &arguments.folder) {
+        (Some(given), Some(wanted)) if given != wanted => Err(CommandError::new(format!(
+            "the code is for the folder {given}, not for {wanted}"
+        ))
+        .next("Leave out --folder, or ask for a code to the other one. The code was not used.")),
+        (Some(folder), _) | (None, Some(folder)) => Ok(folder.clone()),
+        (None, None) => {
+            let path = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
+            let name = path
+                .file_name()
+                .and_then(OsStr::to_str)
+                .and_then(|name| name.parse().ok());
+            name.ok_or_else(|| {
+                CommandError::new(format!("no folder can be called like {}", path.display()))
+                    .next("Say what it is to be called on the server: --folder NAME")
+            })
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! How a server can be reached, noted in its data folder by `serve` for `invite`, which may run beside it or when it does not run.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use byteback_api::Fingerprint;
+use byteback_api::join_code::{ADDRESSES_MAX, Address};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CommandError, Result};
+use crate::private_file;
+
+/// The only version there is.
+const VERSION: u32 = 1;
+
+/// `serve.json` in the data folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Served {
+    version: u32,
+    /// `HOST:PORT`, the best first.
+    pub(crate) addresses: Vec<String>,
+    /// Whether it speaks HTTP without TLS.
+    pub(crate) plain: bool,
+    /// The certificate by which it is to be known; none: somebody whom everybody trusts signed it.
+    pub(crate) certificate: Option<Fingerprint>,
+}
+
+impl Served {
+    /// A server at these addresses.
+    pub(crate) fn new(addresses: &[Address], plain: bool, certificate: Option<Fingerprint>) -> Self {
+        Self {
+            version: VERSION,
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            plain,
+            certificate,
+        }
+    }
+
+    /// What was noted in the data folder.
+    pub(crate) fn read(data: &Path) -> Result<Self> {
+        let path = path(data);
+        let bytes = fs::read(&path).map_err(|error| {
+            let failed = CommandError::file("read", &path, &error);
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    CommandError::new("it is not known yet how this server is reached: it has not been started")
+                        .next("Start it: byteback serve --data DIR")
+                }
+                _ => failed,
+            }
+        })?;
+        let unusable = |why: &dyn std::fmt::Display| {
+            CommandError::file("understand", &path, why).next("'byteback serve' writes it anew when it starts.")
+        };
+        let served: Self = serde_json::from_slice(&bytes).map_err(|error| unusable(&error))?;
+        match served.version {
+            VERSION => Ok(served),
+            version => Err(unusable(&format!(
+                "it has version {version}, this program knows {VERSION}"
+            ))),
+        }
+    }
+
+    /// Notes it, if it is not noted already.
+    pub(crate) fn write(&self, data: &Path) -> Result<()> {
+        let path = path(data);
+        let failed = |error: &dyn std::fmt::Display| CommandError::file("write", &path, error);
+        let mut json = serde_json::to_vec(self).map_err(|error| failed(&error))?;
+        json.push(b'\n');
+        if fs::read(&path).is_ok_and(|old| old == json) {
+            return Ok(());
+        }
+        private_file::write(&path, &json).map_err(|error| failed(&error))
+    }
+}
+
+fn path(data: &Path) -> PathBuf {
+    data.join("serve.json")
+}
+
+/// Addresses as they are given on the command line, `HOST[:PORT]` or, where something before the server speaks otherwise than itself, a URL; and
+/// whether they are spoken to without TLS.
+pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<Address>, bool)> {
+    if texts.len() > ADDRESSES_MAX {
+        return Err(
+            CommandError::new(format!("a code has room for {ADDRESSES_MAX} addresses"))
+                .next("Leave out those by which the server is reached least."),
+        );
+    }
+    let mut addresses = Vec::new();
+    let mut plain: Option<bool> = None;
+    for text in texts {
+        let (here, host, port) = match text.split_once("://") {
+            None => (is_plain, text.as_str(), port),
+            Some(("https", host)) => (false, host.trim_end_matches('/'), 443),
+            Some(("http", host)) => (true, host.trim_end_matches('/'), 80),
+            Some(_) => {
+                let message = format!("'{text}' begins with neither http:// nor https://");
+                return Err(CommandError::new(message));
+            }
+        };
+        if plain.replace(here).is_some_and(|before| before != here) {
+            return Err(CommandError::new("one code cannot have addresses with TLS and without"));
+        }
+        addresses.push(Address::parse(host, port).map_err(|error| CommandError::new(error.to_string()))?);
+    }
+    Ok((addresses, plain.unwrap_or(is_plain)))
+}
+
+/// Where others reach what listens at `listening`: there, or if that is every address of the machine, at those by which it would speak to the
+/// outside.
+pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
+    let port = listening.port();
+    let ip = listening.ip();
+    let own: Vec<IpAddr> = match ip {
+        ip if !ip.is_unspecified() => vec![ip],
+        IpAddr::V4(_) => outward(Ipv4Addr::UNSPECIFIED.into()).into_iter().collect(),
+        // Both kinds, as a socket of all addresses has.
+        IpAddr::V6(_) => outward(Ipv4Addr::UNSPECIFIED.into())
+            .into_iter()
+            .chain(outward(Ipv6Addr::UNSPECIFIED.into()))
+            .collect(),
+    };
+    let own = if own.is_empty() {
+        vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
+    } else {
+        own
+    };
+    own.into_iter()
+        .map(|ip| Address::of_ip(ip, port))
+        .take(ADDRESSES_MAX)
+        .collect()
+}
+
+/// The address that the system would give a packet to the outside. None is sent: a datagram socket only looks up its way.
+fn outward(from: IpAddr) -> Option<IpAddr> {
+    // Addresses for documentation, which nobody has.
+    let somewhere = match from {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    };
+    let socket = UdpSocket::bind((from, 0)).ok()?;
+    socket.connect((somewhere, 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_on_one_address_is_reached_there() {
+        for text in ["127.0.0.1:7117", "[::1]:80"] {
+            let addresses = reachable(text.parse().unwrap());
+            assert_eq!(addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
+        }
+        for text in ["0.0.0.0:7117", "[::]:7117"] {
+            let addresses = reachable(text.parse().unwrap());
+            assert!((1..=2).contains(&addresses.len()), "{addresses:?}");
+            assert!(
+                addresses
+                    .iter()
+                    .all(|address| !address.to_string().starts_with("0.0.0.0"))
+            );
+        }
+    }
+
+    #[test]
+    fn addresses_are_given_with_a_scheme_where_something_stands_before_the_server() {
+        let given = |texts: &[&str], is_plain| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            let (addresses, is_plain) = given(&texts, is_plain, 7117).ok()?;
+            Some((
+                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                is_plain,
+            ))
+        };
+        assert_eq!(
+            given(&["box", "10.0.0.1:1"], false),
+            Some(("box:7117 10.0.0.1:1".to_owned(), false))
+        );
+        assert_eq!(given(&["https://box/"], true), Some(("box:443".to_owned(), false)));
+        assert_eq!(given(&["http://box:80"], false), Some(("box:80".to_owned(), true)));
+        assert_eq!(given(&[], true), Some((String::new(), true)));
+        for wrong in [
+            &["ftp://box"][..],
+            &["box", "http://box"],
+            &["a b"],
+            &["a", "b", "c", "d", "e"],
+        ] {
+            assert_eq!(given(wrong, false), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_noted_is_read_again_and_another_version_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Served::read(dir.path()).is_err());
+        let served = Served::new(&["box:1".parse().unwrap()], false, Some(Fingerprint([9; 32])));
+        served.write(dir.path()).unwrap();
+        assert_eq!(Served::read(dir.path()).unwrap(), served);
+        let text = fs::read_to_string(path(dir.path())).unwrap();
+        fs::write(path(dir.path()), text.replace("\"version\":1", "\"version\":2")).unwrap();
+        assert!(Served::read(dir.path()).is_err());
+    }
+}
