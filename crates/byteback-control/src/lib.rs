@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `service` | the trait and its types |
 //! | `live` | the trait of continuous sync: groups of changes in their order; not across the socket |
+//! | `landing` | its counterpart: what others changed is made in the mounted tree; not across the socket |
 //! | `leaves` | the types of the checksums of a file's leaves |
 //! | `messages` | requests and answers as JSON |
 //! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
@@ -20,6 +21,7 @@ mod client;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod landing;
 mod leaves;
 mod live;
 mod messages;
@@ -27,6 +29,10 @@ mod server;
 mod service;
 
 pub use client::Client;
+pub use landing::{
+    AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, WatchedFile,
+    WatchedNode, overtaken_in,
+};
 pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
 };

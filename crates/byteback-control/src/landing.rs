@@ -1,0 +1,302 @@
+//! A mounted tree as who lands in it sees it: what others did is made here, step by step, while programs use the tree.
+//!
+//! A step goes through the tree's gate from inside, as a program's change does: the log knows of it, open cuts and undo keep what was before, and
+//! programs see it at once, also through what they have open or mapped. Only the sync queue is not told, as it is nothing that was done here.
+//!
+//! **Expectations.** Each step says what it stands on: which name stands for which node, or is free; that nothing of them is to be sent
+//! ([`Expected`]). That is compared and the step is made in one moment, in which no program changes anything. If it does not hold nothing is done,
+//! and the answer is [`Landed::Overtaken`]: a program came first, so whoever lands looks again and plans anew. What answers an error is not a matter of
+//! planning: a full disk, a log that cannot be written, a name that cannot be.
+//!
+//! **Contents.** A file is *watched* ([`LandingTree::watch_file`]) from before its content is read until it is as it is to be. The guard is the
+//! base that is read, and the target to which a delta is applied in place, in any number of pieces:
+//! - a change by a program before the first piece: each piece is refused ([`overtaken_in`]), and nothing of the file was changed;
+//! - afterwards what programs do counts as done *after the whole* of what lands, though only a part of it is there: their bytes
+//!   stay, a length that they set stays, bytes between what they write beyond the end and the landed end are zeros. So the file ends as if all pieces had landed
+//!   before the first of these changes; and what is sent of them later stands on what has landed.
+//!
+//! What is stored through a shared mapping counts as done when the kernel hands it on, with all the bytes of its pages that differ then.
+//!
+//! **Durability.** Steps are durable after [`LandingTree::sync`], not before. After a crash any of those since then may be missing, in any
+//! order, and the log reports whatever differs.
+//!
+//! Calls wait for programs and the disk; none may come from a thread that serves the mount, or with a lock held that such a one may want.
+//! Who lands does so from one thread.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use byteback_api::{Attributes, ByteString};
+use byteback_delta::{Base, Target};
+use byteback_extents::ByteRange;
+use byteback_oplog::{NodeId, NodeKind};
+
+use crate::service::{DirEntry, Result};
+
+/// A program was faster, or what was expected was not so to begin with: nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("overtaken: {0}")]
+pub struct Overtaken(pub String);
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "what was overtaken was not done"]
+pub enum Landed<T> {
+    /// It was made.
+    Done(T),
+    /// What it expects does not hold. Nothing was done.
+    Overtaken(Overtaken),
+}
+
+impl<T> Landed<T> {
+    /// What was made, if it was.
+    pub fn done(self) -> Option<T> {
+        match self {
+            Self::Done(done) => Some(done),
+            Self::Overtaken(_) => None,
+        }
+    }
+}
+
+/// Why an error of a [`WatchedFile`] as [`Target`] was answered, whatever it was wrapped in since: if a program was faster.
+#[must_use]
+pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtaken> {
+    let mut next: Option<&'a (dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(overtaken) = error.downcast_ref::<Overtaken>() {
+            return Some(overtaken);
+        }
+        // The source of such an error is that of what it wraps, which is thus never told itself.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamePlace {
+    /// The directory.
+    pub parent: NodeId,
+    /// The name in it.
+    pub name: ByteString,
+}
+
+impl fmt::Display for NamePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in directory {}", self.name, self.parent)
+    }
+}
+
+/// What must hold of the sync queue, of each node and name that a step is about, for it to be made.
+#[derive(Clone, Copy)]
+pub enum Expected<'a> {
+    /// Nothing of it waits or is in flight.
+    Unqueued,
+    /// Nothing of it is in flight, or waits in its order: what waits is folded, and will be sent as it is then. In place of the queue, which
+    /// does not tell any more what changed since whoever lands has looked, these watches must not have noticed anything.
+    Folded(&'a [&'a dyn WatchedNode]),
+}
+
+/// A node as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LandingNode {
+    /// What it is.
+    pub kind: NodeKind,
+    /// Its attributes; of a file, `size` is its length now.
+    pub attributes: Attributes,
+    /// All its names, in no order. The root has none.
+    pub names: Vec<NamePlace>,
+}
+
+/// What of a node's attributes is not as it was to be, because it is not possible here; everything else is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedAttribute {
+    /// Which.
+    pub what: AttributeKind,
+    /// What the system said.
+    pub why: String,
+}
+
+/// One of a node's attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttributeKind {
+    /// Owner or group.
+    Owner,
+    /// The permission bits, or only those that give the owner's rights.
+    Mode,
+    /// The extended attribute of this name; access control lists are among them.
+    Xattr(ByteString),
+    /// The time of the last modification.
+    ModificationTime,
+}
+
+/// A node of which it is noticed, from when it is watched until this is dropped, that a program changes its content, its attributes or one of its
+/// names; of a directory also an entry.
+pub trait WatchedNode: Send + Sync {
+    /// The node.
+    fn node(&self) -> NodeId;
+
+    /// The first change that was noticed. Of a file that is watched as such only what came before the first piece.
+    fn overtaken(&self) -> Option<Overtaken>;
+}
+
+/// A watched file: what it holds, and where what is landed goes. See the module on what becomes of changes by programs. After an error the file
+/// holds a mixture, and the same pieces can be landed again through this.
+///
+/// Pieces need not be ordered. [`overtaken_in`] tells from an error of [`Target`] that it was the program that was faster.
+pub trait WatchedFile: WatchedNode + Base + Target {
+    /// Ends the landing: all pieces are there. Says whether programs changed the file since the first.
+    fn was_changed(&self) -> bool;
+}
+
+impl Base for Box<dyn WatchedFile + '_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Base::len_bytes(&**self)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        Base::read_range(&**self, offset, buffer)
+    }
+
+    fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
+        Base::next_data(&**self, range)
+    }
+}
+
+impl Target for Box<dyn WatchedFile + '_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Target::len_bytes(&**self)
+    }
+
+    fn write_range(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        Target::write_range(&mut **self, offset, bytes)
+    }
+
+    fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
+        Target::punch_hole(&mut **self, range)
+    }
+
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {
+        Target::set_len_bytes(&mut **self, len_bytes)
+    }
+}
+
+/// See the module.
+pub trait LandingTree: Send + Sync {
+    /// What a name stands for now; `None`: nothing.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    fn child(&self, place: &NamePlace) -> Result<Option<NodeId>>;
+
+    /// A node as it is now; `None` if it has no name any more.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn look(&self, node: NodeId) -> Result<Option<LandingNode>>;
+
+    /// A page of a directory as it is now, in byte order of the names, from the one behind `after` on; empty after the last.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is gone.
+    fn entries(&self, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>>;
+
+    /// Whether anything of a node (content, attributes, names) waits to be sent or is in flight, or something is to be sent as a delta of its content.
+    fn is_node_queued(&self, node: NodeId) -> bool;
+
+    /// Whether anything of a name waits to be sent or is in flight.
+    fn is_name_queued(&self, place: &NamePlace) -> bool;
+
+    /// Makes a node under a free name: an empty file, a directory, a symlink, a pipe, a socket or a device, as `attributes` say. Nobody sees it
+    /// with other attributes.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn make(
+        &self,
+        at: &NamePlace,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>>;
+
+    /// Gives a node one more name, which is free.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    fn link(&self, node: NodeId, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>>;
+
+    /// Moves the name `from` of `node` to `to`, which stands for `replaced`, or is free.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    fn rename(
+        &self,
+        node: NodeId,
+        from: &NamePlace,
+        to: &NamePlace,
+        replaced: Option<NodeId>,
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>>;
+
+    /// Exchanges two names, each with the node that it stands for.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    fn exchange(
+        &self,
+        one: (&NamePlace, NodeId),
+        other: (&NamePlace, NodeId),
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>>;
+
+    /// Moves what is in the way of something that lands to a free name, as a program of this machine would: the queue is told, and what
+    /// waits of the node and its names does not matter.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>>;
+
+    /// Removes a name that stands for `node`; of a directory that is empty, of which no entry waits to be sent.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    fn remove(&self, at: &NamePlace, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>>;
+
+    /// Gives a node its attributes, all at once: owner, extended attributes, permissions, modification time. Its kind, length, target and
+    /// device number stay. Labels that the system gives by itself (`security.`) are set, and never removed.
+    ///
+    /// # Errors
+    /// If it cannot be reached. What is not possible of it is told.
+    fn set_attributes(
+        &self,
+        node: NodeId,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<Vec<MissedAttribute>>>;
+
+    /// Watches a node. What programs stored in it through mappings until now has happened before.
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    fn watch(&self, node: NodeId) -> Result<Landed<Box<dyn WatchedNode + '_>>>;
+
+    /// Watches a file, to land in it. A file is watched for this once at a time.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>>;
+
+    /// Makes all that has landed so far durable: contents, attributes, names.
+    ///
+    /// # Errors
+    /// If the disk does not take it. It is as if nothing had been made durable then.
+    fn sync(&self) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests;
