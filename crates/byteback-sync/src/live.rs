@@ -3,10 +3,14 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | [`identities`] | which node here is which file at the server |
+//! | [`standing`] | with which server, and up to which of its batches |
 //! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
 //! | [`patches`] | deltas of others on their way into the files they change, so that a crash in between is noticed and mended |
 //!
 //! What is sent, and in which order, is decided by the crate `byteback-queue`.
 
+pub mod identities;
 pub mod patches;
+pub mod standing;
 pub mod upload;

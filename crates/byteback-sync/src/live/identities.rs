@@ -1,0 +1,549 @@
+//! Which node here is which file at the server, durably (docs/format-identities.md).
+//!
+//! A file's name at the server is given by the client that made it: [`file_id`] of its tree and node. So what was made here needs no memory: *what
+//! is not in the map is our own*. What others made has their name and a node of ours; a node may also get another name than its own, when its content becomes a
+//! file apart (a conflict), and then remembers its *origin*, the content that it grew from, until the server has it. The root is bound
+//! like everything else.
+//!
+//! **Invariant: no name stands for two nodes, and no node for two names**, neither now nor after any prefix of the changes, which is what a crash
+//! leaves. So a name is given to another node only when it stands for none: the one that has it is bound to another or forgotten *before*.
+//! A node that is forgotten never comes back, as the log never uses a number again; that it is gone is remembered only as long as another has its name, so
+//! who gives a name of our own to another node forgets the one before in the same breath.
+//!
+//! **Order of the durable steps.** A change is appended and synced before it is told to anybody, several of them with one sync. What a crash leaves of changes that
+//! were not acknowledged is a prefix of them: each record carries a checksum of itself and its place, and the file ends at the first that is
+//! not whole. The next start then writes the file anew, beside it and renamed, so that nothing behind the end ever comes to count. The same when most of
+//! it is out of date.
+//!
+//! After a write or sync that failed nothing is known of the file: all further changes are refused until it is opened again.
+//!
+//! What this does not do: know whether a node exists, or draw names.
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use byteback_api::{FileId, Seq};
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_oplog::{NodeId, TreeId};
+
+use crate::backup::file_id;
+
+const NAME: &str = "identities";
+const NEW_NAME: &str = "identities.new";
+
+/// Name and version.
+const MAGIC: [u8; 8] = *b"BYIDENT\x01";
+
+/// Magic, tree, CRC.
+const HEAD_LEN: usize = 8 + 8 + 4;
+
+/// Tag, node, file, the origin's file and sequence number, CRC.
+const RECORD_LEN: usize = 1 + 8 + 16 + 16 + 8 + 4;
+
+const TAG_BOUND: u8 = 1;
+const TAG_BOUND_WITH_ORIGIN: u8 = 2;
+const TAG_ARRIVED: u8 = 3;
+const TAG_FORGOTTEN: u8 = 4;
+
+/// So many records that count no more are kept at least before the file is written anew.
+const STALE_RECORDS_MIN: usize = 4096;
+
+/// The map cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file system.
+    #[error("cannot {what} the map of files to the server's: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It cannot be understood.
+    #[error("the map of files to the server's is damaged ({0}); the folder has to be joined to the server anew")]
+    Damaged(&'static str),
+    /// It is about another tree.
+    #[error(
+        "the map of files to the server's is of another log ({found:x}, not {expected:x}): the folder's log was made anew"
+    )]
+    OtherTree {
+        /// Of which it is.
+        found: u64,
+        /// Of which it should be.
+        expected: u64,
+    },
+    /// A change would give one name to two nodes.
+    #[error("file {file} is node {holder} here, so it cannot be node {node}; this is a fault of the program")]
+    Taken {
+        /// The name.
+        file: FileId,
+        /// Which node has it.
+        holder: u64,
+        /// Which was to have it.
+        node: u64,
+    },
+    /// A change before this one failed.
+    #[error("the map of files to the server's failed before; start again to go on")]
+    Failed,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
+    move |source| IdentityError::Io { what, source }
+}
+
+/// What a file grew from that the server has not yet under its own name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// A file at the server.
+    pub file: FileId,
+    /// The folder's sequence number at which it had that content.
+    pub seq: Seq,
+}
+
+/// A change of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityChange {
+    /// A node is this file at the server from now on.
+    Bound {
+        /// The node.
+        node: NodeId,
+        /// Its name at the server.
+        file: FileId,
+        /// What it grew from, if the server does not have it yet.
+        origin: Option<Origin>,
+    },
+    /// The server has this node: its origin is of no interest any more.
+    Arrived(NodeId),
+    /// A node is gone.
+    Forgotten(NodeId),
+}
+
+impl IdentityChange {
+    fn node(&self) -> NodeId {
+        match self {
+            Self::Bound { node, .. } | Self::Arrived(node) | Self::Forgotten(node) => *node,
+        }
+    }
+
+    fn to_bytes(self, place: u64) -> [u8; RECORD_LEN] {
+        let none = Origin {
+            file: FileId(0),
+            seq: 0,
+        };
+        let (tag, node, file, origin) = match self {
+            Self::Bound { node, file, origin } => match origin {
+                None => (TAG_BOUND, node, file, none),
+                Some(origin) => (TAG_BOUND_WITH_ORIGIN, node, file, origin),
+            },
+            Self::Arrived(node) => (TAG_ARRIVED, node, FileId(0), none),
+            Self::Forgotten(node) => (TAG_FORGOTTEN, node, FileId(0), none),
+        };
+        let body = [
+            &[tag][..],
+            &node.0.to_le_bytes(),
+            &file.to_bytes(),
+            &origin.file.to_bytes(),
+            &origin.seq.to_le_bytes(),
+        ]
+        .concat();
+        let mut bytes = [0; RECORD_LEN];
+        let sealed = body.iter().copied().chain(crc_at(place, &body).to_le_bytes());
+        for (to, from) in bytes.iter_mut().zip(sealed) {
+            *to = from;
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; RECORD_LEN], place: u64) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if crc_at(place, body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let (tag, rest) = body.split_first()?;
+        let (node, rest) = rest.split_first_chunk::<8>()?;
+        let (file, rest) = rest.split_first_chunk::<16>()?;
+        let (origin_file, seq) = rest.split_first_chunk::<16>()?;
+        let node = NodeId(u64::from_le_bytes(*node));
+        let file = FileId(u128::from_be_bytes(*file));
+        let origin = Origin {
+            file: FileId(u128::from_be_bytes(*origin_file)),
+            seq: Seq::from_le_bytes(*seq.first_chunk::<8>()?),
+        };
+        let change = match *tag {
+            TAG_BOUND => Self::Bound {
+                node,
+                file,
+                origin: None,
+            },
+            TAG_BOUND_WITH_ORIGIN => Self::Bound {
+                node,
+                file,
+                origin: Some(origin),
+            },
+            TAG_ARRIVED => Self::Arrived(node),
+            TAG_FORGOTTEN => Self::Forgotten(node),
+            _ => return None,
+        };
+        // One way to write each.
+        (change.to_bytes(place) == *bytes).then_some(change)
+    }
+}
+
+/// The checksum of a record at a place: the same bytes elsewhere are another record.
+fn crc_at(place: u64, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), body)
+}
+
+fn head(tree: TreeId) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(tree.0.to_le_bytes());
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// What is known of a node that is, or was, not what its number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// `None`: it is gone.
+    file: Option<FileId>,
+    origin: Option<Origin>,
+}
+
+/// What was known of a node before a change.
+struct Undo {
+    node: NodeId,
+    before: Option<Entry>,
+}
+
+/// The map in memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    tree: TreeId,
+    nodes: HashMap<NodeId, Entry>,
+    files: HashMap<FileId, NodeId>,
+}
+
+impl Known {
+    fn new(tree: TreeId) -> Self {
+        Self {
+            tree,
+            nodes: HashMap::new(),
+            files: HashMap::new(),
+        }
+    }
+
+    fn file_of(&self, node: NodeId) -> Option<FileId> {
+        match self.nodes.get(&node) {
+            Some(entry) => entry.file,
+            None => Some(file_id(self.tree, node)),
+        }
+    }
+
+    fn node_of(&self, file: FileId) -> Option<NodeId> {
+        if let Some(node) = self.files.get(&file) {
+            return Some(*node);
+        }
+        let own = own_node(self.tree, file)?;
+        (!self.nodes.contains_key(&own)).then_some(own)
+    }
+
+    /// Makes a change; answers what is needed to take it back.
+    fn apply(&mut self, change: &IdentityChange) -> Result<Undo, IdentityError> {
+        let node = change.node();
+        let before = self.nodes.get(&node).copied();
+        match *change {
+            IdentityChange::Bound { file, origin, .. } => {
+                if let Some(holder) = self.node_of(file).filter(|holder| *holder != node) {
+                    return Err(IdentityError::Taken {
+                        file,
+                        holder: holder.0,
+                        node: node.0,
+                    });
+                }
+                self.release(node);
+                self.files.insert(file, node);
+                let file = Some(file);
+                self.nodes.insert(node, Entry { file, origin });
+            }
+            IdentityChange::Arrived(_) => {
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.origin = None;
+                }
+            }
+            IdentityChange::Forgotten(_) => {
+                self.release(node);
+                let (file, origin) = (None, None);
+                self.nodes.insert(node, Entry { file, origin });
+            }
+        }
+        Ok(Undo { node, before })
+    }
+
+    /// Takes the last change back.
+    fn take_back(&mut self, undo: Undo) {
+        self.release(undo.node);
+        match undo.before {
+            None => {
+                self.nodes.remove(&undo.node);
+            }
+            Some(entry) => {
+                if let Some(file) = entry.file {
+                    self.files.insert(file, undo.node);
+                }
+                self.nodes.insert(undo.node, entry);
+            }
+        }
+    }
+
+    fn release(&mut self, node: NodeId) {
+        if let Some(file) = self.nodes.get(&node).and_then(|entry| entry.file) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// What has to be remembered: that a node is gone only if its name is another's now.
+    fn forget_what_is_gone(&mut self) {
+        let (tree, files) = (self.tree, &self.files);
+        self.nodes
+            .retain(|node, entry| entry.file.is_some() || files.contains_key(&file_id(tree, *node)));
+    }
+
+    /// The changes that lead to this from nothing, none of them to a name that another has.
+    fn changes(&self) -> Vec<IdentityChange> {
+        let mut nodes: Vec<_> = self.nodes.iter().collect();
+        nodes.sort_by_key(|(node, _)| **node);
+        // First all give their own names away.
+        let gone = nodes.iter().map(|(node, _)| IdentityChange::Forgotten(**node));
+        let bound = nodes.iter().filter_map(|(node, entry)| {
+            let (node, origin) = (**node, entry.origin);
+            entry.file.map(|file| IdentityChange::Bound { node, file, origin })
+        });
+        gone.chain(bound).collect()
+    }
+}
+
+/// The node that a name of this tree's own is about.
+fn own_node(tree: TreeId, file: FileId) -> Option<NodeId> {
+    let node = NodeId((file.0 & u128::from(u64::MAX)) as u64);
+    (file_id(tree, node) == file).then_some(node)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Identities {
+    dir: Arc<dyn DurableDir>,
+    file: Arc<dyn DurableFile>,
+    known: Known,
+    records: usize,
+    has_failed: bool,
+}
+
+impl Identities {
+    /// Opens the map of a tree in `dir`, or begins one.
+    ///
+    /// # Errors
+    /// It cannot be read or written, is damaged at its head, or is another tree's.
+    pub fn open(dir: Arc<dyn DurableDir>, tree: TreeId) -> Result<Self, IdentityError> {
+        let bytes = match dir.open(NAME, OpenMode::Existing) {
+            Ok(file) => read_all(&*file).map_err(failed("read"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Self::begin(dir, Known::new(tree));
+            }
+            Err(source) => return Err(failed("open")(source)),
+        };
+        let (known, records, is_whole) = parse(&bytes)?;
+        if known.tree != tree {
+            return Err(IdentityError::OtherTree {
+                found: known.tree.0,
+                expected: tree.0,
+            });
+        }
+        if !is_whole || is_stale(records, &known) {
+            return Self::begin(dir, known);
+        }
+        let file = dir.open(NAME, OpenMode::Existing).map_err(failed("open"))?;
+        // What was read may not be durable yet: it is before anybody is told.
+        file.sync_data().map_err(failed("sync"))?;
+        Ok(Self {
+            dir,
+            file,
+            known,
+            records,
+            has_failed: false,
+        })
+    }
+
+    fn begin(dir: Arc<dyn DurableDir>, mut known: Known) -> Result<Self, IdentityError> {
+        known.forget_what_is_gone();
+        let (file, records) = write_anew(&*dir, &known)?;
+        Ok(Self {
+            dir,
+            file,
+            known,
+            records,
+            has_failed: false,
+        })
+    }
+
+    /// Takes a map away: that of a tree whose log was made anew means nothing any more.
+    ///
+    /// # Errors
+    /// The file system.
+    pub fn remove(dir: &dyn DurableDir) -> Result<(), IdentityError> {
+        match dir.remove(NAME) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove")(error)),
+            _ => dir.sync().map_err(failed("remove")),
+        }
+    }
+
+    /// What a node is called at the server; `None` if it is gone.
+    #[must_use]
+    pub fn file_of(&self, node: NodeId) -> Option<FileId> {
+        self.known.file_of(node)
+    }
+
+    /// Which node here a file of the server is. It need not exist: of names that were given here only their form is known.
+    #[must_use]
+    pub fn node_of(&self, file: FileId) -> Option<NodeId> {
+        self.known.node_of(file)
+    }
+
+    /// What a node grew from that the server does not have yet.
+    #[must_use]
+    pub fn origin_of(&self, node: NodeId) -> Option<Origin> {
+        self.known.nodes.get(&node)?.origin
+    }
+
+    /// How many nodes are not simply their own.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.nodes.len()
+    }
+
+    /// Whether all nodes are their own.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.nodes.is_empty()
+    }
+
+    /// Makes changes, in their order, and durable.
+    ///
+    /// # Errors
+    /// [`IdentityError::Taken`]: nothing is changed then. What else fails leaves it open until the next start which of them were made.
+    pub fn change(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
+        if self.has_failed {
+            return Err(IdentityError::Failed);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut undos = Vec::with_capacity(changes.len());
+        for change in changes {
+            match self.known.apply(change) {
+                Ok(undo) => undos.push(undo),
+                Err(error) => {
+                    self.take_back(undos);
+                    return Err(error);
+                }
+            }
+        }
+        let kept = self.keep(changes);
+        if kept.is_err() {
+            // Whether it is durable nobody knows; until that is known it is not told.
+            self.has_failed = true;
+            self.take_back(undos);
+        }
+        kept
+    }
+
+    fn take_back(&mut self, undos: Vec<Undo>) {
+        for undo in undos.into_iter().rev() {
+            self.known.take_back(undo);
+        }
+    }
+
+    /// Makes durable what is known already.
+    fn keep(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
+        let records = self.records.saturating_add(changes.len());
+        if is_stale(records, &self.known) {
+            (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(changes.len().saturating_mul(RECORD_LEN));
+        for (place, change) in (self.records as u64..).zip(changes) {
+            bytes.extend(change.to_bytes(place));
+        }
+        let at = HEAD_LEN.saturating_add(self.records.saturating_mul(RECORD_LEN)) as u64;
+        self.file.write_all_at(at, &bytes).map_err(failed("write"))?;
+        self.file.sync_data().map_err(failed("sync"))?;
+        self.records = records;
+        Ok(())
+    }
+}
+
+/// Writes what is known in a new file, beside the old one, which is whole until the new one has its name.
+fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFile>, usize), IdentityError> {
+    let changes = known.changes();
+    let mut bytes = head(known.tree);
+    for (place, change) in (0..).zip(&changes) {
+        bytes.extend(change.to_bytes(place));
+    }
+    let write = || -> io::Result<Arc<dyn DurableFile>> {
+        // What a crash left of an earlier attempt goes: nothing of it may show behind the end.
+        match dir.remove(NEW_NAME) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
+        file.write_all_at(0, &bytes)?;
+        file.sync_data()?;
+        dir.rename(NEW_NAME, NAME)?;
+        dir.sync()?;
+        Ok(file)
+    };
+    Ok((write().map_err(failed("write"))?, changes.len()))
+}
+
+fn is_stale(records: usize, known: &Known) -> bool {
+    // Written anew, a node has two records.
+    records > STALE_RECORDS_MIN.saturating_add(known.nodes.len().saturating_mul(4))
+}
+
+fn read_all(file: &dyn DurableFile) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+    file.read_exact_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The map, how many records it has, and whether nothing lies behind them.
+fn parse(bytes: &[u8]) -> Result<(Known, usize, bool), IdentityError> {
+    let (start, rest) = bytes
+        .split_first_chunk::<HEAD_LEN>()
+        .ok_or(IdentityError::Damaged("it is too short"))?;
+    let Some(tree) = start.get(8..16).and_then(|tree| tree.first_chunk::<8>()) else {
+        return Err(IdentityError::Damaged("it is too short"));
+    };
+    let tree = TreeId(u64::from_le_bytes(*tree));
+    if !start.starts_with(&MAGIC) {
+        return Err(IdentityError::Damaged("it is none, or of another version"));
+    }
+    if head(tree) != start {
+        return Err(IdentityError::Damaged("its head is not what was written"));
+    }
+    let mut known = Known::new(tree);
+    let (records, torn) = rest.as_chunks::<RECORD_LEN>();
+    for (place, record) in records.iter().enumerate() {
+        let change = IdentityChange::from_bytes(record, place as u64);
+        if change.is_none_or(|change| known.apply(&change).is_err()) {
+            return Ok((known, place, false));
+        }
+    }
+    Ok((known, records.len(), torn.is_empty()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use super::*;
+use byteback_host::random::SplitMix64;
+use byteback_host::sim::{CrashPhase, SimDisk};
+use std::collections::{BTreeMap, BTreeSet};
+
+const TREE: TreeId = TreeId(0xabcd);
+const NODES: u64 = 12;
+
+/// As naive as can be: who is bound to what; what is not in it is its own; who is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model {
+    bound: BTreeMap<u64, (FileId, Option<Origin>)>,
+    gone: BTreeSet<u64>,
+}
+
+fn own(node: u64) -> FileId {
+    file_id(TREE, NodeId(node))
+}
+
+impl Model {
+    fn file_of(&self, node: u64) -> Option<FileId> {
+        match (self.gone.contains(&node), self.bound.get(&node)) {
+            (true, _) => None,
+            (false, Some((file, _))) => Some(*file),
+            (false, None) => Some(own(node)),
+        }
+    }
+
+    fn holder(&self, file: FileId) -> Option<u64> {
+        (1..=NODES).find(|node| self.file_of(*node) == Some(file))
+    }
+
+    fn apply(&mut self, change: &IdentityChange) {
+        match *change {
+            IdentityChange::Bound { node, file, origin } => {
+                self.gone.remove(&node.0);
+                self.bound.insert(node.0, (file, origin));
+            }
+            IdentityChange::Arrived(node) => {
+                if let Some((_, origin)) = self.bound.get_mut(&node.0) {
+                    *origin = None;
+                }
+            }
+            IdentityChange::Forgotten(node) => {
+                self.bound.remove(&node.0);
+                self.gone.insert(node.0);
+            }
+        }
+    }
+
+    /// Why the map is not this, if it is not.
+    fn difference(&self, map: &Identities) -> Option<String> {
+        for node in 1..=NODES {
+            let (expected, told) = (self.file_of(node), map.file_of(NodeId(node)));
+            // Of who is gone nothing has to be remembered, but if it is told, nobody else has that name.
+            if expected != told && !(expected.is_none() && told == Some(own(node))) {
+                return Some(format!("node {node} is {told:?}, not {expected:?}"));
+            }
+            if let Some(file) = told.filter(|file| map.node_of(*file) != Some(NodeId(node))) {
+                return Some(format!("node {node} is {file}, which is {:?}", map.node_of(file)));
+            }
+            let origin = self.bound.get(&node).and_then(|(_, origin)| *origin);
+            if map.origin_of(NodeId(node)) != origin {
+                return Some(format!("node {node} grew from {:?}", map.origin_of(NodeId(node))));
+            }
+        }
+        for file in (1..=NODES).map(own).chain((1..20).map(FileId)) {
+            let (expected, told) = (self.holder(file), map.node_of(file).map(|node| node.0));
+            let is_forgotten = told.is_some_and(|node| self.gone.contains(&node) && own(node) == file);
+            if expected != told && !(expected.is_none() && is_forgotten) {
+                return Some(format!("file {file} is {told:?}, not {expected:?}"));
+            }
+        }
+        None
+    }
+}
+
+/// A change that may be made.
+fn random_change(random: &mut SplitMix64, model: &Model) -> IdentityChange {
+    let node = 1 + random.below(NODES);
+    let file = match random.below(3) {
+        0 => own(1 + random.below(NODES)),
+        _ => FileId(u128::from(1 + random.below(19))),
+    };
+    let holder = model.holder(file).filter(|holder| *holder != node);
+    let node = NodeId(node);
+    match (random.below(6), holder) {
+        (0, _) => IdentityChange::Forgotten(node),
+        (1, _) => IdentityChange::Arrived(node),
+        (_, Some(holder)) => IdentityChange::Forgotten(NodeId(holder)),
+        (kind, None) => {
+            let origin = (kind == 2).then(|| Origin {
+                file: FileId(u128::from(random.next_u64())),
+                seq: random.below(100),
+            });
+            IdentityChange::Bound { node, file, origin }
+        }
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("BYTEBACK_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or(31);
+    eprintln!("BYTEBACK_SEED={seed}");
+    seed
+}
+
+fn open(disk: &SimDisk) -> Result<Identities, IdentityError> {
+    Identities::open(Arc::new(disk.clone()), TREE)
+}
+
+/// A life of a map on a disk: after each step that is told to be done, the model of then; and all that the next step may have led to.
+struct Life {
+    reached: Model,
+    possible: Vec<Model>,
+}
+
+impl Life {
+    /// Until the disk fails, or the steps are done.
+    fn run(&mut self, disk: &SimDisk, random: &mut SplitMix64) -> Result<(), IdentityError> {
+        let mut map = open(disk)?;
+        for _ in 0..12 {
+            if random.below(5) == 0 {
+                map = open(disk)?;
+            }
+            let mut changes = Vec::new();
+            let mut model = self.reached.clone();
+            self.possible = vec![model.clone()];
+            for _ in 0..1 + random.below(5) {
+                let change = random_change(random, &model);
+                // That a node is gone is not remembered for ever: who gives its name away says it again.
+                if let IdentityChange::Bound { node, file, .. } = change
+                    && let Some(gone) = model
+                        .gone
+                        .iter()
+                        .copied()
+                        .find(|gone| own(*gone) == file && *gone != node.0)
+                {
+                    changes.push(IdentityChange::Forgotten(NodeId(gone)));
+                    self.possible.push(model.clone());
+                }
+                model.apply(&change);
+                changes.push(change);
+                self.possible.push(model.clone());
+            }
+            map.change(&changes)?;
+            self.reached = model;
+            self.possible = vec![self.reached.clone()];
+            assert_eq!(self.reached.difference(&map), None);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn whenever_the_power_is_cut_no_wrong_pair_is_told_and_none_is_lost() {
+    let first = seed();
+    let mut torn = 0;
+    for seed in first..first + 12 {
+        let run = |disk: &SimDisk| {
+            let mut life = Life {
+                reached: Model::default(),
+                possible: vec![Model::default()],
+            };
+            let done = life.run(disk, &mut SplitMix64::new(seed));
+            (life, done)
+        };
+        let trial = SimDisk::new(seed);
+        run(&trial).1.unwrap();
+        let phases = [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After];
+        let crashes = (1..=trial.counters().syncs).flat_map(|nth| phases.map(|phase| (nth, phase)));
+        for (nth, phase) in crashes {
+            let disk = SimDisk::new(seed);
+            disk.crash_at_sync(nth, phase);
+            let (life, done) = run(&disk);
+            assert!(done.is_err());
+            for survivor in 0..4 {
+                let what = format!("seed {seed}, sync {nth} {phase:?}, survivor {survivor}");
+                let disk = disk.recover(survivor);
+                let map = open(&disk).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let differences: Vec<_> = life.possible.iter().map(|model| model.difference(&map)).collect();
+                let reached = differences.iter().position(Option::is_none);
+                let reached = reached.unwrap_or_else(|| panic!("{what}: {differences:?}"));
+                torn += u32::from(0 < reached && reached + 1 < differences.len());
+                // And it goes on from there.
+                let mut next = Life {
+                    reached: life.possible[reached].clone(),
+                    possible: Vec::new(),
+                };
+                next.run(&disk, &mut SplitMix64::new(seed + survivor)).unwrap();
+                assert_eq!(next.reached.difference(&open(&disk).unwrap()), None, "{what}");
+            }
+        }
+    }
+    assert!(torn > 20, "only {torn} times a part of the changes was kept");
+}
+
+#[test]
+fn a_long_life_is_written_anew_and_stays_short() {
+    let disk = SimDisk::new(1);
+    let mut map = open(&disk).unwrap();
+    let (mut random, mut model) = (SplitMix64::new(2), Model::default());
+    for _ in 0..3 * STALE_RECORDS_MIN {
+        let change = random_change(&mut random, &model);
+        model.apply(&change);
+        // The first is refused if the map has dropped that the node with this name is gone.
+        if map.change(&[change]).is_err()
+            && let IdentityChange::Bound { file, .. } = change
+        {
+            let gone = map.node_of(file).unwrap();
+            map.change(&[IdentityChange::Forgotten(gone), change]).unwrap();
+        }
+    }
+    assert_eq!(model.difference(&map), None);
+    let len = disk.open(NAME, OpenMode::Existing).unwrap().len().unwrap();
+    assert!(len < ((STALE_RECORDS_MIN + 100) * RECORD_LEN) as u64, "{len} bytes");
+    assert_eq!(model.difference(&open(&disk).unwrap()), None);
+}
+
+#[test]
+fn a_name_that_another_node_has_is_refused_and_nothing_is_changed() {
+    let disk = SimDisk::new(1);
+    let mut map = open(&disk).unwrap();
+    let bound = |node, file| IdentityChange::Bound {
+        node: NodeId(node),
+        file,
+        origin: None,
+    };
+    map.change(&[bound(1, FileId(9))]).unwrap();
+    for file in [FileId(9), own(3)] {
+        let refused = map.change(&[IdentityChange::Forgotten(NodeId(7)), bound(2, file)]);
+        assert!(matches!(refused, Err(IdentityError::Taken { .. })), "{refused:?}");
+        assert_eq!(map.file_of(NodeId(7)), Some(own(7)));
+        assert_eq!(map.node_of(own(7)), Some(NodeId(7)));
+    }
+    // The conflict of two contents: what is here becomes a file apart, and another node takes the name.
+    let origin = Some(Origin { file: own(5), seq: 17 });
+    let (node, file) = (NodeId(5), FileId(77));
+    map.change(&[IdentityChange::Bound { node, file, origin }, bound(6, own(5))])
+        .unwrap();
+    assert_eq!((map.node_of(own(5)), map.node_of(own(6))), (Some(NodeId(6)), None));
+    assert_eq!(map.origin_of(node), origin);
+    let mut map = open(&disk).unwrap();
+    assert_eq!(map.origin_of(node), origin);
+    map.change(&[IdentityChange::Arrived(node)]).unwrap();
+    assert_eq!((map.origin_of(node), map.file_of(node)), (None, Some(file)));
+}
+
+#[test]
+fn after_a_write_that_failed_nothing_is_told_that_is_not_durable() {
+    let disk = SimDisk::new(1);
+    let mut map = open(&disk).unwrap();
+    let change = IdentityChange::Bound {
+        node: NodeId::ROOT,
+        file: FileId(1),
+        origin: None,
+    };
+    disk.crash_at_sync(disk.counters().syncs + 1, CrashPhase::Before);
+    assert!(matches!(map.change(&[change]), Err(IdentityError::Io { .. })));
+    assert_eq!(map.file_of(NodeId::ROOT), Some(own(NodeId::ROOT.0)));
+    assert!(matches!(map.change(&[change]), Err(IdentityError::Failed)));
+}
+
+#[test]
+fn a_map_of_another_tree_or_version_is_refused() {
+    let disk = SimDisk::new(1);
+    open(&disk).unwrap();
+    let other = Identities::open(Arc::new(disk.clone()), TreeId(5));
+    assert!(matches!(
+        other,
+        Err(IdentityError::OtherTree {
+            found: 0xabcd,
+            expected: 5
+        })
+    ));
+    Identities::remove(&disk).unwrap();
+    Identities::open(Arc::new(disk.clone()), TreeId(5)).unwrap();
+    let file = disk.open(NAME, OpenMode::Existing).unwrap();
+    for (at, byte) in [(7, 2), (9, 1), (17, 3)] {
+        let mut before = [0];
+        file.read_exact_at(at, &mut before).unwrap();
+        file.write_all_at(at, &[byte]).unwrap();
+        let damaged = Identities::open(Arc::new(disk.clone()), TreeId(5));
+        assert!(matches!(damaged, Err(IdentityError::Damaged(_))), "{damaged:?}");
+        file.write_all_at(at, &before).unwrap();
+    }
+    Identities::open(Arc::new(disk.clone()), TreeId(5)).unwrap();
+}
+
+#[test]
+fn golden_bytes_of_version_1() {
+    let mut expected = b"BYIDENT\x01\x05\0\0\0\0\0\0\0".to_vec();
+    expected.extend(crc32c::crc32c(&expected).to_le_bytes());
+    assert_eq!(head(TreeId(5)), expected);
+    let change = IdentityChange::Bound {
+        node: NodeId(0x0102),
+        file: FileId(0x0304),
+        origin: Some(Origin {
+            file: FileId(0x0506),
+            seq: 0x0708,
+        }),
+    };
+    let mut expected = b"\x02\x02\x01\0\0\0\0\0\0".to_vec();
+    expected.extend(b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x03\x04");
+    expected.extend(b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\x06");
+    expected.extend(b"\x08\x07\0\0\0\0\0\0");
+    let sealed = [b"\x09\0\0\0\0\0\0\0", &expected[..]].concat();
+    expected.extend(crc32c::crc32c(&sealed).to_le_bytes());
+    let bytes = change.to_bytes(9);
+    assert_eq!(bytes[..], expected);
+    assert_eq!(IdentityChange::from_bytes(&bytes, 9), Some(change));
+    assert_eq!(IdentityChange::from_bytes(&bytes, 8), None);
+}
+
+#[test]
+fn what_the_fuzzer_begins_with_is_understood() {
+    let seed = fuzzing::identities_seed();
+    assert_eq!(parse(&seed).unwrap().0.nodes.len(), 2);
+    fuzzing::identities(&seed);
+    for len in 0..seed.len() {
+        fuzzing::identities(&seed[..len]);
+    }
+}
