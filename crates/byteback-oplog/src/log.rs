@@ -59,6 +59,11 @@ use crate::options::LogOptions;
 use crate::pending::{Pending, Place};
 use crate::record::{DiskKey, Fence, NodeRecord};
 
+/// After a stop that was not clean the numbers of nodes go on so far behind the last one that is known: what was numbered since the last checkpoint
+/// is not, and others may have heard of it (continuous sync sends what is not in a checkpoint yet). Between two
+/// checkpoints nobody makes so many.
+const NODES_SKIPPED: u64 = 1 << 32;
+
 /// The operation log of one tracked tree. All methods may be called from any thread.
 pub struct Log {
     pub(crate) clock: Arc<dyn Clock>,
@@ -262,9 +267,12 @@ impl Log {
         let snapshot = database.snapshot()?;
         let tree = TreeId(snapshot.number(meta::TREE)?);
         let epoch = first_epoch(Epoch(snapshot.number(meta::EPOCH)?), clock.now_ns());
-        let last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
+        let mut last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
         let counted_from = Generation(snapshot.number(meta::GENERATION)?);
         let was_tracking = snapshot.number(meta::TRACKING)? != 0;
+        if was_tracking {
+            last_node.0 = last_node.0.saturating_add(NODES_SKIPPED);
+        }
         let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, options.intent_half_sectors)?;
 
         let mut interrupted = Vec::new();
@@ -307,6 +315,7 @@ impl Log {
             database::set_number(txn, meta::EPOCH, epoch.0)?;
             database::set_number(txn, meta::GENERATION, generation.0)?;
             database::set_number(txn, meta::TRACKING, 0)?;
+            database::set_number(txn, meta::LAST_NODE, last_node.0)?;
             events
                 .into_iter()
                 .try_for_each(|event| append_to_ledger(txn, &LedgerEntry { at_ns, event }))

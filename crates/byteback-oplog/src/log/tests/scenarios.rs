@@ -393,3 +393,23 @@ fn a_file_that_changes_while_it_is_found_is_not_clean() {
         world.check_all("after the restart");
     }
 }
+
+/// Continuous sync tells others of a file before a checkpoint knows of it.
+#[test]
+fn a_number_that_was_given_before_a_crash_is_not_given_again() {
+    let (mut world, _) = world_with_a_file();
+    checkpoint(&mut world);
+    let mut given = std::collections::BTreeSet::new();
+    for round in 0..4 {
+        let log = world.log();
+        let new = world.create(Some(&log), ROOT, &format!("of round {round}"), false);
+        assert!(given.insert(world.ids[&new]), "round {round}: {given:?}");
+        world.remove(Some(&log), ROOT, &format!("of round {round}"));
+        drop(log);
+        match round % 2 {
+            0 => world.kill(),
+            _ => world.clean_stop(),
+        }
+        world.restart();
+    }
+}
