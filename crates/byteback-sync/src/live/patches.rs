@@ -337,11 +337,7 @@ impl Committed {
             source,
         };
         let len = file.len_bytes().map_err(of_base)?;
-        let (shorter, longer) = (
-            patch.base_len_bytes.min(patch.new_len_bytes),
-            patch.base_len_bytes.max(patch.new_len_bytes),
-        );
-        if !(shorter..=longer).contains(&len) {
+        if !patch.can_have_len(len) {
             return Ok(Found::Impossible(None));
         }
         let (mut has_old, mut has_new) = (len != patch.new_len_bytes, len != patch.base_len_bytes);
@@ -396,7 +392,8 @@ impl Committed {
     /// Writes a patch into its file, for the first time or once more. The caller makes the file durable.
     ///
     /// # Errors
-    /// The delta is damaged, then nothing was written; the file cannot be written, then it holds a mixture, and this can be called again.
+    /// The delta is damaged, or the file has a length that only somebody else can have given it: then nothing was written. The file cannot be written: then
+    /// it holds a mixture, and this can be called again.
     pub fn apply<T: Target + Base>(&self, patch: &PatchInfo, target: &mut T) -> Result<(), PatchError> {
         let of_apply = |source| PatchError::Apply {
             node: patch.node,
@@ -405,6 +402,12 @@ impl Committed {
         self.end_sector(patch)?;
         let len = Base::len_bytes(target).map_err(|error| of_apply(ApplyError::Len(error)))?;
         let len_bytes = patch.base_len_bytes;
+        if !patch.can_have_len(len) {
+            return Err(PatchError::Unfit {
+                node: patch.node,
+                what: format!("somebody else gave the file {len} bytes"),
+            });
+        }
         if len != len_bytes && len != patch.new_len_bytes {
             // It was interrupted while it grew: with what was written beyond its old end, but cut in the middle of a sector, a second
             // interruption could leave there what is neither old nor new.

@@ -13,7 +13,7 @@
 //!
 //! What this does not do: decide what is sent or when; folds, which are taken from a cut; numbers of nodes that were made elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord};
 use byteback_api::messages::BatchApplied;
@@ -114,17 +114,22 @@ struct Chain<'g> {
 /// The chains of all files of a group whose contents change, as they are at its end.
 fn chains(group: &LiveGroup) -> HashMap<NodeId, Chain<'_>> {
     let mut chains: HashMap<NodeId, Chain<'_>> = HashMap::new();
-    let is_new = |node| group.nodes.iter().any(|of| of.node == node && of.is_new);
+    let new = group.nodes.iter().filter(|node| node.is_new);
+    let new = new.map(|node| node.node).collect::<HashSet<_>>();
     let at_server = |node| Chain {
-        root: if is_new(node) { Root::Nothing } else { Root::Held(node) },
+        root: match new.contains(&node) {
+            true => Root::Nothing,
+            false => Root::Held(node),
+        },
         steps: Vec::new(),
     };
     for content in &group.contents {
-        let before = match content.source {
-            LiveSource::Ranges(_) => content.node,
-            LiveSource::Delta { base, .. } => base,
+        let (before, chain) = match content.source {
+            LiveSource::Ranges(_) => (content.node, chains.remove(&content.node)),
+            // What is the base of another one may be changed further itself.
+            LiveSource::Delta { base, .. } => (base, chains.get(&base).cloned()),
         };
-        let mut chain = chains.get(&before).cloned().unwrap_or_else(|| at_server(before));
+        let mut chain = chain.unwrap_or_else(|| at_server(before));
         chain.steps.push(content);
         chains.insert(content.node, chain);
     }
@@ -138,8 +143,17 @@ impl Upload<'_> {
     /// Sends a group that is no fold. The caller tells the tree what became of it.
     ///
     /// # Errors
-    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's disk is full).
+    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's disk is full); a fold, or a group that is to become conflict
+    /// versions.
     pub fn send(&self, group: &LiveGroup, footing: Footing) -> Result<Sent> {
+        if group.fold.is_some() || group.is_conflict {
+            // Its changes are not listed in it: sent like this it would count as sent, without them.
+            let message = format!(
+                "group {} is to be taken from a cut, or to become conflict versions",
+                group.id
+            );
+            return Err(ServiceError::new(ErrorKind::Refused, message).into());
+        }
         match self.batch(group, footing) {
             Ok(applied) => Ok(Sent::Applied(applied)),
             Err(SyncError::Tree(error)) => Ok(Sent::Unsendable(error.to_string())),

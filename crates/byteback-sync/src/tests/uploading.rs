@@ -6,15 +6,15 @@ use crate::live::upload::{Footing, Sent, Upload, batch_counter};
 use crate::{ClientOptions, Silent, TreePlace};
 use byteback_api::{Attributes, FileId, NodeKind as ApiKind};
 use byteback_control::{
-    LiveContent, LiveGroup, LiveNode, LiveSource, LiveStatus, LiveTree, NameChange, Piece, Result, ServiceError,
-    TreeService, Work,
+    CutRequest, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, NameChange,
+    Piece, Result, ServiceError, TreeService, Work,
 };
 use byteback_delta::{DeltaReader, DeltaWriter, EmptyBase, WriterOptions, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_oplog::{NodeId, NodeKind, TreeId};
 use byteback_queue::queue::Resolution;
-use byteback_queue::{GroupId, Position};
+use byteback_queue::{ClientId, GroupId, Position, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -325,6 +325,10 @@ impl Origin {
 
 /// Sends a group as this rig's device.
 fn send(rig: &Rig, tree: TreeId, live: &dyn LiveTree, group: &LiveGroup, footing: Footing) -> Sent {
+    try_send(rig, tree, live, group, footing).unwrap()
+}
+
+fn try_send(rig: &Rig, tree: TreeId, live: &dyn LiveTree, group: &LiveGroup, footing: Footing) -> crate::Result<Sent> {
     let upload = Upload {
         server: &rig.client,
         folder: &rig.folder,
@@ -337,7 +341,7 @@ fn send(rig: &Rig, tree: TreeId, live: &dyn LiveTree, group: &LiveGroup, footing
         part_len_bytes: 8 * 1024,
         monitor: &Silent,
     };
-    upload.send(group, footing).unwrap()
+    upload.send(group, footing)
 }
 
 fn assert_server_has(rig: &Rig, tree: TreeId, seq: u64, origin: &Origin) {
@@ -500,5 +504,29 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
         matches!(&sent, Sent::Unsendable(why) if why.contains("longer than a part")),
         "{sent:?}"
     );
+    // What is not in the group itself.
+    let conflict = LiveGroup {
+        is_conflict: true,
+        ..second.clone()
+    };
+    let fold = LiveFold {
+        version: Version {
+            client: ClientId(7),
+            counter: 1,
+        },
+        cut: rig.tree.cut(&CutRequest::of("sync")).unwrap(),
+        scope: LiveScope::Everything { names: Vec::new() },
+    };
+    let fold = LiveGroup {
+        fold: Some(fold),
+        ..second
+    };
+    for group in [conflict, fold] {
+        let error = try_send(&rig, tree, &origin.live, &group, footing).unwrap_err();
+        assert!(
+            matches!(&error, crate::SyncError::Tree(why) if why.message.contains("is to be taken from a cut")),
+            "{error:?}"
+        );
+    }
     assert_eq!(rig.seq(), 2);
 }

@@ -45,6 +45,15 @@ impl PatchInfo {
         self.new_len_bytes > self.base_len_bytes
     }
 
+    /// Whether an interrupted application can have left the file with this length, or before or after it: a file grows piece by piece and is cut off at
+    /// once.
+    pub(super) fn can_have_len(&self, len_bytes: u64) -> bool {
+        match self.is_growing() {
+            true => (self.base_len_bytes..=self.new_len_bytes).contains(&len_bytes),
+            false => [self.base_len_bytes, self.new_len_bytes].contains(&len_bytes),
+        }
+    }
+
     pub(super) fn is_cut_in(&self, sector: u64) -> bool {
         self.new_len_bytes < self.base_len_bytes && self.new_len_bytes / SECTOR_LEN == sector
     }

@@ -36,6 +36,12 @@ impl Target for Simulated {
     }
 }
 
+fn held(file: &Simulated) -> Vec<u8> {
+    let mut bytes = vec![0; file.0.len().unwrap() as usize];
+    file.0.read_exact_at(0, &mut bytes).unwrap();
+    bytes
+}
+
 /// Files by number: what they hold.
 type Files = BTreeMap<u64, Vec<u8>>;
 
@@ -273,8 +279,7 @@ fn what_somebody_else_changed_before_the_repair_is_found() {
         let (other, len) = (changed.last().unwrap() + 512, Base::len_bytes(&file).unwrap());
         file.0.set_len(len.max(other + 1)).unwrap();
         let found = set.check(patch, &file).unwrap();
-        let longest = patch.base_len_bytes.max(patch.new_len_bytes);
-        let expected = if other < longest { Some(sector) } else { None };
+        let expected = patch.can_have_len(len.max(other + 1)).then_some(sector);
         assert_eq!(found, Found::Impossible(expected), "seed {seed}");
     }
 }
@@ -421,4 +426,37 @@ fn golden_bytes_of_version_1() {
     expected.extend(crc32c::crc32c(&expected).to_le_bytes());
     assert_eq!(head.to_bytes(), expected);
     assert_eq!(Head::from_bytes(&expected), Some(head));
+}
+
+#[test]
+fn a_file_of_a_length_that_only_somebody_else_can_have_made_is_not_touched() {
+    for (base_len, new_len, others) in [
+        (1000, 2000, [999, 2001]),
+        (2000, 1000, [1500, 2001]),
+        (1000, 1000, [999, 1001]),
+    ] {
+        let disk = SimDisk::new(1);
+        let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
+        let mut file = Simulated(disk.open("file", OpenMode::CreateIfMissing).unwrap());
+        file.write_range(0, &vec![1; base_len]).unwrap();
+        let mut writer =
+            DeltaWriter::new(Vec::new(), base_len as u64, new_len as u64, WriterOptions::default()).unwrap();
+        writer.literal_bytes(0, &vec![2; new_len]).unwrap();
+        let (delta, _) = writer.finish().unwrap();
+        let mut gathering = Patches::new(dir).begin(1).unwrap();
+        gathering.add(7, &file, &mut delta.as_slice()).unwrap();
+        let committed = gathering.commit().unwrap();
+        let patch = committed.patches()[0];
+        for other in others {
+            file.set_len_bytes(other).unwrap();
+            let before = held(&file);
+            assert_eq!(
+                committed.check(&patch, &file).unwrap(),
+                Found::Impossible(None),
+                "{other}"
+            );
+            assert!(committed.apply(&patch, &mut file).is_err(), "{other}");
+            assert_eq!(held(&file), before, "{other}");
+        }
+    }
 }
