@@ -20,7 +20,7 @@
 //! A group's number is durable when it is handed out, and never stands for anything else. What was handed out by an earlier process that ended
 //! without an answer is [`unanswered_before`](LiveTree::unanswered_before): it cannot be sent again, its changes are in what follows.
 //!
-//! Only within one process for now: nothing of this crosses the socket.
+//! Only within one process: nothing of this crosses the socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -136,7 +136,11 @@ pub struct LiveFold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveScope {
     /// All that changed since the consumer's mark; where it has none, the whole tree, and nothing else is there.
-    Everything,
+    Everything {
+        /// What names stand for that groups changed since the mark: the log need not tell of those that came and went again. Of some it tells, the
+        /// same.
+        names: Vec<NameChange>,
+    },
     /// What these stand for, hold and look like at the cut. What has no name then is not sent.
     Items {
         /// Files with changed content, each with the version that it stands on (see [`LiveContent::base`]).

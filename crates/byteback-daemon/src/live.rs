@@ -152,8 +152,8 @@ enum Wake {
 /// When the log was cut last for the mark.
 #[derive(Default)]
 struct Marking {
-    /// The epoch that is not reached yet.
-    pending: Option<Epoch>,
+    /// The epoch that is not reached yet, and where the queue was when it began.
+    pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
 }
 
@@ -338,7 +338,7 @@ impl Live {
         let mut state = self.state.lock();
         match resumed {
             Ok(stopped) => {
-                self.marking.lock().pending = Some(stopped.epoch);
+                self.marking.lock().pending = Some((stopped.epoch, stopped.queue.position()));
                 state.queue = stopped.queue;
                 state.lens_before = stopped.lens_before;
                 state.queue.resume(now_ns);
@@ -437,7 +437,9 @@ impl Live {
         marking.cut_at_ns = now_ns;
         let before = self.log.epoch();
         // A cut that fails has lost nothing; the mark stays where it is until the next.
-        let Ok(cut) = self.log.cut(SYNC_CONSUMER, || {}) else {
+        let mut position = Position::default();
+        let at_the_cut = || position = self.state.lock().queue.position();
+        let Ok(cut) = self.log.cut(SYNC_CONSUMER, at_the_cut) else {
             return;
         };
         if cut.epoch() == before {
@@ -445,7 +447,7 @@ impl Live {
         }
         // Told later than it was: what came in between is sent, and counted, once more at worst.
         let mut state = self.state.lock();
-        marking.pending = Some(cut.epoch());
+        marking.pending = Some((cut.epoch(), position));
         state.queue.event(&Event::Mark { epoch: cut.epoch().0 }, now_ns);
         state.settle();
         drop(state);
@@ -480,10 +482,13 @@ impl Live {
         drop(trash.files);
         if let Some(epoch) = epoch {
             let mut marking = self.marking.lock();
-            marking.pending.take_if(|pending| *pending <= epoch);
+            let reached = marking.pending.take_if(|(pending, _)| *pending <= epoch);
             let note = self.log.consumer(SYNC_CONSUMER).map(|state| state.note);
-            // The mark stays then, and is reached again by the next.
-            let _ = self.log.advance(SYNC_CONSUMER, Some(epoch), &note.unwrap_or_default());
+            let advanced = self.log.advance(SYNC_CONSUMER, Some(epoch), &note.unwrap_or_default());
+            // If that failed the mark stays, and is reached again by the next.
+            if let (Ok(()), Some((_, position))) = (advanced, reached) {
+                self.journal.lock().marked(position);
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use byteback_queue::queue::{
 use byteback_queue::{GroupId, NameOperation, NodeId, Place, Position, Version};
 
 use super::spool::{Source, open_for_reading};
-use super::{Live, State, Wake, of_log};
+use super::{Live, State, Wake, of_log, of_queue};
 use crate::service::{Service, attributes_to_api};
 
 /// Content is handed on in pieces of this length.
@@ -184,6 +184,11 @@ fn kind_of(kind: ApiKind) -> NodeKind {
     }
 }
 
+/// A name, as the log knows it.
+fn name_of(place: &Place) -> (byteback_oplog::NodeId, ByteString) {
+    (of_log(place.parent), ByteString::from(place.name.to_vec()))
+}
+
 fn refused(error: QueueError) -> ServiceError {
     ServiceError::new(ErrorKind::Refused, error.to_string())
 }
@@ -263,7 +268,7 @@ impl Live {
             if let Some(handed) = state.handed.get(&id).cloned() {
                 let numbers = state.queue.numbers();
                 drop(state);
-                self.note(id, numbers)?;
+                self.note(&handed, numbers)?;
                 return Ok(Some(handed));
             }
             let Some(group) = state.in_flight(id).cloned() else {
@@ -287,7 +292,7 @@ impl Live {
             contents: gathered.contents,
             fold: None,
         });
-        self.note(id, numbers)?;
+        self.note(&handed, numbers)?;
         let mut state = self.state.lock();
         if state.in_flight(id).is_none() {
             return Ok(None);
@@ -296,10 +301,26 @@ impl Live {
         Ok(Some(handed))
     }
 
-    fn note(&self, id: GroupId, numbers: byteback_queue::queue::Numbers) -> Result<()> {
-        let numbers = byteback_queue::queue::Numbers { group: id, ..numbers };
+    /// Makes durable that a group is handed out.
+    fn note(&self, group: &LiveGroup, numbers: byteback_queue::queue::Numbers) -> Result<()> {
+        let numbers = byteback_queue::queue::Numbers {
+            group: group.id,
+            ..numbers
+        };
+        // Of everything the log tells, and of the other names the journal knows.
+        let names = match &group.fold {
+            Some(LiveFold {
+                scope: LiveScope::Items { names, .. },
+                ..
+            }) => names.as_slice(),
+            Some(_) => &[],
+            None => group.names.as_slice(),
+        };
+        let places = names
+            .iter()
+            .map(|change| Place::new(of_queue(change.parent), change.name.as_bytes()));
         let mut journal = self.journal.lock();
-        journal.handed(numbers).map_err(|error| {
+        journal.handed(numbers, group.up_to, places).map_err(|error| {
             let message = format!("the number of a group cannot be kept: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })
@@ -549,20 +570,23 @@ enum Read {
 impl LiveService {
     fn fold_of(&self, cut: CutInfo, (scope, version): &(FoldScope, Version)) -> Result<LiveFold> {
         let scope = match scope {
-            FoldScope::Everything => LiveScope::Everything,
+            FoldScope::Everything => {
+                let journal = self.live.journal.lock();
+                let names = journal.names().map(name_of).collect::<Vec<_>>();
+                drop(journal);
+                LiveScope::Everything {
+                    names: self.service.resolve_names(cut.cut, names.into_iter())?,
+                }
+            }
             FoldScope::Items {
                 contents,
                 attributes,
                 names,
-            } => {
-                let names = names.iter();
-                let names = names.map(|place| (of_log(place.parent), ByteString::from(place.name.to_vec())));
-                LiveScope::Items {
-                    contents: contents.iter().map(|(node, base)| (of_log(*node), *base)).collect(),
-                    attributes: attributes.iter().copied().map(of_log).collect(),
-                    names: self.service.resolve_names(cut.cut, names)?,
-                }
-            }
+            } => LiveScope::Items {
+                contents: contents.iter().map(|(node, base)| (of_log(*node), *base)).collect(),
+                attributes: attributes.iter().copied().map(of_log).collect(),
+                names: self.service.resolve_names(cut.cut, names.iter().map(name_of))?,
+            },
         };
         Ok(LiveFold {
             version: *version,
@@ -637,7 +661,7 @@ impl LiveTree for LiveService {
             fold,
         });
         live.state.lock().handed.insert(group.id, Arc::clone(&handed));
-        if let Err(error) = live.note(group.id, numbers) {
+        if let Err(error) = live.note(&handed, numbers) {
             let now_ns = live.now_ns();
             live.with_queue(|queue| queue.unanswered(now_ns));
             return Err(error);
@@ -677,7 +701,12 @@ impl LiveTree for LiveService {
 
     fn applied(&self, group: GroupId) -> Result<()> {
         self.live.with_queue(|queue| queue.applied(group)).map_err(refused)?;
+        let handed = self.live.state.lock().handed.get(&group).cloned();
         self.live.answered(group);
+        // A fold's cut was finished: there is the mark now.
+        if let Some(fold) = handed.filter(|handed| handed.fold.is_some()) {
+            self.live.journal.lock().marked(fold.up_to);
+        }
         Ok(())
     }
 
@@ -718,7 +747,7 @@ impl LiveTree for LiveService {
                 ..(*handed).clone()
             };
             let numbers = self.live.state.lock().queue.numbers();
-            self.live.note(new.id, numbers)?;
+            self.live.note(&again, numbers)?;
             self.live.state.lock().handed.insert(new.id, Arc::new(again));
         }
         Ok(())

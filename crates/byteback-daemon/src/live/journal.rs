@@ -1,12 +1,14 @@
 //! What of continuous sync must outlive the process: the numbers that were given away, and the queue after a clean stop.
 //!
 //! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So no number is given twice, and the next
-//! process knows of which groups it is unknown what became. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
+//! process knows of which groups it is unknown what became. With each group go the *names* that it changes, until the log's mark has passed them:
+//! the server may have what came after the mark, and the log does not tell of a name that came and went between two checkpoints, or
+//! before a crash. Whoever sends everything since the mark tells what became of these names as well. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
 //! start, before the gate opens: a crash after that cannot resume from it again.
 //!
 //! Both are written down byte by byte in docs/format-queue.md.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_oplog::{Epoch, TreeId};
 use byteback_queue::persist::{decode_snapshot, encode_snapshot};
 use byteback_queue::queue::{Numbers, Queue, QueueOptions};
-use byteback_queue::{GroupId, NodeId, Position};
+use byteback_queue::{GroupId, NodeId, Place, Position};
 
 use super::LensBefore;
 
@@ -26,10 +28,13 @@ const QUEUE_USED_NAME: &str = "queue.used";
 const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";
 
 const RECORD_LEN: usize = 1 + 3 * 8 + 4;
+/// A record of a name, but for the name.
+const NAME_RECORD_LEN: usize = 1 + 2 * 8 + 2 + 4;
 const TAG_HANDED: u8 = 1;
 const TAG_ANSWERED: u8 = 2;
+const TAG_NAME: u8 = 3;
 
-/// A journal of this length is written anew, with what still counts.
+/// A journal is written anew, with what still counts, when it has this length and twice the one that it had then.
 const JOURNAL_LEN_MAX: u64 = 1 << 20;
 
 /// The groups that were handed out.
@@ -37,8 +42,18 @@ pub(super) struct Journal {
     dir: Arc<dyn DurableDir>,
     file: Arc<dyn DurableFile>,
     len_bytes: u64,
+    /// How long it may become before it is written anew.
+    len_max_bytes: u64,
+    noted: Noted,
+}
+
+/// What a journal says.
+#[derive(Default)]
+struct Noted {
     numbers: Numbers,
     unanswered: BTreeSet<GroupId>,
+    /// Names that the server may have heard of since the mark, each with where the last group that changed it ends.
+    names: BTreeMap<Place, Position>,
 }
 
 fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
@@ -55,116 +70,169 @@ fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
     out
 }
 
-fn parse(bytes: &[u8]) -> Option<(u8, Numbers)> {
-    let (body, check) = bytes.split_last_chunk::<4>()?;
-    if crc32c::crc32c(body) != u32::from_le_bytes(*check) {
-        return None;
+fn name_record(place: &Place, up_to: Position) -> Vec<u8> {
+    let mut out = vec![TAG_NAME];
+    out.extend(up_to.0.to_le_bytes());
+    out.extend(place.parent.0.to_le_bytes());
+    // A name has at most 255 bytes.
+    out.extend(u16::try_from(place.name.len()).unwrap_or(u16::MAX).to_le_bytes());
+    out.extend(&place.name);
+    let check = crc32c::crc32c(&out);
+    out.extend(check.to_le_bytes());
+    out
+}
+
+/// The length of the record that `bytes` begin with.
+fn record_len(bytes: &[u8]) -> Option<usize> {
+    match *bytes.first()? {
+        TAG_NAME => {
+            let name_len = bytes.get(1 + 2 * 8..)?.first_chunk::<2>()?;
+            Some(NAME_RECORD_LEN + usize::from(u16::from_le_bytes(*name_len)))
+        }
+        _ => Some(RECORD_LEN),
     }
-    let (tag, fields) = body.split_first()?;
-    let (fields, _) = fields.as_chunks::<8>();
-    let [group, counter, position] = fields else {
-        return None;
-    };
-    let numbers = Numbers {
-        group: GroupId(u64::from_le_bytes(*group)),
-        counter: u64::from_le_bytes(*counter),
-        position: Position(u64::from_le_bytes(*position)),
-    };
-    Some((*tag, numbers))
+}
+
+impl Noted {
+    /// Takes in the first record of `bytes`, and returns what follows it; `None` where the journal ends.
+    fn read<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (record, rest) = bytes.split_at_checked(record_len(bytes)?)?;
+        let (body, check) = record.split_last_chunk::<4>()?;
+        if crc32c::crc32c(body) != u32::from_le_bytes(*check) {
+            return None;
+        }
+        let (tag, fields) = body.split_first()?;
+        if *tag == TAG_NAME {
+            let (up_to, fields) = fields.split_first_chunk::<8>()?;
+            let (parent, fields) = fields.split_first_chunk::<8>()?;
+            let place = Place::new(NodeId(u64::from_le_bytes(*parent)), fields.get(2..)?);
+            self.names.insert(place, Position(u64::from_le_bytes(*up_to)));
+            return Some(rest);
+        }
+        let (fields, _) = fields.as_chunks::<8>();
+        let [group, counter, position] = fields else {
+            return None;
+        };
+        let group = GroupId(u64::from_le_bytes(*group));
+        match *tag {
+            TAG_HANDED => self.unanswered.insert(group),
+            TAG_ANSWERED => self.unanswered.remove(&group),
+            _ => return None,
+        };
+        let numbers = &mut self.numbers;
+        numbers.group = numbers.group.max(group);
+        numbers.counter = numbers.counter.max(u64::from_le_bytes(*counter));
+        numbers.position = numbers.position.max(Position(u64::from_le_bytes(*position)));
+        Some(rest)
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = JOURNAL_MAGIC.to_vec();
+        // The last number first, as one that was answered.
+        bytes.extend(record(TAG_HANDED, self.numbers));
+        bytes.extend(record(TAG_ANSWERED, self.numbers));
+        for group in &self.unanswered {
+            let group = *group;
+            bytes.extend(record(TAG_HANDED, Numbers { group, ..self.numbers }));
+        }
+        for (place, up_to) in &self.names {
+            bytes.extend(name_record(place, *up_to));
+        }
+        bytes
+    }
 }
 
 impl Journal {
     /// Reads the journal in `dir`, and writes it anew. What was torn off at its end was never handed out.
     pub(super) fn open(dir: Arc<dyn DurableDir>) -> io::Result<Self> {
-        let mut numbers = Numbers::default();
-        let mut unanswered = BTreeSet::new();
-        for record in read_all(&*dir, JOURNAL_NAME)?
-            .as_deref()
-            .and_then(records)
-            .unwrap_or_default()
-        {
-            let Some((tag, seen)) = parse(record) else { break };
-            match tag {
-                TAG_HANDED => {
-                    unanswered.insert(seen.group);
-                }
-                TAG_ANSWERED => {
-                    unanswered.remove(&seen.group);
-                }
-                _ => break,
-            }
-            numbers.group = numbers.group.max(seen.group);
-            numbers.counter = numbers.counter.max(seen.counter);
-            numbers.position = numbers.position.max(seen.position);
+        let mut noted = Noted::default();
+        let bytes = read_all(&*dir, JOURNAL_NAME)?.unwrap_or_default();
+        let mut rest = bytes.strip_prefix(&JOURNAL_MAGIC);
+        while let Some(behind) = rest.and_then(|rest| noted.read(rest)) {
+            rest = Some(behind);
         }
-        let (file, len_bytes) = write_anew(&*dir, numbers, &unanswered)?;
+        let (file, len_bytes) = write_anew(&*dir, &noted)?;
         Ok(Self {
             dir,
             file,
             len_bytes,
-            numbers,
-            unanswered,
+            len_max_bytes: len_max_bytes(len_bytes),
+            noted,
         })
     }
 
     /// The last numbers that were handed out.
     pub(super) fn numbers(&self) -> Numbers {
-        self.numbers
+        self.noted.numbers
     }
 
     /// The groups that were handed out and not answered.
     pub(super) fn unanswered(&self) -> Vec<GroupId> {
-        self.unanswered.iter().copied().collect()
+        self.noted.unanswered.iter().copied().collect()
     }
 
-    fn append(&mut self, tag: u8, numbers: Numbers) -> io::Result<()> {
-        if self.len_bytes >= JOURNAL_LEN_MAX {
-            (self.file, self.len_bytes) = write_anew(&*self.dir, self.numbers, &self.unanswered)?;
+    /// The names that groups changed since the mark.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Place> {
+        self.noted.names.keys()
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.len_bytes >= self.len_max_bytes {
+            (self.file, self.len_bytes) = write_anew(&*self.dir, &self.noted)?;
+            self.len_max_bytes = len_max_bytes(self.len_bytes);
         }
-        self.file.write_all_at(self.len_bytes, &record(tag, numbers))?;
-        self.len_bytes += RECORD_LEN as u64;
+        self.file.write_all_at(self.len_bytes, bytes)?;
+        self.len_bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Notes durably that a group is handed out, with the last numbers that were given.
-    pub(super) fn handed(&mut self, numbers: Numbers) -> io::Result<()> {
-        if self.unanswered.contains(&numbers.group) {
+    /// Notes durably that a group, which ends at `up_to` and changes these names, is handed out, with the last numbers that were given.
+    pub(super) fn handed(
+        &mut self,
+        numbers: Numbers,
+        up_to: Position,
+        names: impl Iterator<Item = Place>,
+    ) -> io::Result<()> {
+        if self.noted.unanswered.contains(&numbers.group) {
             return Ok(());
         }
-        self.append(TAG_HANDED, numbers)?;
+        let names = names.map(|place| (place, up_to)).collect::<Vec<_>>();
+        let mut bytes = record(TAG_HANDED, numbers).to_vec();
+        for (place, up_to) in &names {
+            bytes.extend(name_record(place, *up_to));
+        }
+        self.append(&bytes)?;
         self.file.sync_data()?;
-        self.numbers = numbers;
-        self.unanswered.insert(numbers.group);
+        self.noted.numbers = numbers;
+        self.noted.unanswered.insert(numbers.group);
+        self.noted.names.extend(names);
         Ok(())
     }
 
     /// Notes that what became of a group is known. If that is lost, it is asked for once more.
     pub(super) fn answered(&mut self, group: GroupId) {
-        if self.unanswered.remove(&group) {
-            let numbers = Numbers { group, ..self.numbers };
-            let _ = self.append(TAG_ANSWERED, numbers);
+        if self.noted.unanswered.remove(&group) {
+            let numbers = Numbers {
+                group,
+                ..self.noted.numbers
+            };
+            let _ = self.append(&record(TAG_ANSWERED, numbers));
         }
     }
-}
 
-fn records(journal: &[u8]) -> Option<Vec<&[u8]>> {
-    let records = journal.strip_prefix(&JOURNAL_MAGIC)?;
-    Some(records.chunks_exact(RECORD_LEN).collect())
-}
-
-fn write_anew(
-    dir: &dyn DurableDir,
-    numbers: Numbers,
-    unanswered: &BTreeSet<GroupId>,
-) -> io::Result<(Arc<dyn DurableFile>, u64)> {
-    let mut bytes = JOURNAL_MAGIC.to_vec();
-    // The last number first, as one that was answered.
-    bytes.extend(record(TAG_HANDED, numbers));
-    bytes.extend(record(TAG_ANSWERED, numbers));
-    for group in unanswered {
-        let group = *group;
-        bytes.extend(record(TAG_HANDED, Numbers { group, ..numbers }));
+    /// The log's mark is where the queue was at `position`, and what was sent up to there was applied: from now on the log tells of each change of these
+    /// names. That is forgotten here at once and in the file when it is written anew.
+    pub(super) fn marked(&mut self, position: Position) {
+        self.noted.names.retain(|_, up_to| *up_to > position);
     }
+}
+
+fn len_max_bytes(len_bytes: u64) -> u64 {
+    JOURNAL_LEN_MAX.max(len_bytes.saturating_mul(2))
+}
+
+fn write_anew(dir: &dyn DurableDir, noted: &Noted) -> io::Result<(Arc<dyn DurableFile>, u64)> {
+    let bytes = noted.to_bytes();
     let file = write_whole(dir, JOURNAL_NEW_NAME, JOURNAL_NAME, &bytes)?;
     Ok((file, bytes.len() as u64))
 }

@@ -106,6 +106,38 @@ fn what_is_refused_unanswered_given_up_and_folded_loses_nothing_and_no_order() {
     lanes_are_followed(options, trouble, true, Duration::from_secs(6));
 }
 
+/// The log nets names that came and went between two checkpoints, and knows nothing of those that came and went before a crash; the server has
+/// what was sent meanwhile.
+#[test]
+fn a_name_that_was_sent_and_is_gone_again_is_told_with_everything_since_the_mark() {
+    let mut options = options(Duration::ZERO);
+    options.mark_every = Duration::from_secs(3600);
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.live = Some(options);
+    fixture.mount();
+    let mut drain = Drain::new(fixture.served(), seed(), Trouble::default());
+    drain.finish();
+    let at = |name: &str| fixture.tree().join(name);
+    fs::create_dir(at("dir")).unwrap();
+    fs::write(at("dir/inner"), "inner").unwrap();
+    fs::write(at("gone"), "gone").unwrap();
+    fs::write(at("back"), "back").unwrap();
+    fs::rename(at("back"), at("away")).unwrap();
+    drain.finish();
+    assert_eq!(drain.server.paths("").len(), 4);
+    fs::remove_file(at("gone")).unwrap();
+    fs::rename(at("away"), at("back")).unwrap();
+    fs::remove_dir_all(at("dir")).unwrap();
+    fs::write(at("last"), "last").unwrap();
+    fixture.served().live.give_up("the test says so");
+    drain.finish();
+    assert!(drain.folds > 0);
+    let seen = drain.server.paths("").into_keys().collect::<Vec<_>>();
+    assert_eq!(seen, [std::path::Path::new("back"), std::path::Path::new("last")]);
+    drop(drain);
+    fixture.umount();
+}
+
 /// CPU time of this process but for the calling thread, in nanoseconds.
 fn others_cpu_ns() -> i64 {
     use rustix::time::{ClockId, clock_gettime};

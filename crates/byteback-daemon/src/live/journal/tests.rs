@@ -12,6 +12,14 @@ fn numbers(group: u64) -> Numbers {
     }
 }
 
+fn hand_out(journal: &mut Journal, group: u64) -> io::Result<()> {
+    journal.handed(numbers(group), Position(group * 100), std::iter::empty())
+}
+
+fn place(parent: u64, name: &[u8]) -> Place {
+    Place::new(NodeId(parent), name)
+}
+
 fn dir() -> Arc<dyn DurableDir> {
     Arc::new(SimDisk::new(3))
 }
@@ -25,7 +33,7 @@ fn what_was_handed_out_is_known_and_what_was_answered_is_not_asked_for() {
         (Numbers::default(), Vec::new())
     );
     for group in 1..=4 {
-        journal.handed(numbers(group)).unwrap();
+        hand_out(&mut journal, group).unwrap();
     }
     journal.answered(GroupId(1));
     journal.answered(GroupId(3));
@@ -44,7 +52,7 @@ fn a_number_that_was_handed_out_survives_any_crash() {
         let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
         let mut handed = 0;
         if let Ok(mut journal) = Journal::open(dir) {
-            while handed < 20 && journal.handed(numbers(handed + 1)).is_ok() {
+            while handed < 20 && hand_out(&mut journal, handed + 1).is_ok() {
                 handed += 1;
             }
         }
@@ -64,8 +72,8 @@ fn a_number_that_was_handed_out_survives_any_crash() {
 fn a_torn_or_damaged_end_is_no_answer() {
     let dir = dir();
     let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
-    journal.handed(numbers(1)).unwrap();
-    journal.handed(numbers(2)).unwrap();
+    hand_out(&mut journal, 1).unwrap();
+    hand_out(&mut journal, 2).unwrap();
     let file = dir.open(JOURNAL_NAME, OpenMode::Existing).unwrap();
     let len = file.len().unwrap();
     file.write_all_at(len - 3, b"x").unwrap();
@@ -100,18 +108,66 @@ fn the_queue_of_a_clean_stop_is_read_once() {
     assert!(Stopped::consume(&*dir, options).unwrap().is_none());
 }
 
+#[test]
+fn names_are_known_until_the_mark_has_passed_their_last_change() {
+    let dir = dir();
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    let (one, two, three) = (place(1, b"one"), place(1, b""), place(7, &[0xff; 255]));
+    let mut handed = |group: u64, names: &[&Place]| {
+        let names = names.iter().map(|place| (*place).clone());
+        journal.handed(numbers(group), Position(group * 100), names).unwrap();
+        journal.answered(GroupId(group));
+    };
+    handed(1, &[&one, &two]);
+    handed(2, &[&one, &three]);
+    assert_eq!(journal.names().collect::<Vec<_>>(), [&two, &one, &three]);
+    // In the middle of the second group.
+    journal.marked(Position(150));
+    assert_eq!(journal.names().collect::<Vec<_>>(), [&one, &three]);
+    // What was forgotten only here is told once more, at worst.
+    let journal = Journal::open(Arc::clone(&dir)).unwrap();
+    assert_eq!(journal.names().collect::<Vec<_>>(), [&two, &one, &three]);
+    assert!(journal.unanswered().is_empty());
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    journal.marked(Position(200));
+    assert_eq!(journal.names().count(), 0);
+}
+
+#[test]
+fn a_journal_is_written_anew_when_it_is_long_and_forgets_nothing_that_counts() {
+    let dir = dir();
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    let mut len_most_bytes = 0;
+    for group in 1..=2_000 {
+        let names = (0..10).map(|number| place(group, format!("{number:0>200}").as_bytes()));
+        journal.handed(numbers(group), Position(group * 100), names).unwrap();
+        if group > 3 {
+            journal.answered(GroupId(group - 3));
+        }
+        journal.marked(Position(group.saturating_sub(50) * 100));
+        len_most_bytes = len_most_bytes.max(journal.len_bytes);
+    }
+    assert!(len_most_bytes < 2 * JOURNAL_LEN_MAX, "{len_most_bytes}");
+    let after = Journal::open(dir).unwrap();
+    assert_eq!(after.numbers(), numbers(2_000));
+    assert_eq!(after.unanswered(), [GroupId(1998), GroupId(1999), GroupId(2000)]);
+    let names = after.names().collect::<BTreeSet<_>>();
+    assert!(journal.names().all(|name| names.contains(name)));
+    assert_eq!(journal.names().count(), 500);
+}
+
 /// The bytes of version 1; see docs/format-queue.md.
 #[test]
 fn the_bytes_of_a_journal_are_those_of_version_1() {
     let dir = dir();
     let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
-    journal
-        .handed(Numbers {
-            group: GroupId(0x0102),
-            counter: 3,
-            position: Position(4),
-        })
-        .unwrap();
+    let numbers = Numbers {
+        group: GroupId(0x0102),
+        counter: 3,
+        position: Position(4),
+    };
+    let names = std::iter::once(place(5, b"name"));
+    journal.handed(numbers, Position(0x0304), names).unwrap();
     let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
     assert_eq!(bytes.get(..8).unwrap(), b"BYLIVEJ\x01");
     let last = bytes.get(8 + 2 * RECORD_LEN..).unwrap();
@@ -123,5 +179,15 @@ fn the_bytes_of_a_journal_are_those_of_version_1() {
     ]
     .concat();
     assert_eq!(last.get(..25).unwrap(), body);
-    assert_eq!(last.get(25..).unwrap(), crc32c::crc32c(&body).to_le_bytes());
+    assert_eq!(last.get(25..29).unwrap(), crc32c::crc32c(&body).to_le_bytes());
+    let body = [
+        &[3][..],
+        &[4, 3, 0, 0, 0, 0, 0, 0],
+        &[5, 0, 0, 0, 0, 0, 0, 0],
+        &[4, 0],
+        b"name",
+    ]
+    .concat();
+    let check = crc32c::crc32c(&body).to_le_bytes();
+    assert_eq!(last.get(29..).unwrap(), [body, check.to_vec()].concat());
 }

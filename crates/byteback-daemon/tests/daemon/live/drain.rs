@@ -38,6 +38,8 @@ pub(crate) struct Drain {
     pub(crate) bytes: usize,
     pub(crate) given_up: u64,
     refused: u64,
+    /// What happened last, for who looks for a fault.
+    history: VecDeque<String>,
 }
 
 impl Drain {
@@ -58,6 +60,7 @@ impl Drain {
             bytes: 0,
             given_up: 0,
             refused: 0,
+            history: VecDeque::new(),
         }
     }
 
@@ -94,6 +97,13 @@ impl Drain {
         )
     }
 
+    fn note(&mut self, what: String) {
+        if self.history.len() == 40 {
+            self.history.pop_front();
+        }
+        self.history.push_back(what);
+    }
+
     fn is(&mut self, in_a_thousand: u64) -> bool {
         self.random.below(1000) < in_a_thousand
     }
@@ -102,6 +112,12 @@ impl Drain {
         if self.random.below(3) == 0 {
             std::thread::sleep(Duration::from_millis(self.random.below(4)));
         }
+        let scope = group.fold.as_ref().map(|fold| (&fold.scope, fold.cut.since));
+        let (id, up_to, names, lens) = (group.id, group.up_to, &group.names, group.contents.len());
+        self.note(format!(
+            "take {id} up to {up_to}, {} names, {lens} contents, {scope:?}",
+            names.len()
+        ));
         match read(&self.served(), group) {
             Ok(sent) => {
                 if let Some(before) = self.sent.insert(group.id, sent.clone()) {
@@ -125,6 +141,7 @@ impl Drain {
         let id = sent.group.id;
         if self.is(self.trouble.refused) {
             self.refused += 1;
+            self.note(format!("refuse {id}"));
             // Given up in between it is not to be answered any more.
             if self.served().live.refused(id).is_err() {
                 println!("{id} is not in flight");
@@ -138,10 +155,12 @@ impl Drain {
             self.folds += u64::from(sent.group.fold.is_some());
             self.deltas += sent.deltas();
             self.bytes += sent.len_bytes();
+            self.note(format!("apply {id}"));
             self.server.apply(&sent);
             self.check(id);
         }
         if self.is(self.trouble.unanswered) {
+            self.note(format!("do not answer {id}"));
             self.served().live.unanswered(Duration::ZERO);
             self.in_flight.clear();
             return;
@@ -177,7 +196,7 @@ impl Drain {
         }
         for ((_, follower), (noted, _)) in self.followers.iter_mut().zip(&ledgers) {
             if let Err(why) = follower.check(&self.server, *noted) {
-                panic!("group {id}: {why}");
+                panic!("group {id}: {why}; {:#?}", self.history);
             }
         }
     }
@@ -185,6 +204,7 @@ impl Drain {
     /// Takes what there is to be taken, or answers. Returns whether nothing is to be done.
     pub(crate) fn step(&mut self) -> bool {
         if self.is(self.trouble.abandoned) {
+            self.note("give up".to_owned());
             self.served().live.give_up("the test says so");
         }
         match self.served().live.poll().unwrap() {
@@ -195,6 +215,7 @@ impl Drain {
             },
             Work::Ask(id) => {
                 self.in_flight.clear();
+                self.note(format!("asked {id}, {}", self.applied.contains(&id)));
                 match self.applied.contains(&id) {
                     true => self.served().live.applied(id).unwrap(),
                     false => self.served().live.never_arrived(id).unwrap(),
@@ -205,6 +226,7 @@ impl Drain {
                     0 => Resolution::AsConflict,
                     _ => Resolution::Fold,
                 };
+                self.note(format!("{id}: {resolution:?}"));
                 self.served().live.resolve(id, &resolution).unwrap();
             }
             Work::Idle(wait) => {

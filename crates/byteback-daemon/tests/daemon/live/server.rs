@@ -256,18 +256,18 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
         ..Folded::default()
     };
     let has_content = |node: NodeId| match &fold.scope {
-        LiveScope::Everything => true,
+        LiveScope::Everything { .. } => true,
         LiveScope::Items { contents, .. } => contents.contains_key(&node),
     };
     let has_node = |node: NodeId| match &fold.scope {
-        LiveScope::Everything => true,
+        LiveScope::Everything { .. } => true,
         LiveScope::Items { attributes, .. } => has_content(node) || attributes.contains(&node),
     };
-    if let LiveScope::Items { names, .. } = &fold.scope {
-        // A part of the tree, also where the log tells everything.
-        folded.is_everything = false;
-        folded.names.clone_from(names);
-    }
+    let is_listed_only = matches!(fold.scope, LiveScope::Items { .. });
+    let (LiveScope::Items { names, .. } | LiveScope::Everything { names }) = &fold.scope;
+    folded.names.clone_from(names);
+    // A part of the tree, also where the log tells everything.
+    folded.is_everything &= !is_listed_only;
     let mut cursor = Some(ChangesCursor::default());
     while let Some(at) = cursor {
         let page = tree.changes(cut, &at)?;
@@ -288,13 +288,13 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
                     Ok(())
                 })?;
             }
-            let is_listed = matches!(fold.scope, LiveScope::Items { .. }) && has_content(change.node);
+            let is_listed = is_listed_only && has_content(change.node);
             let is_file = change.kind == NodeKind::File && (is_listed || ranges.is_some() && has_content(change.node));
             folded
                 .nodes
                 .push((change.node, change.kind, attributes, is_file.then_some(pieces)));
         }
-        if fold.scope == LiveScope::Everything {
+        if !is_listed_only {
             folded.names.extend(page.names.iter().cloned());
         }
         cursor = page.next;
