@@ -37,7 +37,8 @@ pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
 };
 pub use live::{
-    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER, Work,
+    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER, SyncStatus,
+    Work,
 };
 pub use server::{Server, socket_address};
 pub use service::{

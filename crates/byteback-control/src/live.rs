@@ -30,6 +30,7 @@ use byteback_api::Attributes;
 use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::queue::Resolution;
 use byteback_queue::{GroupId, Position, Version};
+use serde::{Deserialize, Serialize};
 
 use crate::service::{CutInfo, NameChange, Piece, Result};
 
@@ -173,6 +174,43 @@ pub struct LiveStatus {
     pub abandoned_because: Option<String>,
 }
 
+/// How continuous sync of a tree with its server stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncStatus {
+    /// The server's address.
+    pub server: String,
+    /// The folder there.
+    pub folder: String,
+    /// The server answered when it was asked last.
+    pub is_connected: bool,
+    /// Since when that is so, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// What failed last, until it works again, or until something else is wrong.
+    pub error: Option<String>,
+    /// It will not pass by itself.
+    pub needs_attention: bool,
+    /// It has ended, though the mount may go on.
+    pub has_ended: bool,
+    /// Groups of changes that the server applied since the start.
+    pub sent_groups: u64,
+    /// Bytes that were sent since the start.
+    pub sent_bytes: u64,
+    /// When the server last applied one, nanoseconds since 1970.
+    pub sent_at_ns: Option<i64>,
+    /// Up to this sequence number of the server's folder, what others did is here.
+    pub cursor: u64,
+    /// Files that could not be read.
+    pub unsaved_files: u64,
+    /// Changes that wait.
+    pub waiting_nodes: u64,
+    /// Bytes of content that wait.
+    pub waiting_bytes: u64,
+    /// Groups that are on their way.
+    pub groups_in_flight: u64,
+    /// What waits is so much, or so little is known of it, that it is taken from a moment of the whole tree.
+    pub is_folded: bool,
+}
+
 /// The consumer of the log that stands for continuous sync.
 pub const SYNC_CONSUMER: &str = "sync";
 
@@ -186,6 +224,9 @@ pub trait LiveTree: Send + Sync {
 
     /// Waits until there may be something to be done, or the time is out.
     fn wait(&self, at_most: Duration);
+
+    /// Ends a [`wait`](LiveTree::wait), or the next one if nobody waits.
+    fn wake(&self);
 
     /// Cuts the log, and hands out what was folded up to the cut.
     ///

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesTold};
+use crate::live::SyncStatus;
 
 /// A cut that is being read, as long as its tree's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -229,6 +230,9 @@ pub struct TreeStatus {
     /// What the log costs, and what it does not know.
     #[serde(default)]
     pub usage: Usage,
+    /// Continuous sync, where the process does that.
+    #[serde(default)]
+    pub sync: Option<SyncStatus>,
 }
 
 /// One consumer of a tree.

@@ -21,7 +21,7 @@ use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 use crate::error::DaemonError;
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::memory;
-use crate::service::{PAGE_LIMITS, Service};
+use crate::service::{PAGE_LIMITS, Service, TellSync};
 use crate::tree::TrackedTree;
 
 /// How many steps of the compaction follow each checkpoint.
@@ -206,12 +206,26 @@ impl Daemon {
         &self.tree
     }
 
+    /// Lets `tell` say how continuous sync stands, to those who ask for the state of the tree.
+    pub fn tell_sync(&self, tell: TellSync) {
+        self.service.tell_sync(tell);
+    }
+
     /// Serves until the mount is gone, whoever removed it, and ends in good order.
     ///
     /// # Errors
     /// If serving ended by an error, or the last checkpoint failed: the next start then takes more files as changed.
-    pub fn run(mut self) -> Result<(), DaemonError> {
+    pub fn run(self) -> Result<(), DaemonError> {
+        self.run_and(|| ())
+    }
+
+    /// The same, with something to be done once the mount is gone, before what is left is settled: nothing of the tree is to be asked for or sent after it.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_and(mut self, once_unmounted: impl FnOnce()) -> Result<(), DaemonError> {
         let ended = self.mount.wait();
+        once_unmounted();
         let ended_at_ns = self.tree.clock().now_ns();
         drop(self.stop_checkpoints.take());
         if let Some(checkpoints) = self.checkpoints.take() {

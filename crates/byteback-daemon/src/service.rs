@@ -12,15 +12,15 @@ mod past;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
     FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome, PastFile,
-    Piece, Result, ServiceError, TreeService, TreeStatus,
+    Piece, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
 };
 use byteback_host::tree::{FileKind, wait_for_writers};
 use byteback_mount::picture::{Picture, PictureError};
@@ -52,7 +52,11 @@ pub struct Service {
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
     page_limits: PageLimits,
+    sync: OnceLock<TellSync>,
 }
+
+/// Tells how continuous sync stands.
+pub type TellSync = Box<dyn Fn() -> SyncStatus + Send + Sync>;
 
 impl Service {
     /// Serves a tree that is not mounted.
@@ -75,7 +79,13 @@ impl Service {
             cuts: Mutex::default(),
             next_cut: AtomicU64::new(1),
             page_limits: PAGE_LIMITS,
+            sync: OnceLock::new(),
         }
+    }
+
+    /// Asks `tell` from now on, when the state of the tree is asked for. The first one is asked for ever.
+    pub fn tell_sync(&self, tell: TellSync) {
+        let _ = self.sync.set(tell);
     }
 
     /// The same with pages of changes of another size than [`PAGE_LIMITS`].
@@ -423,6 +433,7 @@ impl TreeService for Service {
             consumers: consumers.collect(),
             ledger: log.ledger().map_err(log_failed)?,
             usage: log.usage().map_err(log_failed)?,
+            sync: self.sync.get().map(|tell| tell()),
         })
     }
 

@@ -23,6 +23,7 @@
 //! What this does not do: find changes (the tree's log does), mount, print.
 
 mod content;
+mod cut_batch;
 mod examine;
 mod followed;
 pub(crate) mod note;
@@ -34,6 +35,7 @@ mod transfer;
 mod trim;
 
 use crate::error::{Result, ServerErrorKind, SyncError};
+use crate::live::standing::OwnBatch;
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
 use byteback_api::messages::{FolderInfo, SnapshotLabel};
@@ -51,6 +53,7 @@ use std::sync::Arc;
 use transfer::{Sent, transfer};
 
 pub(crate) use content::{Failure, FileDeltas, LITERAL_BYTES_MAX, unusable};
+pub(crate) use cut_batch::{CutBatch, CutSent, send_cut};
 pub(crate) use part_stream::{Compressed, Destination, PartMemory, PartStream};
 pub(crate) use plain::ContentSender;
 pub use plan::DeltaChoice;
@@ -151,6 +154,8 @@ struct Basis {
     base_seq: Option<Seq>,
     /// With everything: the folder's sequence number that the batch replaces, in which files are looked for; `None`: nothing is looked for.
     replaces: Option<Seq>,
+    /// With a base: this device's newest batch, which the changes stand on as well.
+    follows: Option<OwnBatch>,
     note: Option<Note>,
 }
 
@@ -161,8 +166,15 @@ impl Basis {
             is_alarming: false,
             base_seq: None,
             replaces: None,
+            follows: None,
             note: None,
         }
+    }
+
+    /// The moment of the server's folder that files are compared with.
+    fn compared_seq(&self) -> Option<Seq> {
+        let follows = self.follows.map_or(0, |own| own.seq);
+        self.base_seq.map(|seq| seq.max(follows)).or(self.replaces)
     }
 
     fn replacing(self, replaces: Option<Seq>) -> Self {
@@ -196,6 +208,10 @@ struct Job<'a> {
     proof_refused: Cell<bool>,
     /// Checksums of what the server has.
     store: Option<ChecksumStore>,
+    /// What a node is called at the server, if not as [`file_id`] says.
+    identities: Option<&'a (dyn Fn(NodeId) -> FileId + Sync)>,
+    /// The batch is to leave a snapshot.
+    makes_snapshot: bool,
 }
 
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
@@ -223,6 +239,8 @@ pub fn backup(
             true => None,
             false => trim::open_store(options, monitor),
         },
+        identities: None,
+        makes_snapshot: true,
     };
     let began_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
@@ -324,6 +342,14 @@ fn refuses_to_follow(error: &crate::ServerError) -> bool {
 }
 
 impl Job<'_> {
+    /// What a node is called at the server.
+    fn file_id(&self, tree: TreeId, node: NodeId) -> FileId {
+        match self.identities {
+            Some(identities) => identities(node),
+            None => file_id(tree, node),
+        }
+    }
+
     /// Finds out what the server has, and settles what an earlier run left.
     fn basis(&self) -> Result<Basis> {
         let info = self.server.folder(self.folder)?;
@@ -419,6 +445,7 @@ impl Job<'_> {
             is_alarming: false,
             base_seq: Some(later_seq.unwrap_or(note.seq)),
             replaces: None,
+            follows: None,
             note: Some(note),
         })
     }

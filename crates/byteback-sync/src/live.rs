@@ -3,6 +3,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | [`engine`] | the loop that sends what the tree hands out, and knows what the server has |
 //! | [`identities`] | which node here is which file at the server |
 //! | [`standing`] | with which server, and up to which of its batches |
 //! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
@@ -10,6 +11,7 @@
 //!
 //! What is sent, and in which order, is decided by the crate `byteback-queue`.
 
+pub mod engine;
 pub mod identities;
 pub mod patches;
 pub mod standing;

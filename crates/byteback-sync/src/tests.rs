@@ -7,6 +7,7 @@
 //! | `model` | random changes, backups and restores of every snapshot |
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
+//! | `engine` | continuous sync: a real mount that programs change at random, kept in sync with a server that dies and comes back |
 //! | `examining` | whole files that are looked for in what the server has of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as what differs from what it has at the same paths |
 //! | `hostile` | answers that no honest server gives |
@@ -22,6 +23,7 @@
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
 
 mod client;
+mod engine;
 mod examining;
 mod faults;
 mod following;

@@ -86,6 +86,7 @@ impl TreeService for GeneratedTree {
             }],
             ledger: Vec::new(),
             usage: byteback_oplog::Usage::default(),
+            sync: None,
         })
     }
 

@@ -135,6 +135,7 @@ impl TreeService for MemoryTree {
                 at_ns: -5,
                 event: LedgerEvent::Interrupted { open_files: 3 },
             }],
+            sync: None,
             usage: Usage {
                 pending_extents: 3,
                 ..Usage::default()

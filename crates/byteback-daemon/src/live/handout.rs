@@ -609,6 +609,11 @@ impl LiveTree for LiveService {
         }
     }
 
+    fn wake(&self) {
+        self.live.state.lock().wake = Wake::Happened;
+        self.live.happened.notify_all();
+    }
+
     fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
         let live = &self.live;
         let mut marking = live.marking.lock();

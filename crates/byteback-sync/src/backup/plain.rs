@@ -121,6 +121,8 @@ impl<'a> ContentSender<'a> {
                 answers: Cell::new(self.answers),
                 proof_refused: Cell::new(self.proof_refused),
                 store: None,
+                identities: None,
+                makes_snapshot: false,
             };
             let place = Place {
                 job: &job,

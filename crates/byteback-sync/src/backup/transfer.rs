@@ -13,7 +13,7 @@ use super::plan::cost::Conditions;
 use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
-use super::{Basis, Job, PART_LEN_BYTES_RANGE, file_id};
+use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Phase, check_cancelled};
@@ -60,12 +60,15 @@ pub(super) fn transfer(
         counter,
         base_seq: basis.base_seq,
         replaces: basis.replaces.filter(|_| basis.base_seq.is_none()),
-        follows: None,
-        root: file_id(cut.tree, NodeId::ROOT),
+        follows: basis
+            .follows
+            .filter(|_| basis.base_seq.is_some())
+            .map(|own| own.counter),
+        root: job.file_id(cut.tree, NodeId::ROOT),
         created_ns: label.time_ns,
         host: job.options.host.clone(),
         path: job.options.path.clone(),
-        snapshot: Some(label),
+        snapshot: job.makes_snapshot.then_some(label),
     };
     let destination = Destination {
         server: job.server,
@@ -89,7 +92,7 @@ pub(super) fn transfer(
             stream,
             report,
             is_on_top: basis.base_seq.is_some(),
-            compared_seq: basis.base_seq.or(basis.replaces),
+            compared_seq: basis.compared_seq(),
             followed: match (basis.base_seq, basis.replaces) {
                 (None, Some(at)) => Some(Followed::new(job, cut.cut, at)),
                 _ => None,
@@ -346,7 +349,7 @@ impl Transfer<'_, '_, '_> {
     }
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
-        let id = file_id(self.cut.tree, change.node);
+        let id = self.job.file_id(self.cut.tree, change.node);
         let (planned, at_server) = match attributes.kind {
             NodeKind::File if self.followed.is_some() => self.plan_anew(change, &attributes),
             NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
@@ -466,7 +469,7 @@ impl Transfer<'_, '_, '_> {
         attributes: &Attributes,
         followed: Option<FileId>,
     ) -> Result<(FileOutcome, Decision)> {
-        let (node, id) = (change.node, file_id(self.cut.tree, change.node));
+        let (node, id) = (change.node, self.job.file_id(self.cut.tree, change.node));
         let hashed_before = (self.report.hashed_bytes, self.sums.hashed_bytes);
         let found_before = (self.report.found_bytes, self.sums.known_bytes);
         let mut outcome = None;
@@ -608,11 +611,11 @@ impl Transfer<'_, '_, '_> {
     }
 
     fn entry(&mut self, parent: NodeId, name: &ByteString, child: Option<NodeId>) -> Result<()> {
-        let tree = self.cut.tree;
+        let (job, tree) = (self.job, self.cut.tree);
         self.stream.entry(&EntryRecord {
-            parent: file_id(tree, parent),
+            parent: job.file_id(tree, parent),
             name: name.clone(),
-            child: child.map(|child| file_id(tree, child)),
+            child: child.map(|child| job.file_id(tree, child)),
         })
     }
 }

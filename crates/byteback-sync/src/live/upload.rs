@@ -1,6 +1,6 @@
 //! A group of the sync queue on its way to the server: one batch, one transaction (DeltaCFS sections III-B and III-E).
 //!
-//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this client has applied what others did, and its own group before
+//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this client has applied what others did, and its own batch before
 //! this one, whose answer it need not have yet. So groups follow each other without waiting, and are in conflict only with others.
 //!
 //! **Contents.** A file's new content is a chain: ranges over what it held before, or a delta of what another file holds at that moment, which may itself be the
@@ -20,7 +20,7 @@ use byteback_api::messages::BatchApplied;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, NodeKind as ApiKind, Seq};
 use byteback_control::{ErrorKind, LiveContent, LiveGroup, LiveSource, LiveTree, Piece, ServiceError};
 use byteback_delta::{DeltaWriter, WriterOptions};
-use byteback_oplog::NodeId;
+use byteback_oplog::{NodeId, TreeId};
 use byteback_queue::GroupId;
 
 use crate::backup::{
@@ -31,13 +31,20 @@ use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 
-/// Batches of groups have counters of their own, apart from those of backups.
-const COUNTERS_FROM: u64 = 1 << 61;
+/// Batches of groups have counters of their own, apart from those of backups, which are times.
+const COUNTERS_FROM: u64 = 1 << 62;
+
+/// So many bits of a counter are the group's.
+const GROUP_BITS: u32 = 36;
+
+/// So many are the tree's: groups of a log that was made anew are others, though their numbers begin again.
+const TREE_BITS: u32 = 25;
 
 /// The counter of a group's batch.
 #[must_use]
-pub fn batch_counter(group: GroupId) -> u64 {
-    COUNTERS_FROM.saturating_add(group.0)
+pub fn batch_counter(tree: TreeId, group: GroupId) -> u64 {
+    let low = |number: u64, bits: u32| number & ((1 << bits) - 1);
+    COUNTERS_FROM | (low(tree.0, TREE_BITS) << GROUP_BITS) | low(group.0, GROUP_BITS)
 }
 
 /// What a batch stands on.
@@ -45,8 +52,8 @@ pub fn batch_counter(group: GroupId) -> u64 {
 pub struct Footing {
     /// Up to here, what others did is in the folder here.
     pub base_seq: Seq,
-    /// The group before, if it was sent since then.
-    pub follows: Option<GroupId>,
+    /// The device's newest batch in the folder, by its number; `None`: it has none there.
+    pub follows: Option<u64>,
 }
 
 /// What became of a group that was sent.
@@ -54,12 +61,35 @@ pub struct Footing {
 pub enum Sent {
     /// It was applied.
     Applied(BatchApplied),
+    /// There was nothing in it, so nothing was sent; the server has what it has.
+    Nothing,
     /// Somebody else changed the same first, or the one before was refused: nothing of it counts.
     Refused(ServerError),
     /// It may or may not have arrived: it is to be sent again, exactly as it was.
     Unanswered(SyncError),
     /// It cannot be sent: its order is to be given up, for this reason.
     Unsendable(String),
+}
+
+/// What became of a group, by how its batch ended.
+pub(crate) fn sent(ended: Result<BatchApplied>) -> Result<Sent> {
+    match ended {
+        Ok(applied) => Ok(Sent::Applied(applied)),
+        Err(SyncError::Tree(error)) => Ok(Sent::Unsendable(error.to_string())),
+        Err(SyncError::Server(error)) => match error.kind {
+            ServerErrorKind::Conflict | ServerErrorKind::OutOfOrder => Ok(Sent::Refused(error)),
+            // What was made of the group is not what the server has: another way may be.
+            ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge => {
+                Ok(Sent::Unsendable(error.to_string()))
+            }
+            // Of the parts, nothing counts without the commit, which is sent again with them.
+            ServerErrorKind::PartsMissing => Ok(Sent::Unanswered(error.into())),
+            kind if kind.is_transient() => Ok(Sent::Unanswered(error.into())),
+            _ => Err(error.into()),
+        },
+        Err(error @ SyncError::OutcomeUnknown { .. }) => Ok(Sent::Unanswered(error)),
+        Err(error) => Err(error),
+    }
 }
 
 /// Where groups come from and where they go.
@@ -72,6 +102,8 @@ pub struct Upload<'a> {
     pub device: DeviceId,
     /// The tree.
     pub live: &'a dyn LiveTree,
+    /// Its log's number.
+    pub tree: TreeId,
     /// What a node of the tree is called at the server.
     pub file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
     /// The root at the server.
@@ -154,33 +186,17 @@ impl Upload<'_> {
             );
             return Err(ServiceError::new(ErrorKind::Refused, message).into());
         }
-        match self.batch(group, footing) {
-            Ok(applied) => Ok(Sent::Applied(applied)),
-            Err(SyncError::Tree(error)) => Ok(Sent::Unsendable(error.to_string())),
-            Err(SyncError::Server(error)) => match error.kind {
-                ServerErrorKind::Conflict | ServerErrorKind::OutOfOrder => Ok(Sent::Refused(error)),
-                // What was made of the group is not what the server has: another way may be.
-                ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge => {
-                    Ok(Sent::Unsendable(error.to_string()))
-                }
-                // Of the parts, nothing counts without the commit, which is sent again with them.
-                ServerErrorKind::PartsMissing => Ok(Sent::Unanswered(error.into())),
-                kind if kind.is_transient() => Ok(Sent::Unanswered(error.into())),
-                _ => Err(error.into()),
-            },
-            Err(error @ SyncError::OutcomeUnknown { .. }) => Ok(Sent::Unanswered(error)),
-            Err(error) => Err(error),
-        }
+        sent(self.batch(group, footing))
     }
 
     fn batch(&self, group: &LiveGroup, footing: Footing) -> Result<BatchApplied> {
-        let counter = batch_counter(group.id);
+        let counter = batch_counter(self.tree, group.id);
         let manifest = Manifest {
             device: self.device,
             counter,
             base_seq: Some(footing.base_seq),
             replaces: None,
-            follows: footing.follows.map(batch_counter),
+            follows: footing.follows,
             root: self.root,
             created_ns: self.server.clock().now_ns(),
             host: self.host.clone(),

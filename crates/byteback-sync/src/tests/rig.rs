@@ -187,6 +187,10 @@ pub(super) struct Rig {
     serving: Mutex<Option<(Store, ServerHandle)>>,
     serving_at: Arc<Mutex<SocketAddr>>,
     pub(super) temp: TempDir,
+    /// Of the proxy.
+    pub(super) url: String,
+    /// Of the device.
+    pub(super) token: String,
 }
 
 fn open_store(data: &Path, room: &Arc<AtomicI64>, limits: StoreLimits) -> Store {
@@ -274,7 +278,20 @@ impl Rig {
             serving: Mutex::new(Some((store, server))),
             serving_at,
             temp,
+            url,
+            token: joined.token,
         }
+    }
+
+    /// A client of another device, and its number.
+    pub(super) fn another_device(&self) -> (ServerClient, u64) {
+        let join_token = {
+            let serving = self.serving.lock().unwrap();
+            serving.as_ref().unwrap().0.create_join_token(60_000_000_000).unwrap()
+        };
+        let joined = crate::join(&self.url, &join_request(&join_token), patient()).unwrap();
+        let client = ServerClient::new(&self.url, &joined.token, patient()).unwrap();
+        (client, joined.device_id)
     }
 
     /// Keeps block checksums from now on.

@@ -538,6 +538,7 @@ impl TreeService for ScriptedTree {
             consumers: state.consumers.values().cloned().collect(),
             ledger: Vec::new(),
             usage: byteback_oplog::Usage::default(),
+            sync: None,
         })
     }
 

@@ -68,7 +68,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// One change as a program would make it; some fail, as some programs do.
-fn change(dir: &Path, random: &mut SplitMix64) {
+pub(super) fn change(dir: &Path, random: &mut SplitMix64) {
     let all = below(dir);
     let mut dirs: Vec<&Path> = all
         .iter()

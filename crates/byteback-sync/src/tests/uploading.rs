@@ -53,6 +53,8 @@ impl LiveTree for Bytes {
 
     fn wait(&self, _: Duration) {}
 
+    fn wake(&self) {}
+
     fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
         Err(ServiceError::new(
             byteback_control::ErrorKind::Refused,
@@ -334,6 +336,7 @@ fn try_send(rig: &Rig, tree: TreeId, live: &dyn LiveTree, group: &LiveGroup, foo
         folder: &rig.folder,
         device: rig.options.device,
         live,
+        tree,
         file_id: &move |node| file_id(tree, node),
         root: file_id(tree, NodeId::ROOT),
         host: "h".into(),
@@ -407,13 +410,13 @@ fn random_groups_one_behind_the_other_are_at_the_server_what_they_are_here() {
                 other => panic!("seed {seed}, life {life}, round {round}: {other:?}"),
             }
             rig.cutter.heal();
-            footing.follows = Some(group.id);
+            footing.follows = Some(batch_counter(tree, group.id));
             assert_server_has(&rig, tree, round + 2, &origin);
         }
         assert!(grown_from_others > 10, "{grown_from_others}");
         let status = rig
             .client
-            .batch_status(&rig.folder, batch_counter(GroupId(40)))
+            .batch_status(&rig.folder, batch_counter(tree, GroupId(40)))
             .unwrap();
         assert_eq!(status.applied.unwrap().seq, 41);
     }
@@ -446,7 +449,7 @@ fn a_group_that_is_sent_again_after_no_answer_is_applied_once() {
         rig.cutter.heal();
         applied += 1;
         assert_eq!(rig.seq(), applied + 1);
-        footing.follows = Some(group.id);
+        footing.follows = Some(batch_counter(tree, group.id));
     }
     assert!(unanswered > 2, "{unanswered}");
     assert_server_has(&rig, tree, rig.seq(), &origin);
@@ -470,7 +473,7 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
     origin.create();
     let second = origin.group();
     // On top of a group that never arrived.
-    footing.follows = Some(GroupId(77));
+    footing.follows = Some(batch_counter(tree, GroupId(77)));
     let sent = send(&rig, tree, &origin.live, &second, footing);
     assert!(matches!(sent, Sent::Refused(_)), "{sent:?}");
     // Without a word of the group before, its file looks like somebody else's.
@@ -483,7 +486,7 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
     let sent = send(&rig, tree, &origin.live, &third, footing);
     assert!(matches!(sent, Sent::Refused(_)), "{sent:?}");
     // From a file that the server does not have.
-    footing.follows = Some(GroupId(1));
+    footing.follows = Some(batch_counter(tree, GroupId(1)));
     let unknown = origin.create();
     origin.created.clear();
     origin.changed_names.clear();

@@ -220,6 +220,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             consumers: consumers.collect(),
             ledger: log.ledger()?,
             usage: log.usage()?,
+            sync: None,
         };
         let mut unknown = UnknownFiles::default();
         if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {

@@ -1,0 +1,729 @@
+//! Continuous sync's engine: one thread that sends what a mounted tree hands out, beside the mount in the same process.
+//!
+//! It works in rounds:
+//!
+//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: its batches since the cursor are heard of. Those of this device say what
+//!    became of what was in flight; what others did is more than is known here. Only then is anything sent.
+//! 2. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each following the one before ([`ground`]). What the tree has folded is
+//!    taken from its cut through a backup's transfer ([`fold`]).
+//! 3. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
+//!
+//! | what the server, or the tree, says | what follows |
+//! |---|---|
+//! | applied | the tree is told; the cursor moves over it if nothing of others lies between |
+//! | refused | the tree is told; the server is met again; what was refused is folded and goes on top of what is there now |
+//! | no answer | the same again, after a pause |
+//! | cannot be sent as it is | its order is given up: all since the log's mark is taken from a cut |
+//! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that somebody is needed |
+//!
+//! **Durable**: a group's number before it is handed out (the tree's journal), and the [`Standing`], which may be late. After a crash the own batches behind its cursor are
+//! heard of again, so nothing else has to be.
+//!
+//! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is not the device's newest any more. The very first replaces an
+//! empty folder and nothing else.
+//!
+//! Only one machine's changes for now: where others have changed the folder, the engine says so and sends nothing.
+//!
+//! What this does not do: decide what is sent or when; print; know whether the tree is mounted over itself.
+
+mod fold;
+mod ground;
+mod pause;
+mod shared;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use byteback_api::messages::BatchApplied;
+use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
+use byteback_control::{
+    CutId, LiveFold, LiveGroup, LiveScope, LiveTree, Outcome, SYNC_CONSUMER, ServiceError, TreeService, Work,
+};
+use byteback_host::clock::Clock;
+use byteback_host::durable::DurableDir;
+use byteback_host::random::Randomness;
+use byteback_oplog::{NodeId, TreeId};
+use byteback_queue::GroupId;
+use byteback_queue::queue::Resolution;
+
+use crate::backup::{BackupOptions, CutBatch, CutSent, PART_LEN_BYTES_DEFAULT, file_id, send_cut};
+use crate::error::{ServerError, ServerErrorKind, SyncError, told_with_causes};
+use crate::live::identities::{Identities, IdentityError};
+use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
+use crate::live::upload::{Sent, Upload, batch_counter, sent};
+use crate::server_client::{Heard, ServerClient};
+use fold::FoldedTree;
+use ground::Ground;
+pub use pause::PauseOptions;
+use pause::{Failures, is_passing};
+use shared::Shared;
+pub use shared::{EngineHandle, StopSign};
+
+/// The standing is noted after so many batches, and at the end.
+const NOTED_EVERY: u64 = 64;
+
+/// A wait ends by itself after this time, though nothing is to be done then.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// A pause notices within this time that it shall end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Files that could not be read are tried again after this time.
+const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
+
+/// See [`Engine::is_known_twice`].
+const TWICE: &str =
+    "the server knows another group by this number: what is remembered here was put back to an older state";
+
+/// The engine cannot begin, or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// What it remembers cannot be read or written, or is of something else.
+    #[error(transparent)]
+    Standing(#[from] StandingError),
+    /// The same of identities.
+    #[error(transparent)]
+    Identities(#[from] IdentityError),
+    /// The server or the tree.
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    /// The server was not reached.
+    #[error("the server cannot be reached: {0}")]
+    Away(String),
+    /// The folder holds something else.
+    #[error(
+        "folder '{folder}' at the server holds what another machine or another folder has sent, and receiving that is not built yet: keep this folder in sync with an empty one"
+    )]
+    NotEmpty {
+        /// The folder.
+        folder: String,
+    },
+    /// Others have changed the folder.
+    #[error(
+        "machine {host} (device {device}) has changed folder '{folder}' at the server (batch {seq}), and receiving that is not built yet; nothing is sent until then"
+    )]
+    Others {
+        /// The folder.
+        folder: String,
+        /// The machine's own name for itself.
+        host: ByteString,
+        /// Its number.
+        device: DeviceId,
+        /// What it sent first.
+        seq: Seq,
+    },
+    /// The server was put back, or is another one.
+    #[error(
+        "folder '{folder}' at the server lacks batches that it has acknowledged (it is at {head}, and was at {known}): it was restored from an older copy, or is another one; nothing is sent. Restore it, or bind the folder here to an empty one"
+    )]
+    Lost {
+        /// The folder.
+        folder: String,
+        /// Its newest batch now.
+        head: Seq,
+        /// The newest that was acknowledged.
+        known: Seq,
+    },
+}
+
+impl From<ServerError> for EngineError {
+    fn from(error: ServerError) -> Self {
+        Self::Sync(error.into())
+    }
+}
+
+impl From<ServiceError> for EngineError {
+    fn from(error: ServiceError) -> Self {
+        Self::Sync(error.into())
+    }
+}
+
+impl EngineError {
+    /// Whether it may pass by itself.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Away(_) => true,
+            Self::Sync(error) => is_passing(error),
+            _ => false,
+        }
+    }
+
+    /// Whether the server was not there, or did not answer.
+    fn is_away(&self) -> bool {
+        match self {
+            Self::Away(_) | Self::Sync(SyncError::OutcomeUnknown { .. }) => true,
+            Self::Sync(SyncError::Server(error)) => error.kind.is_transient(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is only that the tree, or whoever asked, wants an end.
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Sync(SyncError::Cancelled))
+    }
+}
+
+/// Where an engine works.
+pub struct EngineParts {
+    /// What is to be sent.
+    pub live: Arc<dyn LiveTree>,
+    /// The same tree, for cuts.
+    pub tree: Arc<dyn TreeService>,
+    /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
+    pub server: ServerClient,
+    /// The folder there.
+    pub folder: FolderName,
+    /// This device.
+    pub device: DeviceId,
+    /// Where is remembered how the folder stands; nobody else uses it.
+    pub dir: Arc<dyn DurableDir>,
+    /// The host, for people.
+    pub host: ByteString,
+    /// The directory on the host, for people.
+    pub path: ByteString,
+    /// Bytes of a part of a batch.
+    pub part_len_bytes: usize,
+    /// How long is waited after failures.
+    pub pauses: PauseOptions,
+    /// Spreads the pauses.
+    pub randomness: Arc<dyn Randomness>,
+    /// Ends everything when it is raised.
+    pub stop: StopSign,
+}
+
+impl EngineParts {
+    /// Usual length of a part, in bytes.
+    pub const PART_LEN_BYTES: usize = PART_LEN_BYTES_DEFAULT;
+}
+
+/// See the module.
+pub struct Engine {
+    parts: EngineParts,
+    options: BackupOptions,
+    tree: TreeId,
+    identities: Identities,
+    /// As noted last.
+    noted: Option<Standing>,
+    ground: Ground,
+    /// Batches since it was noted.
+    unnoted: u64,
+    has_met: bool,
+    /// It was met at all: until then nothing is known to be ours.
+    has_begun: bool,
+    /// The group that was sent last, or begun to be: the server may know it.
+    attempted: Option<GroupId>,
+    shared: Arc<Shared>,
+    failures: Failures,
+    /// Groups in a row that were refused or could not be sent.
+    setbacks: u32,
+    /// The cut of the fold in flight.
+    open_cut: Option<CutId>,
+    /// What is found by checksums is not to be trusted, for the next fold.
+    is_in_full: bool,
+    /// When what could not be read is tried again, by the monotonic clock.
+    unsaved_again_ns: Option<u64>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("folder", &self.parts.folder)
+            .field("ground", &self.ground)
+            .field("has_met", &self.has_met)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Reads what is remembered. Nothing is asked of the server yet.
+    ///
+    /// # Errors
+    /// What is remembered cannot be used, or is of another server, folder or device.
+    pub fn open(parts: EngineParts) -> Result<Self, EngineError> {
+        let counterpart = Counterpart {
+            server: parts.server.base_url().to_owned(),
+            folder: parts.folder.clone(),
+            device: parts.device,
+        };
+        let noted = Standing::read_of(&*parts.dir, &counterpart)?;
+        let tree = parts.tree.status()?.tree;
+        if noted.as_ref().is_none_or(|noted| noted.tree != tree) {
+            // Nodes of another log.
+            Identities::remove(&*parts.dir)?;
+        }
+        let identities = Identities::open(Arc::clone(&parts.dir), tree)?;
+        let mut options = BackupOptions::new(SYNC_CONSUMER, parts.device);
+        options.host.clone_from(&parts.host);
+        options.path.clone_from(&parts.path);
+        options.part_len_bytes = parts.part_len_bytes;
+        let ground = noted.as_ref().map_or_else(Ground::default, |noted| Ground {
+            cursor: noted.cursor,
+            newest: noted.newest,
+        });
+        let shared = Shared::new(&parts);
+        Ok(Self {
+            options,
+            tree,
+            identities,
+            noted,
+            ground,
+            unnoted: 0,
+            has_met: false,
+            has_begun: false,
+            attempted: None,
+            shared: Arc::new(shared),
+            failures: Failures::default(),
+            setbacks: 0,
+            open_cut: None,
+            is_in_full: false,
+            unsaved_again_ns: None,
+            parts,
+        })
+    }
+
+    /// How it stands, and a way to end it, for other threads.
+    #[must_use]
+    pub fn handle(&self) -> EngineHandle {
+        EngineHandle::new(&self.shared, &self.parts)
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.parts.server.clock()
+    }
+
+    fn root(&self) -> FileId {
+        let own = file_id(self.tree, NodeId::ROOT);
+        self.identities.file_of(NodeId::ROOT).unwrap_or(own)
+    }
+
+    /// Meets the server for the first time, so that whoever starts the engine hears at once what will not do.
+    ///
+    /// # Errors
+    /// The server cannot be reached ([`EngineError::is_passing`]: the engine may be run, and waits), or the folder there is none for this one.
+    pub fn greet(&mut self) -> Result<(), EngineError> {
+        match self.meet() {
+            Ok(()) => {
+                self.shared.connected(self.clock().now_ns());
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds out what the server has.
+    fn meet(&mut self) -> Result<(), EngineError> {
+        let folder = self.parts.folder.clone();
+        let info = self.parts.server.folder(&folder)?;
+        let is_of_another = self.noted.is_none() && info.root.is_some_and(|root| root != self.root());
+        if is_of_another {
+            let folder = folder.to_string();
+            return Err(EngineError::NotEmpty { folder });
+        }
+        self.check_known(info.seq)?;
+        let mut ground = self.ground;
+        let mut listening = self.parts.server.listen(&folder, ground.cursor);
+        while listening.after() < info.seq {
+            match listening.hear()? {
+                Heard::Batch(batch) => {
+                    if !ground.heard(&batch, self.parts.device) {
+                        let folder = folder.to_string();
+                        return Err(match self.noted.is_none() {
+                            true => EngineError::NotEmpty { folder },
+                            false => EngineError::Others {
+                                folder,
+                                host: batch.host,
+                                device: batch.device,
+                                seq: batch.seq,
+                            },
+                        });
+                    }
+                }
+                Heard::Nothing => {}
+                Heard::Away(why) => return Err(EngineError::Away(why)),
+                Heard::Cancelled => return Err(SyncError::Cancelled.into()),
+            }
+        }
+        self.ground = ground;
+        self.note()?;
+        for group in self.parts.live.unanswered_before() {
+            // What became of it is known now: it is among the batches that were heard of, or will never count.
+            self.parts.live.settled(group);
+        }
+        self.has_met = true;
+        self.has_begun = true;
+        Ok(())
+    }
+
+    /// Whether the server still has what it acknowledged.
+    fn check_known(&self, head: Seq) -> Result<(), EngineError> {
+        let lost = EngineError::Lost {
+            folder: self.parts.folder.to_string(),
+            head,
+            known: self.ground.head(),
+        };
+        if head < self.ground.head() {
+            return Err(lost);
+        }
+        let Some(own) = self.ground.newest else { return Ok(()) };
+        let status = self.parts.server.batch_status(&self.parts.folder, own.counter)?;
+        match status.applied {
+            Some(applied) if applied.seq == own.seq => Ok(()),
+            _ => Err(lost),
+        }
+    }
+
+    /// Notes durably how the folder stands, if that is news.
+    fn note(&mut self) -> Result<(), EngineError> {
+        let standing = Standing {
+            counterpart: Counterpart {
+                server: self.parts.server.base_url().to_owned(),
+                folder: self.parts.folder.clone(),
+                device: self.parts.device,
+            },
+            tree: self.tree,
+            root: self.root(),
+            cursor: self.ground.cursor,
+            newest: self.ground.newest,
+        };
+        self.shared.stands(self.ground.cursor);
+        if self.noted.as_ref() != Some(&standing) {
+            standing.write(&self.parts.dir)?;
+            self.noted = Some(standing);
+        }
+        self.unnoted = 0;
+        Ok(())
+    }
+
+    /// Sends until the mount is gone, or somebody asks for an end. Of the tree, all is kept that was not sent.
+    ///
+    /// # Errors
+    /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it waits whatever fails.
+    pub fn run(&mut self) -> Result<(), EngineError> {
+        let ended = loop {
+            if self.parts.stop.is_raised() {
+                break Ok(());
+            }
+            match self.round() {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) if error.is_end() => {}
+                Err(error) => {
+                    self.failed(&error);
+                    if !self.has_begun && !error.is_passing() {
+                        break Err(error);
+                    }
+                    let pause = self.next_pause(error.is_passing());
+                    self.rest(pause);
+                }
+            }
+        };
+        self.leave();
+        ended
+    }
+
+    /// Does one thing. False when the mount is gone.
+    fn round(&mut self) -> Result<bool, EngineError> {
+        if !self.has_met {
+            self.meet()?;
+            self.worked();
+        }
+        if let Some(at_ns) = self.unsaved_again_ns
+            && self.clock().monotonic_ns() >= at_ns
+        {
+            self.unsaved_again_ns = None;
+            self.parts.live.give_up("files that could not be read are tried again");
+        }
+        match self.parts.live.poll()? {
+            Work::Idle(wait) => {
+                let unsaved = self
+                    .unsaved_again_ns
+                    .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns())));
+                let wait = [wait, unsaved, Some(WAIT_MAX)].into_iter().flatten().min();
+                self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
+            }
+            Work::Send(group) => self.send(&group)?,
+            Work::Cut => {
+                let group = self.parts.live.cut_fold()?;
+                self.send(&group)?;
+            }
+            Work::Ask(group) => self.ask(group)?,
+            Work::Decide(group) => {
+                // It was met since the refusal: what goes on top of it now stands on all that is there.
+                self.drop_cut();
+                self.parts.live.resolve(group, &Resolution::Fold)?;
+            }
+            Work::Ended => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Asks what became of a group that cannot be sent again.
+    fn ask(&mut self, group: GroupId) -> Result<(), EngineError> {
+        self.drop_cut();
+        let counter = batch_counter(self.tree, group);
+        let status = self.parts.server.batch_status(&self.parts.folder, counter)?;
+        match status.applied {
+            Some(applied) => {
+                let seq = applied.seq;
+                self.applied(OwnBatch { counter, seq });
+                self.parts.live.applied(group)?;
+            }
+            None => self.parts.live.never_arrived(group)?,
+        }
+        Ok(())
+    }
+
+    /// The server says that it applied this group before. If that cannot be, what it applied is something else: the group's number was given twice, because what is
+    /// remembered here was put back to an older state.
+    fn is_known_twice(&self, group: &LiveGroup, applied: &BatchApplied) -> bool {
+        let may_be = self.attempted == Some(group.id) || self.parts.live.unanswered_before().contains(&group.id);
+        applied.repeated && !may_be
+    }
+
+    fn send(&mut self, group: &LiveGroup) -> Result<(), EngineError> {
+        let sent = match &group.fold {
+            Some(fold) => self.send_fold(group, fold),
+            None => self.upload(group),
+        };
+        let sent = match sent {
+            Ok(Sent::Applied(applied)) if self.is_known_twice(group, &applied) => {
+                Ok(Sent::Unsendable(TWICE.to_owned()))
+            }
+            sent => sent,
+        };
+        self.attempted = Some(group.id);
+        match sent {
+            Ok(Sent::Applied(applied)) => {
+                let counter = batch_counter(self.tree, group.id);
+                let seq = applied.seq;
+                self.applied(OwnBatch { counter, seq });
+                self.done(group);
+                self.note_if_due()
+            }
+            Ok(Sent::Nothing) => {
+                self.worked();
+                self.done(group);
+                Ok(())
+            }
+            Ok(Sent::Refused(error)) => {
+                // What the folder has is not what was thought.
+                self.has_met = false;
+                // Given up meanwhile, it is asked for.
+                let _ = self.parts.live.refused(group.id);
+                self.set_back(SyncError::from(error))
+            }
+            Ok(Sent::Unanswered(error)) => {
+                let pause = self.next_pause(true);
+                self.failed(&EngineError::Sync(error));
+                self.parts.live.unanswered(pause);
+                Ok(())
+            }
+            Ok(Sent::Unsendable(why)) => {
+                self.parts.live.give_up(&why);
+                let error = ServiceError::new(byteback_control::ErrorKind::Refused, why);
+                self.set_back(error.into())
+            }
+            Err(SyncError::Cancelled) => Err(SyncError::Cancelled.into()),
+            Err(error) => {
+                let pause = self.next_pause(is_passing(&error));
+                self.failed(&EngineError::Sync(error));
+                self.parts.live.unanswered(pause);
+                Ok(())
+            }
+        }
+    }
+
+    /// The first setback costs nothing but another way; what is set back again waits.
+    fn set_back(&mut self, error: SyncError) -> Result<(), EngineError> {
+        self.setbacks = self.setbacks.saturating_add(1);
+        match self.setbacks {
+            0 | 1 => Ok(()),
+            _ => Err(error.into()),
+        }
+    }
+
+    /// A batch of ours is at the server.
+    fn applied(&mut self, own: OwnBatch) {
+        if !self.ground.applied(own) {
+            // Batches lie between of which nothing is known.
+            self.has_met = false;
+        }
+        self.unnoted = self.unnoted.saturating_add(1);
+        self.shared.stands(self.ground.cursor);
+        self.shared.applied(self.clock().now_ns());
+        self.worked();
+    }
+
+    fn note_if_due(&mut self) -> Result<(), EngineError> {
+        match self.unnoted >= NOTED_EVERY {
+            true => self.note(),
+            false => Ok(()),
+        }
+    }
+
+    /// All of a group is at the server.
+    fn done(&mut self, group: &LiveGroup) {
+        self.setbacks = 0;
+        // Given up meanwhile, it is asked for; that costs a question.
+        let _ = self.parts.live.applied(group.id);
+    }
+
+    fn upload(&self, group: &LiveGroup) -> Result<Sent, SyncError> {
+        let file_id = |node| self.file_id(node);
+        let upload = Upload {
+            server: &self.parts.server,
+            folder: &self.parts.folder,
+            device: self.parts.device,
+            live: &*self.parts.live,
+            tree: self.tree,
+            file_id: &file_id,
+            root: self.root(),
+            host: self.parts.host.clone(),
+            path: self.parts.path.clone(),
+            part_len_bytes: self.parts.part_len_bytes,
+            monitor: &*self.shared,
+        };
+        upload.send(group, self.ground.footing())
+    }
+
+    /// What a node is called at the server. What is gone keeps the name that it was born with.
+    fn file_id(&self, node: NodeId) -> FileId {
+        let own = file_id(self.tree, node);
+        self.identities.file_of(node).unwrap_or(own)
+    }
+
+    fn send_fold(&mut self, group: &LiveGroup, fold: &LiveFold) -> Result<Sent, SyncError> {
+        self.open_cut = Some(fold.cut.cut);
+        let is_whole = fold.scope == LiveScope::Everything && fold.cut.since.is_none();
+        let ended = self.transfer(group, fold, is_whole);
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                let refused = matches!(
+                    error.server_kind(),
+                    Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
+                );
+                if refused && self.is_in_full && !is_whole {
+                    // What the mark says the server has, it has not: the next one is everything there is.
+                    self.drop_cut();
+                    self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
+                }
+                self.is_in_full |= refused;
+                return sent(Err(error));
+            }
+        };
+        if ended
+            .applied
+            .as_ref()
+            .is_some_and(|applied| self.is_known_twice(group, applied))
+        {
+            return Ok(Sent::Unsendable(TWICE.to_owned()));
+        }
+        self.is_in_full = false;
+        self.shared.unsaved(ended.unsaved.len() as u64);
+        let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
+        self.unsaved_again_ns =
+            (!ended.unsaved.is_empty()).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
+        let (note, unsaved) = (ended.note, ended.unsaved);
+        if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
+            // The mark stays; what could not be read is reported with the next fold only if that is everything since then.
+            self.parts
+                .live
+                .give_up(&format!("the log could not note what was sent: {error}"));
+        }
+        Ok(ended.applied.map_or(Sent::Nothing, Sent::Applied))
+    }
+
+    fn transfer(&self, group: &LiveGroup, fold: &LiveFold, is_whole: bool) -> Result<CutSent, SyncError> {
+        let tree = FoldedTree {
+            tree: &*self.parts.tree,
+            fold,
+        };
+        let consumers = self.parts.tree.status()?.consumers;
+        let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
+        let file_id = |node| self.file_id(node);
+        send_cut(&CutBatch {
+            tree: &tree,
+            server: &self.parts.server,
+            folder: &self.parts.folder,
+            options: &self.options,
+            monitor: &*self.shared,
+            cut: &fold.cut,
+            counter: batch_counter(self.tree, group.id),
+            file_id: &file_id,
+            base_seq: (!is_whole).then_some(self.ground.cursor),
+            replaces: is_whole.then(|| self.ground.head()),
+            follows: self.ground.newest,
+            note: &note.map(|consumer| consumer.note).unwrap_or_default(),
+            is_in_full: self.is_in_full,
+        })
+    }
+
+    /// Ends the cut of the fold in flight, if there is one.
+    fn end_cut(&mut self, outcome: &Outcome) -> Result<(), ServiceError> {
+        match self.open_cut.take() {
+            Some(cut) => self.parts.tree.finish(cut, outcome).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays all the more.
+    fn drop_cut(&mut self) {
+        let _ = self.end_cut(&Outcome::Abandoned);
+    }
+
+    /// Keeps for the next start what was not sent.
+    fn leave(&mut self) {
+        if self.open_cut.is_some() {
+            // A cut does not outlive the process: what is in flight from it is asked for, and taken from another.
+            self.parts.live.give_up("sending was ended in the middle of a cut");
+            self.drop_cut();
+        }
+        if self.has_begun {
+            // If that fails, some batches are heard of once more.
+            let _ = self.note();
+        }
+        self.shared.ended();
+    }
+
+    fn worked(&mut self) {
+        self.failures.end();
+        self.shared.connected(self.clock().now_ns());
+    }
+
+    fn failed(&self, error: &EngineError) {
+        self.shared.failed(error, self.clock().now_ns());
+    }
+
+    fn next_pause(&mut self, is_passing: bool) -> Duration {
+        // Without randomness all wait equally long.
+        let random = self.parts.randomness.next_u64().unwrap_or(0);
+        self.failures.next(self.parts.pauses, is_passing, random)
+    }
+
+    /// Waits, unless somebody asks for an end.
+    fn rest(&self, pause: Duration) {
+        let mut left = pause;
+        while !left.is_zero() && !self.parts.stop.is_raised() {
+            let nap = left.min(NAP);
+            self.clock().sleep(nap);
+            left = left.saturating_sub(nap);
+        }
+    }
+}
+
+/// An error with its causes, for the status.
+fn told(error: &EngineError) -> String {
+    let mut told = told_with_causes(error);
+    if let EngineError::Sync(error) = error
+        && let Some(next) = error.next_step()
+    {
+        told.push_str(". ");
+        told.push_str(next);
+    }
+    told
+}

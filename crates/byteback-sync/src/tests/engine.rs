@@ -1,0 +1,638 @@
+//! A real mount that programs change at random, kept in sync with a real server by the engine. The server dies and comes back, connections are cut, the
+//! engine and the mount are ended and begun again, in good order and not. At the end the server has the tree.
+
+use super::rig::{Rig, impatient, seed};
+use super::unmounted::change;
+use crate::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use crate::live::standing::{Standing, StandingError};
+use crate::live::upload::batch_counter;
+use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, VerifyOptions};
+use byteback_api::FolderName;
+use byteback_api::messages::SnapshotLabel;
+use byteback_control::{LiveTree, SYNC_CONSUMER, SyncStatus, TreeService};
+use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Service, StateFolder, TrackedTree};
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::{RealRandomness, SplitMix64};
+use byteback_mount::{Mount, MountOptions, Unmount};
+use byteback_queue::{ClientId, GroupId};
+use byteback_store::StoreLimits;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Where a tree is, and with what it is kept in sync: all that a process of its own has to be told.
+#[derive(Clone, Debug)]
+struct Place {
+    /// In it: `tree`, `state`, and what the engine remembers.
+    base: PathBuf,
+    url: String,
+    token: String,
+    device: u64,
+    folder: FolderName,
+}
+
+impl Place {
+    fn of(rig: &Rig, name: &str) -> Self {
+        let base = rig.temp.path().join(name);
+        fs::create_dir_all(base.join("tree")).unwrap();
+        Self {
+            base,
+            url: rig.url.clone(),
+            token: rig.token.clone(),
+            device: rig.options.device,
+            folder: rig.folder.clone(),
+        }
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.base.join("tree")
+    }
+
+    fn dir(&self) -> Arc<dyn DurableDir> {
+        Arc::new(RealDir::create(self.base.join("sync")).unwrap())
+    }
+
+    fn open(&self) -> TrackedTree {
+        let folder = StateFolder::of(&self.tree(), &self.base.join("state")).unwrap();
+        let began = Instant::now();
+        loop {
+            match TrackedTree::open(folder.clone(), &mut |_| {}) {
+                // A connection that has just ended may hold on to the last daemon for a moment.
+                Err(DaemonError::InUse { .. }) if began.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
+    fn parts(&self, live: Arc<dyn LiveTree>, tree: Arc<dyn TreeService>) -> EngineParts {
+        let stop = StopSign::default();
+        let asked = stop.clone();
+        let options = ClientOptions {
+            is_cancelled: Arc::new(move || asked.is_raised()),
+            idle_timeout: Duration::from_secs(2),
+            ..impatient()
+        };
+        EngineParts {
+            live,
+            tree,
+            server: ServerClient::new(&self.url, &self.token, options).unwrap(),
+            folder: self.folder.clone(),
+            device: self.device,
+            dir: self.dir(),
+            host: "h".into(),
+            path: "/p".into(),
+            part_len_bytes: 16 * 1024,
+            pauses: PauseOptions {
+                first: Duration::from_millis(5),
+                longest: Duration::from_millis(100),
+            },
+            randomness: Arc::new(RealRandomness),
+            stop,
+        }
+    }
+}
+
+fn live_options(random: &mut SplitMix64) -> LiveOptions {
+    let mut options = LiveOptions::new(ClientId(7));
+    options.queue.delay_ns = [0, 3_000_000, 30_000_000][random.below(3) as usize];
+    options.queue.delay_max_ns = options.queue.delay_ns * 4;
+    options.relations.timeout_ns = 50_000_000;
+    options.relations.free_bytes_min = 0;
+    options.mark_every = Duration::from_millis(20);
+    // Mostly more waits than is allowed.
+    if random.coin() {
+        options.queue.nodes_max = 6;
+        options.queue.fold_items_max = [3, 40][random.below(2) as usize];
+    }
+    options
+}
+
+/// The engine's thread.
+type Sending = (EngineHandle, JoinHandle<Result<(), EngineError>>);
+
+/// A mounted tree.
+struct Mounted {
+    mount: Arc<Mount>,
+    live: Arc<dyn LiveTree>,
+    tree: Arc<dyn TreeService>,
+    serving: JoinHandle<()>,
+}
+
+impl Mounted {
+    fn new(place: &Place, live: LiveOptions) -> Self {
+        let mut options = DaemonOptions::new(MountOptions::new(place.tree()));
+        options.rhythm.checkpoint_every = Duration::from_millis(20);
+        options.live = Some(live);
+        let daemon = Daemon::start(place.open(), &options).unwrap();
+        let (mount, live, tree) = (Arc::clone(daemon.mount()), daemon.live().unwrap(), daemon.service());
+        Self {
+            mount,
+            live,
+            tree,
+            serving: std::thread::spawn(move || daemon.run().unwrap()),
+        }
+    }
+
+    fn engine(&self, place: &Place) -> Result<Engine, EngineError> {
+        Engine::open(place.parts(Arc::clone(&self.live), Arc::clone(&self.tree)))
+    }
+
+    fn send(&self, place: &Place) -> Sending {
+        let mut engine = self.engine(place).unwrap();
+        (engine.handle(), std::thread::spawn(move || engine.run()))
+    }
+
+    fn end(self) {
+        let began = Instant::now();
+        while let Err(error) = self.mount.unmount(Unmount::IfIdle) {
+            assert!(began.elapsed() < PATIENCE, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.serving.join().unwrap();
+    }
+}
+
+fn stop((handle, running): Sending) {
+    handle.stop();
+    running.join().unwrap().unwrap();
+    assert!(handle.status().has_ended);
+}
+
+fn is_settled(status: &SyncStatus) -> bool {
+    status.is_connected && status.waiting_nodes == 0 && status.groups_in_flight == 0 && !status.is_folded
+}
+
+/// Until all is sent.
+fn wait_until(what: &str, handle: &EngineHandle, is_so: impl Fn(&SyncStatus) -> bool) {
+    let began = Instant::now();
+    loop {
+        let status = handle.status();
+        if is_so(&status) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}: {status:?}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// The newest state of the server's folder is the directory.
+fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what: &str) {
+    let label = SnapshotLabel::default();
+    let snapshot = rig.client.create_snapshot(folder, None, &label).unwrap();
+    let options = VerifyOptions { deep: Some(dir) };
+    let verified = crate::verify(&rig.client, folder, SnapshotSpec::Id(snapshot.id), &options, &Silent).unwrap();
+    assert!(verified.damaged.is_empty(), "{what}: {:?}", verified.damaged);
+    // A directory's time moves with its names, and is sent when something else of it is.
+    let is_time_of_dir = |path: &byteback_api::ByteString| {
+        let path = dir.join(OsStr::from_bytes(path.as_bytes()));
+        path.symlink_metadata().is_ok_and(|found| found.is_dir())
+    };
+    let differences = verified.differences.iter().filter(|difference| {
+        let is_time = matches!(difference.kind, DifferenceKind::Attribute { which: "mtime" });
+        !(is_time && is_time_of_dir(&difference.path))
+    });
+    let differences: Vec<_> = differences.collect();
+    assert!(differences.is_empty(), "{what}: {differences:?}");
+}
+
+/// A server with a folder of its own for continuous sync.
+fn rig(seed: u64) -> Rig {
+    let rig = Rig::with(seed, impatient());
+    rig.client.create_folder(&rig.folder).unwrap();
+    rig
+}
+
+#[test]
+fn random_operations_are_at_the_server_whatever_ends_and_begins_again() {
+    let first = seed(83);
+    let (mut groups, mut restarts) = (0, 0);
+    for life in 0..3 {
+        let seed = first + life;
+        let mut random = SplitMix64::new(seed);
+        let rig = rig(seed);
+        let place = Place::of(&rig, "here");
+        for _ in 0..random.below(20) {
+            change(&place.tree(), &mut random);
+        }
+        let mut mounted = Mounted::new(&place, live_options(&mut random));
+        let mut sending = mounted.send(&place);
+        for round in 0..40 {
+            for _ in 0..random.below(8) {
+                change(&place.tree(), &mut random);
+            }
+            match random.below(12) {
+                0 => {
+                    rig.restart_server(StoreLimits::default());
+                    restarts += 1;
+                }
+                1..3 => rig.cutter.cut_after(random.below(20_000) as i64, random.below(3) == 0),
+                3..5 => rig.cutter.heal(),
+                5 => {
+                    // Changes go on while nothing is sent.
+                    groups += sending.0.status().sent_groups;
+                    stop(sending);
+                    change(&place.tree(), &mut random);
+                    sending = mounted.send(&place);
+                }
+                6 => {
+                    groups += sending.0.status().sent_groups;
+                    stop(sending);
+                    mounted.end();
+                    if random.coin() {
+                        change(&place.tree(), &mut random);
+                    }
+                    mounted = Mounted::new(&place, live_options(&mut random));
+                    sending = mounted.send(&place);
+                }
+                7 => mounted.live.give_up("the test says so"),
+                8 => {
+                    rig.cutter.heal();
+                    let what = format!("seed {seed}, round {round}");
+                    wait_until(&what, &sending.0, is_settled);
+                    assert_server_has(&rig, &rig.folder, &place.tree(), &what);
+                }
+                _ => std::thread::sleep(Duration::from_millis(random.below(20))),
+            }
+        }
+        rig.cutter.heal();
+        let what = format!("seed {seed}, at the end");
+        wait_until(&what, &sending.0, is_settled);
+        let status = sending.0.status();
+        assert_eq!((&status.error, status.unsaved_files), (&None, 0), "{what}");
+        groups += status.sent_groups;
+        stop(sending);
+        mounted.end();
+        assert_server_has(&rig, &rig.folder, &place.tree(), &what);
+        let noted = Standing::read(&*place.dir()).unwrap().unwrap();
+        assert_eq!(noted.cursor, rig.seq(), "{what}");
+    }
+    assert!(groups > 30 && restarts > 3, "{groups} groups, {restarts} restarts");
+}
+
+/// Set for a process that shall keep a tree in sync until it is killed.
+const SERVE: &str = "BYTEBACK_TEST_ENGINE";
+
+#[test]
+#[ignore = "only in a process of its own"]
+fn serve_until_killed() {
+    let Ok(told) = std::env::var(SERVE) else { return };
+    let told: Vec<&str> = told.split('\n').collect();
+    let [base, url, token, device, folder, seed] = told[..] else {
+        panic!("{told:?}")
+    };
+    let place = Place {
+        base: base.into(),
+        url: url.to_owned(),
+        token: token.to_owned(),
+        device: device.parse().unwrap(),
+        folder: folder.parse().unwrap(),
+    };
+    let mut random = SplitMix64::new(seed.parse().unwrap());
+    let mounted = Mounted::new(&place, live_options(&mut random));
+    let (_handle, running) = mounted.send(&place);
+    fs::write(place.base.join("ready"), b"").unwrap();
+    running.join().unwrap().unwrap();
+}
+
+fn start_mortal(place: &Place, seed: u64) -> Child {
+    let ready = place.base.join("ready");
+    let _ = fs::remove_file(&ready);
+    let (base, device) = (place.base.display().to_string(), place.device.to_string());
+    let told = [
+        &*base,
+        &place.url,
+        &place.token,
+        &device,
+        place.folder.as_str(),
+        &seed.to_string(),
+    ]
+    .join("\n");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "tests::engine::serve_until_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(SERVE, told)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    while !ready.exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended at once");
+        assert!(began.elapsed() < PATIENCE, "it does not start");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
+fn kill(mut child: Child, place: &Place) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let began = Instant::now();
+    let is_mounted = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = place.tree().display().to_string();
+        table.lines().any(|line| line.split(' ').nth(4) == Some(&point))
+    };
+    while is_mounted() {
+        assert!(began.elapsed() < PATIENCE, "still mounted");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_again_and_again_leaves_the_server_the_tree() {
+    let seed = seed(84);
+    let mut random = SplitMix64::new(seed);
+    let rig = rig(seed);
+    let place = Place::of(&rig, "here");
+    for life in 0..7 {
+        let child = start_mortal(&place, seed + life);
+        for _ in 0..random.below(40) {
+            change(&place.tree(), &mut random);
+            if random.below(5) == 0 {
+                std::thread::sleep(Duration::from_millis(random.below(30)));
+            }
+        }
+        // In the middle of whatever it is doing.
+        std::thread::sleep(Duration::from_millis(random.below(80)));
+        kill(child, &place);
+        if random.coin() {
+            change(&place.tree(), &mut random);
+        }
+    }
+    let mounted = Mounted::new(&place, live_options(&mut random));
+    let sending = mounted.send(&place);
+    wait_until("at the end", &sending.0, is_settled);
+    stop(sending);
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), &format!("seed {seed}"));
+}
+
+#[test]
+fn a_server_that_is_away_is_waited_for_and_told_of() {
+    let rig = rig(85);
+    let place = Place::of(&rig, "here");
+    let mut random = SplitMix64::new(1);
+    rig.cutter.cut_after(0, true);
+    let mounted = Mounted::new(&place, live_options(&mut random));
+    let mut engine = mounted.engine(&place).unwrap();
+    let away = engine.greet().unwrap_err();
+    assert!(away.is_passing(), "{away}");
+    let handle = engine.handle();
+    let running = std::thread::spawn(move || engine.run());
+    fs::write(place.tree().join("a"), b"first").unwrap();
+    wait_until("it says so", &handle, |status| {
+        !status.is_connected && status.error.is_some() && !status.needs_attention
+    });
+    rig.cutter.heal();
+    wait_until("it goes on", &handle, |status| {
+        is_settled(status) && status.error.is_none()
+    });
+    assert_server_has(&rig, &rig.folder, &place.tree(), "after that");
+    // The server's disk is full: somebody has to do something about that, and then it goes on.
+    rig.room.store(0, std::sync::atomic::Ordering::SeqCst);
+    let bytes = random.bytes(100_000);
+    fs::write(place.tree().join("b"), bytes).unwrap();
+    wait_until("it needs somebody", &handle, |status| {
+        status.needs_attention && status.error.is_some()
+    });
+    rig.room.store(-1, std::sync::atomic::Ordering::SeqCst);
+    wait_until("it goes on", &handle, |status| {
+        is_settled(status) && !status.needs_attention
+    });
+    stop((handle, running));
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), "at the end");
+}
+
+/// A mount that has sent one file.
+fn begun(rig: &Rig, place: &Place) -> Mounted {
+    let mut options = live_options(&mut SplitMix64::new(1));
+    options.queue.delay_ns = 0;
+    let mounted = Mounted::new(place, options);
+    fs::write(place.tree().join("a"), b"first").unwrap();
+    let sending = mounted.send(place);
+    wait_until("it begins", &sending.0, |status| {
+        is_settled(status) && status.sent_groups > 0
+    });
+    stop(sending);
+    assert_server_has(rig, &rig.folder, &place.tree(), "at the beginning");
+    mounted
+}
+
+#[test]
+fn what_is_another_folders_is_refused_and_not_touched() {
+    let rig = rig(86);
+    let place = Place::of(&rig, "here");
+    let mounted = begun(&rig, &place);
+    let seq = rig.seq();
+
+    // A second folder of this machine, and the same of another machine.
+    let mut other = Place::of(&rig, "other");
+    fs::write(other.tree().join("b"), b"other").unwrap();
+    let second = Mounted::new(&other, live_options(&mut SplitMix64::new(2)));
+    for _ in 0..2 {
+        let refused = second.engine(&other).unwrap().greet();
+        assert!(matches!(refused, Err(EngineError::NotEmpty { .. })), "{refused:?}");
+        let refused = second.engine(&other).unwrap().run();
+        assert!(matches!(refused, Err(EngineError::NotEmpty { .. })), "{refused:?}");
+        (_, other.device) = rig.another_device();
+    }
+    second.end();
+    assert_eq!(rig.seq(), seq);
+
+    // What is remembered is of another folder.
+    let mut elsewhere = place.clone();
+    elsewhere.folder = "elsewhere".parse().unwrap();
+    let refused = mounted.engine(&elsewhere).err();
+    assert!(
+        matches!(
+            refused,
+            Some(EngineError::Standing(StandingError::Other { what: "folder", .. }))
+        ),
+        "{refused:?}"
+    );
+
+    // Another machine has changed the folder: nothing is sent on top of that.
+    let (client, device) = rig.another_device();
+    let mut options = rig.options.clone();
+    options.device = device;
+    let tree = super::scripted_tree::ScriptedTree::new(9);
+    crate::backup(&tree, &client, &rig.folder, &options, &Silent).unwrap();
+    let seq = rig.seq();
+    fs::write(place.tree().join("a"), b"second").unwrap();
+    let mut engine = mounted.engine(&place).unwrap();
+    let refused = engine.greet();
+    assert!(matches!(refused, Err(EngineError::Others { .. })), "{refused:?}");
+    assert_eq!(rig.seq(), seq);
+    mounted.end();
+}
+
+#[test]
+fn another_machine_that_comes_while_it_sends_stops_it_and_is_told_of() {
+    let rig = rig(87);
+    let place = Place::of(&rig, "here");
+    let mounted = begun(&rig, &place);
+    let sending = mounted.send(&place);
+    wait_until("it goes on", &sending.0, is_settled);
+    let (client, device) = rig.another_device();
+    let mut options = rig.options.clone();
+    options.device = device;
+    let tree = super::scripted_tree::ScriptedTree::new(9);
+    crate::backup(&tree, &client, &rig.folder, &options, &Silent).unwrap();
+    let seq = rig.seq();
+    fs::write(place.tree().join("a"), b"second").unwrap();
+    wait_until("it says so", &sending.0, |status| {
+        status.needs_attention && status.error.as_ref().is_some_and(|error| error.contains("receiving"))
+    });
+    assert_eq!(rig.seq(), seq);
+    stop(sending);
+    mounted.end();
+}
+
+#[test]
+fn a_server_that_lost_what_it_acknowledged_is_found_out() {
+    let rig = rig(88);
+    let copy = rig.temp.path().join("copy");
+    let copy_all = |from: &Path, to: &Path| {
+        let _ = fs::remove_dir_all(to);
+        let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+        assert!(copied.success());
+    };
+    rig.change_data(|data| copy_all(data, &copy));
+    let place = Place::of(&rig, "here");
+    let mounted = begun(&rig, &place);
+    rig.change_data(|data| copy_all(&copy, data));
+    let refused = mounted.engine(&place).unwrap().greet();
+    assert!(matches!(refused, Err(EngineError::Lost { head: 0, .. })), "{refused:?}");
+    mounted.end();
+}
+
+#[test]
+fn a_folder_that_this_tree_was_backed_up_to_is_gone_on_with_and_a_new_log_as_well() {
+    let rig = rig(89);
+    let place = Place::of(&rig, "here");
+    let mut random = SplitMix64::new(3);
+    fs::write(place.tree().join("large"), random.bytes(600_000)).unwrap();
+    {
+        let service = Service::unmounted(Arc::new(place.open()));
+        crate::backup(&service, &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+    }
+    let mounted = begun(&rig, &place);
+    assert_eq!(rig.seq(), 2);
+    // A backup of the same tree in between is this device's own.
+    let backed_up = crate::backup(&*mounted.tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
+    assert!(backed_up.seq >= Some(2));
+    fs::write(place.tree().join("b"), b"after that").unwrap();
+    let sending = mounted.send(&place);
+    wait_until("after a backup", &sending.0, is_settled);
+    stop(sending);
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), "after a backup");
+    // The log is lost: everything is sent anew, of a large file what differs.
+    fs::remove_dir_all(place.base.join("state")).unwrap();
+    fs::write(place.tree().join("c"), b"with a new log").unwrap();
+    let mounted = Mounted::new(&place, live_options(&mut random));
+    let sending = mounted.send(&place);
+    wait_until("with a new log", &sending.0, |status| {
+        is_settled(status) && status.sent_groups > 0
+    });
+    let status = sending.0.status();
+    assert!(status.sent_bytes < 300_000, "{status:?}");
+    stop(sending);
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), "with a new log");
+}
+
+#[test]
+fn a_state_that_was_put_back_to_an_older_one_loses_nothing() {
+    let rig = rig(91);
+    let place = Place::of(&rig, "here");
+    begun(&rig, &place).end();
+    let copied = |from: &str, to: &str| {
+        for name in ["state", "sync"] {
+            let (from, to) = (place.base.join(from).join(name), place.base.join(to).join(name));
+            let _ = fs::remove_dir_all(&to);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            assert!(
+                Command::new("cp")
+                    .arg("-a")
+                    .arg(from)
+                    .arg(to)
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+    };
+    copied(".", "old");
+    let mut options = live_options(&mut SplitMix64::new(1));
+    options.queue.delay_ns = 0;
+    for file in ["b", "c"] {
+        let mounted = Mounted::new(&place, options);
+        let sending = mounted.send(&place);
+        for number in 0..3 {
+            fs::write(place.tree().join(file), format!("{file} {number}")).unwrap();
+            wait_until("it is sent", &sending.0, is_settled);
+        }
+        stop(sending);
+        mounted.end();
+        assert_server_has(&rig, &rig.folder, &place.tree(), file);
+        // Numbers of groups are given once more, for other contents.
+        copied("old", ".");
+    }
+}
+
+#[test]
+fn what_was_folded_and_not_answered_is_sent_again_from_the_same_cut() {
+    let rig = rig(90);
+    let place = Place::of(&rig, "here");
+    let mut random = SplitMix64::new(4);
+    let mounted = begun(&rig, &place);
+    for _ in 0..4 {
+        fs::write(place.tree().join("large"), random.bytes(300_000)).unwrap();
+        mounted.live.give_up("the test says so");
+        rig.cutter.cut_after(100_000 + random.below(100_000) as i64, true);
+        let sending = mounted.send(&place);
+        wait_until("it is cut off", &sending.0, |status| status.error.is_some());
+        // What is overwritten meanwhile was peeked at.
+        fs::write(place.tree().join("large"), random.bytes(300_000)).unwrap();
+        if random.coin() {
+            stop(sending);
+            continue;
+        }
+        rig.cutter.heal();
+        wait_until("it goes on", &sending.0, is_settled);
+        stop(sending);
+    }
+    rig.cutter.heal();
+    let sending = mounted.send(&place);
+    wait_until("at the end", &sending.0, is_settled);
+    stop(sending);
+    let consumers = mounted.tree.status().unwrap().consumers;
+    assert!(
+        consumers
+            .iter()
+            .any(|consumer| consumer.name == SYNC_CONSUMER && consumer.mark.is_some())
+    );
+    let counter = batch_counter(mounted.tree.status().unwrap().tree, GroupId(1));
+    let asked = rig.client.batch_status(&rig.folder, counter).unwrap();
+    assert!(asked.applied.is_some());
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), "at the end");
+}
