@@ -6,11 +6,12 @@ use super::unmounted::change;
 use crate::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
 use crate::live::standing::{Standing, StandingError};
 use crate::live::upload::batch_counter;
-use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, VerifyOptions};
+use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, TreePlace, VerifyOptions};
 use byteback_api::FolderName;
 use byteback_api::messages::SnapshotLabel;
 use byteback_control::{LiveTree, SYNC_CONSUMER, SyncStatus, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Service, StateFolder, TrackedTree};
+use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
 use byteback_mount::{Mount, MountOptions, Unmount};
@@ -203,6 +204,19 @@ fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what: &str) {
     });
     let differences: Vec<_> = differences.collect();
     assert!(differences.is_empty(), "{what}: {differences:?}");
+}
+
+/// What the server's file at a path held after a batch.
+fn content_at(rig: &Rig, path: &[u8], seq: u64) -> Vec<u8> {
+    let place = TreePlace::Path(path);
+    let page = rig.client.tree_page(&rig.folder, seq, place, None).unwrap();
+    let reader = rig
+        .client
+        .content(&rig.folder, page.node.id, seq, 0, &|_| true)
+        .unwrap();
+    let mut held = Vec::new();
+    apply_to_new(&EmptyBase, &mut DeltaReader::new(reader).unwrap(), &mut held).unwrap();
+    held
 }
 
 /// A server with a folder of its own for continuous sync.
@@ -604,21 +618,27 @@ fn what_was_folded_and_not_answered_is_sent_again_from_the_same_cut() {
     let place = Place::of(&rig, "here");
     let mut random = SplitMix64::new(4);
     let mounted = begun(&rig, &place);
-    for _ in 0..4 {
-        fs::write(place.tree().join("large"), random.bytes(300_000)).unwrap();
+    for is_stopped in [false, true, false, false] {
+        let (before, folded) = (rig.seq(), random.bytes(300_000));
+        fs::write(place.tree().join("large"), &folded).unwrap();
         mounted.live.give_up("the test says so");
         rig.cutter.cut_after(100_000 + random.below(100_000) as i64, true);
         let sending = mounted.send(&place);
         wait_until("it is cut off", &sending.0, |status| status.error.is_some());
         // What is overwritten meanwhile was peeked at.
         fs::write(place.tree().join("large"), random.bytes(300_000)).unwrap();
-        if random.coin() {
+        if is_stopped {
             stop(sending);
             continue;
         }
         rig.cutter.heal();
         wait_until("it goes on", &sending.0, is_settled);
         stop(sending);
+        let held = (before + 1..=rig.seq()).map(|seq| content_at(&rig, b"large", seq));
+        assert!(
+            held.into_iter().any(|held| held == folded),
+            "the moment of the cut was never there"
+        );
     }
     rig.cutter.heal();
     let sending = mounted.send(&place);
