@@ -598,7 +598,7 @@ impl Engine {
 
     fn send_fold(&mut self, group: &LiveGroup, fold: &LiveFold) -> Result<Sent, SyncError> {
         self.open_cut = Some(fold.cut.cut);
-        let is_whole = fold.scope == LiveScope::Everything && fold.cut.since.is_none();
+        let is_whole = matches!(fold.scope, LiveScope::Everything { .. }) && fold.cut.since.is_none();
         let ended = self.transfer(group, fold, is_whole);
         let ended = match ended {
             Ok(ended) => ended,
@@ -639,10 +639,7 @@ impl Engine {
     }
 
     fn transfer(&self, group: &LiveGroup, fold: &LiveFold, is_whole: bool) -> Result<CutSent, SyncError> {
-        let tree = FoldedTree {
-            tree: &*self.parts.tree,
-            fold,
-        };
+        let tree = FoldedTree::new(&*self.parts.tree, fold);
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
         let file_id = |node| self.file_id(node);

@@ -1,25 +1,57 @@
 //! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it tells only what the fold is about, and keeps what is
 //! read, because no answer may come and the same has to be sent again.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutId, CutInfo, CutRequest, DirEntry, FinishReport, LeafOffer,
-    LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NodeChange, NodeNames, Outcome, Piece, Result,
+    LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NameChange, NodeChange, NodeNames, Outcome, Piece, Result,
     TreeService, TreeStatus,
 };
 use byteback_oplog::{Epoch, NodeId};
 
 /// A tree of which a fold is told.
 pub(super) struct FoldedTree<'a> {
-    pub(super) tree: &'a dyn TreeService,
-    pub(super) fold: &'a LiveFold,
+    tree: &'a dyn TreeService,
+    fold: &'a LiveFold,
+    /// Names of the fold that the log has not told so far.
+    untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
 }
 
-impl FoldedTree<'_> {
+impl<'a> FoldedTree<'a> {
+    pub(super) fn new(tree: &'a dyn TreeService, fold: &'a LiveFold) -> Self {
+        Self {
+            tree,
+            fold,
+            untold: Mutex::default(),
+        }
+    }
+
+    /// A page of everything, and behind the last the names that the log does not tell of though groups changed them.
+    fn everything(&self, cut: CutId, cursor: &ChangesCursor, names: &[NameChange]) -> Result<ChangesPage> {
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        if *cursor == ChangesCursor::default() {
+            let names = names.iter().cloned();
+            *untold = names.map(|name| ((name.parent, name.name), name.child)).collect();
+        }
+        let mut page = self.tree.changes(cut, cursor)?;
+        for name in &page.names {
+            untold.remove(&(name.parent, name.name.clone()));
+        }
+        if page.next.is_none() {
+            let rest = std::mem::take(&mut *untold).into_iter();
+            let rest = rest.map(|((parent, name), child)| NameChange { parent, name, child });
+            page.names.extend(rest);
+        }
+        Ok(page)
+    }
+
     /// What of a change belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
         match &self.fold.scope {
-            LiveScope::Everything => Some(change),
+            LiveScope::Everything { .. } => Some(change),
             LiveScope::Items { contents, .. } if contents.contains_key(&change.node) => Some(change),
             // The server has its content, or it is new and has none; the log may reach further back than what the server has.
             LiveScope::Items { attributes, .. } => attributes.contains(&change.node).then_some(NodeChange {
@@ -33,8 +65,11 @@ impl FoldedTree<'_> {
 
 impl TreeService for FoldedTree<'_> {
     fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
-        let LiveScope::Items { names, .. } = &self.fold.scope else {
-            return self.tree.changes(cut, cursor);
+        let names = match &self.fold.scope {
+            // Everything there is needs nothing beside it.
+            LiveScope::Everything { .. } if self.fold.cut.since.is_none() => return self.tree.changes(cut, cursor),
+            LiveScope::Everything { names } => return self.everything(cut, cursor, names),
+            LiveScope::Items { names, .. } => names,
         };
         let mut told = ChangesPage::default();
         let mut cursor = cursor.clone();
