@@ -4,6 +4,7 @@
 //!   holds now.
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
+//! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
 //!
 //! This crate knows neither deltas nor our network protocol; in the store a file is a number, and a version of all of them is a number.
@@ -15,5 +16,6 @@ pub mod fuzzing;
 pub mod kept;
 pub mod source;
 mod store;
+pub mod written;
 
 pub use store::{BLOCK_LEN, ChecksumError, ChecksumStore, Session, Sum};

@@ -1,0 +1,763 @@
+//! Sums of what was *written*: a CRC-32C of each block of 4 KiB, kept up to date by the gate of a mounted tree, so that bytes that changed
+//! although nobody wrote them are noticed (DeltaCFS, section III-E).
+//!
+//! What [`crate::kept`] sums it reads, so it takes what a disk made of a file for the file; here the bytes come from the program that wrote
+//! them. A block is *known* or not; what is not known nobody complains about, until somebody has read it ([`WrittenSums::learn`]).
+//!
+//! **Use.** Each change of a file's content is performed within [`WrittenSums::change`], one at a time for each file; who reads does
+//! [`WrittenSums::read`], and looks at what it says. Changes of attributes and names are between [`WrittenSums::look`] and
+//! [`WrittenSums::touched`]. [`WrittenSums::commit`] runs every few seconds, and at the end.
+//!
+//! **What a crash leaves.** Sums are in memory until they are committed, all that is known of a file in one transaction, with its *stamp*: inode,
+//! length and times, taken while nothing changed the file, and late enough that a later change has other times. The record counts if
+//! the file still looks like that when it is next used; otherwise all its blocks are unknown. So after the death of the process a sum is of
+//! what was written, or unknown. After that of the machine data and times are not of one moment: a file that was open for change then, and
+//! whose times are the record's or elder while its bytes are others, is in a state that it never was in: [`Reason::Crash`]. It is told from a
+//! file with newer times, of which the sums are forgotten, so whoever syncs a file for a program syncs its times as well
+//! ([`WrittenSums::must_sync_times`]).
+//!
+//! **No false alarm.** A block that does not agree with its sum is read again while no change is under way. Who raises the alarm
+//! ([`WrittenSums::flag`]) has looked whether something changed the file without passing the gate; such files are forgotten.
+//!
+//! **Locks**: the table of files, one file, the flags; each only inside those before it. A file's lock is held while its content changes.
+//!
+//! Memory: a KiB for each MiB of content that was changed since the last commit, up to [`CHUNKS_MAX`]; beyond it files are forgotten.
+
+mod blocks;
+mod commit;
+mod rows;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_host::durable::DurableDir;
+use byteback_host::tree::{Identity, stat_fd};
+use parking_lot::{Mutex, MutexGuard};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::backend;
+use crate::kept::Boot;
+pub use crate::source::Stamp;
+use crate::store::{self, ChecksumError, db, number};
+pub use blocks::BLOCK_LEN;
+use blocks::{Chunk, EVERY_CHUNK, FileSums, blocks_within, sum_of};
+use rows::{Record, Seen};
+
+/// Chunks of 1 MiB of content, at a KiB each, that are in memory at most.
+pub const CHUNKS_MAX: usize = 1 << 16;
+
+const VERSION: u64 = 1;
+
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+/// File -> record.
+const FILES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("files");
+/// (file, chunk) -> sums.
+const SUMS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("sums");
+/// File -> what is wrong with it.
+const FLAGGED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("flagged");
+
+const META_VERSION: &str = "version";
+const META_TREE: &str = "tree";
+const META_POSITION: &str = "position";
+
+/// A file as it can be asked.
+pub trait Backing {
+    /// What it looks like.
+    ///
+    /// # Errors
+    /// What the system answered.
+    fn stamp(&self) -> io::Result<Stamp>;
+
+    /// Reads at `offset`: how many bytes; 0 only at the end.
+    ///
+    /// # Errors
+    /// What the system answered.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl<F: AsFd> Backing for F {
+    fn stamp(&self) -> io::Result<Stamp> {
+        Ok(Stamp::of(&stat_fd(self)?))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        read_some(self.as_fd(), offset, buffer)
+    }
+}
+
+fn read_some(fd: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::io::pread(fd, &mut *buffer, offset) {
+            Err(rustix::io::Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_full(backing: &impl Backing, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match backing.read_at(offset.saturating_add(filled as u64), rest)? {
+            0 => break,
+            count => filled = filled.saturating_add(count),
+        }
+    }
+    Ok(filled)
+}
+
+/// A change of a file's content.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// These bytes are written at an offset.
+    Written {
+        /// Where.
+        offset: u64,
+        /// What.
+        data: &'a [u8],
+    },
+    /// This range becomes zeros.
+    Zeroed(ByteRange),
+    /// The file gets this length, in bytes.
+    Truncated(u64),
+    /// Nobody knows what this range becomes.
+    Overwritten(ByteRange),
+    /// Bytes move to other places.
+    Moved,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Bytes changed although nobody wrote them.
+    Changed,
+    /// A crash of the machine left bytes that do not belong to what the file looks like.
+    Crash,
+}
+
+/// A file of which something is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flagged {
+    /// What.
+    pub reason: Reason,
+    /// When it was found, in nanoseconds since 1970.
+    pub found_at_ns: i64,
+    /// The blocks that are not what was written, by their numbers.
+    pub blocks: ExtentSet,
+}
+
+impl Flagged {
+    /// The bytes that are not what was written.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<ByteRange> {
+        bytes_of(&self.blocks)
+    }
+}
+
+/// Blocks that are not what was written, as they were found while nothing changed the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Their numbers, with what their sums should be.
+    blocks: Vec<(u64, u32)>,
+    /// What the file looked like then.
+    pub stamp: Option<Stamp>,
+    reason: Reason,
+}
+
+impl Mismatch {
+    /// The bytes that are not what was written.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<ByteRange> {
+        let blocks = self.blocks.iter();
+        let blocks: ExtentSet = blocks
+            .filter_map(|(block, _)| ByteRange::from_offset_len(*block, 1))
+            .collect();
+        bytes_of(&blocks)
+    }
+}
+
+fn bytes_of(blocks: &ExtentSet) -> Vec<ByteRange> {
+    let bytes = |block: u64| block.saturating_mul(BLOCK_LEN);
+    let ranges = blocks.iter();
+    ranges
+        .filter_map(|range| ByteRange::new(bytes(range.start()), bytes(range.end())))
+        .collect()
+}
+
+/// What was read of a file, in whole blocks.
+#[derive(Debug, Default)]
+pub struct Read {
+    /// How many bytes there are: fewer than were asked for at the end of the file.
+    pub len_bytes: usize,
+    /// The first block of them.
+    first_block: u64,
+    /// Those of its blocks of which no sum is known.
+    pub unknown_blocks: u64,
+    version: u64,
+}
+
+/// A file in memory.
+#[derive(Debug, Default)]
+struct File {
+    sums: FileSums,
+    /// Its record was looked at.
+    is_loaded: bool,
+    /// The record, and the rows, say what this says, and the stamp is of now.
+    is_settled: bool,
+    /// Times younger than those of the stamp are durable.
+    times_are_durable: bool,
+    /// A mismatch comes from a crash of the machine.
+    is_after_crash: bool,
+}
+
+type Cell = Arc<Mutex<File>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct WrittenSums {
+    database: Database,
+    boot: Boot,
+    files: Mutex<HashMap<u64, Cell>>,
+    /// Chunks in memory, as of the last look at each file.
+    chunks: AtomicUsize,
+    flags: Mutex<Flags>,
+    flagged_count: AtomicUsize,
+    /// Files that were open for change when the process, or the machine, ended without saying so.
+    interrupted: Mutex<HashSet<u64>>,
+    committing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Flags {
+    by_file: BTreeMap<u64, Flagged>,
+    is_dirty: bool,
+    position: Option<(u64, u64)>,
+    /// Files that are gone, with all that is kept of them.
+    gone: HashSet<u64>,
+}
+
+impl WrittenSums {
+    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew, and so is one of another `tree`: files are numbered by the
+    /// tree's log. `boot` must be another one after each start of the machine. `interrupted`: files that were open for change when the last
+    /// process ended without saying so. The caller sees to it that nobody else has it open.
+    ///
+    /// # Errors
+    /// The system fails, or the file is of another version.
+    pub fn open(
+        dir: &dyn DurableDir,
+        name: &str,
+        tree: u64,
+        boot: Boot,
+        interrupted: HashSet<u64>,
+    ) -> std::result::Result<Self, ChecksumError> {
+        backend::open(dir, name, |database| {
+            Self::begin_with(database, tree, boot, interrupted.clone())
+        })
+    }
+
+    fn begin_with(database: Database, tree: u64, boot: Boot, interrupted: HashSet<u64>) -> store::Result<Self> {
+        let txn = database.begin_write().map_err(db)?;
+        let mut flags = Flags::default();
+        {
+            let mut meta = txn.open_table(META).map_err(db)?;
+            match number(&meta, META_VERSION)? {
+                Some(VERSION) => {}
+                Some(version) => return Err(ChecksumError::Version(version)),
+                None => drop(meta.insert(META_VERSION, &VERSION.to_le_bytes()[..]).map_err(db)?),
+            }
+            let mut files = txn.open_table(FILES).map_err(db)?;
+            let mut sums = txn.open_table(SUMS).map_err(db)?;
+            let mut flagged = txn.open_table(FLAGGED).map_err(db)?;
+            if number(&meta, META_TREE)? != Some(tree) {
+                files.retain(|_, _| false).map_err(db)?;
+                sums.retain(|_, _| false).map_err(db)?;
+                flagged.retain(|_, _| false).map_err(db)?;
+                meta.insert(META_TREE, &tree.to_le_bytes()[..]).map_err(db)?;
+                meta.remove(META_POSITION).map_err(db)?;
+            }
+            for row in flagged.iter().map_err(db)? {
+                let (file, row) = row.map_err(db)?;
+                let known = rows::decode_flagged(file.value(), row.value());
+                flags.by_file.extend(known.map(|known| (file.value(), known)));
+            }
+            let position = meta.get(META_POSITION).map_err(db)?;
+            let position = position.and_then(|bytes| <[u8; 16]>::try_from(bytes.value()).ok());
+            flags.position = position.map(|bytes| {
+                let both = u128::from_le_bytes(bytes);
+                ((both >> 64) as u64, both as u64)
+            });
+        }
+        txn.commit().map_err(db)?;
+        Ok(Self {
+            database,
+            boot,
+            files: Mutex::default(),
+            chunks: AtomicUsize::new(0),
+            flagged_count: AtomicUsize::new(flags.by_file.len()),
+            flags: Mutex::new(flags),
+            interrupted: Mutex::new(interrupted),
+            committing: Mutex::default(),
+        })
+    }
+
+    fn cell(&self, file: u64) -> Cell {
+        Arc::clone(self.files.lock().entry(file).or_default())
+    }
+
+    /// What cannot be read says nothing.
+    fn row(&self, file: u64, chunk: u64) -> Option<Chunk> {
+        let txn = self.database.begin_read().ok()?;
+        let table = txn.open_table(SUMS).ok()?;
+        match table.get((file, chunk)) {
+            Ok(row) => row.map(|row| rows::decode_chunk(file, chunk, row.value())),
+            Err(_) => None,
+        }
+    }
+
+    fn record(&self, file: u64) -> Option<Record> {
+        let txn = self.database.begin_read().ok()?;
+        let table = txn.open_table(FILES).ok()?;
+        let record = table.get(file).ok()??;
+        Record::decode(file, record.value())
+    }
+
+    /// Looks up what is known of a file, if that was not done. Nothing changes the file meanwhile, or has changed it since it was last settled
+    /// without passing here.
+    fn load(&self, file: u64, known: &mut File, look: impl FnOnce() -> io::Result<Stamp>) {
+        if known.is_loaded {
+            return;
+        }
+        known.is_loaded = true;
+        known.times_are_durable = false;
+        let now = look().ok();
+        let record = self.record(file);
+        let seen = record.as_ref().and_then(|record| record.stamp);
+        if let (Some(now), Some(seen), Some(record)) = (&now, &seen, &record) {
+            let looks = Seen::of(now, self.boot);
+            let was_cut_off = seen.boot != self.boot && self.interrupted.lock().contains(&file);
+            // The machine's end took back what had been written, or a part of it.
+            let went_back = was_cut_off && seen.is_of(&now.identity) && looks.ctime_ns < seen.ctime_ns;
+            if seen.is_like(&looks) || went_back {
+                known.sums.zeros = record.zeros.clone();
+                known.is_after_crash = was_cut_off;
+                // What the file looks like now counts from now on.
+                known.is_settled = !went_back;
+                return;
+            }
+        }
+        known.sums.version += 1;
+        known.sums.forget(now.map(|now| now.len_bytes));
+        known.is_after_crash = false;
+        // Without a record there is nothing to be taken away, and nothing to be kept before something is known.
+        known.is_settled = record.is_none();
+        self.unflag(file, None);
+    }
+
+    /// Looks up what is known of a file whose attributes or names are about to change.
+    pub fn look(&self, file: u64, look: impl FnOnce() -> io::Result<Stamp>) {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        self.load(file, &mut known, look);
+    }
+
+    /// Attributes or names of a file changed, and with them its times.
+    pub fn touched(&self, file: u64) {
+        let Some(cell) = self.files.lock().get(&file).cloned() else {
+            return;
+        };
+        let mut known = cell.lock();
+        known.sums.version += 1;
+        known.is_settled = false;
+        known.times_are_durable = false;
+    }
+
+    /// A file has no name any more.
+    pub fn removed(&self, file: u64) {
+        self.files.lock().remove(&file);
+        let mut flags = self.flags.lock();
+        flags.gone.insert(file);
+        if flags.by_file.remove(&file).is_some() {
+            flags.is_dirty = true;
+        }
+        self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
+    }
+
+    /// A file was changed by somebody who did not pass the gate, or what it is now is to count: nothing is known of it any more.
+    pub fn forget(&self, file: u64) {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        known.sums.version += 1;
+        known.sums.forget(None);
+        known.is_loaded = true;
+        known.is_settled = false;
+        known.is_after_crash = false;
+        drop(known);
+        self.unflag(file, None);
+    }
+
+    /// Performs a change of a file's content. `is_whole` tells of what was done whether it was all. Nobody else may change the file but through
+    /// here. Old bytes are read where a block changes in part, which the change itself would do as well.
+    ///
+    /// # Errors
+    /// Those of `perform`; what would have been changed is unknown then.
+    pub fn change<T, E>(
+        &self,
+        file: u64,
+        backing: &impl Backing,
+        change: Change<'_>,
+        perform: impl FnOnce() -> Result<T, E>,
+        is_whole: impl FnOnce(&T) -> bool,
+    ) -> Result<T, E> {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        self.load(file, &mut known, || backing.stamp());
+        let known = &mut *known;
+        known.is_settled = false;
+        known.sums.version += 1;
+        let chunks_before = known.sums.chunks.len();
+        let rows = |chunk| self.row(file, chunk);
+        let old = &mut |offset, buffer: &mut [u8]| read_full(backing, offset, buffer).ok();
+        // Which bytes change, and what they become.
+        let (range, data) = match change {
+            Change::Written { offset, data } => {
+                let end = offset.saturating_add(data.len() as u64);
+                (ByteRange::new(offset, end), Some(data))
+            }
+            Change::Zeroed(range) => (Some(range), None),
+            Change::Overwritten(range) => (Some(range), None),
+            // Of the block in which the file ends then, the rest; what is behind it need not be looked at.
+            Change::Truncated(len_bytes) => (ByteRange::new(len_bytes, len_bytes.next_multiple_of(BLOCK_LEN)), None),
+            Change::Moved => (None, None),
+        };
+        let edges = match (range, change) {
+            (Some(range), Change::Written { .. } | Change::Zeroed(_) | Change::Truncated(_)) => {
+                known.sums.edges(range, data, &rows, old)
+            }
+            _ => Vec::new(),
+        };
+        let done = perform();
+        let is_done = match &done {
+            Ok(done) => is_whole(done),
+            Err(_) => false,
+        };
+        match (range, change) {
+            (_, Change::Moved) => {
+                // All is to be learned.
+                let len_bytes = backing.stamp().ok().map(|now| now.len_bytes);
+                known.sums.forget(len_bytes);
+                self.unflag(file, None);
+            }
+            (_, Change::Truncated(len_bytes)) if !is_done => {
+                known.sums.unknown(len_bytes / BLOCK_LEN, u64::MAX);
+            }
+            (_, Change::Truncated(len_bytes)) => {
+                known.sums.put_edges(edges);
+                let first = len_bytes.div_ceil(BLOCK_LEN);
+                known.sums.zero(first, u64::MAX);
+                self.unflag(file, Some((first, u64::MAX)));
+            }
+            (None, _) => {}
+            (Some(range), Change::Overwritten(_)) => touch_all(&mut known.sums, range),
+            (Some(range), _) if !is_done => touch_all(&mut known.sums, range),
+            (Some(range), _) => {
+                known.sums.put_edges(edges);
+                let (first, end) = blocks_within(range);
+                match data {
+                    Some(data) => written(&mut known.sums, range, data),
+                    None => known.sums.zero(first, end),
+                }
+                self.unflag(file, Some((first, end)));
+            }
+        }
+        let chunks = known.sums.chunks.len();
+        if chunks > chunks_before {
+            let more = chunks - chunks_before;
+            if self.chunks.fetch_add(more, Ordering::Relaxed).saturating_add(more) > CHUNKS_MAX {
+                let len_bytes = backing.stamp().ok().map(|now| now.len_bytes);
+                known.sums.forget(len_bytes);
+                let fewer = |now: usize| Some(now.saturating_sub(chunks));
+                let _ = self.chunks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+            }
+        }
+        done
+    }
+
+    /// Whether a program that wants its bytes of a file to be durable must have its times as well: once after each commit.
+    #[must_use]
+    pub fn must_sync_times(&self, file: u64) -> bool {
+        let Some(cell) = self.files.lock().get(&file).cloned() else {
+            return false;
+        };
+        let mut known = cell.lock();
+        let must = known.is_loaded && !known.is_settled && !known.times_are_durable;
+        known.times_are_durable |= must;
+        must
+    }
+
+    /// Reads whole blocks of a file from `offset`, a multiple of [`BLOCK_LEN`], into `buffer`, whose length is another, and compares them. What
+    /// does not agree is read once more while nothing changes the file.
+    ///
+    /// # Errors
+    /// What the system answered. Bytes that are not what was written are no error here: they are told beside.
+    pub fn read(
+        &self,
+        file: u64,
+        backing: &impl Backing,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> io::Result<(Read, Option<Mismatch>)> {
+        let first = offset / BLOCK_LEN;
+        let blocks = (buffer.len() / BLOCK_LEN as usize) as u64;
+        let whole = buffer.len() - buffer.len() % BLOCK_LEN as usize;
+        let buffer = buffer.get_mut(..whole).unwrap_or_default();
+        let cell = self.cell(file);
+        let (expected, version) = {
+            let mut known = cell.lock();
+            self.load(file, &mut known, || backing.stamp());
+            let rows = |chunk| self.row(file, chunk);
+            let sums: Vec<_> = (first..first.saturating_add(blocks))
+                .map(|block| known.sums.get(block, &rows))
+                .collect();
+            (sums, known.sums.version)
+        };
+        let len_bytes = read_full(backing, offset, buffer)?;
+        let mut read = Read {
+            len_bytes,
+            first_block: first,
+            unknown_blocks: 0,
+            version,
+        };
+        let mut differing = Vec::new();
+        let found = buffer.get(..len_bytes).unwrap_or_default().chunks(BLOCK_LEN as usize);
+        for ((block, bytes), sum) in (first..).zip(found).zip(expected) {
+            match sum {
+                None => read.unknown_blocks += 1,
+                Some(sum) if sum == sum_of(bytes) => {}
+                Some(_) => differing.push(block),
+            }
+        }
+        if differing.is_empty() {
+            self.agreed(file, first, first.saturating_add(blocks));
+            return Ok((read, None));
+        }
+        let mut known = cell.lock();
+        let known = &mut *known;
+        let rows = |chunk| self.row(file, chunk);
+        let mut still = Vec::new();
+        for block in differing {
+            let at = usize::try_from((block - first) * BLOCK_LEN).unwrap_or(usize::MAX);
+            let end = buffer.len().min(at.saturating_add(BLOCK_LEN as usize));
+            let bytes = buffer.get_mut(at..end).unwrap_or_default();
+            let count = read_full(backing, block * BLOCK_LEN, bytes)?;
+            // Longer or shorter than before: the rest of this is not asked for.
+            read.len_bytes = match count == bytes.len() {
+                true => read.len_bytes.max(at + count),
+                false => at + count,
+            };
+            let is_of = sum_of(bytes.get(..count).unwrap_or_default());
+            still.extend(
+                known
+                    .sums
+                    .get(block, &rows)
+                    .filter(|sum| *sum != is_of)
+                    .map(|sum| (block, sum)),
+            );
+        }
+        let mismatch = (!still.is_empty()).then(|| Mismatch {
+            blocks: still,
+            stamp: backing.stamp().ok(),
+            reason: match known.is_after_crash {
+                true => Reason::Crash,
+                false => Reason::Changed,
+            },
+        });
+        Ok((read, mismatch))
+    }
+
+    /// What was read of a file becomes what is known of those of its blocks of which nothing was, if nothing changed it meanwhile. Answers how
+    /// many blocks that were.
+    pub fn learn(&self, file: u64, read: &Read, bytes: &[u8]) -> u64 {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        if !known.is_loaded || known.sums.version != read.version {
+            return 0;
+        }
+        let known = &mut *known;
+        let rows = |chunk| self.row(file, chunk);
+        let bytes = bytes.get(..read.len_bytes).unwrap_or_default();
+        let mut learned = 0;
+        for (block, bytes) in (read.first_block..).zip(bytes.chunks(BLOCK_LEN as usize)) {
+            if known.sums.get(block, &rows).is_none() {
+                if learned == 0 {
+                    known.sums.version += 1;
+                    known.is_settled = false;
+                }
+                learned += 1;
+                known.sums.set(block, Some(sum_of(bytes)));
+            }
+        }
+        learned
+    }
+
+    /// Notes that a file is not what was written, if nothing changed it since that was found. The caller has seen to it that nobody changed it
+    /// without passing the gate. Answers whether it was noted.
+    pub fn flag(&self, file: u64, mismatch: &Mismatch, now_ns: i64) -> bool {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        if !known.is_loaded {
+            // It was settled and let go of: then nothing changed it, and the sums are the same.
+            drop(known);
+            return self.note(
+                file,
+                mismatch.blocks.iter().map(|(block, _)| *block),
+                mismatch.reason,
+                now_ns,
+            );
+        }
+        let rows = |chunk| self.row(file, chunk);
+        let mut still = Vec::new();
+        for (block, sum) in &mismatch.blocks {
+            // Written, or forgotten, since.
+            if known.sums.get(*block, &rows) == Some(*sum) {
+                still.push(*block);
+            }
+        }
+        self.note(file, still.into_iter(), mismatch.reason, now_ns)
+    }
+
+    /// With the file's lock held, or not needed.
+    fn note(&self, file: u64, blocks: impl Iterator<Item = u64>, reason: Reason, now_ns: i64) -> bool {
+        let blocks: ExtentSet = blocks
+            .filter_map(|block| ByteRange::from_offset_len(block, 1))
+            .collect();
+        if blocks.is_empty() {
+            return false;
+        }
+        let mut flags = self.flags.lock();
+        let flagged = flags.by_file.entry(file).or_insert_with(|| Flagged {
+            reason,
+            found_at_ns: now_ns,
+            blocks: ExtentSet::new(),
+        });
+        flagged.blocks.union_with(&blocks);
+        flags.is_dirty = true;
+        self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
+        true
+    }
+
+    /// All files of which something is wrong, by their numbers.
+    #[must_use]
+    pub fn flagged(&self) -> BTreeMap<u64, Flagged> {
+        self.flags.lock().by_file.clone()
+    }
+
+    /// What is wrong with a file.
+    #[must_use]
+    pub fn flagged_of(&self, file: u64) -> Option<Flagged> {
+        match self.flagged_count.load(Ordering::Relaxed) {
+            0 => None,
+            _ => self.flags.lock().by_file.get(&file).cloned(),
+        }
+    }
+
+    /// Blocks, or all, are what was written.
+    fn unflag(&self, file: u64, blocks: Option<(u64, u64)>) {
+        if self.flagged_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut flags = self.flags.lock();
+        let Some(flagged) = flags.by_file.get_mut(&file) else {
+            return;
+        };
+        let blocks = match blocks {
+            Some((first, end)) => ByteRange::new(first, end),
+            None => Some(EVERY_CHUNK),
+        };
+        let Some(blocks) = blocks.filter(|blocks| flagged.blocks.intersects(*blocks)) else {
+            return;
+        };
+        flagged.blocks.remove(blocks);
+        if flagged.blocks.is_empty() {
+            flags.by_file.remove(&file);
+        }
+        flags.is_dirty = true;
+        self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
+    }
+
+    /// Blocks agreed with their sums: somebody put right what is below.
+    fn agreed(&self, file: u64, first: u64, end: u64) {
+        self.unflag(file, Some((first, end)));
+    }
+
+    /// Where a passage through all files is, as the caller said last: a file and an offset.
+    #[must_use]
+    pub fn position(&self) -> Option<(u64, u64)> {
+        self.flags.lock().position
+    }
+
+    /// Notes where a passage is; it is durable after the next commit.
+    pub fn set_position(&self, position: (u64, u64)) {
+        let mut flags = self.flags.lock();
+        flags.is_dirty |= flags.position != Some(position);
+        flags.position = Some(position);
+    }
+
+    /// Numbers of all files of which something is kept, for who looks whether they still are.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn kept_files(&self) -> std::result::Result<Vec<u64>, ChecksumError> {
+        let txn = self.database.begin_read().map_err(db)?;
+        let files = txn.open_table(FILES).map_err(db)?;
+        let mut kept = Vec::new();
+        for row in files.iter().map_err(db)? {
+            kept.push(row.map_err(db)?.0.value());
+        }
+        Ok(kept)
+    }
+
+    /// How many blocks of a file of this length are known, for those who want to see.
+    pub fn known_blocks(&self, file: u64, backing: &impl Backing) -> u64 {
+        let cell = self.cell(file);
+        let mut known: MutexGuard<'_, File> = cell.lock();
+        self.load(file, &mut known, || backing.stamp());
+        let len_bytes = backing.stamp().map_or(0, |now| now.len_bytes);
+        let rows = |chunk| self.row(file, chunk);
+        let blocks = 0..len_bytes.div_ceil(BLOCK_LEN);
+        blocks.filter(|block| known.sums.get(*block, &rows).is_some()).count() as u64
+    }
+}
+
+/// Every block that has a part in the range is unknown.
+fn touch_all(sums: &mut FileSums, range: ByteRange) {
+    sums.unknown(range.start() / BLOCK_LEN, range.end().div_ceil(BLOCK_LEN));
+}
+
+/// The whole blocks of what was written.
+fn written(sums: &mut FileSums, range: ByteRange, data: &[u8]) {
+    let (first, end) = blocks_within(range);
+    let skipped = usize::try_from((first * BLOCK_LEN).saturating_sub(range.start())).unwrap_or(usize::MAX);
+    let whole = data.get(skipped..).unwrap_or_default().chunks_exact(BLOCK_LEN as usize);
+    for (block, bytes) in (first..end).zip(whole) {
+        sums.set(block, Some(crc32c::crc32c(bytes)));
+    }
+}
+
+/// Which file a stamp is of, and what it says, for who makes one of what another part of the program saw.
+#[must_use]
+pub fn stamp_of(identity: Identity, len_bytes: u64, mtime_ns: i64, ctime_ns: i64) -> Stamp {
+    Stamp {
+        identity,
+        len_bytes,
+        mtime_ns,
+        ctime_ns,
+        witness: [0; 32],
+    }
+}
+
+#[cfg(test)]
+mod tests;
