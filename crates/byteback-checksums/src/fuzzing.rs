@@ -2,7 +2,7 @@
 //! for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
-use crate::store;
+use crate::{store, written};
 
 /// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
 pub fn btrfs(data: &[u8]) {
@@ -80,7 +80,7 @@ pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     vec![extents.concat(), sums.concat(), [vec![1], info].concat()]
 }
 
-/// A row of the store, whose checksum is made: what is read is written as the same row again.
+/// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.
 pub fn row(data: &[u8]) {
     let key = (3, 4);
     let sealed = [data, &store::crc(key, data).to_le_bytes()].concat();
@@ -91,11 +91,18 @@ pub fn row(data: &[u8]) {
             "another row comes back"
         );
     }
+    written::read_rows(data);
 }
 
 /// Rows as [`row`] takes them.
 #[must_use]
 pub fn row_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = written::row_seeds();
+    seeds.extend(store_row_seeds());
+    seeds
+}
+
+fn store_row_seeds() -> Vec<Vec<u8>> {
     let row = store::encode(
         (3, 4),
         &vec![(0, store::Sum::default()), (9, [7; size_of::<store::Sum>()])],

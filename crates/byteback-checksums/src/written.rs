@@ -169,6 +169,12 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
+    /// What happened to them.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
     /// The bytes that are not what was written.
     #[must_use]
     pub fn ranges(&self) -> Vec<ByteRange> {
@@ -758,6 +764,9 @@ pub fn stamp_of(identity: Identity, len_bytes: u64, mtime_ns: i64, ctime_ns: i64
         witness: [0; 32],
     }
 }
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use rows::fuzzing::{read_rows, row_seeds};
 
 #[cfg(test)]
 mod tests;

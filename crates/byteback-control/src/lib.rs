@@ -42,9 +42,9 @@ pub use live::{
 };
 pub use server::{Server, socket_address};
 pub use service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FileHistory, FinishReport, HELD_BLOCK_BYTES, NameChange, NamedCut, NodeChange, NodeNames, Outcome, PastEvent,
-    PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
+    ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, NameChange, NamedCut, NodeChange, NodeNames, Outcome,
+    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 #[cfg(test)]

@@ -233,6 +233,24 @@ pub struct TreeStatus {
     /// Continuous sync, where the process does that.
     #[serde(default)]
     pub sync: Option<SyncStatus>,
+    /// Files with bytes that changed although nobody wrote them, as far as somebody noticed: they are not sent.
+    #[serde(default)]
+    pub damaged: Vec<DamagedFile>,
+}
+
+/// A file with bytes that are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFile {
+    /// The file.
+    pub node: NodeId,
+    /// One of its names, below the root; `None` if it has none any more.
+    pub path: Option<ByteString>,
+    /// A crash of the machine left it as it never was: none of it is sent. Otherwise what is not damaged is.
+    pub after_crash: bool,
+    /// When it was noticed, in nanoseconds since 1970.
+    pub found_at_ns: i64,
+    /// Offset and length in bytes, in whole blocks.
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// One consumer of a tree.

@@ -19,6 +19,7 @@ use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 
 use crate::error::DaemonError;
+use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::memory;
 use crate::service::{PAGE_LIMITS, Service, TellSync};
@@ -38,6 +39,8 @@ pub struct DaemonOptions {
     pub page_limits: PageLimits,
     /// How continuous sync is served, if it is. Only with a mount in mode `exact`.
     pub live: Option<LiveOptions>,
+    /// How sums of what programs write are kept, if they are.
+    pub checksums: Option<ChecksumOptions>,
 }
 
 /// What is done in the background, and when. Nothing depends on it but the cost; tests let it happen all the time.
@@ -71,7 +74,35 @@ impl DaemonOptions {
             rhythm: Rhythm::default(),
             page_limits: PAGE_LIMITS,
             live: None,
+            checksums: None,
         }
+    }
+}
+
+/// The thread that looks through the disk.
+struct Scrub {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+    state: Arc<scrub::ScrubState>,
+}
+
+impl Scrub {
+    fn start(tree: &Arc<TrackedTree>, options: scrub::ScrubOptions) -> io::Result<Option<Self>> {
+        let Some(integrity) = tree.integrity().cloned() else {
+            return Ok(None);
+        };
+        let (stop, stopped) = mpsc::channel();
+        let state = Arc::new(scrub::ScrubState::default());
+        let (tree, seen) = (Arc::clone(tree), Arc::clone(&state));
+        let thread = std::thread::Builder::new()
+            .name("scrub".to_owned())
+            .spawn(move || scrub::run(&tree, &integrity, options, &seen, &stopped))?;
+        Ok(Some(Self { stop, thread, state }))
+    }
+
+    fn end(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
     }
 }
 
@@ -82,6 +113,7 @@ pub struct Daemon {
     server: Option<Server>,
     service: Arc<Service>,
     live: Option<Arc<Live>>,
+    scrub: Option<Scrub>,
     stop_checkpoints: Option<mpsc::Sender<()>>,
     checkpoints: Option<JoinHandle<()>>,
 }
@@ -98,6 +130,10 @@ impl Daemon {
             // What is changed from now on will not be in there: what is would become wrong.
             std::fs::remove_dir_all(&undo_dir).map_err(|source| DaemonError::State { path: undo_dir, source })?;
         }
+        if let Some(checksums) = options.checksums {
+            let integrity = integrity::open(&tree, checksums)?;
+            tree.keep_sums(integrity);
+        }
         let live = match options.live {
             Some(live) if options.mount.mode == CacheMode::Exact => Some(Arc::new(Live::open(&tree, live)?)),
             _ => None,
@@ -108,6 +144,7 @@ impl Daemon {
             pictures: Arc::clone(tree.pictures()),
             undo: tree.undo().cloned(),
             observer: live.clone().map(|live| live as Arc<dyn Observer>),
+            integrity: tree.integrity().cloned(),
         };
         let tracked = Arc::new(Tracked::with_account(account));
         let cuts = CutSetup {
@@ -157,6 +194,12 @@ impl Daemon {
         let served: Arc<dyn TreeService> = Arc::clone(&service) as Arc<dyn TreeService>;
         let path = tree.folder().socket();
         let server = Server::start(&path, served).map_err(|source| DaemonError::Socket { path, source })?;
+        let scrub = options.checksums.and_then(|checksums| checksums.scrub);
+        let scrub = scrub.map(|scrub| Scrub::start(&tree, scrub)).transpose();
+        let scrub = scrub.map_err(|source| DaemonError::Folder {
+            path: tree.folder().directory().to_owned(),
+            source,
+        })?;
         let (stop_checkpoints, stopped) = mpsc::channel();
         let checkpoints = std::thread::Builder::new()
             .name("checkpoint".to_owned())
@@ -176,6 +219,7 @@ impl Daemon {
             server: Some(server),
             service,
             live,
+            scrub: scrub.flatten(),
             stop_checkpoints: Some(stop_checkpoints),
             checkpoints: Some(checkpoints),
         })
@@ -198,6 +242,12 @@ impl Daemon {
     pub fn live(&self) -> Option<Arc<dyn LiveTree>> {
         let live = Arc::clone(self.live.as_ref()?);
         Some(Arc::new(LiveService::new(live, Arc::clone(&self.service))))
+    }
+
+    /// What the scrub has done, and whether it may go on; `None` if there is none.
+    #[must_use]
+    pub fn scrub(&self) -> Option<&Arc<scrub::ScrubState>> {
+        self.scrub.as_ref().map(|scrub| &scrub.state)
     }
 
     /// The tree.
@@ -228,6 +278,9 @@ impl Daemon {
         once_unmounted();
         let ended_at_ns = self.tree.clock().now_ns();
         drop(self.stop_checkpoints.take());
+        if let Some(scrub) = self.scrub.take() {
+            scrub.end();
+        }
         if let Some(checkpoints) = self.checkpoints.take() {
             let _ = checkpoints.join();
         }
@@ -235,6 +288,7 @@ impl Daemon {
         self.tree
             .clock()
             .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
+        integrity::commit(&self.tree, Some(ended_at_ns));
         let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
         self.tree.log().checkpoint(&settler, Close::All)?;
         self.tree.end_undo()?;
@@ -266,6 +320,7 @@ fn keep_checkpoints(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm, sto
         if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {
             memory::give_back();
         }
+        integrity::commit(tree, None);
         if let Some(live) = live {
             live.mark();
         }

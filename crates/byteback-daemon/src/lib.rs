@@ -6,6 +6,7 @@
 //! | [`tree`] | a tree with its log, opened and compared with the record |
 //! | [`service`] | the tree as [`byteback_control::TreeService`]: cuts, changes, content |
 //! | [`live`] | continuous sync at the origin: what is to be sent, in its order, with the bytes of then |
+//! | [`integrity`] | sums of what programs wrote, and the scrub that compares the disk with them |
 //! | [`daemon`] | the mounted tree: checkpoints, socket, start and end in good order |
 //!
 //! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
@@ -15,6 +16,7 @@
 
 pub mod daemon;
 mod error;
+pub mod integrity;
 pub mod live;
 mod memory;
 pub mod service;
@@ -23,6 +25,7 @@ pub mod tree;
 
 pub use daemon::{Daemon, DaemonOptions, Rhythm};
 pub use error::DaemonError;
+pub use integrity::ChecksumOptions;
 pub use live::LiveOptions;
 pub use service::Service;
 pub use state_folder::StateFolder;

@@ -26,6 +26,7 @@ mod encode;
 mod gate;
 mod handout;
 mod journal;
+mod read;
 mod spool;
 
 use std::collections::{BTreeMap, HashMap};
@@ -40,6 +41,7 @@ use byteback_control::{LiveGroup, LiveStatus, SYNC_CONSUMER};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::tree::Identity;
+use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree as Files;
 use byteback_mount::tracked::observer::Order;
 use byteback_oplog::{Epoch, Log, NodeId as LoggedNode};
@@ -171,6 +173,8 @@ pub struct Live {
     clock: Arc<dyn Clock>,
     dir: Arc<dyn DurableDir>,
     spool: Spool,
+    /// What is to be sent is compared with these, if they are kept.
+    integrity: Option<Arc<Integrity>>,
     deltas: encode::Deltas,
     journal: Mutex<Journal>,
     unanswered_before: Vec<GroupId>,
@@ -309,6 +313,7 @@ impl Live {
                 clock: Arc::clone(tree.clock()),
                 dir,
                 spool,
+                integrity: tree.integrity().cloned(),
                 deltas,
                 unanswered_before: journal.unanswered(),
                 journal: Mutex::new(journal),

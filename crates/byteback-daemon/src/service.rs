@@ -17,10 +17,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString};
+use byteback_checksums::written::Reason;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory,
-    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome, PastFile,
-    Piece, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, DirEntry, ErrorKind,
+    FileHistory, FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome,
+    PastFile, Piece, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
 };
 use byteback_host::tree::{FileKind, wait_for_writers};
 use byteback_mount::picture::{Picture, PictureError};
@@ -265,6 +266,32 @@ impl Service {
         }
     }
 
+    fn damaged(&self) -> Vec<DamagedFile> {
+        let faults = self
+            .tree
+            .integrity()
+            .map(|integrity| integrity.faults())
+            .unwrap_or_default();
+        let told = faults.into_iter().map(|(node, flagged)| DamagedFile {
+            node,
+            path: self
+                .tree
+                .log()
+                .locate(node)
+                .ok()
+                .flatten()
+                .map(|names| ByteString::from(join(&names))),
+            after_crash: flagged.reason == Reason::Crash,
+            found_at_ns: flagged.found_at_ns,
+            ranges: flagged
+                .ranges()
+                .iter()
+                .map(|range| (range.start(), range.len_bytes()))
+                .collect(),
+        });
+        told.collect()
+    }
+
     /// `once`: what was read is not needed any more.
     fn read_content(
         &self,
@@ -434,6 +461,7 @@ impl TreeService for Service {
             ledger: log.ledger().map_err(log_failed)?,
             usage: log.usage().map_err(log_failed)?,
             sync: self.sync.get().map(|tell| tell()),
+            damaged: self.damaged(),
         })
     }
 

@@ -9,6 +9,7 @@
 //! | `path` | the tracked directory |
 //! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
 //! | `live` | continuous sync: the journal of groups, the queue after a clean stop, saved bytes, deltas; see `live` |
+//! | `written.redb` | sums of what programs wrote, if they are kept; see `integrity` |
 //! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
 //! | `control.sock` | where the daemon listens |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |

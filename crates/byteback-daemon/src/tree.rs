@@ -9,6 +9,7 @@ use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::RealRandomness;
+use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_oplog::{ChangesCursor, Content, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
@@ -37,6 +38,8 @@ pub struct TrackedTree {
     dir: Arc<dyn DurableDir>,
     /// Opened when it is first asked for; then `None` if it cannot be used.
     kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
+    /// Sums of what programs write, if they are kept.
+    integrity: Option<Arc<Integrity>>,
     _lock: DirLock,
 }
 
@@ -139,6 +142,7 @@ impl TrackedTree {
             was_interrupted,
             dir,
             kept: Mutex::default(),
+            integrity: None,
             _lock: lock,
         })
     }
@@ -222,6 +226,18 @@ impl TrackedTree {
         // They only save work: whatever is wrong with them, files are read instead.
         let open = || KeptChecksums::open(&*self.dir, KEPT_NAME, boot_id().ok()?, KEPT_BLOCKS_MAX).ok();
         kept.get_or_insert_with(|| open().map(Arc::new)).clone()
+    }
+
+    /// From now on sums of what programs write are kept.
+    pub(crate) fn keep_sums(&mut self, integrity: Arc<Integrity>) {
+        self.pictures.compare_with(Arc::clone(&integrity));
+        self.integrity = Some(integrity);
+    }
+
+    /// The sums of what programs write, if they are kept.
+    #[must_use]
+    pub fn integrity(&self) -> Option<&Arc<Integrity>> {
+        self.integrity.as_ref()
     }
 
     /// The folder that its state is in.

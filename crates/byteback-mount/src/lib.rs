@@ -10,6 +10,7 @@
 //! | `deltas` | one file frozen for whoever has it open, with what changed in it | FUSE |
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
+//! | [`integrity`] | sums of what was written, and the log | who asked |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
 //!
 //! What the mount promises to programs, with the test of each promise, stands in `docs/semantics.md`.
@@ -21,6 +22,7 @@ mod deltas;
 mod handles;
 mod hidden;
 mod inodes;
+pub mod integrity;
 mod kernel_cache;
 pub mod live;
 pub mod picture;

@@ -20,23 +20,26 @@
 
 mod frozen;
 mod keep;
+mod piece;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
 use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
+use crate::integrity::{Fault, Integrity};
 use crate::live::{LiveTree, open_for_reading};
 pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
+use piece::PieceRead;
 
 /// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
 /// costs no copy but one of a limited number of descriptors.
@@ -129,12 +132,22 @@ pub struct Pictures {
     /// Files that lost their names while pictures hold descriptors of them: the log does not know them any more, but programs
     /// may go on writing them.
     removed: Mutex<HashMap<Identity, NodeId>>,
+    /// What content is compared with, if sums of it are kept.
+    integrity: OnceLock<Arc<Integrity>>,
 }
 
 impl Pictures {
     /// Adds a picture. Called at the cut, while no change is under way.
     pub fn open(&self, picture: Arc<Picture>) {
+        if let Some(integrity) = self.integrity.get() {
+            let _ = picture.integrity.set(Arc::clone(integrity));
+        }
         self.open.write().push(picture);
+    }
+
+    /// From now on what is read, or kept, for a picture is compared with these sums.
+    pub fn compare_with(&self, integrity: Arc<Integrity>) {
+        let _ = self.integrity.set(integrity);
     }
 
     /// Ends a picture: nothing is saved for it any more.
@@ -148,7 +161,7 @@ impl Pictures {
 
     /// The content of `node` in `range` is about to change through `fd`; so are its size and times.
     pub fn before_content(&self, node: NodeId, fd: BorrowedFd<'_>, range: ByteRange) {
-        self.each(node, |picture, state| picture.save(state, fd, Some(range)));
+        self.each(node, |picture, state| picture.save(node, state, fd, Some(range)));
     }
 
     /// The content of an inode that the log does not know is about to change. If it was removed since a picture was taken,
@@ -167,19 +180,19 @@ impl Pictures {
                 return Ok(());
             }
             let fd = host::open_path_at(dir, name).map_err(NotSaved::Node)?;
-            picture.save(state, fd.as_fd(), None)
+            picture.save(node, state, fd.as_fd(), None)
         });
     }
 
     /// Attributes of `node` are about to change.
     pub fn before_attributes(&self, node: NodeId, fd: BorrowedFd<'_>) {
-        self.each(node, |picture, state| picture.save(state, fd, None));
+        self.each(node, |picture, state| picture.save(node, state, fd, None));
     }
 
     /// `node`, which is `identity` on the disk, is about to lose the name `name` in `dir`.
     pub fn before_unlink(&self, node: NodeId, identity: &Identity, dir: BorrowedFd<'_>, name: &OsStr) {
         self.each(node, |picture, state| {
-            picture.save_before_unlink(state, dir, name)?;
+            picture.save_before_unlink(node, state, dir, name)?;
             if state.fd.is_some() {
                 self.removed.lock().insert(*identity, node);
             }
@@ -214,6 +227,7 @@ pub struct Picture {
     read_bytes: AtomicU64,
     /// Descriptors of removed files that are held.
     held_files: AtomicUsize,
+    integrity: OnceLock<Arc<Integrity>>,
 }
 
 #[derive(Debug)]
@@ -325,50 +339,6 @@ enum Source {
     File(OwnedFd),
 }
 
-/// One piece of content, read and not yet handed on.
-#[derive(Debug, Default)]
-struct PieceRead {
-    bytes: Vec<u8>,
-    /// In order: each range, and where its bytes begin, or that it is a hole.
-    parts: Vec<(ByteRange, Option<usize>)>,
-    /// Where the backing file was found to have data, beyond this piece as well. Still read rightly if that is a hole by now.
-    known_data: Option<ByteRange>,
-}
-
-impl PieceRead {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.parts.clear();
-    }
-
-    fn hole(&mut self, range: ByteRange) {
-        self.parts.push((range, None));
-    }
-
-    /// Room for the bytes of `range`, to be filled.
-    fn data(&mut self, range: ByteRange) -> io::Result<&mut [u8]> {
-        let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
-        let start = self.bytes.len();
-        self.parts.push((range, Some(start)));
-        self.bytes.resize(start.saturating_add(len), 0);
-        Ok(self.bytes.get_mut(start..).unwrap_or_default())
-    }
-
-    fn hand_on(&self, sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>) -> Result<(), PictureError> {
-        for (range, start) in &self.parts {
-            match start {
-                None => sink(Content::Hole(*range))?,
-                Some(start) => {
-                    let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
-                    let bytes = self.bytes.get(*start..start.saturating_add(len)).unwrap_or_default();
-                    sink(Content::Data(range.start(), bytes))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Picture {
     /// A picture that keeps its old bytes in an unnamed file in `dir`, however little room that leaves.
     #[cfg(test)]
@@ -401,6 +371,7 @@ impl Picture {
             lost: Mutex::new(None),
             read_bytes: AtomicU64::new(0),
             held_files: AtomicUsize::new(0),
+            integrity: OnceLock::new(),
         })
     }
 
@@ -485,7 +456,13 @@ impl Picture {
             .map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
     }
 
-    fn save(&self, state: &mut NodeState, fd: BorrowedFd<'_>, range: Option<ByteRange>) -> Result<(), NotSaved> {
+    fn save(
+        &self,
+        node: NodeId,
+        state: &mut NodeState,
+        fd: BorrowedFd<'_>,
+        range: Option<ByteRange>,
+    ) -> Result<(), NotSaved> {
         if state.failed.is_some() {
             return Ok(());
         }
@@ -506,12 +483,22 @@ impl Picture {
         }
         let file = open_for_reading(fd).map_err(NotSaved::Node)?;
         for range in missing.iter() {
+            if let Some(integrity) = self.integrity.get() {
+                let checked = integrity.check_before_change(node, file.as_fd(), range);
+                checked.map_err(NotSaved::Node)?;
+            }
             self.kept.copy(&file, range, &mut state.kept)?;
         }
         Ok(())
     }
 
-    fn save_before_unlink(&self, state: &mut NodeState, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), NotSaved> {
+    fn save_before_unlink(
+        &self,
+        node: NodeId,
+        state: &mut NodeState,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> Result<(), NotSaved> {
         if state.fd.is_some() || state.is_kept_whole || state.failed.is_some() {
             return Ok(());
         }
@@ -531,7 +518,7 @@ impl Picture {
         let missing_bytes = all.map_or(0, |all| state.missing(all).total_len_bytes());
         let is_crowded = self.held_files.load(Ordering::Relaxed) >= HELD_FILES_MAX;
         if missing_bytes <= COPY_ON_UNLINK_BYTES || (is_crowded && missing_bytes <= COPY_BEYOND_HELD_BYTES) {
-            self.save(state, fd.as_fd(), all)?;
+            self.save(node, state, fd.as_fd(), all)?;
             state.is_kept_whole = true;
             return Ok(());
         }
@@ -587,7 +574,7 @@ impl Picture {
         self.check()?;
         let visit = self.visit(node)?;
         let source = source(live, &visit.state, node)?;
-        self.read_ranges(&visit.state, &source, ranges, true, sink)?;
+        self.read_ranges((node, &visit.state), &source, ranges, true, sink)?;
         let mut state = visit.state.lock();
         let size = size_of(&state, &source)?;
         if ByteRange::new(0, size).is_none_or(|all| state.done.covers(all)) {
@@ -605,12 +592,19 @@ impl Picture {
     /// `once`: what was read is not needed any more.
     fn read_ranges(
         &self,
-        shared: &Mutex<NodeState>,
+        (node, shared): (NodeId, &Mutex<NodeState>),
         source: &Source,
         ranges: impl IntoIterator<Item = ByteRange>,
         once: bool,
         sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
     ) -> Result<(), PictureError> {
+        let faulty = |fault| PictureError::Node {
+            source: io::Error::other::<Fault>(fault),
+        };
+        let held_back = self.integrity.get().and_then(|integrity| integrity.held_back(node));
+        if let Some(fault) = held_back {
+            return Err(faulty(fault));
+        }
         let mut read = PieceRead::default();
         for range in ranges {
             let mut at = range.start();
@@ -625,7 +619,7 @@ impl Picture {
                     return Err(not_held());
                 }
                 read.clear();
-                self.read_piece(&state, source, piece, &mut read)
+                self.read_piece((node, &state), source, piece, &mut read)
                     .map_err(|source| PictureError::Node { source })?;
                 self.check()?;
                 if once {
@@ -633,27 +627,42 @@ impl Picture {
                 }
                 // Whoever takes the bytes may be slow; writers of this node wait only while they are read.
                 drop(state);
+                if let (Some(mismatch), Source::File(file)) = (&read.mismatch, source) {
+                    let judged = self
+                        .integrity
+                        .get()
+                        .and_then(|integrity| integrity.judge(node, file.as_fd(), mismatch));
+                    if let Some(fault) = judged {
+                        return Err(faulty(fault));
+                    }
+                }
                 read.hand_on(sink)?;
             }
         }
         Ok(())
     }
 
-    fn read_piece(&self, state: &NodeState, source: &Source, piece: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+    fn read_piece(
+        &self,
+        (node, state): (NodeId, &NodeState),
+        source: &Source,
+        piece: ByteRange,
+        read: &mut PieceRead,
+    ) -> io::Result<()> {
         for (range, kept) in state.kept.tiles(piece) {
             match (kept, source) {
                 (Some(KeptBytes::Hole), _) => read.hole(range),
                 (Some(KeptBytes::At { offset }), _) => self.kept.read(offset, read.data(range)?)?,
-                (None, Source::File(file)) => self.read_backing(file, range, read)?,
+                (None, Source::File(file)) => self.read_backing((node, file), range, read)?,
                 (None, Source::Kept) => return Err(io::Error::other("not all that is needed of it was kept")),
             }
         }
         Ok(())
     }
 
-    fn read_backing(&self, file: &OwnedFd, range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+    fn read_backing(&self, (node, file): (NodeId, &OwnedFd), range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
         if read.known_data.is_some_and(|known| known.covers(range)) {
-            return self.read_data(file, range, read);
+            return self.read_data((node, file), range, read);
         }
         let mut at = range.start();
         let mut found = host::data_ranges(file, range.start(), range.end());
@@ -665,7 +674,7 @@ impl Picture {
             }
             at = data.end;
             if let Some(data) = ByteRange::new(data.start, data.end) {
-                self.read_data(file, data, read)?;
+                self.read_data((node, file), data, read)?;
             }
         }
         if let Some(hole) = ByteRange::new(at, range.end()) {
@@ -674,7 +683,16 @@ impl Picture {
         Ok(())
     }
 
-    fn read_data(&self, file: &OwnedFd, data: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+    fn read_data(&self, (node, file): (NodeId, &OwnedFd), data: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+        if let Some(integrity) = self.integrity.get() {
+            let (bytes, mismatch) = integrity.read_range(node, file, data)?;
+            if read.mismatch.is_none() {
+                read.mismatch = mismatch;
+            }
+            read.data(data)?.copy_from_slice(&bytes);
+            self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
+            return Ok(());
+        }
         read_exact_at(file, data.start(), read.data(data)?)?;
         self.read_bytes.fetch_add(data.len_bytes(), Ordering::Relaxed);
         Ok(())

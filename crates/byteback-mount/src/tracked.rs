@@ -27,16 +27,18 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
-use byteback_oplog::{Fence, LogError};
+use byteback_oplog::{Fence, LogError, NodeId as LoggedNode};
 use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
 use rustix::io::Errno;
 
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
+use crate::integrity::Integrity;
 pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
@@ -231,6 +233,8 @@ impl Tracked {
             }
         }
         Ok(Change {
+            integrity: account.integrity.as_deref(),
+            is_of_attributes: false,
             _watched: watched,
             kept: Some((operation, node)),
         })
@@ -245,10 +249,17 @@ impl Tracked {
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
+        let is_file = object.kind == FileKind::File;
+        let integrity = account.integrity.as_deref().filter(|_| is_file);
+        if let Some(integrity) = integrity {
+            integrity.before_attributes(node, fd);
+        }
         let observer = account.observer.as_deref();
         let watched = observer.map(|observer| Watched::attributes(observer, node, fd));
         account.pictures.before_attributes(node, fd);
         Ok(Change {
+            integrity,
+            is_of_attributes: true,
             _watched: watched,
             kept: Some((operation, node)),
         })
@@ -287,25 +298,16 @@ impl Tracked {
                 Some(range).into()
             })
         };
-        let _change = self.begin_content(
+        let change = self.begin_content(
             &file.identity(),
             file.as_fd(),
             ContentHow::Written,
             Extent::of(Some(range)),
             ranges_of,
         )?;
-        let mut written: usize = 0;
-        while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
-            let at = offset.saturating_add(written as u64);
-            match rustix::io::pwrite(file, rest, at) {
-                Ok(0) => break,
-                Ok(count) => written = written.saturating_add(count),
-                Err(Errno::INTR) => {}
-                Err(_) if written > 0 => break,
-                Err(errno) => return Err(backing("write")(errno.into())),
-            }
-        }
-        Ok(written)
+        let what = written::Change::Written { offset, data };
+        let write = || write_all(file, offset, data);
+        change.perform(file.as_fd(), what, write, |written| *written == data.len())
     }
 
     /// Sets the length of the file that `fd` can write.
@@ -322,8 +324,9 @@ impl Tracked {
             range: None,
             len_after_bytes: Some(len_bytes),
         };
-        let _change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
-        uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"))
+        let change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
+        let truncate = || uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"));
+        change.perform(fd, written::Change::Truncated(len_bytes), truncate, |()| true)
     }
 
     /// Allocates, frees or zeroes a range, as `mode` says.
@@ -344,8 +347,17 @@ impl Tracked {
             Ok(range.into())
         };
         let (identity, to) = (file.identity(), Extent::of(None));
-        let _change = self.begin_content(&identity, file.as_fd(), ContentHow::Allocated, to, ranges_of)?;
-        host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"))
+        let change = self.begin_content(&identity, file.as_fd(), ContentHow::Allocated, to, ranges_of)?;
+        let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        let moves = FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE;
+        let what = match ByteRange::new(offset, end) {
+            Some(range) if mode.intersects(zeroes) => written::Change::Zeroed(range),
+            _ if mode.intersects(moves) => written::Change::Moved,
+            // Allocating changes no byte.
+            _ => written::Change::Written { offset, data: &[] },
+        };
+        let allocate = || host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"));
+        change.perform(file.as_fd(), what, allocate, |()| true)
     }
 
     /// Copies up to `len_bytes` inside the backing file system. Returns how many.
@@ -367,12 +379,42 @@ impl Tracked {
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
         let ranges_of = |_| Ok(range.into());
         let (identity, extent) = (to.identity(), Extent::of(range));
-        let _change = self.begin_content(&identity, to.as_fd(), ContentHow::Written, extent, ranges_of)?;
-        uninterrupted(|| {
-            let (mut read_at, mut write_at) = (from_offset, to_offset);
-            rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
+        let change = self.begin_content(&identity, to.as_fd(), ContentHow::Written, extent, ranges_of)?;
+        let copy = || {
+            uninterrupted(|| {
+                let (mut read_at, mut write_at) = (from_offset, to_offset);
+                rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
+            })
+            .map_err(backing("copy a range"))
+        };
+        // Nobody has seen the bytes.
+        let what = range.map_or(written::Change::Written { offset: 0, data: &[] }, |range| {
+            written::Change::Overwritten(range)
+        });
+        change.perform(to.as_fd(), what, copy, |_| true)
+    }
+
+    /// What compares what a program reads of a file, if that is wanted.
+    pub(crate) fn verifying(&self, identity: &Identity) -> Option<(&Integrity, LoggedNode)> {
+        let account = self.account.as_ref()?;
+        let integrity = account
+            .integrity
+            .as_deref()
+            .filter(|integrity| integrity.verifies_reads())?;
+        Some((integrity, account.log.node_of(identity).ok()??))
+    }
+
+    /// Whether a program that wants the bytes of a file to be durable must have its times as well, so that what it wrote is not taken for what a
+    /// crash left.
+    pub(crate) fn must_sync_times(&self, identity: &Identity) -> bool {
+        let integrity = self
+            .account
+            .as_ref()
+            .and_then(|account| Some((account, account.integrity.as_ref()?)));
+        integrity.is_some_and(|(account, integrity)| match account.log.node_of(identity) {
+            Ok(Some(node)) => integrity.sums().must_sync_times(node.0),
+            Ok(None) | Err(_) => false,
         })
-        .map_err(backing("copy a range"))
     }
 
     /// Closes an open file by `close`, which answers whether it was the last one of its inode that could be written.
@@ -461,6 +503,14 @@ impl Tracked {
         let node = names.node(&object.identity)?;
         if let Some(node) = node {
             names.operation.compare(node, || looks_like(fd))?;
+            if let Some(integrity) = names
+                .account
+                .integrity
+                .as_ref()
+                .filter(|_| object.kind == FileKind::File)
+            {
+                integrity.before_attributes(node, fd);
+            }
             names.account.pictures.before_attributes(node, fd);
         }
         let stat = link()?;
@@ -613,6 +663,22 @@ impl Tracked {
         change.attributes();
         host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
     }
+}
+
+/// Writes until the disk or a limit is reached: how many bytes, at least one.
+fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> {
+    let mut written: usize = 0;
+    while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
+        let at = offset.saturating_add(written as u64);
+        match rustix::io::pwrite(file, rest, at) {
+            Ok(0) => break,
+            Ok(count) => written = written.saturating_add(count),
+            Err(Errno::INTR) => {}
+            Err(_) if written > 0 => break,
+            Err(errno) => return Err(backing("write")(errno.into())),
+        }
+    }
+    Ok(written)
 }
 
 /// What is known of a change of content before it has begun.

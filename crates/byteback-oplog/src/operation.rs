@@ -177,6 +177,25 @@ struct Moment {
 }
 
 impl Log {
+    /// Whether what was logged explains what the file `node` looks like: nobody is known to have changed it without passing the gate. False also
+    /// while a change is under way, or what it did is on its way to the database.
+    ///
+    /// # Errors
+    /// If the record cannot be read.
+    pub fn explains(&self, node: NodeId, seen: &Fence) -> Result<bool> {
+        {
+            let state = self.state.lock();
+            if let Some(open) = state.open.get(&node) {
+                return Ok(seen.ctime_ns <= open.explained_ns);
+            }
+            if state.layers().any(|pending| pending.nodes.contains_key(&node)) {
+                return Ok(false);
+            }
+        }
+        let fence = self.record(node)?.and_then(|record| record.fence);
+        Ok(fence.is_some_and(|fence| fence == *seen))
+    }
+
     fn now(&self) -> Moment {
         Moment {
             monotonic_ns: self.clock.coarse_monotonic_ns(),

@@ -87,6 +87,7 @@ impl TreeService for GeneratedTree {
             ledger: Vec::new(),
             usage: byteback_oplog::Usage::default(),
             sync: None,
+            damaged: Vec::new(),
         })
     }
 

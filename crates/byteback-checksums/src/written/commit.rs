@@ -11,6 +11,12 @@ use super::rows::{self, Record, Seen};
 use super::{Cell, FILES, FLAGGED, Flagged, META, META_POSITION, SUMS, Stamp, WrittenSums};
 use crate::store::{self, ChecksumError, db};
 
+/// What is to be written beside the files.
+struct Told {
+    flagged: BTreeMap<u64, Flagged>,
+    position: Option<(u64, u64)>,
+}
+
 /// What is to be written of a file.
 struct Part {
     file: u64,
@@ -44,7 +50,10 @@ impl WrittenSums {
         let (gone, flags) = {
             let mut flags = self.flags.lock();
             let is_dirty = std::mem::take(&mut flags.is_dirty);
-            let told = is_dirty.then(|| (flags.by_file.clone(), flags.position));
+            let told = is_dirty.then(|| Told {
+                flagged: flags.by_file.clone(),
+                position: flags.position,
+            });
             (std::mem::take(&mut flags.gone), told)
         };
         let committed = match parts.is_empty() && gone.is_empty() && flags.is_none() {
@@ -106,12 +115,7 @@ impl WrittenSums {
         })
     }
 
-    fn write(
-        &self,
-        parts: &[Part],
-        gone: &HashSet<u64>,
-        flags: Option<&(BTreeMap<u64, Flagged>, Option<(u64, u64)>)>,
-    ) -> store::Result<()> {
+    fn write(&self, parts: &[Part], gone: &HashSet<u64>, told: Option<&Told>) -> store::Result<()> {
         let txn = self.database.begin_write().map_err(db)?;
         {
             let mut files = txn.open_table(FILES).map_err(db)?;
@@ -135,8 +139,8 @@ impl WrittenSums {
                     .map_err(db)?;
             }
         }
-        if let Some((flagged, position)) = flags {
-            write_flags(&txn, flagged, *position)?;
+        if let Some(told) = told {
+            write_flags(&txn, &told.flagged, told.position)?;
         }
         txn.commit().map_err(db)
     }

@@ -220,5 +220,55 @@ pub(super) fn decode_flagged(file: u64, bytes: &[u8]) -> Option<Flagged> {
     })
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing {
+    use super::*;
+
+    /// Rows of each kind, whose checksums are made: what is read comes back.
+    pub(crate) fn read_rows(data: &[u8]) {
+        let chunk = decode_chunk(3, 4, &sealed((3, 4), data.to_vec()));
+        assert_eq!(
+            decode_chunk(3, 4, &encode_chunk(3, 4, &chunk)),
+            chunk,
+            "other sums come back"
+        );
+        if let Some(record) = Record::decode(3, &sealed((3, 0), data.to_vec()))
+            && record.zeros.len() <= ZEROS_MAX
+        {
+            assert_eq!(
+                Record::decode(3, &record.encode(3)),
+                Some(record),
+                "another record comes back"
+            );
+        }
+        if let Some(flagged) = decode_flagged(3, &sealed((3, 1), data.to_vec())) {
+            let again = decode_flagged(3, &encode_flagged(3, &flagged));
+            assert_eq!(again, Some(flagged), "other flags come back");
+        }
+    }
+
+    /// One of each kind, without its checksum.
+    pub(crate) fn row_seeds() -> Vec<Vec<u8>> {
+        let body = |row: Vec<u8>| row.get(..row.len().saturating_sub(4)).unwrap_or_default().to_vec();
+        let blocks: ExtentSet = ByteRange::new(3, 5).into_iter().collect();
+        let mut chunk = Chunk::unknown();
+        chunk.put(9, Some(7));
+        let flagged = Flagged {
+            reason: Reason::Crash,
+            found_at_ns: 7,
+            blocks: blocks.clone(),
+        };
+        let record = Record {
+            stamp: None,
+            zeros: blocks,
+        };
+        vec![
+            body(encode_chunk(3, 4, &chunk)),
+            body(record.encode(3)),
+            body(encode_flagged(3, &flagged)),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests;

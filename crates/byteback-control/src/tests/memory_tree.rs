@@ -9,9 +9,9 @@ use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, 
 
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold};
 use crate::service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, NameChange, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService,
-    TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
+    ErrorKind, FinishReport, NameChange, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError,
+    TreeService, TreeStatus,
 };
 
 /// Items in one page of changes, small, so that there are several.
@@ -140,6 +140,13 @@ impl TreeService for MemoryTree {
                 pending_extents: 3,
                 ..Usage::default()
             },
+            damaged: vec![DamagedFile {
+                node: NodeId(3),
+                path: Some(ByteString::from(&b"odd\xff name"[..])),
+                after_crash: true,
+                found_at_ns: -5,
+                ranges: vec![(4096, 8192)],
+            }],
         })
     }
 

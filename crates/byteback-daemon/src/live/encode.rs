@@ -11,13 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use byteback_delta::find::{IntoDelta, find_local};
 use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_queue::NodeId;
 use byteback_queue::queue::{EncodeOrder, EncodedDelta};
 
-use super::Live;
+use super::{Live, of_log};
 
 /// So much of a delta is written at a time.
 const WRITE_LEN: usize = 64 << 10;
+
+/// A file is compared with its sums in pieces of this length.
+const COMPARED_LEN_BYTES: u64 = 1 << 20;
 
 /// The deltas that are kept.
 pub(super) struct Deltas {
@@ -123,12 +128,36 @@ impl Write for Limited {
 }
 
 impl Live {
+    /// Whether all of a file is what was written, as far as that is known.
+    fn is_sound(&self, node: NodeId, file: &OwnedFd) -> io::Result<bool> {
+        let Some(integrity) = &self.integrity else {
+            return Ok(true);
+        };
+        let mut buffer = Vec::new();
+        let mut at = 0;
+        while let Some(range) = ByteRange::from_offset_len(at, COMPARED_LEN_BYTES) {
+            let (read, fault) = integrity.check(of_log(node), file, range, &mut buffer)?;
+            if fault.is_some() {
+                return Ok(false);
+            }
+            if (read.len_bytes as u64) < range.len_bytes() {
+                break;
+            }
+            at = range.end();
+        }
+        Ok(true)
+    }
+
     /// Does what the queue ordered.
     pub(super) fn encode(&self, order: &EncodeOrder) {
         let delta = || -> io::Result<Option<EncodedDelta>> {
             let new = self.open_file(order.new)?;
             let base = self.open_file(order.base)?;
             match (new, base) {
+                // Against a base that is not what the server has a delta makes something else of it.
+                (Some(new), Some(base)) if !self.is_sound(order.new, &new)? || !self.is_sound(order.base, &base)? => {
+                    Ok(None)
+                }
                 (Some(new), Some(base)) => self.deltas.encode(new, base, self.options.compared_bytes_max),
                 _ => Ok(None),
             }

@@ -13,7 +13,7 @@ use byteback_queue::queue::{Event, Save};
 use byteback_queue::{Moved, NameOperation, NodeId, NodeKind, Place, Victim};
 
 use super::spool::open_for_reading;
-use super::{Kept, Live, SAVING_LOCKS, State, of_queue};
+use super::{Kept, Live, SAVING_LOCKS, State, of_log, of_queue};
 use crate::service::attributes_to_api;
 
 fn kind_of(kind: FileKind) -> NodeKind {
@@ -63,7 +63,7 @@ impl Live {
             // Asked anew: somebody may have put them aside while this thread waited.
             let saves = self.state.lock().queue.saves_before(node, *range);
             for save in saves {
-                if let Err(error) = self.save(save, fd) {
+                if let Err(error) = self.save(node, save, fd) {
                     return self.abandon(format!(
                         "old bytes could not be put aside before they were overwritten: {error}"
                     ));
@@ -72,7 +72,11 @@ impl Live {
         }
     }
 
-    fn save(&self, save: Save, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    fn save(&self, node: NodeId, save: Save, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        if let Some(integrity) = &self.integrity {
+            let file = open_for_reading(fd)?;
+            integrity.check_before_change(of_log(node), file.as_fd(), save.range)?;
+        }
         self.spool.put(save.position, save.range, fd)?;
         self.state.lock().queue.saved(save);
         Ok(())
@@ -338,7 +342,7 @@ impl Live {
             let kept = self.hold(removal)?;
             let saves = self.state.lock().queue.saves_before_removal(node);
             for save in saves {
-                self.save(save, kept.fd.as_fd())?;
+                self.save(node, save, kept.fd.as_fd())?;
             }
             // It can serve as the old content of nothing any more.
             let mut state = self.state.lock();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use byteback_api::NodeKind;
-use byteback_control::Client;
+use byteback_control::{Client, TreeService};
 use byteback_mount::CacheMode;
 use byteback_oplog::Granularity;
 use rustix::fs::Mode;
@@ -92,7 +92,7 @@ enum Life {
     Mortal,
 }
 
-fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration) {
+fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration, is_summed: bool) {
     // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
     // SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
@@ -123,6 +123,7 @@ fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration) {
     if restless && random.below(2) == 0 {
         fixture.undo = Some(little_undo());
     }
+    fixture.checksums = is_summed.then(crate::integrity::watchful);
     let mount = |fixture: &mut Fixture| match life {
         Life::Mortal => fixture.mount_mortal(),
         _ => fixture.mount(),
@@ -200,6 +201,8 @@ fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration) {
         }
         if operations.is_multiple_of(40) {
             compare(&fixture.tree(), mode, plain.path(), &format!("as seen; {}", context()));
+            let damaged = fixture.client().status().unwrap().damaged;
+            assert!(damaged.is_empty(), "false alarm: {damaged:?}; {}", context());
         }
     }
     println!("{mode:?}: {operations} operations, {backups} backups, {restarts} restarts");
@@ -211,9 +214,32 @@ fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration) {
 
 fn in_a_thread(mode: CacheMode, life: Life) {
     let seed = seed();
-    std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8)))
+    std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8), false))
         .join()
         .unwrap();
+}
+
+/// What is read is compared, and the disk all the time: a read that fails, or a file that is told to be damaged, is a false alarm.
+fn without_an_alarm(mode: CacheMode, life: Life) {
+    let seed = seed();
+    std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8), true))
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn there_is_no_false_alarm_exact() {
+    without_an_alarm(CacheMode::Exact, Life::Usual);
+}
+
+#[test]
+fn there_is_no_false_alarm_fast() {
+    without_an_alarm(CacheMode::Fast, Life::Restless);
+}
+
+#[test]
+fn there_is_no_false_alarm_with_a_daemon_that_is_killed() {
+    without_an_alarm(CacheMode::Exact, Life::Mortal);
 }
 
 #[test]

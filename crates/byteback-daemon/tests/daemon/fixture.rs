@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use byteback_control::{Client, LiveTree, TreeService};
 use byteback_daemon::service::PAGE_LIMITS;
-use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Rhythm, Service, StateFolder, TrackedTree};
+use byteback_daemon::{
+    ChecksumOptions, Daemon, DaemonError, DaemonOptions, LiveOptions, Rhythm, Service, StateFolder, TrackedTree,
+};
+use byteback_mount::integrity::Integrity;
 use byteback_mount::{CacheMode, Mount, MountOptions};
 use byteback_oplog::{Granularity, LogOptions, PageLimits};
 use byteback_undo::UndoOptions;
@@ -28,6 +31,9 @@ pub(crate) struct Fixture {
     pub(crate) undo: Option<UndoOptions>,
     /// How continuous sync is served when it is mounted next.
     pub(crate) live: Option<LiveOptions>,
+    /// How sums of what is written are kept when it is mounted next.
+    pub(crate) checksums: Option<ChecksumOptions>,
+    integrity: Option<Arc<Integrity>>,
     served: Option<Served>,
     /// A daemon in a process of its own, which may be killed.
     process: Option<Child>,
@@ -44,6 +50,8 @@ pub(crate) struct Served {
 const SERVE: &str = "BYTEBACK_TEST_SERVE";
 /// Set beside it where old bytes are to be kept.
 const SERVE_WITH_UNDO: &str = "BYTEBACK_TEST_SERVE_WITH_UNDO";
+/// Set beside it where sums of what is written are to be kept.
+const SERVE_WITH_SUMS: &str = "BYTEBACK_TEST_SERVE_WITH_SUMS";
 /// Set beside it where continuous sync is to be served, to who listens in the fixture's directory.
 const SERVE_LIVE: &str = "BYTEBACK_TEST_SERVE_LIVE";
 
@@ -70,6 +78,7 @@ pub(crate) fn serve_as_daemon() {
         rhythm: RESTLESS,
         page_limits: tiny_pages(),
         live: std::env::var_os(SERVE_LIVE).map(|_| crate::live::mortal_options()),
+        checksums: std::env::var_os(SERVE_WITH_SUMS).map(|_| crate::integrity::watchful()),
     };
     let daemon = Daemon::start(tree, &options).unwrap();
     if let Some(live) = daemon.live() {
@@ -122,6 +131,8 @@ impl Fixture {
             running: None,
             undo: None,
             live: None,
+            checksums: None,
+            integrity: None,
             served: None,
             process: None,
         }
@@ -194,10 +205,12 @@ impl Fixture {
             rhythm: self.rhythm,
             page_limits: self.page_limits,
             live: self.live,
+            checksums: self.checksums,
         };
         let daemon = Daemon::start(tree, &options).unwrap();
         let tree = daemon.service();
         self.served = daemon.live().map(|live| Served { live, tree });
+        self.integrity = daemon.tree().integrity().cloned();
         let mount = Arc::clone(daemon.mount());
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
     }
@@ -211,6 +224,7 @@ impl Fixture {
             .env(SERVE, self.dir.path())
             .envs(self.undo.map(|_| (SERVE_WITH_UNDO, "1")))
             .envs(self.live.map(|_| (SERVE_LIVE, "1")))
+            .envs(self.checksums.map(|_| (SERVE_WITH_SUMS, "1")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -248,6 +262,11 @@ impl Fixture {
         self.served.clone().unwrap()
     }
 
+    /// The sums of what is written to what is mounted.
+    pub(crate) fn integrity(&self) -> &Arc<Integrity> {
+        self.integrity.as_ref().unwrap()
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.folder().socket()).unwrap()
     }
@@ -269,6 +288,7 @@ impl Fixture {
         run.join().unwrap().unwrap();
         drop(mount);
         self.served = None;
+        self.integrity = None;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The process behind a tree, on real mounts.
 //!
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
+//! `integrity`: bytes that change although nobody wrote them are found and not sent, and nothing else is.
 //! `leaves`: checksums of a file's leaves are those of the cut.
 //! `life`: start, stop, untracked changes, everything that a start finds.
 //! `live`: what continuous sync is to send, applied elsewhere, is the tree at one moment after the other.
@@ -28,6 +29,7 @@ mod crowd;
 mod cuts;
 mod deltas;
 mod fixture;
+mod integrity;
 mod leaves;
 mod life;
 mod live;

@@ -110,7 +110,7 @@ impl Picture {
         self.check()?;
         let visit = self.visit(node)?;
         let source = source(live, &visit.state, node)?;
-        self.read_ranges(&visit.state, &source, ranges, false, sink)
+        self.read_ranges((node, &visit.state), &source, ranges, false, sink)
     }
 
     /// Whether the backing file holds what `node` held at the cut, because nothing of it has changed since. What somebody else than this
@@ -197,7 +197,7 @@ impl FrozenFile {
             Ok(())
         };
         self.picture
-            .read_ranges(&visit.state, &self.source, [range], false, &mut sink)?;
+            .read_ranges((self.node, &visit.state), &self.source, [range], false, &mut sink)?;
         Ok(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
     }
 
@@ -213,7 +213,7 @@ impl FrozenFile {
         self.picture.check()?;
         let visit = self.picture.visit(self.node)?;
         self.picture
-            .read_ranges(&visit.state, &self.source, [range], false, sink)
+            .read_ranges((self.node, &visit.state), &self.source, [range], false, sink)
     }
 
     /// The first position from `from` on that lies in data, or in a hole (the end of the file counts as one); `None` if there is

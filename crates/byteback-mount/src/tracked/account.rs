@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
@@ -12,6 +13,7 @@ use parking_lot::RwLockWriteGuard;
 
 use super::observer::{KnownNode, LostName, NamedAt, NamesChanged, Observer, Removal, Watched};
 use super::{Object, Place, TrackedResult, Victim};
+use crate::integrity::Integrity;
 use crate::picture::Pictures;
 use crate::tracked::kept;
 
@@ -26,12 +28,17 @@ pub struct Account {
     pub undo: Option<Arc<Undo>>,
     /// Who is told of each change in order, if somebody wants that.
     pub observer: Option<Arc<dyn Observer>>,
+    /// What keeps sums of what is written, if somebody wants that.
+    pub integrity: Option<Arc<Integrity>>,
 }
 
 /// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
 /// (it has no name any more, or came into the tree behind our back, and the next start will find it), there is nothing to log.
 #[derive(Default)]
 pub(super) struct Change<'a> {
+    pub(super) integrity: Option<&'a Integrity>,
+    /// Its attributes change, and not its content.
+    pub(super) is_of_attributes: bool,
     /// Before the operation ends, the observer knows what became of the change.
     pub(super) _watched: Option<Watched<'a>>,
     pub(super) kept: Option<(Operation<'a>, LoggedNode)>,
@@ -41,6 +48,28 @@ impl Change<'_> {
     pub(super) fn attributes(&self) {
         if let Some((operation, node)) = &self.kept {
             operation.attributes_changed(*node);
+        }
+    }
+
+    /// Performs a change of content through `fd`, and lets the sums follow. `is_whole` tells of what was done whether it was all.
+    pub(super) fn perform<T>(
+        &self,
+        fd: BorrowedFd<'_>,
+        change: written::Change<'_>,
+        perform: impl FnOnce() -> TrackedResult<T>,
+        is_whole: impl FnOnce(&T) -> bool,
+    ) -> TrackedResult<T> {
+        match (self.integrity, &self.kept) {
+            (Some(integrity), Some((_, node))) => integrity.change(*node, fd, change, perform, is_whole),
+            _ => perform(),
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let (true, Some(integrity), Some((_, node))) = (self.is_of_attributes, self.integrity, &self.kept) {
+            integrity.sums().touched(node.0);
         }
     }
 }
@@ -96,11 +125,29 @@ impl<'a> NameChange<'a> {
         Ok(node)
     }
 
+    fn look(&self, node: LoggedNode, victim: &Victim) {
+        let integrity = self.account.integrity.as_ref();
+        if let Some(integrity) = integrity.filter(|_| victim.object.kind == FileKind::File) {
+            integrity.before_names(node, victim.object.identity, &victim.fence);
+        }
+    }
+
+    /// Names of a node changed, and with them its times.
+    fn touched(&self, node: LoggedNode, remains: Remains) {
+        if let Some(integrity) = &self.account.integrity {
+            match remains {
+                Remains::Linked => integrity.sums().touched(node.0),
+                Remains::Gone => integrity.sums().removed(node.0),
+            }
+        }
+    }
+
     /// The node that is about to get another name.
     pub(super) fn moved(&self, place: Place<'_>, moved: Victim) -> TrackedResult<Option<LoggedNode>> {
         let node = self.node(&moved.object.identity)?;
         if let Some(node) = node {
             self.operation.compare(node, || Some(moved.fence))?;
+            self.look(node, &moved);
             self.account.pictures.before_rename(node, place.dir, place.name);
         }
         Ok(node)
@@ -118,6 +165,7 @@ impl<'a> NameChange<'a> {
             let identity = &victim.object.identity;
             if !victim.is_last_link() {
                 self.operation.compare(node, || Some(victim.fence))?;
+                self.look(node, &victim);
             }
             self.account
                 .pictures
@@ -182,6 +230,7 @@ impl<'a> NameChange<'a> {
     /// Logs one more name of a node.
     pub(super) fn linked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, kind: FileKind) {
         self.operation.linked(parent, name, node);
+        self.touched(node, Remains::Linked);
         self.keep_name((parent, name), NameHow::MovedHere, None, Some(node));
         self.tell(&NamesChanged::Linked {
             at: NamedAt { parent, name },
@@ -193,6 +242,7 @@ impl<'a> NameChange<'a> {
     pub(super) fn unlinked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, victim: Victim) {
         let remains = self.remains(victim, node, (parent, name));
         self.operation.unlinked(parent, name, node, remains);
+        self.touched(node, remains);
         self.keep_name((parent, name), NameHow::Removed, Some(node), None);
         self.tell(&NamesChanged::Unlinked {
             at: NamedAt { parent, name },
@@ -249,10 +299,12 @@ impl<'a> NameChange<'a> {
             kind: moved_stat.object.kind,
         };
         let mut replaced = None;
+        self.touched(moved, Remains::Linked);
         match (over, over_stat) {
             (Some(over), Some(stat)) if exchange => {
                 self.operation
                     .exchanged((from_dir, from_place.name, moved), (to_dir, to_place.name, over));
+                self.touched(over, Remains::Linked);
                 let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
                 self.keep_name(from, NameHow::Exchanged, Some(moved), Some(over));
                 self.keep_name(to, NameHow::Exchanged, Some(over), Some(moved));
@@ -271,6 +323,7 @@ impl<'a> NameChange<'a> {
                 let remains = self.remains(stat, over, (to_dir, to_place.name));
                 let (from, to) = ((from_dir, from_place.name), (to_dir, to_place.name));
                 self.operation.renamed(from, to, moved, Some((over, remains)));
+                self.touched(over, remains);
                 replaced = Some(lost_name(stat, over, remains));
             }
             _ => self

@@ -2,10 +2,14 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
+use byteback_checksums::written::BLOCK_LEN;
+use byteback_extents::ByteRange;
 use byteback_host::tree::FallocateFlags;
+use byteback_oplog::NodeId as LoggedNode;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -13,6 +17,7 @@ use super::Tree;
 use crate::credentials::Caller;
 use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::NodeId;
+use crate::integrity::Integrity;
 use crate::tracked::Origin;
 
 thread_local! {
@@ -22,6 +27,25 @@ thread_local! {
 
 fn not_open() -> io::Error {
     Errno::BADF.into()
+}
+
+/// Reads whole blocks into `buffer` and answers where in it what was asked for is.
+fn read_verified(
+    integrity: &Integrity,
+    node: LoggedNode,
+    file: &OpenFile,
+    (offset, len_bytes): (u64, usize),
+    buffer: &mut Vec<u8>,
+) -> io::Result<Range<usize>> {
+    let Some(asked) = ByteRange::from_offset_len(offset, len_bytes as u64) else {
+        return Ok(0..0);
+    };
+    let (read, fault) = integrity.check(node, file, asked, buffer)?;
+    if fault.is_some_and(|fault| fault.ranges.iter().any(|range| range.intersects(asked))) {
+        return Err(Errno::IO.into());
+    }
+    let skipped = usize::try_from(offset % BLOCK_LEN).unwrap_or(0).min(read.len_bytes);
+    Ok(skipped..read.len_bytes.min(skipped.saturating_add(len_bytes)))
 }
 
 impl Tree {
@@ -87,6 +111,12 @@ impl Tree {
             Ok(file) => file,
             Err(error) => return deliver(Err(error)),
         };
+        if let Some((integrity, node)) = self.tracked.verifying(&file.identity()) {
+            return READ_BUFFER.with_borrow_mut(|buffer| {
+                let read = read_verified(integrity, node, &file, (offset, len_bytes), buffer);
+                deliver(read.map(|window| buffer.get(window).unwrap_or_default()))
+            });
+        }
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < len_bytes {
                 buffer.resize(len_bytes, 0);
@@ -159,7 +189,8 @@ impl Tree {
         if file.own() {
             return Ok(());
         }
-        let synced = if data_only {
+        let needs_times = self.tracked.must_sync_times(&file.identity());
+        let synced = if data_only && !needs_times {
             rustix::fs::fdatasync(&*file)
         } else {
             rustix::fs::fsync(&*file)

@@ -539,6 +539,7 @@ impl TreeService for ScriptedTree {
             ledger: Vec::new(),
             usage: byteback_oplog::Usage::default(),
             sync: None,
+            damaged: Vec::new(),
         })
     }
 

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_control::TreeService;
-use byteback_daemon::{Daemon, DaemonOptions, StateFolder};
+use byteback_daemon::integrity::scrub::ScrubOptions;
+use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, StateFolder};
 use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{LogOptions, ScanReport};
@@ -63,6 +64,15 @@ pub(crate) struct MountArguments {
     /// Keep at most so much of it (default 1G), in the state folder
     #[arg(long, value_name = "SIZE")]
     undo_budget: Option<String>,
+    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent
+    #[arg(long)]
+    checksums: bool,
+    /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
+    #[arg(long)]
+    verify_reads: bool,
+    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies --checksums; default 8)
+    #[arg(long, value_name = "MIB")]
+    scrub_rate: Option<u32>,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -84,6 +94,25 @@ impl MountArguments {
         log.granularity = self.granularity.or(log.granularity);
         log.extents_per_file = self.extents_per_file.or(log.extents_per_file);
         log.options()
+    }
+}
+
+impl MountArguments {
+    /// How sums of what programs write are kept, if they are.
+    fn checksums(&self) -> Option<ChecksumOptions> {
+        let is_wanted = self.checksums || self.verify_reads || self.scrub_rate.is_some();
+        let scrub = match self.scrub_rate {
+            Some(0) => None,
+            Some(mib_per_s) => Some(ScrubOptions {
+                bytes_per_s: u64::from(mib_per_s) << 20,
+                ..ScrubOptions::default()
+            }),
+            None => Some(ScrubOptions::default()),
+        };
+        is_wanted.then_some(ChecksumOptions {
+            verify_reads: self.verify_reads,
+            scrub,
+        })
     }
 }
 
@@ -173,6 +202,15 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
             child.extend([flag.into(), value.into()]);
         }
     }
+    if arguments.checksums {
+        child.push("--checksums".into());
+    }
+    if arguments.verify_reads {
+        child.push("--verify-reads".into());
+    }
+    if let Some(rate) = arguments.scrub_rate {
+        child.extend(["--scrub-rate".into(), rate.to_string().into()]);
+    }
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "mount", None);
     let log = background::log_path(folder.path());
@@ -242,11 +280,11 @@ fn start(
     folder: StateFolder,
     at: Option<PathBuf>,
     mode: Mode,
-    (log_options, undo): (LogOptions, Option<UndoOptions>),
+    (log_options, undo, checksums): (LogOptions, Option<UndoOptions>, Option<ChecksumOptions>),
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
-    let options = DaemonOptions::new(MountOptions {
+    let mut options = DaemonOptions::new(MountOptions {
         at,
         report: Report::new(log),
         mode: match mode {
@@ -255,6 +293,7 @@ fn start(
         },
         ..MountOptions::new(folder.directory())
     });
+    options.checksums = checksums;
     let tree = tracked_folder::open_to_mount(&folder, log_options, undo, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
@@ -296,7 +335,7 @@ fn run_foreground(
     let slot = watch_signals()?;
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
-    let options = (arguments.log_options(settings), undo);
+    let options = (arguments.log_options(settings), undo, arguments.checksums());
     let (daemon, ready) = start(folder, at, arguments.mode, options, &slot, &mut |nodes| {
         progress.compared(nodes)
     })?;
@@ -321,7 +360,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             }
         };
         let undo = settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
-        let options = (arguments.log_options(settings), undo);
+        let options = (arguments.log_options(settings), undo, arguments.checksums());
         start(
             folder,
             arguments.at.clone(),

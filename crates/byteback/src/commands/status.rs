@@ -221,6 +221,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             ledger: log.ledger()?,
             usage: log.usage()?,
             sync: None,
+            damaged: Vec::new(),
         };
         let mut unknown = UnknownFiles::default();
         if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {

@@ -163,6 +163,7 @@ impl Watching {
         log.begin_tracking().unwrap();
         let recorder = Arc::new(Recorder::default());
         let tracked = Tracked::with_account(Account {
+            integrity: None,
             log,
             pictures: Arc::default(),
             undo: None,

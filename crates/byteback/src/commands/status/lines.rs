@@ -40,6 +40,15 @@ struct LogLine {
     resident_bytes: Option<u64>,
     cuts: Vec<CutLine>,
     consumers: Vec<ConsumerLine>,
+    damaged: Vec<DamagedLine>,
+}
+
+#[derive(Serialize)]
+struct DamagedLine {
+    path: Option<ByteString>,
+    after_crash: bool,
+    found: String,
+    ranges: Vec<(u64, u64)>,
 }
 
 #[derive(Serialize)]
@@ -111,6 +120,12 @@ fn log_line(known: &Known, logged: &Logged) -> LogLine {
         expires: consumer.expires_at_ns.map(timestamp::rfc3339),
         dropped: consumer.dropped.map(|dropped| timestamp::rfc3339(dropped.at_ns)),
     });
+    let damaged = status.damaged.iter().map(|file| DamagedLine {
+        path: file.path.clone(),
+        after_crash: file.after_crash,
+        found: timestamp::rfc3339(file.found_at_ns),
+        ranges: file.ranges.clone(),
+    });
     LogLine {
         mounted_at: status.mounted_at.clone(),
         mode: status.mode.clone(),
@@ -131,5 +146,6 @@ fn log_line(known: &Known, logged: &Logged) -> LogLine {
         resident_bytes: logged.resident_bytes,
         cuts: cuts.collect(),
         consumers: consumers.collect(),
+        damaged: damaged.collect(),
     }
 }

@@ -3,6 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use byteback_control::DamagedFile;
+
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::commands::consumers::saved_in_words;
 use crate::consumer_notes;
@@ -14,6 +16,9 @@ use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder;
 use crate::wording::{age, counted, grouped, listed, nodes, size};
+
+/// Ranges of a damaged file that are shown without `-v`.
+const RANGES_SHOWN: usize = 5;
 
 /// Gaps that are shown without `-v`.
 const GAPS_SHOWN: usize = 5;
@@ -111,6 +116,7 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
     } else {
         output.line(format!("  {nodes}"))?;
     }
+    print_damaged(&status.damaged, settings)?;
     print_unknown(logged.unknown, settings)?;
     let hidden = if output.verbosity > 0 {
         0
@@ -128,6 +134,38 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
     }
     for gap in coverage.gaps.iter().skip(hidden) {
         output.line(format!("    {}", Gap::words(gap)))?;
+    }
+    Ok(())
+}
+
+/// Files that are not what was written.
+fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    for file in damaged {
+        let path = file
+            .path
+            .as_ref()
+            .map_or_else(|| "a file without a name".to_owned(), ToString::to_string);
+        let found = timestamp::local(file.found_at_ns);
+        let what = match file.after_crash {
+            true => "was left by a crash as it never was, and is held back",
+            false => "has bytes that changed although nobody wrote them; these are not sent",
+        };
+        output.line(format!("  DAMAGED: {path} {what} (found {found})"))?;
+        let shown = if output.verbosity > 0 { usize::MAX } else { RANGES_SHOWN };
+        let ranges = file.ranges.iter().take(shown);
+        let mut ranges: Vec<String> = ranges
+            .map(|(offset, len)| format!("{offset} to {}", offset.saturating_add(*len)))
+            .collect();
+        if file.ranges.len() > ranges.len() {
+            ranges.push(format!("{} more; -v shows all", file.ranges.len() - ranges.len()));
+        }
+        output.line(format!("    bytes {}", listed(&ranges)))?;
+    }
+    if !damaged.is_empty() {
+        output.line(
+            "    to get a good version: byteback restore; to keep a file as it is: copy it, and put the copy in its place",
+        )?;
     }
     Ok(())
 }

@@ -1,0 +1,319 @@
+//! Looking through what lies on the disk, slowly and for ever: what is known is compared, what is not is learned.
+//!
+//! [`Passage`] decides what is next: which piece of which file, and when, so that no more is read than so many bytes a second. It does no I/O
+//! and knows no clock. The thread around it finds the files by their numbers in the log, in ascending order, and reads without the page
+//! cache where the file system allows that (`O_DIRECT`), so that it sees the disk and takes no room from programs. A block that changes while it
+//! is read is compared once more while nothing changes it; that is in [`byteback_mount::integrity`].
+//!
+//! Where a passage is becomes durable with the sums, so that a restart goes on there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use byteback_checksums::written::{BLOCK_LEN, Backing, Stamp};
+use byteback_extents::ByteRange;
+use byteback_host::tree::{FileKind, reopen};
+use byteback_mount::integrity::Integrity;
+use byteback_oplog::NodeId;
+use rustix::fs::OFlags;
+
+use crate::tree::TrackedTree;
+
+/// So much is read at a time.
+const PIECE_LEN_BYTES: u64 = 1 << 20;
+
+/// How the disk is looked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubOptions {
+    /// Bytes a second that are read at most.
+    pub bytes_per_s: u64,
+    /// How long it rests after it has seen everything.
+    pub rest: Duration,
+}
+
+impl Default for ScrubOptions {
+    fn default() -> Self {
+        Self {
+            bytes_per_s: 8 << 20,
+            rest: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+/// What a passage does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing, for so long.
+    Wait(Duration),
+    /// Finds the first file from this number on, and tells [`Passage::at_file`].
+    FindFrom(u64),
+    /// Reads this of the file, and tells [`Passage::read`].
+    Read {
+        /// The file.
+        file: u64,
+        /// Where.
+        range: ByteRange,
+    },
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Passage {
+    options: ScrubOptions,
+    /// The file, and how far.
+    at: (u64, u64),
+    /// The length of the file, when it was found.
+    len_bytes: Option<u64>,
+    /// Before this nothing is read.
+    not_before_ns: u64,
+    passes: u64,
+}
+
+impl Passage {
+    /// Goes on where the last one was.
+    #[must_use]
+    pub fn new(options: ScrubOptions, position: Option<(u64, u64)>) -> Self {
+        Self {
+            options,
+            at: position.unwrap_or((0, 0)),
+            len_bytes: None,
+            not_before_ns: 0,
+            passes: 0,
+        }
+    }
+
+    /// Where it is: a file, and how far in it.
+    #[must_use]
+    pub fn position(&self) -> (u64, u64) {
+        self.at
+    }
+
+    /// How often it has seen everything.
+    #[must_use]
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// What is next, at this time of any clock that does not go back.
+    #[must_use]
+    pub fn next(&self, now_ns: u64) -> Step {
+        if now_ns < self.not_before_ns {
+            return Step::Wait(Duration::from_nanos(self.not_before_ns - now_ns));
+        }
+        let (file, offset) = self.at;
+        let Some(len_bytes) = self.len_bytes else {
+            return Step::FindFrom(file);
+        };
+        let end = len_bytes.min(offset.saturating_add(PIECE_LEN_BYTES));
+        match ByteRange::new(offset, end) {
+            Some(range) => Step::Read { file, range },
+            None => Step::FindFrom(file.saturating_add(1)),
+        }
+    }
+
+    /// The file that was found has this number and length; `None`: there is none any more, and all were seen.
+    pub fn at_file(&mut self, found: Option<(u64, u64)>, now_ns: u64) {
+        match found {
+            Some((file, len_bytes)) => {
+                if file != self.at.0 || self.len_bytes.is_some() {
+                    self.at = (file, 0);
+                }
+                self.len_bytes = Some(len_bytes);
+            }
+            None => {
+                self.at = (0, 0);
+                self.len_bytes = None;
+                self.passes += 1;
+                let rest_ns = u64::try_from(self.options.rest.as_nanos()).unwrap_or(u64::MAX);
+                self.not_before_ns = now_ns.saturating_add(rest_ns);
+            }
+        }
+    }
+
+    /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be read.
+    pub fn read(&mut self, bytes: u64, now_ns: u64) {
+        let (_, offset) = self.at;
+        match bytes {
+            0 => self.len_bytes = Some(0),
+            bytes => self.at.1 = offset.saturating_add(bytes).next_multiple_of(BLOCK_LEN),
+        }
+        let cost_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.options.bytes_per_s.max(1));
+        let cost_ns = u64::try_from(cost_ns).unwrap_or(u64::MAX);
+        self.not_before_ns = self.not_before_ns.max(now_ns).saturating_add(cost_ns);
+    }
+}
+
+/// What a scrub has done since the start, for people, and whether it may go on.
+#[derive(Debug, Default)]
+pub struct ScrubState {
+    /// Nobody wants it to go on now.
+    pub paused: AtomicBool,
+    /// Bytes that were read.
+    pub read_bytes: AtomicU64,
+    /// Blocks that were learned.
+    pub learned_blocks: AtomicU64,
+    /// How often everything was seen.
+    pub passes: AtomicU64,
+}
+
+/// How often a paused one looks whether it still is.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Looks through a tree until it is told to stop.
+pub(crate) fn run(
+    tree: &TrackedTree,
+    integrity: &Integrity,
+    options: ScrubOptions,
+    state: &Arc<ScrubState>,
+    stopped: &Receiver<()>,
+) {
+    let clock = tree.clock();
+    let mut passage = Passage::new(options, integrity.sums().position());
+    let mut open: Option<(u64, OwnedFd, bool)> = None;
+    let mut buffer = Aligned::default();
+    let mut last = None;
+    loop {
+        let wait = match passage.next(clock.monotonic_ns()) {
+            _ if state.paused.load(Ordering::Relaxed) => PAUSE,
+            Step::Wait(wait) => wait,
+            Step::FindFrom(file) => {
+                // Once for each passage: the log writes to its disk before it can be looked at.
+                last = last.or_else(|| Some(tree.log().look().ok()?.last_node().ok()?.0));
+                let found = last.and_then(|last| find_from(tree, file, last));
+                if found.is_none() {
+                    last = None;
+                    forget_the_gone(tree, integrity);
+                }
+                passage.at_file(
+                    found.as_ref().map(|(file, _, len, _)| (*file, *len)),
+                    clock.monotonic_ns(),
+                );
+                open = found.map(|(file, fd, _, is_direct)| (file, fd, is_direct));
+                Duration::ZERO
+            }
+            Step::Read { file, range } => {
+                let bytes = match &open {
+                    Some((of, fd, is_direct)) if *of == file => {
+                        read(integrity, file, fd.as_fd(), *is_direct, range, &mut buffer, state)
+                    }
+                    _ => 0,
+                };
+                passage.read(bytes, clock.monotonic_ns());
+                Duration::ZERO
+            }
+        };
+        state.passes.store(passage.passes(), Ordering::Relaxed);
+        integrity.sums().set_position(passage.position());
+        match stopped.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Drops what is kept of files that the log does not know any more: removed while nobody was mounted.
+fn forget_the_gone(tree: &TrackedTree, integrity: &Integrity) {
+    let (Ok(look), Ok(kept)) = (tree.log().look(), integrity.sums().kept_files()) else {
+        return;
+    };
+    for file in kept {
+        if look.last_node().is_ok_and(|last| file <= last.0) && look.kind(NodeId(file)).is_ok_and(|kind| kind.is_none())
+        {
+            integrity.sums().removed(file);
+        }
+    }
+}
+
+/// The first regular file from a number on, up to another, that can be read: its number, a descriptor, its length, and whether it is read past the page cache.
+fn find_from(tree: &TrackedTree, first: u64, last: u64) -> Option<(u64, OwnedFd, u64, bool)> {
+    (first..=last).find_map(|file| {
+        let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
+        if stat.kind != FileKind::File || stat.size == 0 {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        // Past the cache, and without a trace, as far as that is allowed.
+        let ways = [OFlags::DIRECT | OFlags::NOATIME, OFlags::DIRECT, OFlags::empty()];
+        let open = |way: OFlags| Some((reopen(&fd, flags | way).ok()?, way.contains(OFlags::DIRECT)));
+        let (fd, is_direct) = ways.into_iter().find_map(open)?;
+        Some((file, fd, stat.size, is_direct))
+    })
+}
+
+fn read(
+    integrity: &Integrity,
+    file: u64,
+    fd: BorrowedFd<'_>,
+    is_direct: bool,
+    range: ByteRange,
+    buffer: &mut Aligned,
+    state: &ScrubState,
+) -> u64 {
+    let len = usize::try_from(range.len_bytes().next_multiple_of(BLOCK_LEN)).unwrap_or(0);
+    let backing = Direct { fd, is_direct };
+    let bytes = buffer.get(len);
+    let Ok((read, mismatch)) = integrity.sums().read(file, &backing, range.start(), bytes) else {
+        return 0;
+    };
+    match mismatch {
+        Some(mismatch) => drop(integrity.judge(NodeId(file), fd, &mismatch)),
+        None if read.unknown_blocks > 0 => {
+            let learned = integrity.sums().learn(file, &read, bytes);
+            state.learned_blocks.fetch_add(learned, Ordering::Relaxed);
+        }
+        None => {}
+    }
+    state.read_bytes.fetch_add(read.len_bytes as u64, Ordering::Relaxed);
+    read.len_bytes as u64
+}
+
+/// A buffer that begins at a multiple of a block.
+#[derive(Default)]
+struct Aligned(Vec<u8>);
+
+impl Aligned {
+    fn get(&mut self, len: usize) -> &mut [u8] {
+        let block = BLOCK_LEN as usize;
+        self.0.resize(self.0.len().max(len.saturating_add(block)), 0);
+        let skipped = self.0.as_ptr().align_offset(block).min(block);
+        let end = skipped.saturating_add(len);
+        self.0.get_mut(skipped..end).unwrap_or_default()
+    }
+}
+
+/// A file that is read past the page cache: only whole blocks, to aligned places; the rest from the cache.
+struct Direct<'a> {
+    fd: BorrowedFd<'a>,
+    is_direct: bool,
+}
+
+impl Backing for Direct<'_> {
+    fn stamp(&self) -> std::io::Result<Stamp> {
+        self.fd.stamp()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let block = BLOCK_LEN as usize;
+        let is_aligned = offset.is_multiple_of(BLOCK_LEN)
+            && buffer.len().is_multiple_of(block)
+            && buffer.as_ptr().align_offset(block) == 0;
+        if self.is_direct && !is_aligned {
+            // Behind the end of what was read: at the end of the file.
+            let plain = reopen(self.fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            return plain.read_at(offset, buffer);
+        }
+        match self.fd.read_at(offset, buffer) {
+            Err(error) if self.is_direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                let plain = reopen(self.fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                plain.read_at(offset, buffer)
+            }
+            done => done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

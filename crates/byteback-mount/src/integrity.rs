@@ -1,0 +1,249 @@
+//! Sums of what programs wrote, kept by the gate, and what is found with them (DeltaCFS, section III-E).
+//!
+//! [`byteback_checksums::written`] keeps the sums and compares; here it meets the log, which knows whether something changed a file without
+//! passing the gate. A block that does not agree with its sum raises an alarm only if the log can explain the file's times: otherwise
+//! somebody wrote it past the mount, and that is no fault of a disk. Bytes that the kernel has in memory are read from there, so a fault
+//! below them is found when they are read from the disk again, or by the scrub.
+//!
+//! What this does not do: decide what becomes of a file with a fault. Whoever reads gets the fault beside the bytes, and a fault is noted until
+//! its blocks are written anew.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use byteback_checksums::written::{
+    BLOCK_LEN, Backing, Change, Flagged, Mismatch, Read, Reason, Stamp, WrittenSums, stamp_of,
+};
+use byteback_extents::ByteRange;
+use byteback_host::clock::Clock;
+use byteback_host::tree::{Identity, data_ranges, stat_fd};
+use byteback_oplog::{Fence, Log, NodeId as LoggedNode};
+
+/// So often it is asked whether a change that is under way explains a file's times.
+const ATTEMPTS: u32 = 8;
+
+/// Content is compared in pieces of this length.
+const PIECE_LEN_BYTES: u64 = 1 << 20;
+
+/// Bytes of a file are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} of it changed although nobody wrote them{}; they are not sent. Put a good version in its place (byteback restore); to keep it \
+     as it is, copy it and put the copy in its place",
+    ranges_text(ranges),
+    match reason { Reason::Changed => "", Reason::Crash => " (the machine stopped while it was being written)" }
+)]
+pub struct Fault {
+    /// The bytes, in whole blocks.
+    pub ranges: Vec<ByteRange>,
+    /// What happened.
+    pub reason: Reason,
+}
+
+fn ranges_text(ranges: &[ByteRange]) -> String {
+    let text = |range: &ByteRange| format!("{} to {}", range.start(), range.end());
+    let named: Vec<_> = ranges.iter().take(3).map(text).collect();
+    let more = if ranges.len() > named.len() { " and more" } else { "" };
+    format!("bytes {}{more}", named.join(", "))
+}
+
+/// See the module.
+pub struct Integrity {
+    sums: WrittenSums,
+    log: Arc<Log>,
+    clock: Arc<dyn Clock>,
+    verify_reads: bool,
+}
+
+impl Integrity {
+    /// Of the tree that `log` tracks. `verify_reads`: whether what programs read is compared.
+    #[must_use]
+    pub fn new(sums: WrittenSums, log: Arc<Log>, clock: Arc<dyn Clock>, verify_reads: bool) -> Self {
+        Self {
+            sums,
+            log,
+            clock,
+            verify_reads,
+        }
+    }
+
+    /// The sums.
+    #[must_use]
+    pub fn sums(&self) -> &WrittenSums {
+        &self.sums
+    }
+
+    /// Whether what programs read is compared.
+    #[must_use]
+    pub fn verifies_reads(&self) -> bool {
+        self.verify_reads
+    }
+
+    /// All files of which something is wrong.
+    #[must_use]
+    pub fn faults(&self) -> BTreeMap<LoggedNode, Flagged> {
+        let flagged = self.sums.flagged().into_iter();
+        flagged.map(|(node, flagged)| (LoggedNode(node), flagged)).collect()
+    }
+
+    /// Why no byte of a file is to be sent, if that is so: a crash left it as it never was.
+    #[must_use]
+    pub fn held_back(&self, node: LoggedNode) -> Option<Fault> {
+        let flagged = self.sums.flagged_of(node.0)?;
+        (flagged.reason == Reason::Crash).then(|| Fault {
+            ranges: flagged.ranges(),
+            reason: flagged.reason,
+        })
+    }
+
+    /// Performs a change of a file's content, and lets the sums follow.
+    pub(crate) fn change<T, E>(
+        &self,
+        node: LoggedNode,
+        fd: BorrowedFd<'_>,
+        change: Change<'_>,
+        perform: impl FnOnce() -> Result<T, E>,
+        is_whole: impl FnOnce(&T) -> bool,
+    ) -> Result<T, E> {
+        self.sums.change(node.0, &fd, change, perform, is_whole)
+    }
+
+    /// Attributes of a file are about to change.
+    pub(crate) fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+        self.sums.look(node.0, || fd.stamp());
+    }
+
+    /// Names of a file are about to change, and with them its times.
+    pub(crate) fn before_names(&self, node: LoggedNode, identity: Identity, fence: &Fence) {
+        let stamp = stamp_of(identity, fence.size_bytes, fence.mtime_ns, fence.ctime_ns);
+        self.sums.look(node.0, || Ok(stamp));
+    }
+
+    /// Reads whole blocks as [`WrittenSums::read`] does. What is read beside a fault is what the disk says.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn read(
+        &self,
+        node: LoggedNode,
+        backing: &(impl Backing + AsFd),
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> io::Result<(Read, Option<Mismatch>)> {
+        self.sums.read(node.0, backing, offset, buffer)
+    }
+
+    /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are under way: not to be called from within one,
+    /// nor holding a lock that one may want.
+    pub fn judge(&self, node: LoggedNode, fd: BorrowedFd<'_>, mismatch: &Mismatch) -> Option<Fault> {
+        self.judge_with(node, fd, mismatch, ATTEMPTS)
+    }
+
+    /// The same, without waiting: what nothing explains now is no fault.
+    fn judge_with(&self, node: LoggedNode, fd: BorrowedFd<'_>, mismatch: &Mismatch, attempts: u32) -> Option<Fault> {
+        for attempt in 0..attempts {
+            if attempt > 0 {
+                self.log.wait_for_operations();
+            }
+            let fence = Fence::of(&stat_fd(fd).ok()?);
+            if self.log.explains(node, &fence).unwrap_or(false) {
+                let is_noted = self.sums.flag(node.0, mismatch, self.clock.now_ns());
+                return is_noted.then(|| Fault {
+                    ranges: mismatch.ranges(),
+                    reason: mismatch.reason(),
+                });
+            }
+        }
+        None
+    }
+
+    /// Reads `range` of a file, and what its first and last block hold beside, and compares it: the bytes, from the block in which `range`
+    /// begins, into `buffer`, and a fault. As [`Integrity::judge`] about locks.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn check(
+        &self,
+        node: LoggedNode,
+        backing: &(impl Backing + AsFd),
+        range: ByteRange,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<(Read, Option<Fault>)> {
+        let start = range.start() / BLOCK_LEN * BLOCK_LEN;
+        let len = range.end().next_multiple_of(BLOCK_LEN).saturating_sub(start);
+        buffer.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
+        let (read, mismatch) = self.sums.read(node.0, backing, start, buffer)?;
+        buffer.truncate(read.len_bytes);
+        let fault = mismatch.and_then(|mismatch| self.judge(node, backing.as_fd(), &mismatch));
+        Ok((read, fault))
+    }
+
+    /// Reads exactly `range` of a file, and compares the blocks that it has a part in. What does not agree is to be judged.
+    ///
+    /// # Errors
+    /// What the system answered; `UnexpectedEof` if the file ends before.
+    pub(crate) fn read_range(
+        &self,
+        node: LoggedNode,
+        backing: &(impl Backing + AsFd),
+        range: ByteRange,
+    ) -> io::Result<(Vec<u8>, Option<Mismatch>)> {
+        let start = range.start() / BLOCK_LEN * BLOCK_LEN;
+        let len = range.end().next_multiple_of(BLOCK_LEN).saturating_sub(start);
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        let (read, mismatch) = self.sums.read(node.0, backing, start, &mut bytes)?;
+        let skipped = usize::try_from(range.start() - start).map_err(io::Error::other)?;
+        let end = skipped.saturating_add(usize::try_from(range.len_bytes()).map_err(io::Error::other)?);
+        if read.len_bytes < end {
+            let message = "it was cut off while it was read";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        }
+        bytes.truncate(end);
+        bytes.drain(..skipped);
+        Ok((bytes, mismatch))
+    }
+
+    /// Compares what is stored in `range` of a file, which is about to be kept because it is about to change. May be called from within the change.
+    ///
+    /// # Errors
+    /// A [`Fault`], or what the system answered.
+    pub fn check_before_change(&self, node: LoggedNode, fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        for data in data_ranges(&fd, range.start(), range.end()) {
+            let data = data?;
+            let mut at = data.start / BLOCK_LEN * BLOCK_LEN;
+            while at < data.end {
+                let end = data
+                    .end
+                    .next_multiple_of(BLOCK_LEN)
+                    .min(at.saturating_add(PIECE_LEN_BYTES));
+                buffer.resize(usize::try_from(end - at).map_err(io::Error::other)?, 0);
+                let (_, mismatch) = self.sums.read(node.0, &fd, at, &mut buffer)?;
+                let fault = mismatch.and_then(|mismatch| self.judge_with(node, fd, &mismatch, 1));
+                if let Some(fault) = fault {
+                    return Err(io::Error::other(fault));
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is known durable. `look` answers what a file looks like, if its times prove that a later change has others.
+    ///
+    /// # Errors
+    /// The disk or the database fails; nothing is lost in memory then.
+    pub fn commit(&self, look: &dyn Fn(LoggedNode) -> Option<Stamp>) -> io::Result<()> {
+        self.sums
+            .commit(&|node| look(LoggedNode(node)))
+            .map_err(io::Error::other)
+    }
+}
+
+impl std::fmt::Debug for Integrity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Integrity").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! One piece of content on its way from where it lies to who reads it.
+
+use std::io;
+
+use byteback_checksums::written::Mismatch;
+use byteback_extents::ByteRange;
+
+use super::{Content, PictureError};
+
+/// One piece of content, read and not yet handed on.
+#[derive(Debug, Default)]
+pub(super) struct PieceRead {
+    pub(super) bytes: Vec<u8>,
+    /// In order: each range, and where its bytes begin, or that it is a hole.
+    pub(super) parts: Vec<(ByteRange, Option<usize>)>,
+    /// Where the backing file was found to have data, beyond this piece as well. Still read rightly if that is a hole by now.
+    pub(super) known_data: Option<ByteRange>,
+    /// What of it is not what was written, unless something else explains that.
+    pub(super) mismatch: Option<Mismatch>,
+}
+
+impl PieceRead {
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+        self.mismatch = None;
+    }
+
+    pub(super) fn hole(&mut self, range: ByteRange) {
+        self.parts.push((range, None));
+    }
+
+    /// Room for the bytes of `range`, to be filled.
+    pub(super) fn data(&mut self, range: ByteRange) -> io::Result<&mut [u8]> {
+        let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
+        let start = self.bytes.len();
+        self.parts.push((range, Some(start)));
+        self.bytes.resize(start.saturating_add(len), 0);
+        Ok(self.bytes.get_mut(start..).unwrap_or_default())
+    }
+
+    pub(super) fn hand_on(
+        &self,
+        sink: &mut dyn FnMut(Content<'_>) -> Result<(), PictureError>,
+    ) -> Result<(), PictureError> {
+        for (range, start) in &self.parts {
+            match start {
+                None => sink(Content::Hole(*range))?,
+                Some(start) => {
+                    let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
+                    let bytes = self.bytes.get(*start..start.saturating_add(len)).unwrap_or_default();
+                    sink(Content::Data(range.start(), bytes))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
