@@ -84,6 +84,15 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
+    /// The usual ones, of a device of a server; what was left alone for `delay` is sent, and what is changed all the time after ten times that.
+    #[must_use]
+    pub fn of_device(device: u64, delay: Duration) -> Self {
+        let mut options = Self::new(ClientId(device));
+        options.queue.delay_ns = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        options.queue.delay_max_ns = options.queue.delay_ns.saturating_mul(10);
+        options
+    }
+
     /// The usual ones.
     #[must_use]
     pub fn new(client: ClientId) -> Self {

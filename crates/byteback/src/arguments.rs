@@ -118,6 +118,8 @@ pub(crate) enum Command {
     Mount(commands::mount::MountArguments),
     /// End the tracking of a folder
     Umount(commands::umount::UmountArguments),
+    /// Keep a folder's server up to date: mount it, and send each change within seconds
+    Sync(commands::sync::SyncArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
     /// List the snapshots of a repository

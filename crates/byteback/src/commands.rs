@@ -24,6 +24,7 @@ pub(crate) mod serve;
 pub(crate) mod snapshots;
 mod source;
 pub(crate) mod status;
+pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod verify;
 
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Init(arguments) => init::run(&arguments, settings),
         Command::Mount(arguments) => mount::run(&arguments, settings),
         Command::Umount(arguments) => umount::run(&arguments, settings),
+        Command::Sync(arguments) => sync::run(&arguments, settings),
         Command::Backup(arguments) => backup::run(arguments, settings),
         Command::Snapshots(arguments) => snapshots::run(&arguments, settings),
         Command::Ls(arguments) => ls::run(&arguments, settings),

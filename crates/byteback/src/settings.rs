@@ -197,14 +197,35 @@ impl Settings {
         binding: Option<&Binding>,
         limit: Option<u64>,
     ) -> Result<(ServerClient, Credentials)> {
+        self.connect_with(server, binding, |options| ClientOptions {
+            bytes_per_second_max: limit,
+            ..options
+        })
+    }
+
+    /// As [`Self::connect`], with other options than the usual ones.
+    pub(crate) fn connect_with(
+        &self,
+        server: &str,
+        binding: Option<&Binding>,
+        change: impl FnOnce(ClientOptions) -> ClientOptions,
+    ) -> Result<(ServerClient, Credentials)> {
         let path = self.token_path(server, binding)?;
         let credentials = Self::credentials_of(&path, server)?;
-        let options = ClientOptions {
-            bytes_per_second_max: limit,
-            ..self.options_for(&credentials)?
-        };
+        let options = change(self.options_for(&credentials)?);
         let client = ServerClient::new(server, &credentials.token, options)?;
         Ok((client, credentials))
+    }
+
+    /// The flags that say how a server is reached, for a process of ours that works elsewhere.
+    pub(crate) fn passed_on(&self) -> Vec<OsString> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let flags = [("--token-file", &self.token_file), ("--cacert", &self.cacert)];
+        flags
+            .into_iter()
+            .filter_map(|(flag, path)| Some([flag.into(), absolute(path.as_ref()?).into()]))
+            .flatten()
+            .collect()
     }
 
     /// How to reach the server that gave these credentials.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_control::TreeService;
 use byteback_daemon::integrity::scrub::ScrubOptions;
-use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, StateFolder};
+use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, LiveOptions, StateFolder};
 use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{LogOptions, ScanReport};
@@ -82,7 +82,7 @@ pub(crate) struct MountArguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Mode {
+pub(super) enum Mode {
     Exact,
     Fast,
 }
@@ -127,8 +127,8 @@ impl Mode {
 
 /// What the start found.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ready {
-    directory: String,
+pub(super) struct Ready {
+    pub(super) directory: String,
     mounted_at: String,
     mode: String,
     pid: u32,
@@ -243,7 +243,7 @@ fn refuse_overlap(directory: &Path, at: &Path) -> Result<()> {
         .next("Choose a directory elsewhere, or leave out --at to mount the folder over itself."))
 }
 
-fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_control::TreeService) -> CommandError {
+pub(super) fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_control::TreeService) -> CommandError {
     let directory = folder.directory().display();
     let at = daemon.status().ok().and_then(|status| status.mounted_at);
     let place = match at.filter(|at| at.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()) {
@@ -256,9 +256,9 @@ fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_control::TreeServ
 }
 
 /// What the signals act upon: nothing yet, or the mount.
-type Slot = Arc<Mutex<Option<Arc<Mount>>>>;
+pub(super) type Slot = Arc<Mutex<Option<Arc<Mount>>>>;
 
-fn watch_signals() -> Result<Slot> {
+pub(super) fn watch_signals() -> Result<Slot> {
     let slot = Slot::default();
     let acted_upon = Arc::clone(&slot);
     signals::on_stop_signals(move || {
@@ -276,11 +276,12 @@ fn watch_signals() -> Result<Slot> {
     Ok(slot)
 }
 
-fn start(
+pub(super) fn start(
     folder: StateFolder,
     at: Option<PathBuf>,
     mode: Mode,
     (log_options, undo, checksums): (LogOptions, Option<UndoOptions>, Option<ChecksumOptions>),
+    live: Option<LiveOptions>,
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
@@ -294,6 +295,7 @@ fn start(
         ..MountOptions::new(folder.directory())
     });
     options.checksums = checksums;
+    options.live = live;
     let tree = tracked_folder::open_to_mount(&folder, log_options, undo, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
@@ -336,7 +338,7 @@ fn run_foreground(
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
     let options = (arguments.log_options(settings), undo, arguments.checksums());
-    let (daemon, ready) = start(folder, at, arguments.mode, options, &slot, &mut |nodes| {
+    let (daemon, ready) = start(folder, at, arguments.mode, options, None, &slot, &mut |nodes| {
         progress.compared(nodes)
     })?;
     progress.finish();
@@ -366,6 +368,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             arguments.at.clone(),
             arguments.mode,
             options,
+            None,
             &slot,
             &mut compared,
         )
@@ -402,7 +405,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
 }
 
 /// A line of the daemon's log, which is its standard error.
-fn log(text: &str) {
+pub(super) fn log(text: &str) {
     let _ = writeln!(
         std::io::stderr().lock(),
         "{} {text}",
@@ -429,13 +432,7 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     let mode = if ready.mode == "exact" { "" } else { " (mode fast)" };
     output.say(format!("{place} is tracked from now on{mode}."))?;
     output.say(format!("  {}", found(ready)))?;
-    print_unreadable(ready, output);
-    print_below(&ready.programs_below, output);
-    if ready.shadows_an_entry {
-        output.warn(
-            "the folder has a .byteback of its own; it is saved like everything else, but not seen while the folder is mounted",
-        );
-    }
+    print_found_below(ready, output);
     if Binding::read(folder)?.is_none() {
         output.say(format!(
             "  It is not backed up yet: byteback init {} -r https://HOST:PORT/FOLDER",
@@ -443,6 +440,17 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
         ))?;
     }
     Ok(())
+}
+
+/// Warns of what passes the mount by, or is hidden by it.
+pub(super) fn print_found_below(ready: &Ready, output: Output) {
+    print_unreadable(ready, output);
+    print_below(&ready.programs_below, output);
+    if ready.shadows_an_entry {
+        output.warn(
+            "the folder has a .byteback of its own; it is saved like everything else, but not seen while the folder is mounted",
+        );
+    }
 }
 
 fn print_unreadable(ready: &Ready, output: Output) {

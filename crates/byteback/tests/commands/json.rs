@@ -259,6 +259,9 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     check.of("restore --at", &world.run(&past).fine());
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
+    check.of("sync", &world.on_tree("sync", &["--json"]).fine());
+    check.of("status", &world.on_tree("status", &["--json"]).fine());
+    check.of("umount", &world.on_tree("umount", &["--json"]).fine());
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);
     check.of("backup", &failed);
     assert_eq!(failed.json_errors()[0]["code"], 1);

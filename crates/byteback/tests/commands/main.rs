@@ -11,6 +11,7 @@
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
 //! | `undo` | files brought back without a backup, also after a kill |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
 //! | `shell` | completions, help, usage errors, readers that go away |
@@ -41,6 +42,7 @@ mod json;
 mod mounting;
 mod plain;
 mod shell;
+mod syncing;
 mod tour;
 mod undo;
 mod unmounted;

@@ -1,6 +1,7 @@
 //! A folder's state as a JSON line.
 
 use byteback_api::ByteString;
+use byteback_control::SyncStatus;
 use serde::Serialize;
 
 use super::{Known, Logged, State, UnknownFiles, last_backup};
@@ -41,6 +42,8 @@ struct LogLine {
     cuts: Vec<CutLine>,
     consumers: Vec<ConsumerLine>,
     damaged: Vec<DamagedLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sync: Option<SyncLine>,
 }
 
 #[derive(Serialize)]
@@ -49,6 +52,48 @@ struct DamagedLine {
     after_crash: bool,
     found: String,
     ranges: Vec<(u64, u64)>,
+}
+
+#[derive(Serialize)]
+struct SyncLine {
+    repository: String,
+    connected: bool,
+    since: String,
+    problem: Option<String>,
+    needs_attention: bool,
+    has_ended: bool,
+    waiting_changes: u64,
+    waiting_bytes: u64,
+    /// All that waits is to be taken from a moment of the whole tree.
+    folded: bool,
+    groups_in_flight: u64,
+    sent_groups: u64,
+    sent_bytes: u64,
+    last_sent: Option<String>,
+    cursor: u64,
+    unsaved_files: u64,
+}
+
+impl SyncLine {
+    fn of(sync: &SyncStatus) -> Self {
+        Self {
+            repository: format!("{}/{}", sync.server, sync.folder),
+            connected: sync.is_connected,
+            since: timestamp::rfc3339(sync.since_ns),
+            problem: sync.error.clone(),
+            needs_attention: sync.needs_attention,
+            has_ended: sync.has_ended,
+            waiting_changes: sync.waiting_nodes,
+            waiting_bytes: sync.waiting_bytes,
+            folded: sync.is_folded,
+            groups_in_flight: sync.groups_in_flight,
+            sent_groups: sync.sent_groups,
+            sent_bytes: sync.sent_bytes,
+            last_sent: sync.sent_at_ns.map(timestamp::rfc3339),
+            cursor: sync.cursor,
+            unsaved_files: sync.unsaved_files,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -147,5 +192,6 @@ fn log_line(known: &Known, logged: &Logged) -> LogLine {
         cuts: cuts.collect(),
         consumers: consumers.collect(),
         damaged: damaged.collect(),
+        sync: status.sync.as_ref().map(SyncLine::of),
     }
 }

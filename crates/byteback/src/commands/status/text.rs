@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use byteback_control::DamagedFile;
+use byteback_control::{DamagedFile, SyncStatus};
 
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::commands::consumers::saved_in_words;
@@ -44,11 +44,53 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
         State::Unreadable(why) => output.line(format!("  its log cannot be read: {why}"))?,
         State::Logged(logged) => print_tracking(logged, known, settings)?,
     }
+    if let State::Logged(logged) = &known.state
+        && let Some(sync) = &logged.status.sync
+    {
+        print_sync(sync, settings)?;
+    }
     print_backup(known, settings)?;
     match &known.state {
         State::Logged(logged) => print_cost(logged, known, settings),
         _ => Ok(()),
     }
+}
+
+/// How continuous sync stands.
+fn print_sync(sync: &SyncStatus, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let now_ns = timestamp::now_ns();
+    let since = age(sync.since_ns, now_ns);
+    let state = match (sync.has_ended, sync.is_connected) {
+        (true, _) => "NOTHING IS SENT ANY MORE".to_owned(),
+        (false, true) => "connected".to_owned(),
+        (false, false) => format!("waiting for the server for {since}"),
+    };
+    output.line(format!("  kept in sync with {}/{}: {state}", sync.server, sync.folder))?;
+    if let Some(error) = &sync.error {
+        let whose = if sync.needs_attention { "needs you: " } else { "" };
+        output.line(format!("    {whose}{error}"))?;
+    }
+    let waits = match (sync.is_folded, sync.waiting_nodes, sync.groups_in_flight) {
+        (false, 0, 0) => "everything is sent".to_owned(),
+        (true, _, _) => "much has changed; it is sent as one moment of the whole folder".to_owned(),
+        (false, 0, _) => "the last changes are on their way".to_owned(),
+        (false, changes, _) => format!(
+            "{} with {} to be sent",
+            counted(changes, "change", "changes"),
+            size(sync.waiting_bytes)
+        ),
+    };
+    let last = match sync.sent_at_ns {
+        Some(at_ns) => format!("; last sent {} ago", age(at_ns, now_ns)),
+        None => String::new(),
+    };
+    output.line(format!("    {waits}{last}, {} since the start", size(sync.sent_bytes)))?;
+    if sync.unsaved_files > 0 {
+        let files = counted(sync.unsaved_files, "file", "files");
+        output.line(format!("    {files} could not be read; that is tried again"))?;
+    }
+    Ok(())
 }
 
 fn print_backup(known: &Known, settings: &Settings) -> Result<()> {

@@ -1,0 +1,313 @@
+//! `byteback sync`: a folder is mounted over itself, and what programs change in it is at its server within seconds.
+//!
+//! The mount is that of `byteback mount` in mode `exact`; the engine that sends runs in a thread of the same process. The order of the start: signals are watched;
+//! the folder is mounted; the server is met, and what will not do is said before anybody is told that it works. A server that is away is no reason not to start. The
+//! order of the end: the mount is gone, the engine ends, what was not sent is kept for the next start.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use byteback_api::ByteString;
+use byteback_daemon::{Daemon, LiveOptions, StateFolder};
+use byteback_host::durable::RealDir;
+use byteback_host::random::RealRandomness;
+use byteback_mount::Unmount;
+use byteback_sync::ClientOptions;
+use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::mount::{self, Ready};
+use crate::background::{self, Started, Starter, Tell};
+use crate::error::{CommandError, Failure, Result};
+use crate::exit_code::Exit;
+use crate::notify;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::tracked_folder::{self, BoundFolder};
+use crate::when;
+
+/// What the engine remembers, in the state folder.
+const DIR_NAME: &str = "sync";
+
+/// Longest silence of the server in the middle of an exchange: the engine tries again by itself.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long the end waits for the engine. What it has under way then is asked for at the next start.
+const END_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Flags of `sync`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The folder is mounted over itself, as by 'byteback mount', and each change is sent in the order in which it was made: what the
+server has is at every moment what the folder was at one. While the server is away, changes wait; they also survive the end of
+this program, and a crash. 'byteback status DIR' says how it stands, 'byteback umount DIR' ends it.
+
+For now this sends only: a folder that another machine changes at the server is refused."
+)]
+pub(crate) struct SyncArguments {
+    /// The folder; without it, the bound folder you are in
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Send what was left alone for so long (0: at once); what is changed all the time is sent after ten times that
+    #[arg(long, value_name = "DURATION", default_value = "3s")]
+    delay: String,
+    /// Stay in the foreground, for service managers
+    #[arg(long)]
+    foreground: bool,
+    /// We are the process that was started to stay in the background.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    detached: bool,
+}
+
+/// What the start found.
+#[derive(Debug, Serialize, Deserialize)]
+struct SyncReady {
+    #[serde(flatten)]
+    mount: Ready,
+    repository: String,
+    connected: bool,
+    /// Why not.
+    problem: Option<String>,
+}
+
+/// The engine's thread.
+struct Sending {
+    handle: EngineHandle,
+    running: JoinHandle<()>,
+}
+
+impl Sending {
+    fn end(self) {
+        self.handle.stop();
+        let began = Instant::now();
+        while !self.running.is_finished() && began.elapsed() < END_TIMEOUT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if self.running.is_finished() {
+            let _ = self.running.join();
+        }
+    }
+}
+
+fn delay(text: &str) -> Result<Duration> {
+    let is_none = matches!(text.trim(), "0" | "0s" | "0ms");
+    let ns = match is_none {
+        true => 0,
+        false => when::duration(text).map_err(CommandError::new)?,
+    };
+    Ok(Duration::from_nanos(ns.unsigned_abs()))
+}
+
+pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
+    if arguments.detached {
+        return run_detached(arguments, settings);
+    }
+    delay(&arguments.delay)?;
+    let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
+    if let Some(daemon) = tracked_folder::daemon(&folder)? {
+        return Err(mount::already_mounted(&folder, &daemon));
+    }
+    // That this machine has joined is better checked here than in the background.
+    settings.connect(&binding.repository.server, Some(&binding))?;
+    tracked_folder::remove_leftover(&folder)?;
+    if arguments.foreground {
+        return run_foreground(arguments, settings, &folder);
+    }
+    let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
+    child.extend(["-r".into(), binding.repository.to_string().into()]);
+    child.extend(settings.passed_on());
+    child.extend(["sync".into(), "--detached".into(), "--delay".into()]);
+    child.extend([arguments.delay.clone().into(), "--".into(), folder.directory().into()]);
+    let progress = Progress::new(settings, "sync", None);
+    let log = background::log_path(folder.path());
+    let started = background::start::<SyncReady>(&child, &log, |nodes| progress.compared(nodes))?;
+    progress.finish();
+    match started {
+        Started::Ready(ready) => print_ready(&ready, &folder, settings),
+        Started::Failed { code, message, next } => {
+            let exits = [Exit::Locked, Exit::NoRepository, Exit::WrongCredentials];
+            let exit = exits.into_iter().find(|exit| exit.code() == code);
+            let exit = exit.unwrap_or(Exit::Failed);
+            Err(CommandError::Failed(Failure { exit, message, next }))
+        }
+    }
+}
+
+/// Mounts the folder and begins to send.
+fn start(
+    arguments: &SyncArguments,
+    settings: &Settings,
+    slot: &mount::Slot,
+    compared: &mut dyn FnMut(u64),
+) -> Result<(Daemon, Sending, SyncReady)> {
+    let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
+    let repository = &binding.repository;
+    let stop = StopSign::default();
+    let asked = stop.clone();
+    let (server, credentials) = settings.connect_with(&repository.server, Some(&binding), |options| ClientOptions {
+        is_cancelled: Arc::new(move || asked.is_raised()),
+        // Whoever waits for a server for days does so itself.
+        attempts_max: 2,
+        transfer_attempts_max: 3,
+        idle_timeout: IDLE_TIMEOUT,
+        ..options
+    })?;
+    let path = folder.path().join(DIR_NAME);
+    let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
+    let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
+    let options = (settings.log.options(), settings.undo(None, None)?, None);
+    let (daemon, ready) = mount::start(
+        folder.clone(),
+        None,
+        mount::Mode::Exact,
+        options,
+        Some(live),
+        slot,
+        compared,
+    )?;
+    let live = daemon
+        .live()
+        .ok_or_else(|| CommandError::new("the mount cannot tell what changes in it"))?;
+    let opened = Engine::open(EngineParts {
+        live,
+        tree: daemon.service(),
+        server,
+        folder: repository.folder.clone(),
+        device: credentials.device,
+        dir: Arc::new(dir),
+        host: settings.host(None),
+        path: ByteString::from(folder.directory().as_os_str().as_bytes()),
+        part_len_bytes: EngineParts::PART_LEN_BYTES,
+        pauses: PauseOptions::default(),
+        randomness: Arc::new(RealRandomness),
+        stop,
+    });
+    let met = opened.and_then(|mut engine| match engine.greet() {
+        Err(error) if !error.is_passing() => Err(error),
+        met => Ok((engine, met.err())),
+    });
+    let (engine, problem) = match met {
+        Ok(met) => met,
+        Err(error) => {
+            give_back(daemon);
+            return Err(explained(error));
+        }
+    };
+    let ready = SyncReady {
+        mount: ready,
+        repository: repository.to_string(),
+        connected: problem.is_none(),
+        problem: problem.as_ref().map(ToString::to_string),
+    };
+    let handle = engine.handle();
+    let told = handle.clone();
+    daemon.tell_sync(Box::new(move || told.status()));
+    let running = std::thread::Builder::new()
+        .name("sync".to_owned())
+        .spawn(move || send(engine))
+        .map_err(|error| CommandError::new(format!("cannot start a thread: {error}")))?;
+    Ok((daemon, Sending { handle, running }, ready))
+}
+
+fn send(mut engine: Engine) {
+    if let Err(error) = engine.run() {
+        mount::log(&format!("nothing is sent any more: {error}"));
+    }
+}
+
+/// Takes a mount away that nobody was told of.
+fn give_back(daemon: Daemon) {
+    if daemon.mount().unmount(Unmount::IfIdle).is_err() {
+        let _ = daemon.mount().unmount(Unmount::Detach);
+        return;
+    }
+    // What the last checkpoint cannot note is found by the next start.
+    let _ = daemon.run();
+}
+
+fn explained(error: EngineError) -> CommandError {
+    match error {
+        EngineError::Sync(error) => error.into(),
+        other => CommandError::new(other.to_string()),
+    }
+}
+
+fn run_foreground(arguments: &SyncArguments, settings: &Settings, folder: &StateFolder) -> Result<()> {
+    let slot = mount::watch_signals()?;
+    let progress = Progress::new(settings, "sync", None);
+    let (daemon, sending, ready) = start(arguments, settings, &slot, &mut |nodes| progress.compared(nodes))?;
+    progress.finish();
+    // A reader that went away does not end the mount.
+    let _ = print_ready(&ready, folder, settings);
+    notify::ready(settings.notify_socket.as_deref());
+    let ended = daemon.run_and(|| sending.end());
+    notify::stopping(settings.notify_socket.as_deref());
+    Ok(ended?)
+}
+
+fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
+    let mut starter = Starter::detach();
+    let began = mount::watch_signals().and_then(|slot| {
+        let mut compared = |nodes: u64| {
+            if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<SyncReady>::Compared { nodes }) {
+                // Whoever started us has given up.
+                std::process::exit(i32::from(Exit::Interrupted.code()));
+            }
+        };
+        start(arguments, settings, &slot, &mut compared)
+    });
+    match began {
+        Ok((daemon, sending, ready)) => {
+            mount::log(&format!(
+                "{} is kept in sync with {}",
+                ready.mount.directory, ready.repository
+            ));
+            if !starter.tell(&Tell::Ready(ready)) {
+                sending.end();
+                return Err(CommandError::new("whoever started this is gone; it is ended"));
+            }
+            starter.let_go();
+            let ended = daemon.run_and(|| sending.end());
+            mount::log(match &ended {
+                Ok(()) => "unmounted, in good order",
+                Err(_) => "ended by an error",
+            });
+            Ok(ended?)
+        }
+        Err(CommandError::Failed(failure)) => {
+            mount::log(&failure.message);
+            let Failure { exit, message, next } = failure;
+            starter.tell(&Tell::<SyncReady>::Failed {
+                code: exit.code(),
+                message,
+                next,
+            });
+            Err(CommandError::Reported(exit))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+fn print_ready(ready: &SyncReady, folder: &StateFolder, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    tracked_folder::warn_of_other_file_systems(folder, output);
+    if output.json {
+        return output.object("summary", ready);
+    }
+    let directory = Path::new(&ready.mount.directory).display();
+    output.say(format!(
+        "{directory} is kept in sync with {} from now on.",
+        ready.repository
+    ))?;
+    mount::print_found_below(&ready.mount, output);
+    if let Some(problem) = &ready.problem {
+        output.say(format!("  {problem}"))?;
+        output.say("  What changes is kept, and sent as soon as it can be.")?;
+    }
+    output.say(format!("  How it stands: byteback status {directory}"))
+}

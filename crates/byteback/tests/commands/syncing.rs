@@ -1,0 +1,196 @@
+//! `sync`: a folder whose changes are at its server within moments, whatever dies in between.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use byteback_host::random::noise;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::tree::{differences, look};
+use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, signal};
+
+impl World {
+    fn sync(&self, arguments: &[&str]) -> Ran {
+        self.on_tree("sync", arguments)
+    }
+
+    /// What `status` tells of continuous sync.
+    fn sync_status(&self) -> Value {
+        self.on_tree("status", &["--json"]).ends_with(0).line("folder")["sync"].clone()
+    }
+
+    /// Until all that was changed is at the server.
+    #[track_caller]
+    fn wait_until_sent(&self) -> Value {
+        eventually("everything is sent", || {
+            let sync = self.sync_status();
+            let is_sent = sync["connected"] == true
+                && sync["waiting_changes"] == 0
+                && sync["groups_in_flight"] == 0
+                && sync["folded"] == false;
+            is_sent.then_some(sync)
+        })
+    }
+
+    /// What another machine would fetch now is the folder.
+    #[track_caller]
+    fn assert_at_server(&self) {
+        let target: PathBuf = (0..)
+            .map(|number| self.path(&format!("pulled-{number}")))
+            .find(|path| !path.exists())
+            .unwrap();
+        self.run(&["pull", &self.repository(), target.to_str().unwrap()]).fine();
+        let mut trees = [look(&self.tree()), look(&target)];
+        for tree in &mut trees {
+            // A directory's time moves with its names, and is sent when something else of it is.
+            for entry in tree.values_mut().filter(|entry| entry.is_dir()) {
+                entry.mtime = (0, 0);
+            }
+        }
+        let differing = differences(&trees[0], &trees[1], true);
+        assert!(differing.is_empty(), "{differing:#?}");
+    }
+}
+
+#[test]
+fn what_programs_write_is_at_the_server_and_a_second_process_is_refused() {
+    let mut world = World::served();
+    let tree = world.tree();
+    fs::create_dir(tree.join("before")).unwrap();
+    fs::write(tree.join("before/large"), noise(1, 3_000_000)).unwrap();
+    let said = world.sync(&["--delay", "0"]).fine();
+    said.says("is kept in sync with").says("byteback status");
+    assert!(is_mounted(&tree));
+    world.wait_until_sent();
+    world.assert_at_server();
+
+    fs::write(tree.join("new"), "written while it is in sync").unwrap();
+    fs::rename(tree.join("before"), tree.join("after")).unwrap();
+    std::os::unix::fs::symlink("new", tree.join("link")).unwrap();
+    // As editors save: a new file takes the name.
+    let mut edited = noise(1, 3_000_000);
+    edited[1_000_000..1_000_010].copy_from_slice(b"0123456789");
+    fs::write(tree.join("after/.large.tmp"), &edited).unwrap();
+    fs::rename(tree.join("after/.large.tmp"), tree.join("after/large")).unwrap();
+    let sync = world.wait_until_sent();
+    assert!(sync["sent_groups"].as_u64() > Some(1), "{sync}");
+    assert_eq!(
+        (&sync["problem"], &sync["needs_attention"]),
+        (&Value::Null, &Value::Bool(false))
+    );
+    world.assert_at_server();
+    world
+        .on_tree("status", &[])
+        .fine()
+        .says("connected")
+        .says("everything is sent");
+
+    for command in ["sync", "mount"] {
+        world
+            .on_tree(command, &[])
+            .ends_with(11)
+            .says("is already mounted")
+            .says("byteback umount");
+    }
+    // A backup makes a snapshot of the same, and what follows goes on.
+    world.backup();
+    fs::write(tree.join("new"), "after a backup").unwrap();
+    world.wait_until_sent();
+    world.assert_at_server();
+
+    let daemon = world.daemon_pid();
+    world.on_tree("umount", &[]).fine();
+    assert!(!is_alive(daemon) && !is_mounted(&tree));
+    assert_eq!(world.sync_status(), Value::Null);
+    world.stop_server();
+}
+
+#[test]
+fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
+    let mut world = World::served();
+    let tree = world.tree();
+    world.sync(&["--delay", "10ms"]).fine();
+    fs::write(tree.join("a"), "first").unwrap();
+    world.wait_until_sent();
+
+    // The server dies; what is changed meanwhile arrives when it is back.
+    world.kill_server();
+    fs::write(tree.join("a"), noise(2, 400_000)).unwrap();
+    fs::write(tree.join("b"), "while it was away").unwrap();
+    let sync = eventually("it waits", || {
+        let sync = world.sync_status();
+        (sync["connected"] == false).then_some(sync)
+    });
+    assert!(
+        sync["problem"].is_string() && sync["needs_attention"] == false,
+        "{sync}"
+    );
+    world.on_tree("status", &[]).ends_with(0).says("waiting for the server");
+
+    // Ended in good order and begun again, without the server: that is no reason not to start.
+    world.on_tree("umount", &[]).fine();
+    fs::write(tree.join("c"), "while nobody watched").unwrap();
+    world.sync(&[]).fine().says("What changes is kept");
+    fs::write(tree.join("d"), "while it was away once more").unwrap();
+    // Killed, and begun again.
+    let daemon = world.daemon_pid();
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    eventually("the mount is gone", || (!is_mounted(&tree)).then_some(()));
+    fs::write(tree.join("e"), "after the kill").unwrap();
+    world.sync(&["--delay", "0"]).ends_with(0);
+    world.serve();
+    world.wait_until_sent();
+    world.assert_at_server();
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn in_the_foreground_it_ends_in_order_when_asked() {
+    let world = World::served();
+    let tree = world.tree();
+    fs::write(tree.join("a"), "first").unwrap();
+    let mut child = world
+        .command(&["sync", "--foreground", "--delay", "0", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("is kept in sync with"), "{line}");
+    world.wait_until_sent();
+    signal(&child, Signal::TERM);
+    ended("sync --foreground".to_owned(), child).ends_with(0);
+    assert!(!is_mounted(&tree));
+    world.assert_at_server();
+}
+
+#[test]
+fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
+    let mut world = World::new();
+    world.serve();
+    world.sync(&[]).ends_with(10).says("is not bound");
+    world.init().fine();
+    world.sync(&["--delay", "soon"]).ends_with(1).says("is no duration");
+    // The folder at the server has what something else has sent.
+    let other = world.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("theirs"), "theirs").unwrap();
+    world
+        .run(&["push", other.to_str().unwrap(), &world.repository()])
+        .fine();
+    world.sync(&[]).ends_with(1).says("receiving that is not built yet");
+    assert!(!is_mounted(&world.tree()));
+    fs::write(world.tree().join("ours"), "ours").unwrap();
+    world.sync(&[]).ends_with(1);
+    let listed = world.about_tree("ls", &[]).fine();
+    assert!(
+        listed.stdout.contains("theirs") && !listed.stdout.contains("ours"),
+        "{}",
+        listed.stdout
+    );
+}
