@@ -1,8 +1,9 @@
 //! `byteback sync`: a folder is mounted over itself, and what programs change in it is at its server within seconds.
 //!
-//! The mount is that of `byteback mount` in mode `exact`; the engine that sends runs in a thread of the same process. The order of the start: signals are watched;
-//! the folder is mounted; the server is met, and what will not do is said before anybody is told that it works. A server that is away is no reason not to start. The
-//! order of the end: the mount is gone, the engine ends, what was not sent is kept for the next start.
+//! The mount is that of `byteback mount` in mode `exact`; the engine that sends runs in a thread of the same process. The order of the start:
+//! signals are watched; the folder is mounted; the server is met, and what will not do is said before anybody is told that it works. A server
+//! that is away is no reason not to start. The order of the end: the mount is gone, the engine ends, what was not sent is kept for the next
+//! start.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
