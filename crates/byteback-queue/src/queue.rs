@@ -40,6 +40,7 @@ mod fold;
 mod groups;
 mod names;
 mod node;
+mod presence;
 #[cfg(test)]
 mod saves;
 mod spans;
@@ -53,6 +54,7 @@ pub use contents::{EncodeOrder, EncodedDelta, Save};
 pub use groups::{Poll, Resolution};
 pub(crate) use node::places;
 pub use node::{Change, Content, ContentSource, Event, FoldScope, Group, GroupState, QueueNode};
+pub use presence::Presence;
 pub(crate) use spans::Spans;
 
 /// When things are sent, and how much may wait.

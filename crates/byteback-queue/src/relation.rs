@@ -237,6 +237,20 @@ impl RelationTable {
         decisions
     }
 
+    /// Something that was no save took place at these names: what landed from elsewhere. They stand for something else now, and what they stood
+    /// for may be nowhere any more (`gone`).
+    pub fn landed(&mut self, places: &[Place], gone: Option<NodeId>) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for place in places {
+            let node = self.take_entry(place);
+            self.release(node, &mut decisions);
+        }
+        if let Some(gone) = gone {
+            self.forget(gone, &mut decisions);
+        }
+        decisions
+    }
+
     /// What the new content of `new` is to be compared with.
     #[must_use]
     pub fn base_of(&self, new: NodeId) -> Option<NodeId> {
