@@ -9,6 +9,7 @@
 //! | `hidden`, [`cuts`] | the folder `.byteback`: moments of the tree that are read like directories | FUSE |
 //! | `deltas` | one file frozen for whoever has it open, with what changed in it | FUSE |
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
+//! | [`landing`] | what others changed, made here while programs use the tree | where it comes from |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`integrity`] | sums of what was written, and the log | who asked |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
@@ -24,6 +25,7 @@ mod hidden;
 mod inodes;
 pub mod integrity;
 mod kernel_cache;
+pub mod landing;
 pub mod live;
 pub mod picture;
 pub mod session;

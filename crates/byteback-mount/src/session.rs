@@ -39,6 +39,8 @@ use crate::cuts::{CutSetup, Cuts, Report};
 use crate::deltas::Deltas;
 use crate::hidden::{HIDDEN_NAME, Hidden, Job};
 use crate::kernel_cache::{CacheMode, CachePolicy};
+use crate::landing::Landing;
+use crate::live::LiveTree;
 use crate::stores::{FlushError, Flushed, Flusher, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
@@ -397,6 +399,12 @@ impl Mount {
     /// [`FlushError`] names the nodes of which the kernel could not write back everything.
     pub fn flush_stores(&self) -> Result<Flushed, FlushError> {
         self.stores.flush()
+    }
+
+    /// The entrance for what others changed. `live`: the tree that is mounted, as its log knows it.
+    #[must_use]
+    pub fn landing(&self, live: LiveTree) -> Landing {
+        Landing::new(Arc::clone(&self.tree), Arc::clone(&self.stores), live)
     }
 
     /// The named cuts; `None` where the mount was started without.

@@ -14,10 +14,12 @@
 
 mod flusher;
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host};
 use fuser::{INodeNo, Notifier};
 use rustix::fs::{Mode, OFlags};
@@ -90,15 +92,63 @@ impl Stores {
     /// See [`crate::Mount::flush_stores`].
     pub(crate) fn flush(&self) -> Result<Flushed, FlushError> {
         let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-        flush_stores(&self.tree, &flusher, &self.notifier)
+        // Numbers and names, no open files: the flusher must not be the one who closes them.
+        let open = self.tree.handles.open_for_writing();
+        let nodes = open.iter().map(|file| file.node()).collect();
+        drop(open);
+        flush_stores(&self.tree, &flusher, &self.notifier, nodes)
+    }
+
+    /// As [`Stores::flush`], of one node.
+    pub(crate) fn flush_node(&self, node: NodeId) -> Result<Flushed, FlushError> {
+        if !self.tree.handles.has_writer(node) {
+            // A mapping holds the file open as long as it lasts.
+            return Ok(Flushed::default());
+        }
+        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        flush_stores(&self.tree, &flusher, &self.notifier, vec![node])
+    }
+
+    /// Makes the kernel forget what a name stands for, after it has waited for those who use the directory. If it does not know it, or is gone,
+    /// there is nothing to forget.
+    pub(crate) fn forget_name(&self, parent: NodeId, name: &OsStr) {
+        let _ = self.notifier.inval_entry(INodeNo(parent.get()), name);
+    }
+
+    /// Makes the kernel forget the attributes of a node.
+    pub(crate) fn forget_attributes(&self, node: NodeId) {
+        let _ = self.notifier.inval_inode(INodeNo(node.get()), -1, 0);
+    }
+
+    /// Makes the kernel forget the attributes of a node, and what it read of a range or of all of it, after it has handed on what was stored there.
+    pub(crate) fn forget_pages(&self, node: NodeId, range: Option<ByteRange>) {
+        let (start, len_bytes) = range.map_or((0, 0), |range| (range.start(), range.len_bytes()));
+        let start = i64::try_from(start).unwrap_or(i64::MAX);
+        let len_bytes = i64::try_from(len_bytes).unwrap_or(0);
+        let _ = self.notifier.inval_inode(INodeNo(node.get()), start, len_bytes);
+    }
+
+    /// Makes the kernel ask for the attributes of a node that has a name, if programs have it open: by a look at it through the mount.
+    pub(crate) fn look_at(&self, node: NodeId) {
+        if self.tree.handles.any_of(node).is_none() {
+            return;
+        }
+        if let Some(path) = self.tree.path_of(node) {
+            let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever asks later hears it as well; only who has mapped it does not ask.
+            let _ = flusher.look(node, path);
+        }
     }
 }
 
-fn flush_stores(tree: &Tree, flusher: &Flusher, notifier: &Notifier) -> Result<Flushed, FlushError> {
+fn flush_stores(
+    tree: &Tree,
+    flusher: &Flusher,
+    notifier: &Notifier,
+    nodes: Vec<NodeId>,
+) -> Result<Flushed, FlushError> {
     let mut flushed = Flushed::default();
     let mut failed: Vec<(NodeId, String, io::Error)> = Vec::new();
-    // Numbers and names, no open files: the flusher must not be the one who closes them.
-    let nodes: Vec<NodeId> = tree.handles.open_for_writing().iter().map(|file| file.node()).collect();
     if nodes.is_empty() {
         return Ok(flushed);
     }
@@ -159,7 +209,8 @@ fn describe(node: NodeId, path: Option<&[std::ffi::OsString]>) -> String {
     }
 }
 
-fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+/// Reaches a node by its names, and looks at it: the kernel asks for its attributes if it does not know them.
+fn look_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<OwnedFd> {
     let (name, directories) = path.split_last().ok_or_else(stale)?;
     let mut held: Option<OwnedFd> = None;
     for directory in directories {
@@ -179,6 +230,11 @@ fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId)
     if stat.ino != node.get() || stat.kind != host::FileKind::File {
         return Err(stale());
     }
+    Ok(named)
+}
+
+fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+    let named = look_through_mount(root, path, node)?;
     let open = |flags| host::reopen(&named, flags | OFlags::NONBLOCK);
     let file = open(OFlags::RDONLY).or_else(|error| match error.raw_os_error() {
         // Our own user's file that may be written but not read.

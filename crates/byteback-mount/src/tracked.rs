@@ -19,7 +19,9 @@
 
 mod account;
 mod kept;
+pub mod landing;
 pub mod observer;
+mod perform;
 mod ranges;
 mod trim;
 
@@ -43,7 +45,7 @@ pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
 use account::{Change, NameChange};
-use observer::Watched;
+use observer::{Observer, Watched};
 use ranges::Ranges;
 pub(crate) use trim::Trimming;
 
@@ -61,6 +63,9 @@ pub enum TrackedError {
         /// The system's answer.
         source: io::Error,
     },
+    /// It was to land from elsewhere, and something was in the way: it was not performed.
+    #[error("overtaken: {0}")]
+    Overtaken(String),
 }
 
 impl TrackedError {
@@ -68,7 +73,7 @@ impl TrackedError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Log(_) => libc::EIO,
+            Self::Log(_) | Self::Overtaken(_) => libc::EIO,
             Self::Backing { source, .. } => errno_of(source).unwrap_or(libc::EIO),
         }
     }
@@ -191,13 +196,13 @@ impl Tracked {
         fd: BorrowedFd<'a>,
         how: ContentHow,
         to: Extent,
-        ranges_of: impl FnOnce(bool) -> TrackedResult<Ranges>,
+        ranges_of: impl FnOnce(Look<'_>) -> TrackedResult<Ranges>,
     ) -> TrackedResult<Change<'a>> {
         let Some(account) = &self.account else {
             return Ok(Change::default());
         };
         let Some((operation, node)) = account.log.begin_content(identity, to.range, || looks_like(fd))? else {
-            let ranges = ranges_of(false)?;
+            let ranges = ranges_of(Look::Whole)?;
             if let Some(observer) = &account.observer {
                 observer.before_content_of_unknown(identity, fd, &ranges);
             }
@@ -209,10 +214,13 @@ impl Tracked {
         // Whatever becomes of it, any of these bytes may be new, or at least the times.
         let is_news = !operation.is_logged();
         let (watched, ranges) = match account.observer.as_deref() {
-            None => (None, ranges_of(is_news)?),
+            None => (None, ranges_of(Look::trimmed_if(is_news))?),
             Some(observer) => {
                 let is_worth_a_look = || is_news || to.range.is_some_and(|range| observer.wants_trimmed(node, range));
-                let ranges_of = || ranges_of(is_worth_a_look());
+                let ranges_of = || match observer.is_landing(node) {
+                    true => ranges_of(Look::Landing(observer, node)),
+                    false => ranges_of(Look::trimmed_if(is_worth_a_look())),
+                };
                 let (watched, ranges) = Watched::content(observer, node, fd, to.len_after_bytes, ranges_of)?;
                 (Some(watched), ranges)
             }
@@ -276,11 +284,8 @@ impl Tracked {
         make: impl FnOnce() -> TrackedResult<T>,
         stat_of: impl FnOnce(&T) -> &Stat,
     ) -> TrackedResult<T> {
-        let Some(names) = self.begin_names() else { return make() };
-        let parent = names.directory(place)?;
-        let made = make()?;
-        names.created(parent, place.name, stat_of(&made));
-        Ok(made)
+        let made = perform::make(self.begin_names().as_ref(), place, make, stat_of)?;
+        Ok(made.0)
     }
 
     /// Writes `data` at `offset`. Fewer bytes than asked are written only when the disk or a limit is reached.
@@ -291,11 +296,15 @@ impl Tracked {
         let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) else {
             return Ok(0);
         };
-        let ranges_of = |is_news: bool| {
-            Ok(if is_news {
-                trim::changed_ranges(file, offset, data, origin)
-            } else {
-                Some(range).into()
+        let mut stores = None;
+        let ranges_of = |look: Look<'_>| {
+            Ok(match look {
+                Look::Trimmed => trim::changed_ranges(file, offset, data, origin),
+                Look::Landing(observer, node) if origin == Origin::PageCache => {
+                    let merged = observer.merge_page(node, offset, data).map_err(backing("write"))?;
+                    stores.insert(merged).clone().into()
+                }
+                Look::Whole | Look::Landing(..) => Some(range).into(),
             })
         };
         let change = self.begin_content(
@@ -305,6 +314,16 @@ impl Tracked {
             Extent::of(Some(range)),
             ranges_of,
         )?;
+        if let Some(stores) = stores {
+            let hull = stores.iter().copied().reduce(ByteRange::hull);
+            // What lies between the stores is what is there.
+            let what = hull.map_or(
+                written::Change::Written { offset, data: &[] },
+                written::Change::Overwritten,
+            );
+            let write = || write_stores(file, offset, data, &stores).map(|()| data.len());
+            return change.perform(file.as_fd(), what, write, |_| true);
+        }
         let what = written::Change::Written { offset, data };
         let write = || write_all(file, offset, data);
         change.perform(file.as_fd(), what, write, |written| *written == data.len())
@@ -316,7 +335,7 @@ impl Tracked {
     /// What the backing file answered.
     pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
-        let ranges_of = |_| {
+        let ranges_of = |_: Look<'_>| {
             let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
         };
@@ -335,7 +354,7 @@ impl Tracked {
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let end = offset.saturating_add(len_bytes);
-        let ranges_of = |_| {
+        let ranges_of = |_: Look<'_>| {
             let range = if mode == FallocateFlags::KEEP_SIZE {
                 None
             } else if mode.is_empty() {
@@ -377,7 +396,7 @@ impl Tracked {
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
-        let ranges_of = |_| Ok(range.into());
+        let ranges_of = |_: Look<'_>| Ok(range.into());
         let (identity, extent) = (to.identity(), Extent::of(range));
         let change = self.begin_content(&identity, to.as_fd(), ContentHow::Written, extent, ranges_of)?;
         let copy = || {
@@ -491,36 +510,7 @@ impl Tracked {
     /// # Errors
     /// What the backing directory answered.
     pub fn link(&self, object: Object, fd: BorrowedFd<'_>, place: Place<'_>) -> TrackedResult<Stat> {
-        // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
-        let source = magic_link(fd);
-        let link = || {
-            uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), place.dir, place.name, AtFlags::SYMLINK_FOLLOW))
-                .and_then(|()| host::stat_at(place.dir, place.name))
-                .map_err(backing("link"))
-        };
-        let Some(names) = self.begin_names() else { return link() };
-        let parent = names.directory(place)?;
-        let node = names.node(&object.identity)?;
-        if let Some(node) = node {
-            names.operation.compare(node, || looks_like(fd))?;
-            if let Some(integrity) = names
-                .account
-                .integrity
-                .as_ref()
-                .filter(|_| object.kind == FileKind::File)
-            {
-                integrity.before_attributes(node, fd);
-            }
-            names.account.pictures.before_attributes(node, fd);
-        }
-        let stat = link()?;
-        match (parent, node) {
-            (Some(parent), Some(node)) => names.linked(parent, place.name, node, object.kind),
-            // It had no name in the tree: for the log it is new.
-            (parent, None) => names.appeared(parent, place.name, object, fd, &stat),
-            (None, _) => {}
-        }
-        Ok(stat)
+        perform::link(self.begin_names().as_ref(), object, fd, place)
     }
 
     /// Removes a name that is no directory.
@@ -540,18 +530,7 @@ impl Tracked {
     }
 
     fn remove(&self, place: Place<'_>, victim: Victim, flags: AtFlags, operation: &'static str) -> TrackedResult<()> {
-        let remove =
-            || uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, flags)).map_err(backing(operation));
-        let Some(names) = self.begin_names() else {
-            return remove();
-        };
-        let parent = names.directory(place)?;
-        let node = names.victim(place, parent, victim)?;
-        names.perform(remove)?;
-        if let (Some(parent), Some(node)) = (parent, node) {
-            names.unlinked(parent, place.name, node, victim);
-        }
-        Ok(())
+        perform::remove(self.begin_names().as_ref(), place, victim, flags, operation)
     }
 
     /// Moves a name. `replaced` is what the new name stood for before: it loses that name, or with
@@ -567,41 +546,7 @@ impl Tracked {
         moved: Victim,
         replaced: Option<Victim>,
     ) -> TrackedResult<()> {
-        let rename = || {
-            uninterrupted(|| {
-                if flags.is_empty() {
-                    // The older call is known to file systems that refuse any flags, even none.
-                    rustix::fs::renameat(from.dir, from.name, to.dir, to.name)
-                } else {
-                    rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
-                }
-            })
-            .map_err(backing("rename"))
-        };
-        let Some(names) = self.begin_names() else {
-            return rename();
-        };
-        let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let node = names.moved(from, moved)?;
-        let over = match replaced {
-            Some(over) if exchange => names.moved(to, over)?,
-            Some(over) if over.object.identity != moved.object.identity => names.victim(to, to_dir, over)?,
-            Some(over) => names.node(&over.object.identity)?,
-            None => None,
-        };
-        names.perform(rename)?;
-        if !exchange && replaced.is_some_and(|over| over.object.identity == moved.object.identity) {
-            // Two names of one inode: POSIX lets both stay.
-            return Ok(());
-        }
-        names.renamed((from, from_dir, node, moved), (to, to_dir, over, replaced), exchange);
-        if flags.contains(RenameFlags::WHITEOUT)
-            && let Ok(stat) = host::stat_at(from.dir, from.name)
-        {
-            names.created(from_dir, from.name, &stat);
-        }
-        Ok(())
+        perform::rename(self.begin_names().as_ref(), from, to, flags, moved, replaced)
     }
 
     /// Sets owner, permissions and times of what `fd` names, in this order: a new owner clears set-id bits, and
@@ -679,6 +624,48 @@ fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> 
         }
     }
     Ok(written)
+}
+
+/// How closely it is worth looking at which bytes change.
+#[derive(Clone, Copy)]
+enum Look<'a> {
+    /// All that may change count.
+    Whole,
+    /// Those count that differ.
+    Trimmed,
+    /// Something lands in this file: of pages only what a program has stored counts, of what programs write all.
+    Landing(&'a dyn Observer, LoggedNode),
+}
+
+impl Look<'_> {
+    fn trimmed_if(is_worth_a_look: bool) -> Self {
+        match is_worth_a_look {
+            true => Self::Trimmed,
+            false => Self::Whole,
+        }
+    }
+}
+
+/// Writes those bytes of a page at `offset` that lie in `stores`.
+fn write_stores(file: &OpenFile, offset: u64, page: &[u8], stores: &[ByteRange]) -> TrackedResult<()> {
+    for store in stores {
+        let from = usize::try_from(store.start().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let to = usize::try_from(store.end().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut at = store.start();
+        let mut rest = page.get(from..to).unwrap_or_default();
+        while !rest.is_empty() {
+            match rustix::io::pwrite(file, rest, at) {
+                Ok(0) => return Err(backing("write")(io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    rest = rest.get(count..).unwrap_or_default();
+                    at = at.saturating_add(count as u64);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(backing("write")(errno.into())),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What is known of a change of content before it has begun.

@@ -1,7 +1,7 @@
 //! POSIX behaviour over a backing directory: what each request means, without any FUSE notion.
 //!
 //! The rooms: [`names`] (lookup and everything that changes a name), [`attributes`] (stat, chmod, xattrs),
-//! [`data`] (open, read, write), [`listing`] (readdir). This file holds what they share: how a node is reached.
+//! [`data`] (open, read, write), [`listing`] (readdir), [`landing`] (what others changed). This file holds what they share: how a node is reached.
 //!
 //! **Reaching a node.** An open file is reached through its handle, a directory through a cached `O_PATH`
 //! descriptor, anything else by its name in its directory. On the way each step is compared with the identity
@@ -18,6 +18,7 @@ pub(crate) mod attributes;
 pub(crate) mod data;
 pub(crate) mod directories;
 pub(crate) mod inode_flags;
+pub(crate) mod landing;
 pub(crate) mod listing;
 pub(crate) mod names;
 

@@ -22,6 +22,8 @@ pub(super) type ToSync = (NodeId, Vec<std::ffi::OsString>);
 
 struct Order {
     files: Vec<ToSync>,
+    /// They are only looked at.
+    is_look: bool,
     done: Sender<Vec<io::Result<()>>>,
 }
 
@@ -66,10 +68,19 @@ impl Flusher {
 
     /// Syncs each of the files; the answers are in their order.
     pub(super) fn sync(&self, files: Vec<ToSync>) -> io::Result<Vec<io::Result<()>>> {
+        self.order(files, false)
+    }
+
+    /// Looks at a file, so that the kernel asks for its attributes if it does not know them.
+    pub(super) fn look(&self, node: NodeId, path: Vec<std::ffi::OsString>) -> io::Result<()> {
+        self.order(vec![(node, path)], true)?.into_iter().collect()
+    }
+
+    fn order(&self, files: Vec<ToSync>, is_look: bool) -> io::Result<Vec<io::Result<()>>> {
         let gone = || io::Error::other("the flushing thread ended");
         let (done, answers) = mpsc::channel();
         let orders = self.orders.as_ref().ok_or_else(gone)?;
-        orders.send(Order { files, done }).map_err(|_| gone())?;
+        orders.send(Order { files, is_look, done }).map_err(|_| gone())?;
         answers.recv().map_err(|_| gone())
     }
 }
@@ -84,9 +95,10 @@ impl Drop for Flusher {
 }
 
 fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
-    while let Ok(Order { files, done }) = orders.recv() {
+    while let Ok(Order { files, is_look, done }) = orders.recv() {
         let root = mounted.open_root();
         let sync = |(node, path): &ToSync| match &root {
+            Ok(root) if is_look => super::look_through_mount(root, path, *node).map(drop),
             Ok(root) => super::sync_through_mount(root, path, *node),
             Err(_) => Err(super::stale()),
         };

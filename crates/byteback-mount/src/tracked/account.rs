@@ -78,6 +78,8 @@ impl Drop for Change<'_> {
 pub(super) struct NameChange<'a> {
     /// Let go before the operation ends.
     _order: Option<RwLockWriteGuard<'a, ()>>,
+    /// The observer is told of it.
+    is_told: bool,
     pub(super) operation: Operation<'a>,
     pub(super) account: &'a Account,
 }
@@ -88,13 +90,22 @@ impl<'a> NameChange<'a> {
         let observer = account.observer.as_deref();
         Self {
             _order: observer.map(|observer| observer.order().exclusive()),
+            is_told: true,
             operation,
             account,
         }
     }
 
+    /// Of what lands from elsewhere, of which the observer is not told.
+    pub(super) fn begin_landing(account: &'a Account) -> Self {
+        Self {
+            is_told: false,
+            ..Self::begin(account)
+        }
+    }
+
     fn observer(&self) -> Option<&'a dyn Observer> {
-        self.account.observer.as_deref()
+        self.account.observer.as_deref().filter(|_| self.is_told)
     }
 
     fn tell(&self, change: &NamesChanged<'_>) {
@@ -188,10 +199,8 @@ impl<'a> NameChange<'a> {
         Ok(node)
     }
 
-    pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) {
-        if let Some(parent) = parent {
-            self.created_in(parent, name, stat);
-        }
+    pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) -> Option<LoggedNode> {
+        parent.map(|parent| self.created_in(parent, name, stat))
     }
 
     fn created_in(&self, parent: LoggedNode, name: &OsStr, stat: &Stat) -> LoggedNode {

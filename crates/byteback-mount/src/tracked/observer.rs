@@ -15,9 +15,10 @@
 //! **Failures.** Nothing that an observer does fails a program's call. A change of content that failed, or was done in part, was told
 //! nevertheless: [`Observer::after_content`] follows in any case, and what was told may have changed. Names are told if they changed.
 //!
-//! Not told: changes of inodes that the log does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
+//! Not told: what lands from elsewhere (see [`super::landing`]); changes of inodes that the log does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use byteback_extents::ByteRange;
@@ -139,6 +140,22 @@ pub trait Observer: Send + Sync {
 
     /// Whether it is worth finding out which bytes of `range` really change, although the log knows of all of them. The lock is held shared.
     fn wants_trimmed(&self, node: LoggedNode, range: ByteRange) -> bool;
+
+    /// Whether what others changed is landing in this file just now: then each byte that a program writes counts, also if it is there already.
+    /// The lock is held shared.
+    fn is_landing(&self, _node: LoggedNode) -> bool {
+        false
+    }
+
+    /// Of a file with [`Observer::is_landing`]: a page of the kernel's, which is at `offset` and may be from before something landed. Answers which
+    /// bytes (ascending) a program has stored to, as far as that can be told; only these are written. The lock is held shared.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    fn merge_page(&self, _node: LoggedNode, offset: u64, page: &[u8]) -> io::Result<Vec<ByteRange>> {
+        let all = ByteRange::new(offset, offset.saturating_add(page.len() as u64));
+        Ok(all.into_iter().collect())
+    }
 
     /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
     /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].

@@ -24,6 +24,9 @@ use crate::tracked::{Object, Place, Victim};
 /// beyond this many, asking about one more answers `ESTALE`.
 const ORPHAN_COUNT_MAX: usize = 512;
 
+/// One end of a rename: a directory, its number, and a name in it.
+type End<'a> = (&'a HeldInode, NodeId, &'a OsStr);
+
 /// What a creating request says about its caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Creation {
@@ -175,9 +178,18 @@ impl Tree {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let victim = self.victim(host::stat_at(&*dir, name)?);
-        let place = dir.place(parent, name);
-        let orphaned = self.keep_orphan(&dir, name, victim);
-        if let Err(error) = remove(self, place, victim) {
+        self.remove_held((&dir, parent, name), victim, |place| remove(self, place, victim))
+    }
+
+    /// Removes a name by `remove`, and all that is remembered of it. The caller holds `renames`.
+    pub(super) fn remove_held<E>(
+        &self,
+        (dir, parent, name): (&HeldInode, NodeId, &OsStr),
+        victim: Victim,
+        remove: impl FnOnce(Place<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let orphaned = self.keep_orphan(dir, name, victim);
+        if let Err(error) = remove(dir.place(parent, name)) {
             if orphaned {
                 self.orphans().remove(&victim.object.node);
             }
@@ -210,7 +222,7 @@ impl Tree {
         true
     }
 
-    fn victim(&self, stat: Stat) -> Victim {
+    pub(super) fn victim(&self, stat: Stat) -> Victim {
         Victim {
             object: self.object_of(&stat),
             nlink: stat.nlink,
@@ -234,15 +246,30 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
             Err(error) => return Err(error),
         };
+        let ends = ((&*dir, parent, name), (&*new_dir, new_parent, new_name));
+        self.rename_held(ends, flags, moved, replaced, |from, to| {
+            Ok(self.tracked.rename(from, to, flags, moved, replaced)?)
+        })
+    }
+
+    /// Moves a name by `rename`, and all that is remembered of it. The caller holds `renames` exclusively.
+    pub(super) fn rename_held<E>(
+        &self,
+        ((dir, parent, name), (new_dir, new_parent, new_name)): (End<'_>, End<'_>),
+        flags: RenameFlags,
+        moved: Victim,
+        replaced: Option<Victim>,
+        rename: impl FnOnce(Place<'_>, Place<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let from = dir.place(parent, name);
         let to = new_dir.place(new_parent, new_name);
         let overwritten = replaced.filter(|_| !flags.contains(RenameFlags::EXCHANGE));
-        let orphaned = overwritten.filter(|victim| self.keep_orphan(&new_dir, new_name, *victim));
-        if let Err(error) = self.tracked.rename(from, to, flags, moved, replaced) {
+        let orphaned = overwritten.filter(|victim| self.keep_orphan(new_dir, new_name, *victim));
+        if let Err(error) = rename(from, to) {
             if let Some(victim) = orphaned {
                 self.orphans().remove(&victim.object.node);
             }
-            return Err(error.into());
+            return Err(error);
         }
         self.listings().changed(parent);
         self.listings().changed(new_parent);

@@ -500,7 +500,7 @@ fn store(path: &Path, at: u64, byte: u8, len: usize, sync: bool) -> Outcome {
 }
 
 /// Everything about one file that has to be equal.
-#[derive(Clone, Debug)]
+#[derive(PartialEq, Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),

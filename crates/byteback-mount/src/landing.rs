@@ -1,0 +1,302 @@
+//! What others changed is made in a mounted tree, while programs use it: the entrance beside the file system protocol.
+//!
+//! Nodes are those of the log. Each step passes the same tree and the same gate as a program's ([`crate::tracked::landing`]), then the kernel is told
+//! what it must not believe any more: names, attributes, pages. That waits for whoever uses them, who may in turn wait for
+//! this process: so it is done when no lock is held any more, and **nothing here may be called from a thread that serves requests, or with a lock
+//! held** that such a one may want.
+//!
+//! **What the kernel holds of a directory.** A name that is dropped is waited for by who lists or looks up in its directory, so that what they
+//! were told before is known to the kernel by then and dropped, too. The pages of a listing are dropped after that.
+//!
+//! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes below them changed. A page that a program
+//! stored to through a mapping is handed on then, and may hold bytes of before: who decides what of it counts is told by
+//! [`crate::tracked::observer::Observer::merge_page`].
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_oplog::NodeId as LoggedNode;
+pub use byteback_undo::ContentHow;
+use rustix::fs::{OFlags, RenameFlags};
+
+use crate::hidden::Hidden;
+use crate::inodes::NodeId;
+use crate::live::LiveTree;
+use crate::stores::Stores;
+pub use crate::tracked::landing::{Arbiter, LandingContent};
+use crate::tracked::{TrackedError, TrackedResult};
+use crate::tree::Tree;
+pub use crate::tree::landing::NewKind;
+use crate::tree::landing::{NameAt, Stale};
+
+/// Why something did not land.
+#[derive(Debug, thiserror::Error)]
+pub enum LandingError {
+    /// It is not as it was expected; nothing was done.
+    #[error("overtaken: {0}")]
+    Overtaken(String),
+    /// It failed.
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+impl From<TrackedError> for LandingError {
+    fn from(error: TrackedError) -> Self {
+        match error {
+            TrackedError::Overtaken(why) => Self::Overtaken(why),
+            TrackedError::Log(error) => Self::Failed(io::Error::other(error)),
+            error @ TrackedError::Backing { .. } => {
+                // With its number, for who wants to know what kind of failure it is.
+                let number = error.errno();
+                Self::Failed(io::Error::new(io::Error::from_raw_os_error(number).kind(), error))
+            }
+        }
+    }
+}
+
+/// A name, as the log knows its directory.
+pub type LoggedName<'a> = (LoggedNode, &'a OsStr);
+
+/// A file that is open to be landed in.
+#[derive(Debug)]
+pub struct LandingFile {
+    fd: OwnedFd,
+    identity: Identity,
+    number: NodeId,
+}
+
+impl AsFd for LandingFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Landing {
+    tree: Arc<Tree>,
+    stores: Arc<Stores>,
+    live: LiveTree,
+}
+
+fn gone<T>() -> Result<T, LandingError> {
+    Err(LandingError::Overtaken("it has no name any more".to_owned()))
+}
+
+impl Landing {
+    pub(crate) fn new(tree: Arc<Tree>, stores: Arc<Stores>, live: LiveTree) -> Self {
+        Self { tree, stores, live }
+    }
+
+    fn find(&self, node: LoggedNode) -> Result<(OwnedFd, Stat), LandingError> {
+        match self.live.find(node)? {
+            Some(found) => Ok(found),
+            None => gone(),
+        }
+    }
+
+    fn name<'a>(&self, (parent, name): LoggedName<'a>) -> Result<NameAt<'a>, LandingError> {
+        host::check_component(name)?;
+        if parent == LoggedNode::ROOT && Hidden::is_hidden_name(name) {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "this name is the mount's own");
+            return Err(error.into());
+        }
+        self.tree.name_at(parent, self.find(parent)?, name)
+    }
+
+    /// Makes the kernel forget. Whatever it says, it was told: that it knows none of it, or that the mount is gone.
+    fn forget(&self, stale: &[Stale]) {
+        let mut directories = Vec::new();
+        for stale in stale {
+            match stale {
+                Stale::Name(parent, name) => {
+                    self.stores.forget_name(*parent, name);
+                    if !directories.contains(parent) {
+                        directories.push(*parent);
+                    }
+                }
+                Stale::Attributes(node) => self.stores.forget_attributes(*node),
+            }
+        }
+        for directory in directories {
+            self.stores.forget_pages(directory, None);
+        }
+    }
+
+    /// What programs stored through mappings of a file, and what waits in the kernel otherwise, passes the gate before this returns.
+    ///
+    /// # Errors
+    /// If the kernel could not write back everything.
+    pub fn flush(&self, node: LoggedNode) -> Result<(), LandingError> {
+        let (_, stat) = self.find(node)?;
+        self.flush_number(self.tree.number_of(&stat))
+    }
+
+    fn flush_number(&self, number: NodeId) -> Result<(), LandingError> {
+        let flushed = self.stores.flush_node(number);
+        flushed.map(drop).map_err(|error| io::Error::other(error).into())
+    }
+
+    /// Makes a node under a free name; `finish` gives it its attributes before anybody sees it.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if the name is not free, or the arbiter says so.
+    pub fn make(
+        &self,
+        at: LoggedName<'_>,
+        kind: NewKind<'_>,
+        finish: &mut dyn FnMut(BorrowedFd<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<LoggedNode, LandingError> {
+        let at = self.name(at)?;
+        let (node, stale) = self.tree.land_new(&at, kind, finish, arbiter)?;
+        self.forget(&stale);
+        Ok(node)
+    }
+
+    /// Gives a node one more name, which is free.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if the name is not free, the node has none any more, or the arbiter says so.
+    pub fn link(&self, node: LoggedNode, at: LoggedName<'_>, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
+        let at = self.name(at)?;
+        let stale = self.tree.land_link(self.find(node)?, &at, arbiter)?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Removes a name that stands for `node`; of a directory, if it is empty.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, or the arbiter says so.
+    pub fn remove(&self, at: LoggedName<'_>, node: LoggedNode, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
+        self.flush(node)?;
+        let at = self.name(at)?;
+        let stale = self.tree.land_removal(&at, node, arbiter)?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Moves a name of a node to one that stands for `replaced`, or is free.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if a name stands for something else, or the arbiter says so.
+    pub fn rename(
+        &self,
+        (node, from): (LoggedNode, LoggedName<'_>),
+        (replaced, to): (Option<LoggedNode>, LoggedName<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<(), LandingError> {
+        if let Some(replaced) = replaced {
+            self.flush(replaced)?;
+        }
+        let (from, to) = (self.name(from)?, self.name(to)?);
+        let ends = ((&from, node), (&to, replaced));
+        let stale = self
+            .tree
+            .land_rename(ends.0, ends.1, RenameFlags::empty(), Some(arbiter))?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Exchanges two names.
+    ///
+    /// # Errors
+    /// As [`Landing::rename`].
+    pub fn exchange(
+        &self,
+        (one, one_at): (LoggedNode, LoggedName<'_>),
+        (other, other_at): (LoggedNode, LoggedName<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<(), LandingError> {
+        let (from, to) = (self.name(one_at)?, self.name(other_at)?);
+        let ends = ((&from, one), (&to, Some(other)));
+        let stale = self
+            .tree
+            .land_rename(ends.0, ends.1, RenameFlags::EXCHANGE, Some(arbiter))?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Moves a name to a free one, as a program would: who is told of what programs do is told.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not free.
+    pub fn displace(&self, node: LoggedNode, from: LoggedName<'_>, to: LoggedName<'_>) -> Result<(), LandingError> {
+        let (from, to) = (self.name(from)?, self.name(to)?);
+        let stale = self
+            .tree
+            .land_rename((&from, node), (&to, None), RenameFlags::empty(), None)?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Changes attributes of a node by `set`, all at once.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if it has no name any more, or the arbiter says so.
+    pub fn set_attributes(
+        &self,
+        node: LoggedNode,
+        set: &mut dyn FnMut(BorrowedFd<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<(), LandingError> {
+        let stale = self.tree.land_attributes(self.find(node)?, set, arbiter)?;
+        self.forget(&stale);
+        Ok(())
+    }
+
+    /// Opens a file to land in it.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
+    pub fn open(&self, node: LoggedNode) -> Result<LandingFile, LandingError> {
+        let (fd, stat) = self.find(node)?;
+        if stat.kind != FileKind::File {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file").into());
+        }
+        Ok(LandingFile {
+            fd: host::reopen(&fd, OFlags::RDWR | OFlags::NONBLOCK)?,
+            identity: stat.identity(),
+            number: self.tree.number_of(&stat),
+        })
+    }
+
+    /// As [`Landing::flush`], of a file that is open to be landed in, whether it has a name or not.
+    ///
+    /// # Errors
+    /// As [`Landing::flush`].
+    pub fn flush_file(&self, file: &LandingFile) -> Result<(), LandingError> {
+        self.flush_number(file.number)
+    }
+
+    /// Changes the content of a file. [`Landing::forget_content`] is to follow, in any case.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if `landing` decides so; what the system answered.
+    pub fn content(
+        &self,
+        file: &LandingFile,
+        how: ContentHow,
+        landing: &mut dyn LandingContent,
+    ) -> Result<(), LandingError> {
+        let done: TrackedResult<()> = self
+            .tree
+            .tracked
+            .land_content(&file.identity, file.as_fd(), how, landing);
+        Ok(done?)
+    }
+
+    /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it: then it also learns the new one, so
+    /// that who has it mapped reaches what was gained.
+    pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
+        self.stores.forget_pages(file.number, range);
+        if range.is_none() {
+            self.stores.look_at(file.number);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The gate as what others changed passes it: the same steps in the same order as for a program, only that the observer is not told, because
+//! nothing happened here, but asked first.
+//!
+//! [`Order`] is held exclusively from the question to the end of the change, so that both are one: no program changes anything in between. As
+//! everywhere, the log's operation has begun before.
+//!
+//! [`Order`]: super::observer::Order
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use byteback_checksums::written;
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_oplog::NodeId as LoggedNode;
+use byteback_undo::ContentHow;
+use parking_lot::RwLockWriteGuard;
+use rustix::fs::{AtFlags, RenameFlags};
+
+use super::account::{Account, NameChange};
+use super::{Object, Place, Tracked, TrackedError, TrackedResult, Victim, backing, kept, looks_like, perform};
+
+/// Who is asked whether something may land. Called with `Order` held exclusively, within an operation of the log.
+pub trait Arbiter {
+    /// Whether it may, or why not: then nothing is done.
+    ///
+    /// # Errors
+    /// Why not.
+    fn ask(&self) -> Result<(), String>;
+
+    /// It has. Nothing has happened since.
+    fn has_landed(&self);
+}
+
+/// A change of content that lands.
+pub trait LandingContent {
+    /// Which bytes may change, ascending, or why nothing may. Called as [`Arbiter::ask`].
+    ///
+    /// # Errors
+    /// Why not; an error of the file.
+    fn decide(&mut self) -> io::Result<Result<Vec<ByteRange>, String>>;
+
+    /// Changes them. What is left undone after an error was announced nevertheless.
+    ///
+    /// # Errors
+    /// What the file answered.
+    fn perform(&mut self) -> io::Result<()>;
+
+    /// It was performed, or failed on the way. Nothing has happened since.
+    fn has_landed(&mut self);
+}
+
+impl Tracked {
+    fn landing_account(&self) -> TrackedResult<&Account> {
+        let account = self.account.as_ref().filter(|account| account.observer.is_some());
+        account.ok_or_else(|| TrackedError::Overtaken("nobody keeps the order of what happens in this tree".to_owned()))
+    }
+
+    fn land_names<T>(
+        &self,
+        arbiter: &dyn Arbiter,
+        perform: impl FnOnce(&NameChange<'_>) -> TrackedResult<T>,
+    ) -> TrackedResult<T> {
+        let names = NameChange::begin_landing(self.landing_account()?);
+        arbiter.ask().map_err(TrackedError::Overtaken)?;
+        let done = perform(&names)?;
+        arbiter.has_landed();
+        Ok(done)
+    }
+
+    /// Makes something new at `place` by `make`, which answers what it looks like when nothing more is changed about it.
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; what `make` answered.
+    pub fn land_new(
+        &self,
+        place: Place<'_>,
+        arbiter: &dyn Arbiter,
+        make: impl FnOnce() -> io::Result<Stat>,
+    ) -> TrackedResult<(Stat, LoggedNode)> {
+        self.land_names(arbiter, |names| {
+            if names.node(&place.identity)?.is_none() {
+                return Err(TrackedError::Overtaken(
+                    "its directory is not tracked any more".to_owned(),
+                ));
+            }
+            let (stat, node) = perform::make(Some(names), place, || make().map_err(backing("create")), |stat| stat)?;
+            let gone = || TrackedError::Overtaken("its directory is not tracked any more".to_owned());
+            Ok((stat, node.ok_or_else(gone)?))
+        })
+    }
+
+    /// As [`Tracked::link`].
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    pub fn land_link(
+        &self,
+        object: Object,
+        fd: BorrowedFd<'_>,
+        place: Place<'_>,
+        arbiter: &dyn Arbiter,
+    ) -> TrackedResult<Stat> {
+        self.land_names(arbiter, |names| perform::link(Some(names), object, fd, place))
+    }
+
+    /// As [`Tracked::unlink`], or [`Tracked::rmdir`] of a directory.
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    pub fn land_removal(&self, place: Place<'_>, victim: Victim, arbiter: &dyn Arbiter) -> TrackedResult<()> {
+        let (flags, what) = match victim.object.kind {
+            FileKind::Dir => (AtFlags::REMOVEDIR, "remove a directory"),
+            _ => (AtFlags::empty(), "unlink"),
+        };
+        self.land_names(arbiter, |names| {
+            perform::remove(Some(names), place, victim, flags, what)
+        })
+    }
+
+    /// As [`Tracked::rename`].
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    pub fn land_rename(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: RenameFlags,
+        (moved, replaced): (Victim, Option<Victim>),
+        arbiter: &dyn Arbiter,
+    ) -> TrackedResult<()> {
+        self.land_names(arbiter, |names| {
+            perform::rename(Some(names), from, to, flags, moved, replaced)
+        })
+    }
+
+    /// Changes attributes by `set`, which may fail in part.
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; an error of the log.
+    pub fn land_attributes(
+        &self,
+        identity: &Identity,
+        fd: BorrowedFd<'_>,
+        arbiter: &dyn Arbiter,
+        set: impl FnOnce(),
+    ) -> TrackedResult<()> {
+        let account = self.landing_account()?;
+        let Some(node) = account.log.node_of(identity)? else {
+            return Err(TrackedError::Overtaken("it has no name any more".to_owned()));
+        };
+        let operation = account.log.begin();
+        operation.compare(node, || looks_like(fd))?;
+        let is_file = host::stat_fd(fd).is_ok_and(|stat| stat.kind == FileKind::File);
+        let integrity = account.integrity.as_deref().filter(|_| is_file);
+        if let Some(integrity) = integrity {
+            integrity.before_attributes(node, fd);
+        }
+        let _order = account.order_exclusively();
+        arbiter.ask().map_err(TrackedError::Overtaken)?;
+        account.pictures.before_attributes(node, fd);
+        operation.attributes_changed(node);
+        set();
+        if let Some(integrity) = integrity {
+            integrity.sums().touched(node.0);
+        }
+        arbiter.has_landed();
+        Ok(())
+    }
+
+    /// Changes the content of the file that `fd` can read and write.
+    ///
+    /// # Errors
+    /// [`TrackedError::Overtaken`]; what the backing file answered, an error of the log.
+    pub fn land_content(
+        &self,
+        identity: &Identity,
+        fd: BorrowedFd<'_>,
+        how: ContentHow,
+        landing: &mut dyn LandingContent,
+    ) -> TrackedResult<()> {
+        let account = self.landing_account()?;
+        // The intent is durable before anything else happens.
+        let begun = account.log.begin_content(identity, None, || looks_like(fd))?;
+        let _order = account.order_exclusively();
+        let decided = landing.decide().map_err(backing("look at a file that is landed"))?;
+        let ranges = decided.map_err(TrackedError::Overtaken)?;
+        match &begun {
+            Some((operation, node)) => {
+                if let Some(undo) = account.undo.as_ref().filter(|_| !ranges.is_empty()) {
+                    kept::before_content(undo, *node, fd, how, &ranges);
+                }
+                for range in &ranges {
+                    account.pictures.before_content(*node, fd, *range);
+                    operation.wrote(*node, *range);
+                }
+            }
+            // It has lost its name; whoever has it open still sees what lands.
+            None => {
+                for range in &ranges {
+                    account.pictures.before_content_of_unknown(identity, fd, *range);
+                }
+            }
+        }
+        let perform = |landing: &mut dyn LandingContent| {
+            let performed = landing.perform();
+            performed.map_err(backing("change a file that is landed"))
+        };
+        let hull = ranges.iter().copied().reduce(ByteRange::hull);
+        let performed = match (&account.integrity, &begun, hull) {
+            (Some(integrity), Some((_, node)), Some(hull)) => {
+                // Which bytes land is not looked at here: what was summed of them is forgotten, and summed anew.
+                let what = match how {
+                    ContentHow::Truncated => written::Change::Moved,
+                    _ => written::Change::Overwritten(hull),
+                };
+                integrity.change(*node, fd, what, || perform(landing), |()| true)
+            }
+            _ => perform(landing),
+        };
+        landing.has_landed();
+        performed
+    }
+}
+
+impl Account {
+    fn order_exclusively(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.observer.as_deref().map(|observer| observer.order().exclusive())
+    }
+}

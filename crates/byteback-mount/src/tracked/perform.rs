@@ -1,0 +1,125 @@
+//! Changes of names, from what the gate notes before to what it logs after, whoever makes them: a program, or what lands from elsewhere.
+//! Without `names` nobody keeps account.
+
+use std::os::fd::BorrowedFd;
+
+use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::NodeId as LoggedNode;
+use rustix::fs::{AtFlags, CWD, RenameFlags};
+
+use super::account::NameChange;
+use super::{Object, Place, TrackedResult, Victim, backing, looks_like, magic_link, uninterrupted};
+
+/// Makes something new at `place` by `make`. Answers its node, if the log knows the directory.
+pub(super) fn make<T>(
+    names: Option<&NameChange<'_>>,
+    place: Place<'_>,
+    make: impl FnOnce() -> TrackedResult<T>,
+    stat_of: impl FnOnce(&T) -> &Stat,
+) -> TrackedResult<(T, Option<LoggedNode>)> {
+    let Some(names) = names else {
+        return Ok((make()?, None));
+    };
+    let parent = names.directory(place)?;
+    let made = make()?;
+    let node = names.created(parent, place.name, stat_of(&made));
+    Ok((made, node))
+}
+
+/// Gives the inode that `fd` names one more name.
+pub(super) fn link(
+    names: Option<&NameChange<'_>>,
+    object: Object,
+    fd: BorrowedFd<'_>,
+    place: Place<'_>,
+) -> TrackedResult<Stat> {
+    // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
+    let source = magic_link(fd);
+    let link = || {
+        uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), place.dir, place.name, AtFlags::SYMLINK_FOLLOW))
+            .and_then(|()| host::stat_at(place.dir, place.name))
+            .map_err(backing("link"))
+    };
+    let Some(names) = names else { return link() };
+    let parent = names.directory(place)?;
+    let node = names.node(&object.identity)?;
+    if let Some(node) = node {
+        names.operation.compare(node, || looks_like(fd))?;
+        let integrity = names.account.integrity.as_ref();
+        if let Some(integrity) = integrity.filter(|_| object.kind == FileKind::File) {
+            integrity.before_attributes(node, fd);
+        }
+        names.account.pictures.before_attributes(node, fd);
+    }
+    let stat = link()?;
+    match (parent, node) {
+        (Some(parent), Some(node)) => names.linked(parent, place.name, node, object.kind),
+        // It had no name in the tree: for the log it is new.
+        (parent, None) => names.appeared(parent, place.name, object, fd, &stat),
+        (None, _) => {}
+    }
+    Ok(stat)
+}
+
+/// Removes a name; `flags` as of `unlinkat`.
+pub(super) fn remove(
+    names: Option<&NameChange<'_>>,
+    place: Place<'_>,
+    victim: Victim,
+    flags: AtFlags,
+    operation: &'static str,
+) -> TrackedResult<()> {
+    let remove = || uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, flags)).map_err(backing(operation));
+    let Some(names) = names else { return remove() };
+    let parent = names.directory(place)?;
+    let node = names.victim(place, parent, victim)?;
+    names.perform(remove)?;
+    if let (Some(parent), Some(node)) = (parent, node) {
+        names.unlinked(parent, place.name, node, victim);
+    }
+    Ok(())
+}
+
+/// Moves a name.
+pub(super) fn rename(
+    names: Option<&NameChange<'_>>,
+    from: Place<'_>,
+    to: Place<'_>,
+    flags: RenameFlags,
+    moved: Victim,
+    replaced: Option<Victim>,
+) -> TrackedResult<()> {
+    let rename = || {
+        uninterrupted(|| {
+            if flags.is_empty() {
+                // The older call is known to file systems that refuse any flags, even none.
+                rustix::fs::renameat(from.dir, from.name, to.dir, to.name)
+            } else {
+                rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
+            }
+        })
+        .map_err(backing("rename"))
+    };
+    let Some(names) = names else { return rename() };
+    let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    let node = names.moved(from, moved)?;
+    let over = match replaced {
+        Some(over) if exchange => names.moved(to, over)?,
+        Some(over) if over.object.identity != moved.object.identity => names.victim(to, to_dir, over)?,
+        Some(over) => names.node(&over.object.identity)?,
+        None => None,
+    };
+    names.perform(rename)?;
+    if !exchange && replaced.is_some_and(|over| over.object.identity == moved.object.identity) {
+        // Two names of one inode: POSIX lets both stay.
+        return Ok(());
+    }
+    names.renamed((from, from_dir, node, moved), (to, to_dir, over, replaced), exchange);
+    if flags.contains(RenameFlags::WHITEOUT)
+        && let Ok(stat) = host::stat_at(from.dir, from.name)
+    {
+        names.created(from_dir, from.name, &stat);
+    }
+    Ok(())
+}

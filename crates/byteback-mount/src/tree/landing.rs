@@ -1,0 +1,271 @@
+//! What others changed, as the tree's own operations: as a program's, but asked for by nodes of the log, and each with what it expects.
+//!
+//! `renames` is held exclusively meanwhile: no name is in use, none is looked up, and none that a program changes is half way, so what a name stands
+//! for can be compared at leisure, and nobody sees what is new before it is finished. What the kernel remembers is wrong afterwards; [`Stale`]
+//! says what of it, for who holds no lock any more.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::PoisonError;
+
+use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_oplog::{Log, NodeId as LoggedNode};
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, RenameFlags};
+
+use super::Tree;
+use super::directories::HeldInode;
+use crate::inodes::NodeId;
+use crate::landing::LandingError;
+use crate::tracked::landing::Arbiter;
+use crate::tracked::{Place, TrackedError, TrackedResult, Victim};
+
+/// What the kernel must not believe any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    /// What a name stands for, and what is in its directory.
+    Name(NodeId, OsString),
+    /// The attributes of a node.
+    Attributes(NodeId),
+}
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub enum NewKind<'a> {
+    /// A regular file, empty.
+    File,
+    /// A directory.
+    Directory,
+    /// A symlink to this.
+    Symlink(&'a OsStr),
+    /// A pipe, a socket or a device.
+    Special(FileType, Dev),
+}
+
+/// A name in a directory that was found by its node.
+#[derive(Debug)]
+pub(crate) struct NameAt<'a> {
+    logged: LoggedNode,
+    parent: NodeId,
+    dir: HeldInode,
+    name: &'a OsStr,
+}
+
+impl NameAt<'_> {
+    fn place(&self) -> Place<'_> {
+        self.dir.place(self.parent, self.name)
+    }
+
+    fn stale(&self) -> Stale {
+        Stale::Name(self.parent, self.name.to_owned())
+    }
+}
+
+fn overtaken<T>(why: &str) -> Result<T, LandingError> {
+    Err(LandingError::Overtaken(why.to_owned()))
+}
+
+/// What is not as it was found: changed beside the mount.
+fn passed_by<T>() -> Result<T, LandingError> {
+    overtaken("something was changed there without passing the mount")
+}
+
+/// What the backing directory refuses because something is not as it was found.
+fn performed<T>(done: TrackedResult<T>) -> Result<T, LandingError> {
+    done.map_err(|error| match error {
+        TrackedError::Backing { ref source, .. } => match source.raw_os_error() {
+            Some(libc::ENOTEMPTY | libc::EEXIST) => LandingError::Overtaken("something is there".to_owned()),
+            Some(libc::ENOENT | libc::ESTALE) => LandingError::Overtaken("it is not there any more".to_owned()),
+            _ => LandingError::from(error),
+        },
+        error => LandingError::from(error),
+    })
+}
+
+fn make_at(dir: BorrowedFd<'_>, name: &OsStr, kind: NewKind<'_>) -> io::Result<()> {
+    // For nobody else, until it is finished.
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = match kind {
+        NewKind::File => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            return host::open_at(dir, name, flags, mode).map(drop);
+        }
+        NewKind::Directory => rustix::fs::mkdirat(dir, name, mode | Mode::XUSR),
+        NewKind::Symlink(target) => rustix::fs::symlinkat(target, dir, name),
+        NewKind::Special(kind, device) => rustix::fs::mknodat(dir, name, kind, mode, device),
+    };
+    Ok(made?)
+}
+
+impl Tree {
+    fn log(&self) -> Result<&Log, LandingError> {
+        match self.tracked.account() {
+            Some(account) => Ok(&account.log),
+            None => overtaken("this tree is not tracked"),
+        }
+    }
+
+    /// A name in the directory that `dir` names, with what that is. The caller looked for it by its node of the log.
+    pub(crate) fn name_at<'a>(
+        &self,
+        logged: LoggedNode,
+        (dir, stat): (OwnedFd, Stat),
+        name: &'a OsStr,
+    ) -> Result<NameAt<'a>, LandingError> {
+        if stat.kind != FileKind::Dir {
+            return overtaken("its directory is none any more");
+        }
+        Ok(NameAt {
+            logged,
+            parent: self.number_of(&stat),
+            dir: HeldInode {
+                fd: dir,
+                identity: stat.identity(),
+            },
+            name,
+        })
+    }
+
+    /// The number by which the kernel speaks of an inode, if it does.
+    pub(crate) fn number_of(&self, stat: &Stat) -> NodeId {
+        self.inodes().node_of(stat.dev, stat.ino)
+    }
+
+    /// What a name stands for, if it is what is expected. The caller holds `renames` exclusively.
+    fn expect(&self, at: &NameAt<'_>, expected: Option<LoggedNode>) -> Result<Option<Victim>, LandingError> {
+        let log = self.log()?;
+        let there = match host::stat_at(&at.dir, at.name) {
+            Ok(stat) => Some(stat),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let named = log.child(at.logged, at.name).map_err(TrackedError::from)?;
+        match (there, named) {
+            (None, None) if expected.is_none() => Ok(None),
+            (None, None) => overtaken("the name does not exist any more"),
+            (Some(stat), Some(named)) if log.is_same(named, &stat.identity()).map_err(TrackedError::from)? => {
+                match expected {
+                    Some(expected) if expected == named => Ok(Some(self.victim(stat))),
+                    Some(_) => overtaken("the name stands for something else now"),
+                    None => overtaken("the name is not free any more"),
+                }
+            }
+            _ => passed_by(),
+        }
+    }
+
+    fn expect_node(&self, at: &NameAt<'_>, expected: LoggedNode) -> Result<Victim, LandingError> {
+        match self.expect(at, Some(expected))? {
+            Some(victim) => Ok(victim),
+            None => overtaken("the name does not exist any more"),
+        }
+    }
+
+    /// Makes something new, to be finished by `finish` before anybody sees it.
+    pub(crate) fn land_new(
+        &self,
+        at: &NameAt<'_>,
+        kind: NewKind<'_>,
+        finish: &mut dyn FnMut(BorrowedFd<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<(LoggedNode, Vec<Stale>), LandingError> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        self.expect(at, None)?;
+        let make = || {
+            make_at(at.dir.as_fd(), at.name, kind)?;
+            let finished = host::open_path_at(&at.dir, at.name).and_then(|fd| {
+                finish(fd.as_fd());
+                host::stat_fd(&fd)
+            });
+            if finished.is_err() {
+                let flags = match kind {
+                    NewKind::Directory => AtFlags::REMOVEDIR,
+                    _ => AtFlags::empty(),
+                };
+                let _ = rustix::fs::unlinkat(&at.dir, at.name, flags);
+            }
+            finished
+        };
+        let (_, node) = performed(self.tracked.land_new(at.place(), arbiter, make))?;
+        self.listings().changed(at.parent);
+        Ok((node, vec![at.stale()]))
+    }
+
+    /// Gives what `fd` names one more name.
+    pub(crate) fn land_link(
+        &self,
+        (fd, stat): (OwnedFd, Stat),
+        at: &NameAt<'_>,
+        arbiter: &dyn Arbiter,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        self.expect(at, None)?;
+        if self
+            .log()?
+            .node_of(&stat.identity())
+            .map_err(TrackedError::from)?
+            .is_none()
+        {
+            return overtaken("it has no name any more");
+        }
+        let object = self.object_of(&stat);
+        performed(self.tracked.land_link(object, fd.as_fd(), at.place(), arbiter))?;
+        self.listings().changed(at.parent);
+        self.inodes().add_link(object.node, at.parent, at.name);
+        Ok(vec![at.stale(), Stale::Attributes(object.node)])
+    }
+
+    /// Removes a name.
+    pub(crate) fn land_removal(
+        &self,
+        at: &NameAt<'_>,
+        node: LoggedNode,
+        arbiter: &dyn Arbiter,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        let victim = self.expect_node(at, node)?;
+        let removed = self.remove_held((&at.dir, at.parent, at.name), victim, |place| {
+            self.tracked.land_removal(place, victim, arbiter)
+        });
+        performed(removed)?;
+        Ok(vec![at.stale(), Stale::Attributes(victim.object.node)])
+    }
+
+    /// Moves a name; with [`RenameFlags::EXCHANGE`] `replaced` gets the old one. Without an arbiter as a program would.
+    pub(crate) fn land_rename(
+        &self,
+        (from, node): (&NameAt<'_>, LoggedNode),
+        (to, replaced): (&NameAt<'_>, Option<LoggedNode>),
+        flags: RenameFlags,
+        arbiter: Option<&dyn Arbiter>,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        let moved = self.expect_node(from, node)?;
+        let over = self.expect(to, replaced)?;
+        if over.is_some_and(|over| over.object.identity == moved.object.identity) {
+            // The call would do nothing, by POSIX.
+            return overtaken("both names stand for the same");
+        }
+        let ends = ((&from.dir, from.parent, from.name), (&to.dir, to.parent, to.name));
+        let renamed = self.rename_held(ends, flags, moved, over, |from, to| match arbiter {
+            Some(arbiter) => self.tracked.land_rename(from, to, flags, (moved, over), arbiter),
+            None => self.tracked.rename(from, to, flags, moved, over),
+        });
+        performed(renamed)?;
+        let mut stale = vec![from.stale(), to.stale(), Stale::Attributes(moved.object.node)];
+        stale.extend(over.map(|over| Stale::Attributes(over.object.node)));
+        Ok(stale)
+    }
+
+    /// Changes attributes of what `fd` names.
+    pub(crate) fn land_attributes(
+        &self,
+        (fd, stat): (OwnedFd, Stat),
+        set: &mut dyn FnMut(BorrowedFd<'_>),
+        arbiter: &dyn Arbiter,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let set = || set(fd.as_fd());
+        performed(self.tracked.land_attributes(&stat.identity(), fd.as_fd(), arbiter, set))?;
+        Ok(vec![Stale::Attributes(self.number_of(&stat))])
+    }
+}
