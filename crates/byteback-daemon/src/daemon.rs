@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use byteback_control::{LiveTree, Server, TreeService};
+use byteback_control::{LandingTree, LiveTree, Server, TreeService};
 use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::observer::Observer;
 use byteback_mount::tracked::{Account, Tracked};
@@ -240,8 +240,19 @@ impl Daemon {
     /// What is to be sent of the tree, if continuous sync is served.
     #[must_use]
     pub fn live(&self) -> Option<Arc<dyn LiveTree>> {
+        Some(Arc::new(self.live_service()?))
+    }
+
+    /// Where what others changed is made in the tree, if continuous sync is served.
+    #[must_use]
+    pub fn landing(&self) -> Option<Arc<dyn LandingTree>> {
+        Some(Arc::new(self.live_service()?))
+    }
+
+    fn live_service(&self) -> Option<LiveService> {
         let live = Arc::clone(self.live.as_ref()?);
-        Some(Arc::new(LiveService::new(live, Arc::clone(&self.service))))
+        let landing = self.mount.landing(self.tree.live().clone());
+        Some(LiveService::new(live, Arc::clone(&self.service), landing))
     }
 
     /// What the scrub has done, and whether it may go on; `None` if there is none.

@@ -20,12 +20,15 @@
 //! [`Live::abandon`] folds everything that waits into what the log knows since its mark, and [`LiveStatus::abandoned_because`] says why.
 //! The same after a stop that was not clean; after a clean one the queue goes on, if nothing changed in between.
 //!
+//! **From elsewhere.** What others changed comes in through [`landing`], as [`byteback_control::LandingTree`]; the queue is not told of it.
+//!
 //! What this does not do: talk to servers; decide what is compared, sent together or in which order.
 
 mod encode;
 mod gate;
 mod handout;
 mod journal;
+mod landing;
 mod read;
 mod spool;
 
@@ -54,6 +57,8 @@ use crate::error::DaemonError;
 use crate::tree::TrackedTree;
 pub use handout::LiveService;
 use journal::{Journal, Stopped};
+use landing::Undurable;
+use landing::watch::Watches;
 use spool::Spool;
 
 /// Its folder in the tree's state folder.
@@ -188,6 +193,8 @@ pub struct Live {
     journal: Mutex<Journal>,
     unanswered_before: Vec<GroupId>,
     marking: Mutex<Marking>,
+    watches: Watches,
+    undurable: Mutex<Undurable>,
     has_ended: AtomicBool,
 }
 
@@ -327,6 +334,8 @@ impl Live {
                 unanswered_before: journal.unanswered(),
                 journal: Mutex::new(journal),
                 marking: Mutex::default(),
+                watches: Watches::default(),
+                undurable: Mutex::default(),
                 has_ended: AtomicBool::new(false),
             })
         };

@@ -45,6 +45,32 @@ fn victim(lost: &LostName, is_kept: bool) -> Victim {
     }
 }
 
+/// The nodes of which a name changed, and the directories of these names.
+fn nodes_of(operation: &NameOperation) -> Vec<NodeId> {
+    match operation {
+        NameOperation::Created { at, node } | NameOperation::Linked { at, node } => vec![at.parent, node.node],
+        NameOperation::Unlinked { at, victim } => vec![at.parent, victim.node],
+        NameOperation::Renamed {
+            from,
+            to,
+            node,
+            replaced,
+        } => {
+            let replaced = replaced.iter().map(|victim| victim.node);
+            [from.parent, to.parent, node.node]
+                .into_iter()
+                .chain(replaced)
+                .collect()
+        }
+        NameOperation::Exchanged {
+            one,
+            one_node,
+            other,
+            other_node,
+        } => vec![one.parent, other.parent, one_node.node, other_node.node],
+    }
+}
+
 impl State {
     /// Whether bytes have to be put aside before these ranges change.
     fn needs_saved(&self, node: NodeId, ranges: &[ByteRange]) -> bool {
@@ -140,8 +166,17 @@ impl Observer for Live {
         covered.is_none_or(|(len_bytes, is_covered)| !is_covered && range.start() < len_bytes)
     }
 
+    fn is_landing(&self, node: LoggedNode) -> bool {
+        self.watches.is_landing(of_queue(node))
+    }
+
+    fn merge_page(&self, node: LoggedNode, offset: u64, page: &[u8]) -> std::io::Result<Vec<ByteRange>> {
+        self.watches.merge_page(of_queue(node), offset, page)
+    }
+
     fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         let node = of_queue(node);
+        self.watches.content(node, ranges, len_after_bytes);
         let Some(hull) = ranges.iter().copied().reduce(ByteRange::hull) else {
             return;
         };
@@ -213,6 +248,7 @@ impl Observer for Live {
 
     fn times_changed(&self, node: LoggedNode) {
         let node = of_queue(node);
+        self.watches.attributes(node);
         self.tell(self.state.lock(), &Event::Attributes { node, stamp: 0 });
     }
 
@@ -314,6 +350,7 @@ impl Observer for Live {
                 other_node: moved(other_node),
             },
         };
+        self.watches.name(nodes_of(&operation));
         let now_ns = self.now_ns();
         let State { queue, table, .. } = &mut *state;
         let decisions = table.observe(&operation, now_ns, |node| queue.has_unsent_content(node));

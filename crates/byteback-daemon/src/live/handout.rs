@@ -13,6 +13,7 @@ use byteback_control::{
     LiveTree, NameChange, Piece, Result, SYNC_CONSUMER, ServiceError, Work,
 };
 use byteback_extents::ByteRange;
+use byteback_mount::landing::Landing;
 use byteback_mount::picture::NodeAttributes;
 use byteback_oplog::NodeKind;
 use byteback_queue::queue::{
@@ -30,16 +31,17 @@ pub(super) const PIECE_LEN: usize = 1 << 20;
 /// A name may be moved while it is followed: so often it is tried.
 const ATTEMPTS: u32 = 3;
 
-/// A tree that is served, to who sends what happens in it.
+/// A tree that is served, to who sends what happens in it and lands what others did.
 pub struct LiveService {
-    live: Arc<Live>,
+    pub(super) live: Arc<Live>,
     service: Arc<Service>,
+    pub(super) landing: Landing,
 }
 
 impl LiveService {
     /// Of a mounted tree.
-    pub(crate) fn new(live: Arc<Live>, service: Arc<Service>) -> Self {
-        Self { live, service }
+    pub(crate) fn new(live: Arc<Live>, service: Arc<Service>, landing: Landing) -> Self {
+        Self { live, service, landing }
     }
 }
 
@@ -172,7 +174,7 @@ fn source_of(source: &ContentSource, len_bytes: u64) -> LiveSource {
     }
 }
 
-fn kind_of(kind: ApiKind) -> NodeKind {
+pub(super) fn kind_of(kind: ApiKind) -> NodeKind {
     match kind {
         ApiKind::File => NodeKind::File,
         ApiKind::Directory => NodeKind::Directory,

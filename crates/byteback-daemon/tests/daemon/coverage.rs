@@ -17,7 +17,12 @@ use crate::operations::{Random, Seen, Side, compare, generate, look, seed};
 use crate::saved::{Begun, Saved};
 
 /// Compares what is saved with what was seen at the cut.
-fn assert_saved(mode: CacheMode, saved: &Saved, seen: &BTreeMap<PathBuf, Seen>, context: &dyn Fn() -> String) {
+pub(crate) fn assert_saved(
+    mode: CacheMode,
+    saved: &Saved,
+    seen: &BTreeMap<PathBuf, Seen>,
+    context: &dyn Fn() -> String,
+) {
     let saved = saved.tree();
     assert_eq!(
         saved.keys().collect::<Vec<_>>(),

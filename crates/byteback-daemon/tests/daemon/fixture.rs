@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use byteback_control::{Client, LiveTree, TreeService};
+use byteback_control::{Client, LandingTree, LiveTree, TreeService};
 use byteback_daemon::service::PAGE_LIMITS;
 use byteback_daemon::{
     ChecksumOptions, Daemon, DaemonError, DaemonOptions, LiveOptions, Rhythm, Service, StateFolder, TrackedTree,
 };
+use byteback_host::random::SplitMix64;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::{CacheMode, Mount, MountOptions};
 use byteback_oplog::{Granularity, LogOptions, PageLimits};
@@ -34,6 +35,8 @@ pub(crate) struct Fixture {
     /// How sums of what is written are kept when it is mounted next.
     pub(crate) checksums: Option<ChecksumOptions>,
     integrity: Option<Arc<Integrity>>,
+    /// A daemon in a process of its own lands something at random all the time, from this seed.
+    pub(crate) lands: Option<u64>,
     served: Option<Served>,
     /// A daemon in a process of its own, which may be killed.
     process: Option<Child>,
@@ -44,6 +47,7 @@ pub(crate) struct Fixture {
 pub(crate) struct Served {
     pub(crate) live: Arc<dyn LiveTree>,
     pub(crate) tree: Arc<dyn TreeService>,
+    pub(crate) landing: Arc<dyn LandingTree>,
 }
 
 /// Set for a process that shall be a daemon: the directory of the fixture.
@@ -54,6 +58,8 @@ const SERVE_WITH_UNDO: &str = "BYTEBACK_TEST_SERVE_WITH_UNDO";
 const SERVE_WITH_SUMS: &str = "BYTEBACK_TEST_SERVE_WITH_SUMS";
 /// Set beside it where continuous sync is to be served, to who listens in the fixture's directory.
 const SERVE_LIVE: &str = "BYTEBACK_TEST_SERVE_LIVE";
+/// Set instead, to a seed, where something is to land at random all the time.
+const SERVE_LANDING: &str = "BYTEBACK_TEST_SERVE_LANDING";
 
 /// Old bytes are kept for so short a time, and so few of them, that they are dropped all the time.
 pub(crate) fn little_undo() -> UndoOptions {
@@ -77,13 +83,26 @@ pub(crate) fn serve_as_daemon() {
         mount,
         rhythm: RESTLESS,
         page_limits: tiny_pages(),
-        live: std::env::var_os(SERVE_LIVE).map(|_| crate::live::mortal_options()),
+        live: std::env::var_os(SERVE_LIVE)
+            .or(std::env::var_os(SERVE_LANDING))
+            .map(|_| crate::live::mortal_options()),
         checksums: std::env::var_os(SERVE_WITH_SUMS).map(|_| crate::integrity::watchful()),
     };
     let daemon = Daemon::start(tree, &options).unwrap();
-    if let Some(live) = daemon.live() {
-        let tree = daemon.service();
-        crate::live::answer_from_afar(Served { live, tree }, &directory);
+    if let Ok(seed) = std::env::var(SERVE_LANDING) {
+        let (mut random, landing) = (SplitMix64::new(seed.parse().unwrap()), daemon.landing().unwrap());
+        std::thread::spawn(move || {
+            loop {
+                crate::landing::land_at_random(&*landing, &mut random);
+            }
+        });
+    } else if let Some(live) = daemon.live() {
+        let served = Served {
+            live,
+            tree: daemon.service(),
+            landing: daemon.landing().unwrap(),
+        };
+        crate::live::answer_from_afar(served, &directory);
     }
     std::fs::write(directory.join("ready"), b"").unwrap();
     daemon.run().unwrap();
@@ -133,6 +152,7 @@ impl Fixture {
             live: None,
             checksums: None,
             integrity: None,
+            lands: None,
             served: None,
             process: None,
         }
@@ -208,8 +228,11 @@ impl Fixture {
             checksums: self.checksums,
         };
         let daemon = Daemon::start(tree, &options).unwrap();
-        let tree = daemon.service();
-        self.served = daemon.live().map(|live| Served { live, tree });
+        self.served = daemon.live().map(|live| Served {
+            live,
+            tree: daemon.service(),
+            landing: daemon.landing().unwrap(),
+        });
         self.integrity = daemon.tree().integrity().cloned();
         let mount = Arc::clone(daemon.mount());
         self.running = Some((mount, std::thread::spawn(move || daemon.run())));
@@ -223,7 +246,8 @@ impl Fixture {
             .args(["--exact", "serve", "--ignored", "--nocapture", "--test-threads=1"])
             .env(SERVE, self.dir.path())
             .envs(self.undo.map(|_| (SERVE_WITH_UNDO, "1")))
-            .envs(self.live.map(|_| (SERVE_LIVE, "1")))
+            .envs(self.live.filter(|_| self.lands.is_none()).map(|_| (SERVE_LIVE, "1")))
+            .envs(self.lands.map(|seed| (SERVE_LANDING, seed.to_string())))
             .envs(self.checksums.map(|_| (SERVE_WITH_SUMS, "1")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

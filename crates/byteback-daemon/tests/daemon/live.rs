@@ -1,10 +1,10 @@
 //! What continuous sync is to send, applied elsewhere, is the tree at one moment after the other.
 
-mod drain;
+pub(crate) mod drain;
 mod lane;
 mod restarts;
 mod saves;
-mod server;
+pub(crate) mod server;
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::fixture::Fixture;
 use crate::operations::seed;
 use drain::{Drain, Trouble};
 
-pub(crate) use restarts::{answer_from_afar, mortal_options};
+pub(crate) use restarts::{answer_from_afar, check_tree, mortal_options};
 
 /// With this delay before things are sent.
-fn options(delay: Duration) -> LiveOptions {
+pub(crate) fn options(delay: Duration) -> LiveOptions {
     let mut options = LiveOptions::new(ClientId(7));
     options.queue.delay_ns = delay.as_nanos() as u64;
     options.queue.delay_max_ns = options.queue.delay_ns * 4;

@@ -2,6 +2,7 @@
 //!
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the cut, byte for byte.
 //! `integrity`: bytes that change although nobody wrote them are found and not sent, and nothing else is.
+//! `landing`: what others changed is made in the tree while programs use it.
 //! `leaves`: checksums of a file's leaves are those of the cut.
 //! `life`: start, stop, untracked changes, everything that a start finds.
 //! `live`: what continuous sync is to send, applied elsewhere, is the tree at one moment after the other.
@@ -30,6 +31,7 @@ mod cuts;
 mod deltas;
 mod fixture;
 mod integrity;
+mod landing;
 mod leaves;
 mod life;
 mod live;

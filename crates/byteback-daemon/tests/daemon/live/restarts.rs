@@ -23,7 +23,7 @@ use crate::fixture::{Fixture, Served};
 use crate::operations::{Op, Random, Side, generate, look, seed};
 
 /// The server has what is below `tree`.
-fn check_tree(server: &Server, tree: &Path) {
+pub(crate) fn check_tree(server: &Server, tree: &Path) {
     let mut paths = server.paths("");
     let mut seen = look(tree);
     seen.retain(|path, _| !path.as_os_str().is_empty());

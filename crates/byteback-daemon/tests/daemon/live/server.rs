@@ -20,7 +20,7 @@ pub(crate) struct Node {
     pub(crate) kind: Option<NodeKind>,
     pub(crate) content: Vec<u8>,
     pub(crate) attributes: Option<Attributes>,
-    version: Option<Version>,
+    pub(crate) version: Option<Version>,
 }
 
 /// A group with all the bytes that belong to it, as they were read: what is sent.
@@ -305,7 +305,7 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    names: BTreeMap<(NodeId, ByteString), NodeId>,
+    pub(crate) names: BTreeMap<(NodeId, ByteString), NodeId>,
     /// Versions are not compared.
     is_lenient: bool,
 }
@@ -417,7 +417,7 @@ impl Server {
         }
     }
 
-    fn forget_nameless(&mut self) {
+    pub(crate) fn forget_nameless(&mut self) {
         loop {
             let named = self.names.values().copied().collect::<std::collections::BTreeSet<_>>();
             let before = self.nodes.len();

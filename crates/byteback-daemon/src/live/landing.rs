@@ -1,0 +1,454 @@
+//! What others changed, made in the mounted tree: [`byteback_control::LandingTree`] over the mount's own entrance.
+//!
+//! [`byteback_mount::landing`] performs a step and keeps what the kernel believes right; here is what it is asked before ([`Question`]): whether the
+//! queue speaks of what the step is about, and whether somebody who watches was overtaken. `Order` is held exclusively from there to the
+//! end of the step, so no program comes in between. The queue is not told of what lands. The relation table is: a name that something
+//! landed on stands for no save, and a file that was removed by a landing can be the old content of nothing.
+//!
+//! What is watched is in [`watch`], how a file is landed in in [`file`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
+
+mod attributes;
+mod file;
+pub(super) mod watch;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
+use byteback_control::{
+    DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, Result,
+    ServiceError, WatchedFile, WatchedNode,
+};
+use byteback_host::tree as host;
+use byteback_mount::landing::{Arbiter, LandingError, NewKind};
+use byteback_mount::picture::NodeAttributes;
+use byteback_oplog::{NodeId as LoggedNode, NodeKind, node_kind};
+use byteback_queue::queue::Presence;
+use byteback_queue::{NodeId, Place};
+use rustix::fs::{FileType, OFlags};
+
+use self::file::LandedFile;
+use self::watch::{NodeWatch, Watched};
+use super::{Live, LiveService, of_queue};
+use crate::service::attributes_to_api;
+
+/// Entries in one page.
+const PAGE_ENTRIES: usize = 10_000;
+
+/// From so many files and directories on, the file system is synced as a whole.
+const SYNC_ALL_FROM: usize = 64;
+
+/// What landed and is not durable yet.
+#[derive(Default)]
+pub(super) struct Undurable {
+    nodes: BTreeSet<LoggedNode>,
+    /// Something that cannot be synced by itself.
+    is_everything: bool,
+}
+
+impl Undurable {
+    fn add(&mut self, node: LoggedNode) {
+        if self.nodes.len() >= SYNC_ALL_FROM {
+            self.is_everything = true;
+        } else {
+            self.nodes.insert(node);
+        }
+    }
+}
+
+/// What a step is about.
+#[derive(Default)]
+struct Subjects<'a> {
+    nodes: Vec<LoggedNode>,
+    places: Vec<&'a NamePlace>,
+    /// It loses a name; if it is a directory, with all that is in it.
+    loses_name: Option<LoggedNode>,
+}
+
+/// Whether a step may be made, answered under `Order`.
+struct Question<'a> {
+    live: &'a Live,
+    expected: Expected<'a>,
+    about: Subjects<'a>,
+}
+
+fn place_of(place: &NamePlace) -> Place {
+    Place::new(of_queue(place.parent), place.name.as_bytes())
+}
+
+impl Live {
+    /// Whether nothing stands in the way of landing.
+    fn may_land(&self, expected: Expected<'_>, about: &Subjects<'_>) -> Result<(), String> {
+        if let Expected::Folded(watches) = expected
+            && let Some(overtaken) = watches.iter().find_map(|watch| watch.overtaken())
+        {
+            return Err(overtaken.0);
+        }
+        let allowed = match expected {
+            Expected::Unqueued => Presence::Absent,
+            Expected::Folded(_) => Presence::Folded,
+        };
+        let state = self.state.lock();
+        let nodes = about.nodes.iter().map(|node| state.queue.presence_of(of_queue(*node)));
+        let within = about.loses_name.map(|node| state.queue.presence_within(of_queue(node)));
+        if nodes.chain(within).any(|presence| presence > allowed) {
+            return Err("a change of it by a program of this machine is to be sent first".to_owned());
+        }
+        let mut places = about.places.iter();
+        match places.find(|place| state.queue.presence_of_name(&place_of(place)) > allowed) {
+            Some(place) => Err(format!(
+                "a change of the name {place} by a program of this machine is to be sent first"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Arbiter for Question<'_> {
+    fn ask(&self) -> Result<(), String> {
+        self.live.may_land(self.expected, &self.about)
+    }
+
+    fn has_landed(&self) {
+        let lost = self.about.loses_name;
+        // If the log cannot tell, it is taken for gone: that costs a comparison at most.
+        let is_gone = |node: &LoggedNode| self.live.log.places_of(*node).map_or(true, |places| places.is_empty());
+        let gone = lost.filter(is_gone).map(of_queue);
+        let places = self
+            .about
+            .places
+            .iter()
+            .map(|place| place_of(place))
+            .collect::<Vec<_>>();
+        if places.is_empty() {
+            return;
+        }
+        let mut state = self.live.state.lock();
+        let decisions = state.table.landed(&places, gone);
+        state.decide(&decisions);
+        state.settle();
+    }
+}
+
+fn name_of(place: &NamePlace) -> &OsStr {
+    OsStr::from_bytes(place.name.as_bytes())
+}
+
+fn logged(place: &NamePlace) -> (LoggedNode, &OsStr) {
+    (place.parent, name_of(place))
+}
+
+/// What became of a step, for who asked for it.
+fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> Result<Landed<T>> {
+    match done {
+        Ok(done) => Ok(Landed::Done(done)),
+        Err(LandingError::Overtaken(why)) => Ok(Landed::Overtaken(Overtaken(why))),
+        Err(LandingError::Failed(error)) => Err(ServiceError::new(ErrorKind::Node, format!("{}: {error}", what()))),
+    }
+}
+
+fn node_failed(node: LoggedNode, error: &io::Error) -> ServiceError {
+    ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
+}
+
+fn log_failed(error: &byteback_oplog::LogError) -> ServiceError {
+    ServiceError::new(ErrorKind::Log, error.to_string())
+}
+
+impl LiveService {
+    fn note_undurable(&self, nodes: impl IntoIterator<Item = LoggedNode>) {
+        let mut undurable = self.live.undurable.lock();
+        nodes.into_iter().for_each(|node| undurable.add(node));
+    }
+
+    fn question<'a>(&'a self, expected: Expected<'a>, about: Subjects<'a>) -> Question<'a> {
+        Question {
+            live: &self.live,
+            expected,
+            about,
+        }
+    }
+
+    fn sync_each(&self, nodes: &BTreeSet<LoggedNode>) -> io::Result<()> {
+        for node in nodes {
+            // Who lost its name has nothing to be made durable but that, which is in its directory.
+            let Some((fd, stat)) = self.live.files.find(*node)? else {
+                continue;
+            };
+            let flags = match stat.kind {
+                host::FileKind::File => OFlags::RDONLY | OFlags::NONBLOCK,
+                host::FileKind::Dir => OFlags::RDONLY | OFlags::DIRECTORY,
+                _ => return Err(io::ErrorKind::Unsupported.into()),
+            };
+            rustix::fs::fsync(host::reopen(&fd, flags)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl LandingTree for LiveService {
+    fn child(&self, place: &NamePlace) -> Result<Option<LoggedNode>> {
+        let child = self.live.log.child(place.parent, name_of(place));
+        child.map_err(|error| log_failed(&error))
+    }
+
+    fn look(&self, node: LoggedNode) -> Result<Option<LandingNode>> {
+        let failed = |error: io::Error| node_failed(node, &error);
+        let Some((fd, stat)) = self.live.files.find(node).map_err(failed)? else {
+            return Ok(None);
+        };
+        let attributes = attributes_to_api(NodeAttributes::read(fd.as_fd()).map_err(failed)?);
+        let places = self.live.log.places_of(node).map_err(|error| log_failed(&error))?;
+        let names = places.into_iter().map(|(parent, name)| NamePlace {
+            parent,
+            name: ByteString::from(name.into_vec()),
+        });
+        Ok(Some(LandingNode {
+            kind: node_kind(&stat),
+            attributes,
+            names: names.collect(),
+        }))
+    }
+
+    fn entries(&self, directory: LoggedNode, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        let failed = |error: io::Error| node_failed(directory, &error);
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let found = self.live.files.find(directory).map_err(failed)?;
+        let (fd, _) = found.ok_or_else(|| failed(gone()))?;
+        let readable = host::reopen(&fd, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        let mut names = Vec::<OsString>::new();
+        for entry in host::read_dir(&readable, 0).map_err(failed)? {
+            let name = entry.map_err(failed)?.name;
+            if after.is_none_or(|after| name.as_bytes() > after.as_bytes()) {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        let mut page = Vec::new();
+        for name in names {
+            if page.len() == PAGE_ENTRIES {
+                break;
+            }
+            // What the log does not know came in without passing the mount; it is found by the next start.
+            let child = self
+                .live
+                .log
+                .child(directory, &name)
+                .map_err(|error| log_failed(&error))?;
+            if let (Some(node), Ok(stat)) = (child, host::stat_at(&fd, &name)) {
+                page.push(DirEntry {
+                    name: ByteString::from(name.into_vec()),
+                    node,
+                    kind: node_kind(&stat),
+                });
+            }
+        }
+        Ok(page)
+    }
+
+    fn is_node_queued(&self, node: LoggedNode) -> bool {
+        self.live.state.lock().queue.presence_of(of_queue(node)) != Presence::Absent
+    }
+
+    fn is_name_queued(&self, place: &NamePlace) -> bool {
+        self.live.state.lock().queue.presence_of_name(&place_of(place)) != Presence::Absent
+    }
+
+    fn make(
+        &self,
+        at: &NamePlace,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<(LoggedNode, Vec<MissedAttribute>)>> {
+        let target = attributes
+            .target
+            .as_ref()
+            .map(|target| OsStr::from_bytes(target.as_bytes()));
+        let kind = match attributes.kind {
+            ApiKind::File => NewKind::File,
+            ApiKind::Directory => NewKind::Directory,
+            ApiKind::Symlink => NewKind::Symlink(target.unwrap_or_default()),
+            ApiKind::Fifo => NewKind::Special(FileType::Fifo, 0),
+            ApiKind::Socket => NewKind::Special(FileType::Socket, 0),
+            ApiKind::CharDevice => NewKind::Special(FileType::CharacterDevice, attributes.rdev),
+            ApiKind::BlockDevice => NewKind::Special(FileType::BlockDevice, attributes.rdev),
+        };
+        let about = Subjects {
+            places: vec![at],
+            ..Subjects::default()
+        };
+        let mut missed = Vec::new();
+        let mut finish = |fd: BorrowedFd<'_>| missed = attributes::give(fd, attributes);
+        let made = self
+            .landing
+            .make(logged(at), kind, &mut finish, &self.question(expected, about));
+        if let Ok(node) = &made {
+            let own = [NodeKind::File, NodeKind::Directory].contains(&super::handout::kind_of(attributes.kind));
+            self.note_undurable([at.parent].into_iter().chain(own.then_some(*node)));
+        }
+        answered(made.map(|node| (node, missed)), || format!("{at} cannot be made"))
+    }
+
+    fn link(&self, node: LoggedNode, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>> {
+        let about = Subjects {
+            nodes: vec![node],
+            places: vec![at],
+            loses_name: None,
+        };
+        let done = self.landing.link(node, logged(at), &self.question(expected, about));
+        self.note_undurable([at.parent]);
+        answered(done, || format!("{at} cannot be made a name of node {node}"))
+    }
+
+    fn rename(
+        &self,
+        node: LoggedNode,
+        from: &NamePlace,
+        to: &NamePlace,
+        replaced: Option<LoggedNode>,
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>> {
+        let about = Subjects {
+            nodes: [node].into_iter().chain(replaced).collect(),
+            places: vec![from, to],
+            loses_name: replaced,
+        };
+        let ends = ((node, logged(from)), (replaced, logged(to)));
+        let done = self.landing.rename(ends.0, ends.1, &self.question(expected, about));
+        // The directory that moves names the one that it is in.
+        self.note_undurable([from.parent, to.parent, node]);
+        answered(done, || format!("{from} cannot be moved to {to}"))
+    }
+
+    fn exchange(
+        &self,
+        one: (&NamePlace, LoggedNode),
+        other: (&NamePlace, LoggedNode),
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>> {
+        let about = Subjects {
+            nodes: vec![one.1, other.1],
+            places: vec![one.0, other.0],
+            loses_name: None,
+        };
+        let ends = ((one.1, logged(one.0)), (other.1, logged(other.0)));
+        let done = self.landing.exchange(ends.0, ends.1, &self.question(expected, about));
+        self.note_undurable([one.0.parent, other.0.parent, one.1, other.1]);
+        answered(done, || format!("{} and {} cannot be exchanged", one.0, other.0))
+    }
+
+    fn displace(&self, node: LoggedNode, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>> {
+        let done = self.landing.displace(node, logged(from), logged(to));
+        self.note_undurable([from.parent, to.parent, node]);
+        answered(done, || format!("{from} cannot be moved out of the way to {to}"))
+    }
+
+    fn remove(&self, at: &NamePlace, node: LoggedNode, expected: Expected<'_>) -> Result<Landed<()>> {
+        let about = Subjects {
+            nodes: vec![node],
+            places: vec![at],
+            loses_name: Some(node),
+        };
+        let done = self.landing.remove(logged(at), node, &self.question(expected, about));
+        self.note_undurable([at.parent]);
+        answered(done, || format!("{at} cannot be removed"))
+    }
+
+    fn set_attributes(
+        &self,
+        node: LoggedNode,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<Vec<MissedAttribute>>> {
+        let about = Subjects {
+            nodes: vec![node],
+            ..Subjects::default()
+        };
+        let mut missed = Vec::new();
+        let mut set = |fd: BorrowedFd<'_>| missed = attributes::give(fd, attributes);
+        let done = self
+            .landing
+            .set_attributes(node, &mut set, &self.question(expected, about));
+        self.note_undurable([node]);
+        answered(done.map(|()| missed), || {
+            format!("the attributes of node {node} cannot be set")
+        })
+    }
+
+    fn watch(&self, node: LoggedNode) -> Result<Landed<Box<dyn WatchedNode + '_>>> {
+        let flushed = self.landing.flush(node);
+        let watched = flushed.map(|()| {
+            let _order = self.live.order.exclusive();
+            let watched = Watched::new(&self.live, NodeWatch::of_node(of_queue(node)));
+            Box::new(watched) as Box<dyn WatchedNode + '_>
+        });
+        answered(watched, || format!("node {node} cannot be watched"))
+    }
+
+    fn watch_file(&self, node: LoggedNode, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
+        let open = || -> Result<Box<dyn WatchedFile + '_>, LandingError> {
+            let file = Arc::new(self.landing.open(node)?);
+            self.landing.flush_file(&file)?;
+            let about = Subjects {
+                nodes: vec![node],
+                ..Subjects::default()
+            };
+            let _order = self.live.order.exclusive();
+            self.live.may_land(expected, &about).map_err(LandingError::Overtaken)?;
+            if self.live.watches.is_landing(of_queue(node)) {
+                return Err(io::Error::other("something lands in this file already").into());
+            }
+            let watched = Watched::new(&self.live, NodeWatch::of_file(of_queue(node), Arc::clone(&file)));
+            Ok(Box::new(LandedFile::new(self.landing.clone(), file, watched)))
+        };
+        let watched = open();
+        self.note_undurable([node]);
+        answered(watched, || format!("node {node} cannot be opened"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let undurable = std::mem::take(&mut *self.live.undurable.lock());
+        let is_done = !undurable.is_everything && self.sync_each(&undurable.nodes).is_ok();
+        if is_done {
+            return Ok(());
+        }
+        self.live.files.sync().map_err(|error| {
+            self.live.undurable.lock().is_everything = true;
+            let message =
+                format!("what others changed cannot be made durable: {error}; free space, or look after the disk");
+            ServiceError::new(ErrorKind::Node, message)
+        })
+    }
+}
+
+impl Live {
+    /// The length of a file was changed by what lands in it after programs had changed it: what is to be sent of it speaks of the old one. The caller
+    /// holds `Order` exclusively.
+    fn landed_len(&self, node: NodeId, before_bytes: u64, after_bytes: u64) {
+        let mut state = self.state.lock();
+        if state.queue.is_folded() || !state.queue.has_unsent_content(node) {
+            return;
+        }
+        let told = byteback_extents::ByteRange::from_start(0).and_then(|all| state.queue.open_content(node, all));
+        let event = match told {
+            Some((told_bytes, _)) => byteback_queue::queue::Event::resized(node, told_bytes, after_bytes, None),
+            None => byteback_queue::queue::Event::resized(node, before_bytes, after_bytes, None),
+        };
+        let Some(event) = event else { return };
+        let now_ns = self.now_ns();
+        let position = state.queue.event(&event, now_ns);
+        if told.is_none() {
+            state
+                .lens_before
+                .entry(node)
+                .or_default()
+                .push((position, before_bytes));
+        }
+        state.settle();
+        self.wake(state);
+    }
+}

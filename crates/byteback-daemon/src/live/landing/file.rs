@@ -1,0 +1,319 @@
+//! A file in which something lands, piece by piece.
+//!
+//! Each piece goes through the gate with `Order` held exclusively, so that it is one moment in which no program changes anything; pieces are short, because
+//! programs wait. Then the kernel is made to forget what it read there, with no lock held. Before the first piece it has handed on what
+//! programs had stored through mappings; if there was anything, that is a change that came before.
+//!
+//! **Length.** What lands has a length of its own, which is what is told here from the first piece on; the file's may be another one then, by what programs did,
+//! as [`super::watch`] says. Bytes between the end of what landed and what programs wrote beyond it are zeros, as in a file that was written so.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use byteback_control::{Overtaken, WatchedFile, WatchedNode};
+use byteback_delta::{Base, Target};
+use byteback_extents::ByteRange;
+use byteback_host::tree as host;
+use byteback_mount::landing::{ContentHow, Landing, LandingContent, LandingError, LandingFile};
+use byteback_oplog::NodeId as LoggedNode;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::watch::{Watched, read_up_to};
+
+/// The longest piece.
+const PIECE_LEN: u64 = 256 << 10;
+
+/// Of what is cut off, so much is kept in doubt. Stores through a mapping further behind count with their whole pages.
+const CUT_DOUBT_LEN: u64 = 16 << 20;
+
+/// See the module.
+pub(super) struct LandedFile {
+    landing: Landing,
+    file: Arc<LandingFile>,
+    watched: Watched,
+    /// How long what lands is so far, from the first piece on.
+    landed_bytes: Option<u64>,
+}
+
+fn failed(error: LandingError) -> io::Error {
+    match error {
+        LandingError::Overtaken(why) => io::Error::other(Overtaken(why)),
+        LandingError::Failed(error) => error,
+    }
+}
+
+fn write_all(file: &LandingFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        match rustix::io::pwrite(file, rest, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                rest = rest.get(count..).unwrap_or_default();
+                at = at.saturating_add(count as u64);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn zero(file: &LandingFile, range: ByteRange) -> io::Result<()> {
+    match host::punch_hole(file, range.start(), range.len_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            let zeros = vec![0; PIECE_LEN as usize];
+            let mut at = range.start();
+            while at < range.end() {
+                let count = range.end().saturating_sub(at).min(PIECE_LEN);
+                let count = usize::try_from(count).unwrap_or(0);
+                write_all(file, at, zeros.get(..count).unwrap_or_default())?;
+                at = at.saturating_add(count as u64);
+            }
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// One piece.
+struct Piece<'a> {
+    file: &'a LandingFile,
+    watched: &'a Watched,
+    what: What<'a>,
+    /// What of it is changed.
+    ranges: Vec<ByteRange>,
+    /// How long the file is before and after, once it was decided.
+    lens: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// These bytes, from an offset on.
+    Bytes(u64, &'a [u8]),
+    /// Zeros.
+    Zeros(ByteRange),
+    /// The length of what lands.
+    Len(u64),
+}
+
+impl Piece<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(host::stat_fd(self.file)?.size)
+    }
+
+    fn is_of_nothing(&self) -> bool {
+        self.ranges.is_empty()
+            && self
+                .lens
+                .is_none_or(|(before_bytes, after_bytes)| before_bytes == after_bytes)
+    }
+
+    /// Keeps what lies in a range, which the kernel may have in its pages.
+    fn doubt(&self, range: ByteRange) -> io::Result<()> {
+        let mut old = vec![0; usize::try_from(range.len_bytes()).map_err(io::Error::other)?];
+        let count = read_up_to(self.file, range.start(), &mut old)?;
+        old.truncate(count);
+        self.watched.noticed().doubt(range.start(), old);
+        Ok(())
+    }
+
+    fn decide_len(&mut self, landed_bytes: u64) -> io::Result<Vec<ByteRange>> {
+        let now_bytes = self.len_bytes()?;
+        let (after_bytes, zeroed) = {
+            let noticed = self.watched.noticed();
+            let after_bytes = noticed.len_with(landed_bytes, now_bytes);
+            let kept = ByteRange::new(landed_bytes, now_bytes.min(after_bytes));
+            let zeroed = kept.map(|kept| noticed.free_within(kept)).unwrap_or_default();
+            (after_bytes, zeroed)
+        };
+        self.lens = Some((now_bytes, after_bytes));
+        self.ranges = zeroed;
+        for range in &self.ranges {
+            let in_doubt = range.split_at(range.start().saturating_add(CUT_DOUBT_LEN)).0;
+            self.doubt(in_doubt.unwrap_or(*range))?;
+        }
+        let cut = ByteRange::new(after_bytes, now_bytes.min(after_bytes.saturating_add(CUT_DOUBT_LEN)));
+        if let Some(cut) = cut {
+            self.doubt(cut)?;
+        }
+        let resized = ByteRange::new(now_bytes.min(after_bytes), now_bytes.max(after_bytes));
+        Ok(self.ranges.iter().copied().chain(resized).collect())
+    }
+}
+
+impl LandingContent for Piece<'_> {
+    fn decide(&mut self) -> io::Result<Result<Vec<ByteRange>, String>> {
+        if let Err(why) = self.watched.noticed().begin() {
+            return Ok(Err(why));
+        }
+        let range = match self.what {
+            What::Bytes(offset, bytes) => ByteRange::from_offset_len(offset, bytes.len() as u64),
+            What::Zeros(range) => Some(range),
+            What::Len(landed_bytes) => return self.decide_len(landed_bytes).map(Ok),
+        };
+        let now_bytes = self.len_bytes()?;
+        self.lens = Some((now_bytes, now_bytes));
+        let free = range.map(|range| self.watched.noticed().free_within(range));
+        self.ranges = free.unwrap_or_default();
+        for range in &self.ranges {
+            self.doubt(*range)?;
+        }
+        Ok(Ok(self.ranges.clone()))
+    }
+
+    fn perform(&mut self) -> io::Result<()> {
+        for range in &self.ranges {
+            match self.what {
+                What::Bytes(offset, bytes) => {
+                    let from = usize::try_from(range.start().saturating_sub(offset)).unwrap_or(usize::MAX);
+                    let to = usize::try_from(range.end().saturating_sub(offset)).unwrap_or(usize::MAX);
+                    write_all(self.file, range.start(), bytes.get(from..to).unwrap_or_default())?;
+                }
+                What::Zeros(_) | What::Len(_) => zero(self.file, *range)?,
+            }
+        }
+        match self.lens {
+            Some((before_bytes, after_bytes)) if before_bytes != after_bytes => {
+                Ok(rustix::fs::ftruncate(self.file, after_bytes)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn has_landed(&mut self) {
+        let Some((before_bytes, after_bytes)) = self.lens else {
+            return;
+        };
+        if before_bytes != after_bytes && self.watched.noticed().was_changed() {
+            let live = self.watched.live();
+            live.landed_len(self.watched.queue_node(), before_bytes, after_bytes);
+        }
+    }
+}
+
+impl LandedFile {
+    pub(super) fn new(landing: Landing, file: Arc<LandingFile>, watched: Watched) -> Self {
+        Self {
+            landing,
+            file,
+            watched,
+            landed_bytes: None,
+        }
+    }
+
+    fn land(&mut self, how: ContentHow, what: What<'_>) -> io::Result<()> {
+        if self.landed_bytes.is_none() {
+            // What programs stored before this passes the gate now, and is noticed.
+            self.landing.flush_file(&self.file).map_err(failed)?;
+        }
+        let mut piece = Piece {
+            file: &self.file,
+            watched: &self.watched,
+            what,
+            ranges: Vec::new(),
+            lens: None,
+        };
+        let done = self.landing.content(&self.file, how, &mut piece);
+        let (lens, is_of_nothing) = (piece.lens, piece.is_of_nothing());
+        let range = match what {
+            What::Bytes(offset, bytes) => ByteRange::from_offset_len(offset, bytes.len() as u64),
+            What::Zeros(range) => Some(range),
+            What::Len(_) => None,
+        };
+        if !is_of_nothing {
+            self.landing.forget_content(&self.file, range);
+            self.watched.noticed().believe();
+        }
+        // From the first piece on: as long as it was then, which nobody had touched.
+        self.landed_bytes = self.landed_bytes.or(lens.map(|(before_bytes, _)| before_bytes));
+        done.map_err(failed)?;
+        if let What::Len(landed_bytes) = what {
+            self.landed_bytes = Some(landed_bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Base for LandedFile {
+    fn len_bytes(&self) -> io::Result<u64> {
+        match self.landed_bytes {
+            Some(landed_bytes) => Ok(landed_bytes),
+            None => Ok(host::stat_fd(&*self.file)?.size),
+        }
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let count = read_up_to(&*self.file, offset, buffer)?;
+        let rest = buffer.get_mut(count..).unwrap_or_default();
+        match (rest.is_empty(), self.landed_bytes) {
+            (true, _) => Ok(()),
+            (false, None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            // A program has cut it off: nothing lands there.
+            (false, Some(_)) => {
+                rest.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
+        let seek = |from| rustix::fs::seek(self.file.as_fd(), from);
+        let start = match seek(SeekFrom::Data(range.start())) {
+            Ok(start) => start,
+            // Only a hole from here to the end.
+            Err(Errno::NXIO) => return Ok(None),
+            // A file system that does not know its holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = seek(SeekFrom::Hole(start)).unwrap_or(range.end());
+        Ok(ByteRange::new(start, end.min(range.end())))
+    }
+}
+
+impl Target for LandedFile {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Base::len_bytes(self)
+    }
+
+    fn write_range(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut at = offset;
+        for piece in bytes.chunks(PIECE_LEN as usize) {
+            self.land(ContentHow::Written, What::Bytes(at, piece))?;
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let (piece, behind) = range.split_at(range.start().saturating_add(PIECE_LEN));
+            self.land(ContentHow::Allocated, What::Zeros(piece.unwrap_or(range)))?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {
+        self.land(ContentHow::Truncated, What::Len(len_bytes))
+    }
+}
+
+impl WatchedNode for LandedFile {
+    fn node(&self) -> LoggedNode {
+        self.watched.node()
+    }
+
+    fn overtaken(&self) -> Option<Overtaken> {
+        self.watched.overtaken()
+    }
+}
+
+impl WatchedFile for LandedFile {
+    fn was_changed(&self) -> bool {
+        self.watched.noticed().was_changed()
+    }
+}

@@ -1,0 +1,293 @@
+//! What programs do to nodes that somebody watches.
+//!
+//! The gate tells of each change with `Order` held; who lands asks with `Order` held exclusively. So what was not told until he asks has not
+//! happened yet, and nothing happens while he goes on.
+//!
+//! Of a file in which something lands it is kept which bytes programs changed since its first piece: those are theirs. After a program has set the
+//! length, all that lies beyond it is.
+//!
+//! **Pages.** What a program stores through a mapping comes as a whole page of the kernel's, which may be one that was read before something landed in
+//! it. Until the kernel has forgotten its pages of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to
+//! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use byteback_control::{Overtaken, WatchedNode};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_mount::landing::LandingFile;
+use byteback_oplog::NodeId as LoggedNode;
+use byteback_queue::NodeId;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::super::{Live, of_log};
+
+/// All that is watched.
+#[derive(Default)]
+pub(in crate::live) struct Watches {
+    /// How many there are, for programs, who mostly want to know whether there are any.
+    count: AtomicUsize,
+    by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
+}
+
+/// A node that is watched.
+pub(super) struct NodeWatch {
+    node: NodeId,
+    /// Something lands in it.
+    file: Option<Arc<LandingFile>>,
+    noticed: Mutex<Noticed>,
+}
+
+/// What was noticed.
+#[derive(Default)]
+pub(super) struct Noticed {
+    overtaken: Option<Overtaken>,
+    /// The first piece has landed.
+    has_begun: bool,
+    /// What programs changed since.
+    theirs: ExtentSet,
+    /// A program set the length since.
+    is_cut: bool,
+    /// What lay, from an offset on, where something landed of which the kernel may still have old pages.
+    in_doubt: Vec<(u64, Vec<u8>)>,
+}
+
+impl Noticed {
+    /// Nothing came before the first piece, which lands now.
+    pub(super) fn begin(&mut self) -> Result<(), String> {
+        match &self.overtaken {
+            Some(overtaken) => Err(overtaken.0.clone()),
+            None => {
+                self.has_begun = true;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn was_changed(&self) -> bool {
+        !self.theirs.is_empty()
+    }
+
+    /// What of a range is nobody's.
+    pub(super) fn free_within(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.theirs.gaps_within(range).collect()
+    }
+
+    /// How long a file of `now_bytes` is to be, if what lands ends at `landed_bytes`.
+    pub(super) fn len_with(&self, landed_bytes: u64, now_bytes: u64) -> u64 {
+        if self.is_cut {
+            return now_bytes;
+        }
+        let last = ByteRange::new(0, now_bytes).and_then(|all| self.theirs.iter_within(all).last());
+        last.map_or(landed_bytes, |last| last.end().max(landed_bytes))
+    }
+
+    pub(super) fn doubt(&mut self, offset: u64, old: Vec<u8>) {
+        if !old.is_empty() {
+            self.in_doubt.push((offset, old));
+        }
+    }
+
+    /// The kernel has no old pages of the file any more.
+    pub(super) fn believe(&mut self) {
+        self.in_doubt.clear();
+    }
+
+    fn is_old(&self, at: u64, byte: u8) -> bool {
+        self.in_doubt.iter().any(|(start, old)| {
+            let index = at.checked_sub(*start).and_then(|index| usize::try_from(index).ok());
+            index.and_then(|index| old.get(index)) == Some(&byte)
+        })
+    }
+
+    /// Which bytes of a page were stored to.
+    fn stores(&self, offset: u64, page: &[u8], now: &[u8]) -> Vec<ByteRange> {
+        let mut stores = ExtentSet::new();
+        for (index, byte) in page.iter().enumerate() {
+            // Beyond the end there is nothing; what the kernel filled up its page with are zeros.
+            let is_same = now.get(index).map_or(*byte == 0, |now| now == byte);
+            let at = offset.saturating_add(index as u64);
+            if !is_same
+                && !self.is_old(at, *byte)
+                && let Some(store) = ByteRange::from_offset_len(at, 1)
+            {
+                stores.insert(store);
+            }
+        }
+        stores.iter().collect()
+    }
+}
+
+impl NodeWatch {
+    pub(super) fn of_node(node: NodeId) -> Self {
+        Self {
+            node,
+            file: None,
+            noticed: Mutex::default(),
+        }
+    }
+
+    pub(super) fn of_file(node: NodeId, file: Arc<LandingFile>) -> Self {
+        Self {
+            file: Some(file),
+            ..Self::of_node(node)
+        }
+    }
+
+    fn content(&self, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
+        let mut noticed = self.noticed.lock();
+        if !noticed.has_begun {
+            noticed.overtaken = Some(Overtaken("a program changed its content".to_owned()));
+            return;
+        }
+        for range in ranges {
+            noticed.theirs.insert(*range);
+        }
+        if let Some(len_bytes) = len_after_bytes {
+            noticed.is_cut = true;
+            if let Some(beyond) = ByteRange::from_start(len_bytes) {
+                noticed.theirs.insert(beyond);
+            }
+        }
+    }
+
+    fn other(&self, what: &str) {
+        if self.file.is_none() {
+            let mut noticed = self.noticed.lock();
+            noticed.overtaken = Some(Overtaken(format!("a program changed {what}")));
+        }
+    }
+}
+
+impl Watches {
+    fn of(&self, node: NodeId) -> Vec<Arc<NodeWatch>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        self.by_node.lock().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// The content of a node is about to change.
+    pub(in crate::live) fn content(&self, node: NodeId, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
+        for watch in self.of(node) {
+            watch.content(ranges, len_after_bytes);
+        }
+    }
+
+    /// Its attributes, or times.
+    pub(in crate::live) fn attributes(&self, node: NodeId) {
+        for watch in self.of(node) {
+            watch.other("its attributes");
+        }
+    }
+
+    /// A name of it, or in it.
+    pub(in crate::live) fn name(&self, nodes: impl IntoIterator<Item = NodeId>) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for node in nodes {
+            for watch in self.of(node) {
+                watch.other("one of its names");
+            }
+        }
+    }
+
+    fn landing(&self, node: NodeId) -> Option<Arc<NodeWatch>> {
+        self.of(node).into_iter().find(|watch| watch.file.is_some())
+    }
+
+    /// Whether something lands in a file.
+    pub(in crate::live) fn is_landing(&self, node: NodeId) -> bool {
+        self.landing(node).is_some()
+    }
+
+    /// See [`byteback_mount::tracked::observer::Observer::merge_page`].
+    pub(in crate::live) fn merge_page(&self, node: NodeId, offset: u64, page: &[u8]) -> io::Result<Vec<ByteRange>> {
+        let Some(watch) = self.landing(node) else {
+            let all = ByteRange::new(offset, offset.saturating_add(page.len() as u64));
+            return Ok(all.into_iter().collect());
+        };
+        let mut now = vec![0; page.len()];
+        if let Some(file) = &watch.file {
+            let count = read_up_to(&**file, offset, &mut now)?;
+            now.truncate(count);
+        }
+        Ok(watch.noticed.lock().stores(offset, page, &now))
+    }
+}
+
+/// Reads as much as there is.
+pub(super) fn read_up_to(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(&file, rest, offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(filled)
+}
+
+/// A watch, until it is dropped.
+pub(super) struct Watched {
+    live: Arc<Live>,
+    watch: Arc<NodeWatch>,
+}
+
+impl Watched {
+    /// Begins to watch. The caller holds `Order` exclusively.
+    pub(super) fn new(live: &Arc<Live>, watch: NodeWatch) -> Self {
+        let watch = Arc::new(watch);
+        let watches = &live.watches;
+        let mut by_node = watches.by_node.lock();
+        by_node.entry(watch.node).or_default().push(Arc::clone(&watch));
+        watches.count.fetch_add(1, Ordering::Relaxed);
+        Self {
+            live: Arc::clone(live),
+            watch,
+        }
+    }
+
+    pub(super) fn live(&self) -> &Live {
+        &self.live
+    }
+
+    pub(super) fn queue_node(&self) -> NodeId {
+        self.watch.node
+    }
+
+    pub(super) fn noticed(&self) -> parking_lot::MutexGuard<'_, Noticed> {
+        self.watch.noticed.lock()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let watches = &self.live.watches;
+        let mut by_node = watches.by_node.lock();
+        if let Some(of_node) = by_node.get_mut(&self.watch.node) {
+            of_node.retain(|watch| !Arc::ptr_eq(watch, &self.watch));
+            if of_node.is_empty() {
+                by_node.remove(&self.watch.node);
+            }
+        }
+        watches.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl WatchedNode for Watched {
+    fn node(&self) -> LoggedNode {
+        of_log(self.watch.node)
+    }
+
+    fn overtaken(&self) -> Option<Overtaken> {
+        self.noticed().overtaken.clone()
+    }
+}

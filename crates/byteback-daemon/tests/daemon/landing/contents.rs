@@ -1,0 +1,546 @@
+//! Contents of files that programs read, map and write meanwhile.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use byteback_api::ByteString;
+use byteback_control::{Expected, WatchedFile, overtaken_in};
+use byteback_delta::{Base, Target};
+use byteback_extents::ByteRange;
+use byteback_host::random::SplitMix64;
+use byteback_mount::CacheMode;
+use rustix::fs::FallocateFlags;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};
+
+use super::*;
+use crate::coverage::assert_saved;
+use crate::live::check_tree;
+use crate::operations::{look, seed};
+use crate::saved::{Begun, Saved};
+
+const UNQUEUED: Expected<'static> = Expected::Unqueued;
+
+/// A shared mapping of the front of a file, which need not be as long.
+struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: it is only used through volatile accesses and the kernel.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Self {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping.
+        let start = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, file, 0) }.unwrap();
+        // The watchers of mounts that other tests make meanwhile would hold it, and the mount be busy.
+        // SAFETY: the new mapping.
+        unsafe { madvise(start, len, Advice::LinuxDontFork) }.unwrap();
+        Self {
+            start: start.cast(),
+            len,
+        }
+    }
+
+    /// `at` lies within the file.
+    fn load(&self, at: usize) -> u8 {
+        assert!(at < self.len);
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(at).read_volatile() }
+    }
+
+    fn bytes(&self, from: usize, to: usize) -> Vec<u8> {
+        (from..to).map(|at| self.load(at)).collect()
+    }
+
+    fn store(&self, at: usize, byte: u8) {
+        assert!(at < self.len);
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(at).write_volatile(byte) }
+    }
+
+    fn sync(&self) {
+        // SAFETY: the mapping.
+        unsafe { msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // So that there is nothing to be waited for with the lock of the address space held, see below.
+        self.sync();
+        // SAFETY: nobody has it any more.
+        unsafe { munmap(self.start.cast(), self.len) }.unwrap();
+    }
+}
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+fn range(from: u64, to: u64) -> ByteRange {
+    ByteRange::new(from, to).unwrap()
+}
+
+#[test]
+fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
+    let mut random = SplitMix64::new(seed());
+    let mut model = random.bytes(100_000);
+    let content = model.clone();
+    let mut rig = Rig::new(|tree| fs::write(tree.join("file"), &content).unwrap());
+    let (path, landing) = (rig.fixture.tree().join("file"), rig.landing());
+    let client = rig.fixture.client();
+    let mut saved = Saved::default();
+    Begun::cut(&client, "other").save(&client, &mut saved);
+    let cut = byteback_control::TreeService::open_cut(&client, &ByteString::from(b"before".to_vec())).unwrap();
+    let cut = Path::new(std::ffi::OsStr::from_bytes(cut.path.as_bytes())).join("file");
+    let opened = open(&path);
+    let mapping = Mapping::of(&opened, 256 << 10);
+    assert!(mapping.bytes(0, model.len()) == model);
+    let check = |model: &[u8], what: &str| {
+        assert_eq!(opened.metadata().unwrap().len(), model.len() as u64, "{what}");
+        let mut read = vec![0; model.len() + 10];
+        assert_eq!(opened.read_at(&mut read, 0).unwrap(), model.len(), "{what}");
+        assert!(read[..model.len()] == *model, "{what}");
+        assert!(mapping.bytes(0, model.len()) == model, "{what}");
+        assert!(fs::read(&path).unwrap() == model, "{what}");
+    };
+    let node = rig.node("file");
+    let mut file = done(landing.watch_file(node, UNQUEUED));
+    let mut read = vec![0; 100];
+    file.read_range(99_900, &mut read).unwrap();
+    assert_eq!(read, model[99_900..]);
+    let bytes = random.bytes(10_000);
+    file.write_range(5_000, &bytes).unwrap();
+    model[5_000..15_000].copy_from_slice(&bytes);
+    check(&model, "write");
+    file.set_len_bytes(200_001).unwrap();
+    model.resize(200_001, 0);
+    // Only the mapping is asked: nobody else makes the kernel look how long the file is.
+    assert_eq!(mapping.load(200_000), 0);
+    check(&model, "grow");
+    let bytes = random.bytes(30_001);
+    file.write_range(170_000, &bytes).unwrap();
+    model[170_000..].copy_from_slice(&bytes);
+    check(&model, "write behind");
+    file.punch_hole(range(3_000, 50_000)).unwrap();
+    model[3_000..50_000].fill(0);
+    check(&model, "punch");
+    file.set_len_bytes(30_000).unwrap();
+    model.truncate(30_000);
+    check(&model, "shrink");
+    assert!(!file.was_changed() && file.overtaken().is_none());
+    drop(file);
+    rig.assert_silent();
+    landing.sync().unwrap();
+    assert!(fs::read(&cut).unwrap() == content);
+    Begun::cut(&client, "other").save(&client, &mut saved);
+    assert_saved(CacheMode::Exact, &saved, &look(&rig.fixture.tree()), &String::new);
+    // Whoever goes on knows where it ends.
+    rig.drain.server.nodes.get_mut(&node).unwrap().content = model.clone();
+    let mut appending = File::options().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut appending, b"appended").unwrap();
+    model.extend_from_slice(b"appended");
+    check(&model, "append");
+    rig.drain.finish();
+    check_tree(&rig.drain.server, &rig.fixture.tree());
+    drop((opened, mapping, appending));
+    rig.end();
+}
+
+#[test]
+fn who_changes_a_file_before_the_first_piece_keeps_it_as_it_is() {
+    let rig = Rig::new(|tree| fs::write(tree.join("file"), vec![b'a'; 50_000]).unwrap());
+    let (path, landing) = (rig.fixture.tree().join("file"), rig.landing());
+    let node = rig.node("file");
+    let opened = open(&path);
+    let mapping = Mapping::of(&opened, 50_000);
+    let doings: [(&str, &dyn Fn()); 5] = [
+        ("write", &|| opened.write_all_at(b"write", 100).unwrap()),
+        // Also what is there already: it was meant to be there.
+        ("write the same", &|| opened.write_all_at(b"write", 100).unwrap()),
+        ("truncate", &|| opened.set_len(40_000).unwrap()),
+        ("store", &|| mapping.store(20_000, b's')),
+        ("punch", &|| {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&opened, mode, 0, 10).unwrap();
+        }),
+    ];
+    let mut drain = Drain::new(rig.served(), 2, Trouble::default());
+    drain.server = rig.drain.server.clone();
+    for (what, doing) in doings {
+        drain.finish();
+        let mut file = done(landing.watch_file(node, UNQUEUED));
+        doing();
+        let expected = mapping.bytes(0, opened.metadata().unwrap().len() as usize);
+        let error = file.write_range(10, b"from afar").unwrap_err();
+        assert!(overtaken_in(&error).is_some(), "{what}: {error}");
+        let error = file.set_len_bytes(7).unwrap_err();
+        assert!(overtaken_in(&error).is_some(), "{what}: {error}");
+        assert!(
+            overtaken_in(&file.punch_hole(range(0, 5)).unwrap_err()).is_some(),
+            "{what}"
+        );
+        assert!(file.overtaken().is_some(), "{what}");
+        assert!(fs::read(&path).unwrap() == expected, "{what}");
+    }
+    drop((opened, mapping));
+    drain.leave();
+    rig.end();
+}
+
+/// What lands, in the order in which a delta is applied in place: grown first, shrunk last.
+#[derive(Clone, Debug)]
+enum Piece {
+    Bytes(u64, Vec<u8>),
+    Zeros(ByteRange),
+    Len(u64),
+}
+
+fn pieces(random: &mut SplitMix64, base_len: u64) -> Vec<Piece> {
+    let new_len = match random.below(3) {
+        0 => base_len,
+        1 => base_len + random.below(40_000),
+        _ => random.below(base_len + 1),
+    };
+    let mut pieces = Vec::new();
+    if new_len > base_len {
+        pieces.push(Piece::Len(new_len));
+    }
+    let mut at = 0;
+    for _ in 0..3 + random.below(12) {
+        at += random.below(9_000);
+        let len = (1 + random.below(9_000)).min(new_len.saturating_sub(at));
+        if len == 0 {
+            break;
+        }
+        pieces.push(match random.below(4) {
+            0 => Piece::Zeros(range(at, at + len)),
+            _ => Piece::Bytes(at, random.bytes(len as usize)),
+        });
+        at += len;
+    }
+    if new_len < base_len {
+        pieces.push(Piece::Len(new_len));
+    }
+    pieces
+}
+
+fn land(file: &mut Box<dyn WatchedFile + '_>, piece: &Piece) -> std::io::Result<()> {
+    match piece {
+        Piece::Bytes(at, bytes) => file.write_range(*at, bytes),
+        Piece::Zeros(range) => file.punch_hole(*range),
+        Piece::Len(len) => file.set_len_bytes(*len),
+    }
+}
+
+fn apply(content: &mut Vec<u8>, piece: &Piece) {
+    match piece {
+        Piece::Bytes(at, bytes) => content[*at as usize..][..bytes.len()].copy_from_slice(bytes),
+        Piece::Zeros(range) => content[range.start() as usize..range.end() as usize].fill(0),
+        Piece::Len(len) => content.resize(*len as usize, 0),
+    }
+}
+
+/// What a program does.
+#[derive(Clone, Debug)]
+enum Local {
+    Write(u64, Vec<u8>),
+    SetLen(u64),
+    /// Zeros, as far as the file reached then.
+    Punch(u64, u64),
+    Store(u64, u8),
+}
+
+fn apply_local(content: &mut Vec<u8>, local: &Local) {
+    let reach = |content: &mut Vec<u8>, end: u64| {
+        if content.len() < end as usize {
+            content.resize(end as usize, 0);
+        }
+    };
+    match local {
+        Local::Write(at, bytes) => {
+            reach(content, at + bytes.len() as u64);
+            content[*at as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        Local::SetLen(len) => content.resize(*len as usize, 0),
+        Local::Punch(from, to) => {
+            reach(content, *to);
+            content[*from as usize..*to as usize].fill(0);
+        }
+        Local::Store(at, byte) => {
+            reach(content, at + 1);
+            content[*at as usize] = *byte;
+        }
+    }
+}
+
+const MAPPED_LEN: usize = 512 << 10;
+
+/// Does something at random, or only reads.
+fn do_locally(random: &mut SplitMix64, file: &File, mapping: &Mapping) -> Option<Local> {
+    let now_len = file.metadata().unwrap().len();
+    match random.below(12) {
+        0..=3 => {
+            let at = random.below(now_len + 6_000);
+            let mut bytes = vec![0; 1 + random.below(6_000) as usize];
+            match random.below(3) {
+                // What is there already, as far as there is anything.
+                0 => {
+                    let _ = file.read_at(&mut bytes, at).unwrap();
+                }
+                _ => bytes = random.bytes(bytes.len()),
+            }
+            file.write_all_at(&bytes, at).unwrap();
+            Some(Local::Write(at, bytes))
+        }
+        4 => {
+            let len = random.below(now_len + 20_000);
+            file.set_len(len).unwrap();
+            Some(Local::SetLen(len))
+        }
+        5 if now_len > 0 => {
+            let from = random.below(now_len);
+            let to = from + 1 + random.below(5_000);
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, mode, from, to - from).unwrap();
+            Some(Local::Punch(from, to.min(now_len)))
+        }
+        6 | 7 if now_len > 0 => {
+            let at = random.below(now_len);
+            let byte = mapping.load(at as usize).wrapping_add(1 + random.below(255) as u8);
+            mapping.store(at as usize, byte);
+            if random.below(3) == 0 {
+                mapping.sync();
+            }
+            Some(Local::Store(at, byte))
+        }
+        _ => {
+            // So that the kernel holds pages of before.
+            let _ = mapping.bytes(0, now_len as usize);
+            None
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_changed_while_it_lands_ends_as_if_it_had_landed_before() {
+    let seed = seed();
+    let mut random = SplitMix64::new(seed);
+    let mut rig = Rig::new(|_| {});
+    let (tree, landing) = (rig.fixture.tree(), rig.landing());
+    let (mut changed, mut given_up) = (0, 0);
+    for round in 0..120 {
+        let name = format!("file{}", round % 7);
+        let path = tree.join(&name);
+        if round < 7 || random.below(10) == 0 {
+            let len = 1 + random.below(80_000) as usize;
+            fs::write(&path, random.bytes(len)).unwrap();
+        }
+        rig.drain.finish();
+        let base = fs::read(&path).unwrap();
+        let node = rig.node(&name);
+        let (opened, pieces) = (open(&path), pieces(&mut random, base.len() as u64));
+        let mapping = Mapping::of(&opened, MAPPED_LEN);
+        let _ = mapping.bytes(0, base.len());
+        let mut file = done(landing.watch_file(node, UNQUEUED));
+        let (mut landed, mut locals) = (base.clone(), Vec::new());
+        for (index, piece) in pieces.iter().enumerate() {
+            land(&mut file, piece).unwrap_or_else(|error| panic!("round {round}: {piece:?}: {error}"));
+            apply(&mut landed, piece);
+            assert_eq!(Target::len_bytes(&file).unwrap(), landed.len() as u64);
+            if index + 1 < pieces.len() {
+                for _ in 0..random.below(3) {
+                    locals.extend(do_locally(&mut random, &opened, &mapping));
+                }
+            }
+        }
+        drop(file);
+        let mut model = landed.clone();
+        for local in &locals {
+            apply_local(&mut model, local);
+        }
+        let seen = fs::read(&path).unwrap();
+        let first = seen.iter().zip(&model).position(|(seen, model)| seen != model);
+        let told: Vec<String> = locals.iter().map(brief).chain(pieces.iter().map(brief)).collect();
+        assert!(
+            first.is_none() && seen.len() == model.len(),
+            "seed {seed}, round {round}: {} instead of {} bytes, first at {first:?}: base {}; {told:#?}",
+            seen.len(),
+            model.len(),
+            base.len()
+        );
+        assert!(mapping.bytes(0, model.len()) == model, "round {round}");
+        drop((mapping, opened));
+        assert!(fs::read(&path).unwrap() == model, "round {round}: after the last close");
+        // What is sent stands on what landed.
+        rig.drain.server.nodes.get_mut(&node).unwrap().content = landed;
+        rig.drain.finish();
+        assert!(
+            rig.drain.server.nodes[&node].content == model,
+            "seed {seed}, round {round}: sent; {told:#?}"
+        );
+        changed += usize::from(!locals.is_empty());
+        given_up += usize::from(pieces.is_empty());
+    }
+    check_tree(&rig.drain.server, &tree);
+    println!("{changed} of 120 were changed meanwhile, {given_up} had nothing to land");
+    rig.end();
+}
+
+fn brief(of: &impl std::fmt::Debug) -> String {
+    let text = format!("{of:?}");
+    text.chars().take(60).collect()
+}
+
+/// Set for a process that shall use a file: its path.
+const USED: &str = "BYTEBACK_TEST_USED";
+
+/// The body of processes that use a file until nobody listens to them any more. They are processes of their own: who unmaps pages that the
+/// daemon is to write waits for it with the lock of the address space held, for which a daemon in the same process may wait.
+#[test]
+#[ignore = "it is run by another test, in processes of its own"]
+fn use_a_file() {
+    let Some(path) = std::env::var_os(USED).map(std::path::PathBuf::from) else {
+        return;
+    };
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
+    let stopping = std::sync::Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::read_to_string(std::io::stdin());
+        stopping.store(true, Ordering::SeqCst);
+    });
+    let seed = seed();
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (path, stop) = (&path, &stop);
+            scope.spawn(move || work(path, seed + thread, stop));
+        }
+    });
+}
+
+/// Reads, writes, stores and truncates until it is told to stop.
+fn work(path: &Path, seed: u64, stop: &AtomicBool) {
+    let mut random = SplitMix64::new(seed);
+    while !stop.load(Ordering::SeqCst) {
+        let opened = open(path);
+        let mapping = Mapping::of(&opened, MAPPED_LEN);
+        for _ in 0..random.below(60) {
+            if random.below(20) == 0 {
+                std::thread::sleep(Duration::from_millis(random.below(20)));
+            }
+            let now_len = opened.metadata().unwrap().len();
+            match random.below(10) {
+                0..=2 => {
+                    let at = random.below(200_000);
+                    let len = 1 + random.below(9_000) as usize;
+                    let bytes = random.bytes(len);
+                    opened.write_all_at(&bytes, at).unwrap();
+                }
+                3..=5 => {
+                    let mut bytes = vec![0; 10_000];
+                    let _ = opened.read_at(&mut bytes, random.below(200_000)).unwrap();
+                }
+                6 => {
+                    let len = 1 + random.below(8_000) as usize;
+                    let mut appending = File::options().append(true).open(path).unwrap();
+                    std::io::Write::write_all(&mut appending, &random.bytes(len)).unwrap();
+                    if now_len > 300_000 {
+                        opened.set_len(FLOOR_LEN + random.below(190_000)).unwrap();
+                    }
+                }
+                // Where nobody cuts it off: that would kill this process.
+                7..=8 => mapping.store(random.below(FLOOR_LEN) as usize, random.below(256) as u8),
+                _ => drop(mapping.bytes(0, FLOOR_LEN as usize)),
+            }
+        }
+    }
+}
+
+/// Files that are mapped by several are never shorter.
+const FLOOR_LEN: u64 = 60_000;
+
+fn start_to_use(path: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "landing::contents::use_a_file",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(USED, path)
+        .env("BYTEBACK_SEED", seed.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write() {
+    let seed = seed();
+    let mut random = SplitMix64::new(seed);
+    let content = random.bytes(150_000);
+    let mut rig = Rig::new(|tree| {
+        for name in ["one", "two"] {
+            fs::write(tree.join(name), &content).unwrap();
+        }
+    });
+    let (tree, landing) = (rig.fixture.tree(), rig.landing());
+    let (mut landings, mut overtaken, mut changed) = (0, 0, 0);
+    let mut programs = ["one", "two"].map(|name| start_to_use(&tree.join(name), seed));
+    let began = Instant::now();
+    // At least so many, and at least so long.
+    while landings < 10 || began.elapsed() < Duration::from_secs(5) {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "{landings} landed, {overtaken} overtaken"
+        );
+        rig.drain.step();
+        let node = rig.node(["one", "two"][random.below(2) as usize]);
+        let Landed::Done(mut file) = landing.watch_file(node, UNQUEUED).unwrap() else {
+            continue;
+        };
+        // Nothing waits: what the server has is what is there.
+        let mut content = rig.drain.server.nodes[&node].content.clone();
+        let mut pieces = pieces(&mut random, content.len() as u64);
+        for piece in &mut pieces {
+            if let Piece::Len(len) = piece {
+                *len = (*len).max(FLOOR_LEN);
+            }
+        }
+        let mut has_begun = false;
+        for piece in &pieces {
+            match land(&mut file, piece) {
+                Ok(()) => {
+                    has_begun = true;
+                    apply(&mut content, piece);
+                }
+                Err(error) => {
+                    assert!(overtaken_in(&error).is_some() && !has_begun, "{error}");
+                    overtaken += 1;
+                    break;
+                }
+            }
+        }
+        if has_begun {
+            landings += 1;
+            changed += usize::from(file.was_changed());
+            rig.drain.server.nodes.get_mut(&node).unwrap().content = content;
+        }
+    }
+    for program in &mut programs {
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+    rig.drain.finish();
+    check_tree(&rig.drain.server, &tree);
+    println!("{landings} landed, {changed} of them changed meanwhile, {overtaken} overtaken");
+    rig.end();
+}
