@@ -7,6 +7,7 @@
 //! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when nothing was written).
 
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::ExtentSet;
@@ -277,6 +278,24 @@ impl Cut {
     /// If the database cannot be read.
     pub fn last_node(&self) -> Result<NodeId> {
         self.snapshot.number(meta::LAST_NODE).map(NodeId)
+    }
+
+    /// The regular files with a name at the cut from this number on, ascending, at most `count` of them. Numbers have gaps, and large ones.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn files_from(&self, first: NodeId, count: usize) -> Result<Vec<NodeId>> {
+        let mut files = Vec::new();
+        self.snapshot.for_each_node_from(first.0, |node, record, has_place| {
+            if files.len() >= count {
+                return ControlFlow::Break(());
+            }
+            if record.kind == NodeKind::File && has_place {
+                files.push(node);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(files)
     }
 
     /// How many nodes the tree has at the cut.

@@ -7,10 +7,11 @@
 //!
 //! Where a passage is becomes durable with the sums, so that a restart goes on there.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use byteback_checksums::written::{BLOCK_LEN, Backing, Stamp};
@@ -21,6 +22,9 @@ use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
 
 use crate::tree::TrackedTree;
+
+/// So many files are asked for at a time.
+const FILES_AHEAD: usize = 4096;
 
 /// So much is read at a time.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
@@ -133,6 +137,12 @@ impl Passage {
         }
     }
 
+    /// The file with this number, which is the next, is not to be read.
+    pub fn pass_over(&mut self, file: u64) {
+        self.at = (file.saturating_add(1), 0);
+        self.len_bytes = None;
+    }
+
     /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be read.
     pub fn read(&mut self, bytes: u64, now_ns: u64) {
         let (_, offset) = self.at;
@@ -174,19 +184,29 @@ pub(crate) fn run(
     let mut passage = Passage::new(options, integrity.sums().position());
     let mut open: Option<(u64, OwnedFd, bool)> = None;
     let mut buffer = Aligned::default();
-    let mut last = None;
+    let mut files = Files::default();
     loop {
         let wait = match passage.next(clock.monotonic_ns()) {
             _ if state.paused.load(Ordering::Relaxed) => PAUSE,
             Step::Wait(wait) => wait,
             Step::FindFrom(file) => {
-                // Once for each passage: the log writes to its disk before it can be looked at.
-                last = last.or_else(|| Some(tree.log().look().ok()?.last_node().ok()?.0));
-                let found = last.and_then(|last| find_from(tree, file, last));
-                if found.is_none() {
-                    last = None;
-                    forget_the_gone(tree, integrity);
-                }
+                let found = match files.next_from(tree, file) {
+                    Some(file) => match open_file(tree, file) {
+                        // Gone, or not to be read: whoever stops this is asked before the next.
+                        None => {
+                            passage.pass_over(file);
+                            if let Ok(()) | Err(TryRecvError::Disconnected) = stopped.try_recv() {
+                                return;
+                            }
+                            continue;
+                        }
+                        found => found,
+                    },
+                    None => {
+                        forget_the_gone(tree, integrity);
+                        None
+                    }
+                };
                 passage.at_file(
                     found.as_ref().map(|(file, _, len, _)| (*file, *len)),
                     clock.monotonic_ns(),
@@ -227,20 +247,40 @@ fn forget_the_gone(tree: &TrackedTree, integrity: &Integrity) {
     }
 }
 
-/// The first regular file from a number on, up to another, that can be read: its number, a descriptor, its length, and whether it is read past the page cache.
-fn find_from(tree: &TrackedTree, first: u64, last: u64) -> Option<(u64, OwnedFd, u64, bool)> {
-    (first..=last).find_map(|file| {
-        let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
-        if stat.kind != FileKind::File || stat.size == 0 {
-            return None;
+/// The files that are next, by their numbers in the log.
+#[derive(Default)]
+struct Files {
+    ahead: VecDeque<u64>,
+}
+
+impl Files {
+    /// The first file from a number on; `None` if there is none, or the log cannot be read.
+    fn next_from(&mut self, tree: &TrackedTree, first: u64) -> Option<u64> {
+        while let Some(file) = self.ahead.pop_front() {
+            if file >= first {
+                return Some(file);
+            }
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        // Past the cache, and without a trace, as far as that is allowed.
-        let ways = [OFlags::DIRECT | OFlags::NOATIME, OFlags::DIRECT, OFlags::empty()];
-        let open = |way: OFlags| Some((reopen(&fd, flags | way).ok()?, way.contains(OFlags::DIRECT)));
-        let (fd, is_direct) = ways.into_iter().find_map(open)?;
-        Some((file, fd, stat.size, is_direct))
-    })
+        // Many at a time: the log writes to its disk before it can be looked at.
+        let look = tree.log().look().ok()?;
+        let files = look.files_from(NodeId(first), FILES_AHEAD).ok()?;
+        self.ahead = files.into_iter().map(|file| file.0).collect();
+        self.ahead.pop_front()
+    }
+}
+
+/// A regular file that can be read and is not empty: its number, a descriptor, its length, and whether it is read past the page cache.
+fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, OwnedFd, u64, bool)> {
+    let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
+    if stat.kind != FileKind::File || stat.size == 0 {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    // Past the cache, and without a trace, as far as that is allowed.
+    let ways = [OFlags::DIRECT | OFlags::NOATIME, OFlags::DIRECT, OFlags::empty()];
+    let open = |way: OFlags| Some((reopen(&fd, flags | way).ok()?, way.contains(OFlags::DIRECT)));
+    let (fd, is_direct) = ways.into_iter().find_map(open)?;
+    Some((file, fd, stat.size, is_direct))
 }
 
 fn read(
