@@ -278,6 +278,19 @@ pub struct NodeInfo {
     /// this field never told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<u32>,
+    /// Its names with their directories, if they were asked for; of more than [`NAMES_COUNTED_MAX`], some. Also those in directories that the root
+    /// does not reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Vec<NodePlace>>,
+}
+
+/// A name of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodePlace {
+    /// The directory.
+    pub parent: FileId,
+    /// The name.
+    pub name: ByteString,
 }
 
 /// So far a server counts the names of a file.
@@ -395,7 +408,11 @@ pub enum DiffItem {
         id: FileId,
         /// One of its paths at `to`.
         path: Option<ByteString>,
-        /// Attributes at `from`; none when the node is new.
+        /// The moment with which it is compared: `from`, or a later one if only what others changed was asked for. Servers before this field
+        /// never told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Seq>,
+        /// Attributes at that moment; none when the node is new.
         before: Option<Box<Attributes>>,
         /// Attributes at `to`.
         after: Box<Attributes>,

@@ -3,8 +3,8 @@
 use crate::problem::refuse;
 use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, Snapshot, SnapshotLabel,
-    VerifyEvent,
+    BatchApplied, BatchEvent, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, NodePlace, Snapshot,
+    SnapshotLabel, VerifyEvent,
 };
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Problem, Xattr};
 use byteback_store::{model, read, verify};
@@ -216,6 +216,14 @@ pub(crate) fn node(node: model::Node) -> NodeInfo {
         attributes: attributes(node.attributes),
         content: node.content.map(version),
         names: node.names.filter(|names| *names > 1),
+        places: None,
+    }
+}
+
+pub(crate) fn place((parent, name): (model::FileId, Vec<u8>)) -> NodePlace {
+    NodePlace {
+        parent: file(parent),
+        name: ByteString(name),
     }
 }
 
@@ -253,6 +261,7 @@ pub(crate) fn diff_item(item: read::DiffItem) -> DiffItem {
         read::DiffItem::NodeChanged {
             id,
             path,
+            since,
             before,
             after,
             changed_bytes,
@@ -260,6 +269,7 @@ pub(crate) fn diff_item(item: read::DiffItem) -> DiffItem {
         } => DiffItem::NodeChanged {
             id: file(id),
             path: path.map(ByteString),
+            since: Some(since),
             before: before.map(|before| Box::new(attributes(*before))),
             after: Box::new(attributes(*after)),
             changed_bytes,

@@ -166,9 +166,18 @@ pub(crate) async fn tree(mut call: Call) -> Answer {
 pub(crate) async fn node(mut call: Call) -> Answer {
     let (name, file) = (call.folder()?, call.node()?);
     let at = call.query::<Seq>("at")?;
+    let tells_places = flag(&mut call, "places")?;
     call.finish_query()?;
     let store = call.shared.store.clone();
-    json(&convert::node(blocking(move || store.node(&name, file, at)).await?))
+    let (node, places) = blocking(move || {
+        let node = store.node(&name, file, at)?;
+        let places = tells_places.then(|| store.places(&name, file, at)).transpose()?;
+        Ok((node, places))
+    })
+    .await?;
+    let mut node = convert::node(node);
+    node.places = places.map(|places| places.into_iter().map(convert::place).collect());
+    json(&node)
 }
 
 pub(crate) async fn extents(mut call: Call) -> Answer {
@@ -194,6 +203,15 @@ pub(crate) async fn extents(mut call: Call) -> Answer {
         extents,
         next_cursor: page.next_offset.map(|offset| offset.to_string()),
     })
+}
+
+/// Whether something is asked for that is left out otherwise.
+fn flag(call: &mut Call, name: &str) -> Result<bool, Box<Problem>> {
+    match call.query::<u8>(name)? {
+        None | Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        Some(_) => Err(parameter(format!("parameter '{name}' is 0 or 1"))),
+    }
 }
 
 /// The two moments of a comparison.
@@ -230,13 +248,14 @@ pub(crate) async fn diff(mut call: Call) -> Answer {
     let name = call.folder()?;
     let moments = moments(&mut call)?;
     let limit = limit(&mut call)?;
+    let own = flag(&mut call, "others")?.then_some(call.device);
     let cursor = call
         .query::<String>("cursor")?
         .map(|cursor| parse_diff_cursor(&cursor))
         .transpose()?;
     call.finish_query()?;
     let store = call.shared.store.clone();
-    let page = blocking(move || store.diff(&name, moments, cursor, limit)).await?;
+    let page = blocking(move || store.diff(&name, moments, own, cursor, limit)).await?;
     let next_cursor = page.next.map(|next| match next {
         DiffCursor::Name(parent, name) => format!("n{parent}.{}", hex(&name)),
         DiffCursor::Node(node) => format!("c{node}"),

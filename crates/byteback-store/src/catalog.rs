@@ -204,6 +204,8 @@ pub trait CatalogRead: DeviceRead {
     fn entry(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError>;
     /// The newest row of this name, open or closed.
     fn newest_entry(&self, parent: i64, name: &[u8]) -> Result<Option<EntryRow>, StoreError>;
+    /// The newest row of this name that began at or before `at`; it may have ended by then.
+    fn newest_entry_at(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError>;
     /// Entries of a directory at `at` with names after `after`, by name.
     fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
     /// Entries that name `child` at `at`.

@@ -3,7 +3,7 @@
 //! Lists come in pages whose cursors are plain positions: the last name, the next offset, the last changed name or
 //! node. History never changes, so that a list continues consistently in another transaction.
 
-use crate::catalog::{AttributeRow, CatalogRead, FolderRow};
+use crate::catalog::{AttributeRow, CatalogRead, EntryRow, FolderRow};
 use crate::error::StoreError;
 use crate::layer::Literal;
 use crate::model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, Node, NodeKind, Seq};
@@ -12,10 +12,17 @@ use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
+use std::collections::HashMap;
 
 /// Pieces that a difference looks at per file before it calls the rest changed. A bound on work, not on truth: what is
 /// said to be changed then is a superset of what is.
 const DIFF_PIECES_MAX: u32 = 1_000_000;
+
+/// Batches of which a page of differences remembers who made them.
+const DEVICES_MAX: usize = 10_000;
+
+/// Names of a node that are told at most.
+const PLACES_MAX: u32 = NAMES_COUNTED_MAX;
 
 /// Which node of a tree is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +100,7 @@ pub enum DiffItem {
     NodeChanged {
         id: FileId,
         path: Option<Vec<u8>>,
+        since: Seq,
         before: Option<Box<Attributes>>,
         after: Box<Attributes>,
         changed_bytes: u64,
@@ -215,6 +223,20 @@ impl Store {
         describe(&*catalog, &folder, node, at)
     }
 
+    /// The names that a node has at a moment, with their directories; of very many, some. Also those in directories that the root does not reach.
+    ///
+    /// # Errors
+    /// The folder, the moment or the node does not exist; the catalog fails.
+    pub fn places(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<Vec<(FileId, Vec<u8>)>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let at = existing_seq(&folder, at)?;
+        let node = node_number(&*catalog, &folder, file)?;
+        let rows = catalog.parents(node, at, PLACES_MAX)?;
+        let place = |row: EntryRow| Ok((catalog.file_id(row.parent)?, row.name));
+        rows.into_iter().map(place).collect()
+    }
+
     /// Data and holes of a file at a moment, from `offset` on.
     ///
     /// # Errors
@@ -304,7 +326,9 @@ impl Store {
         })
     }
 
-    /// Differences of the tree in `(from, to]`.
+    /// Differences of the tree in `(from, to]`. With `own`, those that others than this device made: what the device changed itself counts
+    /// as what it had before, so that each name and each node is compared with what it was after the device's newest change of it, if there is
+    /// one in `(from, to]`.
     ///
     /// # Errors
     /// The folder or the moments do not exist; the catalog fails.
@@ -312,6 +336,7 @@ impl Store {
         &self,
         folder: &str,
         (from, to): (Seq, Option<Seq>),
+        own: Option<u64>,
         cursor: Option<DiffCursor>,
         limit: u32,
     ) -> Result<DiffPage, StoreError> {
@@ -325,6 +350,8 @@ impl Store {
             folder: &folder,
             from,
             to,
+            own,
+            devices: HashMap::new(),
             changes: Vec::new(),
         };
         let after_node = match cursor {
@@ -371,20 +398,72 @@ struct Diff<'a> {
     folder: &'a FolderRow,
     from: Seq,
     to: Seq,
+    /// Whose changes count as known.
+    own: Option<u64>,
+    /// Who made the batches that were asked for.
+    devices: HashMap<Seq, u64>,
     changes: Vec<DiffItem>,
 }
 
 impl Diff<'_> {
+    /// Whether what happened at this moment is known to whoever asks.
+    fn is_own(&mut self, seq: Seq) -> Result<bool, StoreError> {
+        let Some(own) = self.own else { return Ok(false) };
+        if let Some(device) = self.devices.get(&seq) {
+            return Ok(*device == own);
+        }
+        let batch = self.catalog.batch_by_seq(self.folder.id, seq)?;
+        let batch = batch.ok_or_else(|| StoreError::CatalogDamaged(format!("batch {seq} is missing")))?;
+        if self.devices.len() < DEVICES_MAX {
+            self.devices.insert(seq, batch.device);
+        }
+        Ok(batch.device == own)
+    }
+
+    /// The moment with which a name is compared.
+    fn name_since(&mut self, parent: i64, name: &[u8]) -> Result<Seq, StoreError> {
+        let mut at = self.to;
+        while self.own.is_some()
+            && let Some(row) = self.catalog.newest_entry_at(parent, name, at)?
+        {
+            let changed = if row.to_seq <= at { row.to_seq } else { row.from_seq };
+            if changed <= self.from {
+                break;
+            }
+            if self.is_own(changed)? {
+                return Ok(changed);
+            }
+            at = changed.saturating_sub(1);
+        }
+        Ok(self.from)
+    }
+
+    /// The moment with which a node is compared.
+    fn node_since(&mut self, node: i64) -> Result<Seq, StoreError> {
+        let mut at = self.to;
+        while self.own.is_some()
+            && let Some(row) = self.catalog.attributes(node, at)?
+            && row.seq > self.from
+        {
+            if self.is_own(row.seq)? {
+                return Ok(row.seq);
+            }
+            at = row.seq.saturating_sub(1);
+        }
+        Ok(self.from)
+    }
+
     fn name(&mut self, parent: i64, name: &[u8]) -> Result<(), StoreError> {
-        let before = self.catalog.entry(parent, name, self.from)?.map(|row| row.child);
+        let since = self.name_since(parent, name)?;
+        let before = self.catalog.entry(parent, name, since)?.map(|row| row.child);
         let after = self.catalog.entry(parent, name, self.to)?.map(|row| row.child);
         if before == after {
             return Ok(());
         }
         let directory = self.catalog.file_id(parent)?;
         if let Some(child) = before {
-            let path = match self.root(self.from)? {
-                Some(root) => path_in(self.catalog, root, parent, name, self.from)?,
+            let path = match self.root(since)? {
+                Some(root) => path_in(self.catalog, root, parent, name, since)?,
                 None => None,
             };
             let child = self.catalog.file_id(child)?;
@@ -415,7 +494,8 @@ impl Diff<'_> {
         let Some(after) = self.catalog.attributes(node, self.to)? else {
             return Ok(());
         };
-        let before = self.catalog.attributes(node, self.from)?;
+        let since = self.node_since(node)?;
+        let before = self.catalog.attributes(node, since)?;
         let before_layer = before.as_ref().map_or(0, |row| row.layer);
         let content_changed = after.layer != before_layer;
         if !content_changed
@@ -437,6 +517,7 @@ impl Diff<'_> {
         self.changes.push(DiffItem::NodeChanged {
             id: self.catalog.file_id(node)?,
             path,
+            since,
             before: before.map(|row| Box::new(row.attributes)),
             after: Box::new(after.attributes),
             changed_bytes,

@@ -590,7 +590,7 @@ fn check_diff(store: &Store, run: &mut Run, from: u64, to: u64) {
     let mut cursor: Option<DiffCursor> = None;
     loop {
         let limit = 1 + run.rng.below(4) as u32;
-        let page = store.diff("f", (from, Some(to)), cursor, limit).unwrap();
+        let page = store.diff("f", (from, Some(to)), None, cursor, limit).unwrap();
         for change in page.changes {
             match change {
                 DiffItem::EntryRemoved {

@@ -6,6 +6,7 @@
 //! | [`engine`] | the loop that sends what the tree hands out, and knows what the server has |
 //! | [`identities`] | which node here is which file at the server |
 //! | [`standing`] | with which server, and up to which of its batches |
+//! | [`incoming`] | what others did: fetched, and planned as steps that bring the tree here to the state of the server |
 //! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
 //! | [`patches`] | deltas of others on their way into the files they change, so that a crash in between is noticed and mended |
 //!
@@ -13,6 +14,7 @@
 
 pub mod engine;
 pub mod identities;
+pub mod incoming;
 pub mod patches;
 pub mod standing;
 pub mod upload;

@@ -11,6 +11,7 @@
 //! | `examining` | whole files that are looked for in what the server has of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as what differs from what it has at the same paths |
 //! | `hostile` | answers that no honest server gives |
+//! | `incoming` | what others did since the cursor, fetched while connections break, and not what this device sent itself |
 //! | `listening` | a folder's batches, heard of as they are applied |
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
@@ -28,6 +29,7 @@ mod examining;
 mod faults;
 mod following;
 mod hostile;
+mod incoming;
 mod listening;
 mod local_tree;
 mod model;

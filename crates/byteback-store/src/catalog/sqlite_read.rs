@@ -173,6 +173,12 @@ impl CatalogRead for Transaction<'_> {
         self.one("find an entry", &query, (parent, name), entry_row)
     }
 
+    fn newest_entry_at(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
+        let query =
+            format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
+        self.one("find an entry", &query, (parent, name, sql(at)), entry_row)
+    }
+
     fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
         // No name is empty, so every name is after the empty one.
         let after = after.unwrap_or_default();

@@ -241,6 +241,15 @@ impl ServerClient {
         self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
     }
 
+    /// As [`Self::node`], with its names.
+    ///
+    /// # Errors
+    /// As [`Self::node`]. A server that is older than this question refuses it as invalid.
+    pub fn node_with_places(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<NodeInfo, ServerError> {
+        let parameters = [("at", at.to_string()), ("places", "1".to_owned())];
+        self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
+    }
+
     /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only what lies at or after
     /// `from`, if that is not 0. `go_on` as in [`Self::put_part`]. A connection that breaks shows as an error of the reader.
     ///
@@ -484,6 +493,27 @@ impl ServerClient {
         cursor: Option<&str>,
     ) -> Result<DiffPage, ServerError> {
         let mut parameters = vec![("from", from.to_string()), ("to", to.to_string())];
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
+    }
+
+    /// As [`Self::diff_page`], only what others than this device changed: each name and node is compared with what it was after this device's own
+    /// newest change of it, if there is one after `from`.
+    ///
+    /// # Errors
+    /// As every call. A server that is older than this question refuses it as invalid.
+    pub fn others_page(
+        &self,
+        folder: &FolderName,
+        from: Seq,
+        to: Seq,
+        cursor: Option<&str>,
+    ) -> Result<DiffPage, ServerError> {
+        let mut parameters = vec![
+            ("from", from.to_string()),
+            ("to", to.to_string()),
+            ("others", "1".to_owned()),
+        ];
         push_cursor(&mut parameters, cursor);
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }

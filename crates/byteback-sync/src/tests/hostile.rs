@@ -45,6 +45,7 @@ fn node(id: u128, kind: NodeKind, size: u64) -> NodeInfo {
         },
         content: None,
         names: None,
+        places: None,
     }
 }
 

@@ -1,0 +1,511 @@
+//! Fetches what others did: which names and nodes they changed between the cursor and the head, and the new contents, as deltas over what is here.
+//!
+//! **One head.** All that is asked for is asked of one fixed moment, the head that is to be reached. Whatever is sent meanwhile, what comes fits
+//! together, however often a connection breaks.
+//!
+//! **What this device sent itself** is not landed again. Its batches since the cursor stand on the cursor and on each other, and the server refuses one that
+//! touches what others changed since. So in the order of their batches, each name and each node was changed after the cursor first by this
+//! device, if at all, and then by others, never the other way round. What is here, unsent changes apart, is thus, of each name and node, what it was at the server
+//! after this device's newest batch that changed it, or at the cursor if there is none; and what others did to it is the way from there to the head. That is
+//! what the server is asked for (`others=1`): each item is compared with its own moment, which of a node is told (`since`), as deltas begin there. A name made
+//! here and removed by another is told as removed, though neither the cursor nor the head has it; a name that only this device changed is not told.
+//! This holds as long as nothing else sends under this device into this folder.
+//!
+//! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between `since` and the head, range by range, as it is
+//! read; zeros where the server has a hole. Ranges near to each other are fetched as one, as a request costs as much as their distance. Laid over a file that
+//! holds the content of the head already, wholly or in part, such a delta makes the same of it.
+//!
+//! Memory: the names and nodes that others changed, which the plan is made of; of a content one page of ranges and one block.
+//!
+//! What this does not do: decide what is to be done with it.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use byteback_api::messages::{ChangedRange, DiffItem};
+use byteback_api::{FileId, FolderName, Seq};
+use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
+use byteback_extents::ByteRange;
+
+use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Place, Told};
+use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
+use crate::monitor::{Event, Monitor, check_cancelled};
+use crate::server_client::{ContentReader, ServerClient, TreePlace};
+
+/// Ranges that are nearer to each other are fetched as one.
+const JOINED_GAP_MIN: u64 = 32 * 1024;
+
+/// Others' changes of a range of batches, which are fetched.
+#[derive(Clone, Copy)]
+pub struct Incoming<'a> {
+    /// The server.
+    pub server: &'a ServerClient,
+    /// The folder there.
+    pub folder: &'a FolderName,
+    /// Up to here, what others did is in the folder here.
+    pub cursor: Seq,
+    /// Up to here it is to be.
+    pub head: Seq,
+    /// May stop it, and hears of bytes.
+    pub monitor: &'a dyn Monitor,
+}
+
+impl std::fmt::Debug for Incoming<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming")
+            .field("folder", &self.folder)
+            .field("cursor", &self.cursor)
+            .field("head", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Incoming<'_> {
+    /// What others changed.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, contradicts itself, or is older than this question.
+    pub fn others(&self) -> Result<Others> {
+        let mut others = Others {
+            head: self.head,
+            ..Others::default()
+        };
+        let mut cursor: Option<String> = None;
+        loop {
+            check_cancelled(self.monitor)?;
+            let page = self
+                .server
+                .others_page(self.folder, self.cursor, self.head, cursor.as_deref())?;
+            let is_stuck = page.changes.is_empty() || page.next_cursor == cursor;
+            if (page.from, page.to) != (self.cursor, self.head) || (page.next_cursor.is_some() && is_stuck) {
+                return Err(SyncError::hostile(
+                    "the list of differences is another one, or does not go on",
+                ));
+            }
+            for change in page.changes {
+                take(&mut others, change)?;
+            }
+            match page.next_cursor {
+                Some(next) => cursor = Some(next),
+                None => return Ok(others),
+            }
+        }
+    }
+
+    /// Asks for what a plan needs beyond that.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, or contradicts itself.
+    pub fn ask(&self, others: &mut Others, needs: &[Need]) -> Result<()> {
+        for need in needs {
+            check_cancelled(self.monitor)?;
+            let told = match self.server.node_with_places(self.folder, need.id, self.head) {
+                Ok(node) => Some(node),
+                Err(error) if error.kind == ServerErrorKind::NotFound => None,
+                Err(error) => return Err(error.into()),
+            };
+            let told = match told {
+                None => None,
+                Some(node) => Some(Told {
+                    places: node
+                        .places
+                        .ok_or_else(|| SyncError::hostile("the names of a node were asked for, and not told"))?,
+                    entries: match need.entries && node.attributes.kind == byteback_api::NodeKind::Directory {
+                        true => Some(self.entries(need.id)?),
+                        false => None,
+                    },
+                    attributes: node.attributes,
+                }),
+            };
+            others.told.insert(need.id, told);
+        }
+        Ok(())
+    }
+
+    fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId, byteback_api::Attributes)>> {
+        let mut entries = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            check_cancelled(self.monitor)?;
+            let place = TreePlace::Node(directory);
+            let page = self
+                .server
+                .tree_page(self.folder, self.head, place, cursor.as_deref())?;
+            if page.next_cursor.is_some() && (page.entries.is_empty() || page.next_cursor == cursor) {
+                return Err(SyncError::hostile("the list of a directory does not go on"));
+            }
+            let told = page.entries.into_iter();
+            entries.extend(told.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
+            match page.next_cursor {
+                Some(next) => cursor = Some(next),
+                None => return Ok(entries),
+            }
+        }
+    }
+
+    /// The content of a file at the head, as a delta for a file here of `base_len_bytes` that holds what `from` says.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, or contradicts itself.
+    pub fn content(
+        &self,
+        others: &Others,
+        id: FileId,
+        from: ContentFrom,
+        base_len_bytes: u64,
+    ) -> Result<ContentDelta<'_>> {
+        let changed = others.nodes.get(&id).map(|change| change.after.size);
+        let told = || {
+            others
+                .told
+                .get(&id)
+                .and_then(Option::as_ref)
+                .map(|told| told.attributes.size)
+        };
+        let mut len_bytes = changed.or_else(told);
+        let mut ranges = Ranges {
+            id,
+            since: None,
+            waiting: VecDeque::new(),
+            cursor: None,
+            is_last: true,
+            told_to: 0,
+        };
+        match from {
+            ContentFrom::Nothing => {
+                let all = match len_bytes {
+                    Some(len_bytes) => len_bytes,
+                    None => self.server.node(self.folder, id, self.head)?.attributes.size,
+                };
+                len_bytes = Some(all);
+                ranges.waiting.extend(ByteRange::new(0, all));
+            }
+            ContentFrom::Since(since) => {
+                ranges.since = Some(since);
+                let size = ranges.fetch(self)?;
+                if len_bytes.is_some_and(|len_bytes| len_bytes != size) {
+                    return Err(SyncError::hostile(format!("file {id} has two lengths at one moment")));
+                }
+                len_bytes = Some(size);
+            }
+        }
+        let len_bytes = len_bytes.unwrap_or_default();
+        let out = Out::default();
+        let writer = DeltaWriter::new(out.clone(), base_len_bytes, len_bytes, WriterOptions::default());
+        Ok(ContentDelta {
+            incoming: *self,
+            id,
+            len_bytes,
+            ranges,
+            current: None,
+            stream: None,
+            writer: Some(writer.map_err(|error| SyncError::delta(format!("file {id}"), error))?),
+            out,
+            failure: None,
+        })
+    }
+}
+
+fn take(others: &mut Others, change: DiffItem) -> Result<()> {
+    let no_change = NameChange {
+        before: None,
+        after: None,
+    };
+    match change {
+        DiffItem::EntryRemoved {
+            parent, name, child, ..
+        } => {
+            let place = Place { parent, name };
+            others.names.entry(place).or_insert(no_change).before = Some(child);
+        }
+        DiffItem::EntryAdded {
+            parent,
+            name,
+            child,
+            path,
+        } => {
+            // What the root does not reach is in no tree.
+            if path.is_none() {
+                others.unreachable.insert(parent);
+            }
+            let place = Place { parent, name };
+            others.names.entry(place).or_insert(no_change).after = path.map(|_| child);
+        }
+        DiffItem::NodeChanged {
+            id,
+            since,
+            before,
+            after,
+            content_changed,
+            ..
+        } => {
+            let since = since.ok_or_else(|| SyncError::hostile("what a node was compared with is not told"))?;
+            let change = NodeChange {
+                since,
+                before: before.map(|before| *before),
+                after: *after,
+                is_content_changed: content_changed,
+            };
+            others.nodes.insert(id, change);
+        }
+    }
+    Ok(())
+}
+
+/// What of a content is to be fetched.
+struct Ranges {
+    id: FileId,
+    /// Since when what was written is to be; otherwise all is there already.
+    since: Option<Seq>,
+    waiting: VecDeque<ByteRange>,
+    cursor: Option<String>,
+    is_last: bool,
+    /// What was told ends here.
+    told_to: u64,
+}
+
+impl Ranges {
+    /// Fetches a page; answers the length of the content at the head.
+    fn fetch(&mut self, incoming: &Incoming<'_>) -> Result<u64> {
+        check_cancelled(incoming.monitor)?;
+        let since = self.since.unwrap_or_default();
+        let page =
+            incoming
+                .server
+                .changes_page(incoming.folder, self.id, since, incoming.head, self.cursor.as_deref())?;
+        if page.next_cursor.is_some() && page.next_cursor == self.cursor {
+            return Err(SyncError::hostile("the list of changed ranges does not go on"));
+        }
+        for ChangedRange { offset, len } in page.ranges {
+            let range = ByteRange::from_offset_len(offset, len);
+            let range = range.filter(|range| range.start() >= self.told_to && range.end() <= page.size_to);
+            let range =
+                range.ok_or_else(|| SyncError::hostile("changed ranges are out of order, or outside the file"))?;
+            self.told_to = range.end();
+            match self.waiting.back_mut() {
+                Some(last) if range.start() - last.end() < JOINED_GAP_MIN => *last = last.hull(range),
+                _ => self.waiting.push_back(range),
+            }
+        }
+        self.cursor = page.next_cursor;
+        self.is_last = self.cursor.is_none();
+        Ok(page.size_to)
+    }
+
+    fn next(&mut self, incoming: &Incoming<'_>) -> Result<Option<ByteRange>> {
+        // The last one may go on with the next page.
+        while !self.is_last && self.waiting.len() < 2 {
+            self.fetch(incoming)?;
+        }
+        Ok(self.waiting.pop_front())
+    }
+}
+
+/// Takes what a writer writes until it is read.
+#[derive(Clone, Default)]
+struct Out(Arc<Mutex<VecDeque<u8>>>);
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A range that is being fetched.
+struct Stream {
+    delta: DeltaReader<ContentReader>,
+    decoder: FrameDecoder,
+    block: Block,
+    raw: Vec<u8>,
+}
+
+/// A new content as the stream of a delta without copies, fetched as it is read. A connection that breaks is made anew and goes on where it broke,
+/// as often as it gets any further.
+pub struct ContentDelta<'a> {
+    incoming: Incoming<'a>,
+    id: FileId,
+    len_bytes: u64,
+    ranges: Ranges,
+    /// What is left of the range that is being fetched.
+    current: Option<ByteRange>,
+    stream: Option<Stream>,
+    writer: Option<DeltaWriter<Out>>,
+    out: Out,
+    failure: Option<SyncError>,
+}
+
+impl std::fmt::Debug for ContentDelta<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContentDelta")
+            .field("id", &self.id)
+            .field("len_bytes", &self.len_bytes)
+            .field("current", &self.current)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a stream did not go on.
+enum Stopped {
+    /// It may go on when it is asked for again.
+    Broken(String),
+    For(SyncError),
+}
+
+impl From<SyncError> for Stopped {
+    fn from(error: SyncError) -> Self {
+        Self::For(error)
+    }
+}
+
+impl ContentDelta<'_> {
+    /// Length of the new content, in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Why reading failed, if it did: what the reader was told is only that it did.
+    pub fn take_failure(&mut self) -> Option<SyncError> {
+        self.failure.take()
+    }
+
+    fn of_writer(&self, error: WriteError) -> SyncError {
+        SyncError::delta(format!("file {}", self.id), error)
+    }
+
+    /// Gets one step further, so that there is more to be read, or nothing more will be.
+    fn advance(&mut self) -> Result<()> {
+        if self.current.is_none() {
+            self.current = self.ranges.next(&self.incoming)?;
+        }
+        if self.current.is_none() {
+            if let Some(writer) = self.writer.take() {
+                writer.finish().map_err(|error| self.of_writer(error))?;
+            }
+            return Ok(());
+        }
+        let mut pauses = self.incoming.server.stream_pauses();
+        loop {
+            check_cancelled(self.incoming.monitor)?;
+            match self.fetch_some() {
+                Ok(()) => return Ok(()),
+                Err(Stopped::For(error)) => return Err(error),
+                Err(Stopped::Broken(_)) if pauses.rest() => self.stream = None,
+                Err(Stopped::Broken(why)) => {
+                    let source = io::Error::other(why);
+                    let subject = format!("the new content of file {}", self.id);
+                    return Err(SyncError::local("fetch", subject, source));
+                }
+            }
+        }
+    }
+
+    /// Takes one block.
+    fn fetch_some(&mut self) -> std::result::Result<(), Stopped> {
+        let Some(range) = self.current else { return Ok(()) };
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let opened = self.open(range)?;
+                self.stream.insert(opened)
+            }
+        };
+        let more = stream.delta.read_block(&mut stream.block);
+        let more = more.map_err(|error| Stopped::Broken(error.to_string()))?;
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let id = self.id;
+        let of_writer = |error| SyncError::delta(format!("file {id}"), error);
+        let mut at = range.start();
+        if more {
+            let decoded = stream.block.frame.decode(&mut stream.decoder, &mut stream.raw);
+            decoded.map_err(|error| Stopped::Broken(error.to_string()))?;
+            for extent in &stream.block.extents {
+                let (start, end) = (extent.range.start(), extent.range.end());
+                if start < at || end > range.end() {
+                    return Err(SyncError::hostile("the content of a range lies outside it").into());
+                }
+                if let Some(hole) = ByteRange::new(at, start) {
+                    writer.zero(hole).map_err(of_writer)?;
+                }
+                match extent.source {
+                    Source::Literal(slice) => {
+                        let from = usize::try_from(slice.skip_bytes).unwrap_or(usize::MAX);
+                        let len = usize::try_from(extent.range.len_bytes()).unwrap_or(usize::MAX);
+                        let bytes = stream.raw.get(from..from.saturating_add(len));
+                        let bytes = bytes.ok_or_else(|| SyncError::hostile("a block has too few bytes"))?;
+                        writer.literal_bytes(start, bytes).map_err(of_writer)?;
+                        self.incoming.monitor.event(Event::BytesRead(extent.range.len_bytes()));
+                    }
+                    Source::Zero => writer.zero(extent.range).map_err(of_writer)?,
+                    Source::Copy { .. } => return Err(SyncError::hostile("a content over nothing has copies").into()),
+                }
+                at = end;
+            }
+            self.current = ByteRange::new(at, range.end());
+            if self.current.is_some() {
+                return Ok(());
+            }
+        } else if let Some(hole) = ByteRange::new(at, range.end()) {
+            writer.zero(hole).map_err(of_writer)?;
+        }
+        // What the trailer says is of no matter: each block was checked by itself.
+        (self.current, self.stream) = (None, None);
+        Ok(())
+    }
+
+    fn open(&self, range: ByteRange) -> std::result::Result<Stream, Stopped> {
+        let Incoming {
+            server, folder, head, ..
+        } = self.incoming;
+        let go_on = |_: &ServerError| !self.incoming.monitor.is_cancelled();
+        let to = (range.end() < self.len_bytes).then_some(range.end());
+        let content = server
+            .content_range(folder, self.id, head, range.start(), to, &go_on)
+            .map_err(SyncError::from)?;
+        let delta = DeltaReader::new(content).map_err(|error| Stopped::Broken(error.to_string()))?;
+        let header = *delta.header();
+        if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != self.len_bytes {
+            let id = self.id;
+            return Err(
+                SyncError::hostile(format!("the content of file {id} is of another length than was told")).into(),
+            );
+        }
+        Ok(Stream {
+            delta,
+            decoder: FrameDecoder::new()
+                .map_err(|error| SyncError::local("decompress", "what the server sends", error))?,
+            block: Block::default(),
+            raw: Vec::new(),
+        })
+    }
+}
+
+impl Read for ContentDelta<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            {
+                let mut out = self.out.0.lock().unwrap_or_else(PoisonError::into_inner);
+                if !out.is_empty() || buffer.is_empty() {
+                    return out.read(buffer);
+                }
+            }
+            if self.failure.is_some() {
+                return Err(io::Error::other("the content could not be fetched"));
+            }
+            if self.writer.is_none() {
+                return Ok(0);
+            }
+            if let Err(error) = self.advance() {
+                let told = io::Error::other(error.to_string());
+                self.failure = Some(error);
+                return Err(told);
+            }
+        }
+    }
+}
