@@ -122,10 +122,11 @@ impl Passage {
     pub fn at_file(&mut self, found: Option<(u64, u64)>, now_ns: u64) {
         match found {
             Some((file, len_bytes)) => {
-                if file != self.at.0 || self.len_bytes.is_some() {
+                if file != self.at.0 {
                     self.at = (file, 0);
                 }
                 self.len_bytes = Some(len_bytes);
+                self.leave_if_seen();
             }
             None => {
                 self.at = (0, 0);
@@ -143,6 +144,13 @@ impl Passage {
         self.len_bytes = None;
     }
 
+    /// Goes on to the next file when the end of this one is reached, so that a restart does not find it once more.
+    fn leave_if_seen(&mut self) {
+        if self.len_bytes.is_some_and(|len_bytes| self.at.1 >= len_bytes) {
+            self.pass_over(self.at.0);
+        }
+    }
+
     /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be read.
     pub fn read(&mut self, bytes: u64, now_ns: u64) {
         let (_, offset) = self.at;
@@ -150,6 +158,7 @@ impl Passage {
             0 => self.len_bytes = Some(0),
             bytes => self.at.1 = offset.saturating_add(bytes).next_multiple_of(BLOCK_LEN),
         }
+        self.leave_if_seen();
         let cost_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.options.bytes_per_s.max(1));
         let cost_ns = u64::try_from(cost_ns).unwrap_or(u64::MAX);
         self.not_before_ns = self.not_before_ns.max(now_ns).saturating_add(cost_ns);

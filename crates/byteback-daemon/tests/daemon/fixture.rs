@@ -66,6 +66,18 @@ pub(crate) fn little_undo() -> UndoOptions {
     UndoOptions::new(1_500_000_000, 300_000)
 }
 
+/// A connection that has just ended may hold on to the last daemon of this process for a moment, and so may what another test of it has just forked: in
+/// a process of its own none could.
+fn open_when_free(open: impl Fn() -> Result<TrackedTree, DaemonError>) -> TrackedTree {
+    for _ in 0..1000 {
+        match open() {
+            Err(DaemonError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the tree is still in use");
+}
+
 /// The body of the test named `serve`, in a process that was started to be a restless daemon.
 pub(crate) fn serve_as_daemon() {
     let Some(directory) = std::env::var_os(SERVE).map(PathBuf::from) else {
@@ -74,10 +86,11 @@ pub(crate) fn serve_as_daemon() {
     let folder = StateFolder::of(&directory.join("tree"), &directory.join("state")).unwrap();
     let mut log = LogOptions::default();
     log.extents_per_file_max = 5;
-    let tree = match std::env::var_os(SERVE_WITH_UNDO) {
-        Some(_) => TrackedTree::open_with_undo(folder, log, little_undo(), &mut |_| {}).unwrap(),
-        None => TrackedTree::open_with(folder, log, &mut |_| {}).unwrap(),
-    };
+    let undo = std::env::var_os(SERVE_WITH_UNDO).map(|_| little_undo());
+    let tree = open_when_free(|| match undo {
+        Some(undo) => TrackedTree::open_with_undo(folder.clone(), log, undo, &mut |_| {}),
+        None => TrackedTree::open_with(folder.clone(), log, &mut |_| {}),
+    });
     let mount = MountOptions::new(directory.join("tree"));
     let options = DaemonOptions {
         mount,
@@ -191,18 +204,10 @@ impl Fixture {
     }
 
     fn open(&self, to_mount: bool) -> TrackedTree {
-        // A connection that has just ended may hold on to the last daemon for a moment; in a process of its own it could not.
-        for _ in 0..200 {
-            let opened = match self.undo {
-                Some(undo) if to_mount => TrackedTree::open_with_undo(self.folder(), self.log, undo, &mut |_| {}),
-                _ => TrackedTree::open_with(self.folder(), self.log, &mut |_| {}),
-            };
-            match opened {
-                Err(DaemonError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
-                opened => return opened.unwrap(),
-            }
-        }
-        panic!("the tree is still in use");
+        open_when_free(|| match self.undo {
+            Some(undo) if to_mount => TrackedTree::open_with_undo(self.folder(), self.log, undo, &mut |_| {}),
+            _ => TrackedTree::open_with(self.folder(), self.log, &mut |_| {}),
+        })
     }
 
     /// The tree without a mount, as a backup of an unmounted folder has it.
