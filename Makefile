@@ -16,7 +16,7 @@ demo: dependencies ## Builds the release and shows the main job on real data, be
 	@scripts/demo
 
 # Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
-test: dependencies ## Runs all tests (10 minutes on 2 cores at most).
+test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the build).
 	@started=$$SECONDS; \
 	if env --default-signal=INT,QUIT cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
 	  echo "make test: all tests passed in $$(( SECONDS - started )) s"; \
