@@ -17,25 +17,27 @@
 //! ([`WrittenSums::must_sync_times`]).
 //!
 //! **No false alarm.** A block that does not agree with its sum is read again while no change is under way. Who raises the alarm
-//! ([`WrittenSums::flag`]) has looked whether something changed the file without passing the gate; such files are forgotten.
+//! ([`WrittenSums::flag`]) has looked whether something changed the file without passing the gate; such files are forgotten. If the file was
+//! changed between the two, its blocks are read once more: that a sum is the same does not say that nobody wrote the block, because whoever
+//! puts it right writes the same bytes.
 //!
 //! **Locks**: the table of files, one file, the flags; each only inside those before it. A file's lock is held while its content changes.
 //!
 //! Memory: a KiB for each MiB of content that was changed since the last commit, up to [`CHUNKS_MAX`]; beyond it files are forgotten.
 
+mod backing;
 mod blocks;
 mod commit;
 mod rows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::durable::DurableDir;
-use byteback_host::tree::{Identity, stat_fd};
+use byteback_host::tree::Identity;
 use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
@@ -43,6 +45,8 @@ use crate::backend;
 use crate::kept::Boot;
 pub use crate::source::Stamp;
 use crate::store::{self, ChecksumError, db, number};
+pub use backing::Backing;
+use backing::{aligned_block, read_full};
 pub use blocks::BLOCK_LEN;
 use blocks::{Chunk, EVERY_CHUNK, FileSums, blocks_within, sum_of};
 use rows::{Record, Seen};
@@ -63,52 +67,6 @@ const FLAGGED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("flagged")
 const META_VERSION: &str = "version";
 const META_TREE: &str = "tree";
 const META_POSITION: &str = "position";
-
-/// A file as it can be asked.
-pub trait Backing {
-    /// What it looks like.
-    ///
-    /// # Errors
-    /// What the system answered.
-    fn stamp(&self) -> io::Result<Stamp>;
-
-    /// Reads at `offset`: how many bytes; 0 only at the end.
-    ///
-    /// # Errors
-    /// What the system answered.
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-}
-
-impl<F: AsFd> Backing for F {
-    fn stamp(&self) -> io::Result<Stamp> {
-        Ok(Stamp::of(&stat_fd(self)?))
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        read_some(self.as_fd(), offset, buffer)
-    }
-}
-
-fn read_some(fd: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::io::pread(fd, &mut *buffer, offset) {
-            Err(rustix::io::Errno::INTR) => {}
-            done => return Ok(done?),
-        }
-    }
-}
-
-/// Reads until `buffer` is full or the file ends.
-fn read_full(backing: &impl Backing, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled: usize = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match backing.read_at(offset.saturating_add(filled as u64), rest)? {
-            0 => break,
-            count => filled = filled.saturating_add(count),
-        }
-    }
-    Ok(filled)
-}
 
 /// A change of a file's content.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +124,8 @@ pub struct Mismatch {
     /// What the file looked like then.
     pub stamp: Option<Stamp>,
     reason: Reason,
+    /// Which state of the file's sums this was found against.
+    version: u64,
 }
 
 impl Mismatch {
@@ -230,6 +190,8 @@ pub struct WrittenSums {
     files: Mutex<HashMap<u64, Cell>>,
     /// Chunks in memory, as of the last look at each file.
     chunks: AtomicUsize,
+    /// The last one that any file was given: none is given twice, so that a file that was let go of and looked up again has another one.
+    last_version: AtomicU64,
     flags: Mutex<Flags>,
     flagged_count: AtomicUsize,
     /// Files that were open for change when the process, or the machine, ended without saying so.
@@ -303,6 +265,7 @@ impl WrittenSums {
             boot,
             files: Mutex::default(),
             chunks: AtomicUsize::new(0),
+            last_version: AtomicU64::new(0),
             flagged_count: AtomicUsize::new(flags.by_file.len()),
             flags: Mutex::new(flags),
             interrupted: Mutex::new(interrupted),
@@ -312,6 +275,10 @@ impl WrittenSums {
 
     fn cell(&self, file: u64) -> Cell {
         Arc::clone(self.files.lock().entry(file).or_default())
+    }
+
+    fn next_version(&self) -> u64 {
+        self.last_version.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// What cannot be read says nothing.
@@ -339,6 +306,7 @@ impl WrittenSums {
         }
         known.is_loaded = true;
         known.times_are_durable = false;
+        known.sums.version = self.next_version();
         let now = look().ok();
         let record = self.record(file);
         let seen = record.as_ref().and_then(|record| record.stamp);
@@ -355,7 +323,6 @@ impl WrittenSums {
                 return;
             }
         }
-        known.sums.version += 1;
         known.sums.forget(now.map(|now| now.len_bytes));
         known.is_after_crash = false;
         // Without a record there is nothing to be taken away, and nothing to be kept before something is known.
@@ -376,7 +343,7 @@ impl WrittenSums {
             return;
         };
         let mut known = cell.lock();
-        known.sums.version += 1;
+        known.sums.version = self.next_version();
         known.is_settled = false;
         known.times_are_durable = false;
     }
@@ -396,7 +363,7 @@ impl WrittenSums {
     pub fn forget(&self, file: u64) {
         let cell = self.cell(file);
         let mut known = cell.lock();
-        known.sums.version += 1;
+        known.sums.version = self.next_version();
         known.sums.forget(None);
         known.is_loaded = true;
         known.is_settled = false;
@@ -423,7 +390,7 @@ impl WrittenSums {
         self.load(file, &mut known, || backing.stamp());
         let known = &mut *known;
         known.is_settled = false;
-        known.sums.version += 1;
+        known.sums.version = self.next_version();
         let chunks_before = known.sums.chunks.len();
         let rows = |chunk| self.row(file, chunk);
         let old = &mut |offset, buffer: &mut [u8]| read_full(backing, offset, buffer).ok();
@@ -580,6 +547,7 @@ impl WrittenSums {
                 true => Reason::Crash,
                 false => Reason::Changed,
             },
+            version: known.sums.version,
         });
         Ok((read, mismatch))
     }
@@ -599,7 +567,7 @@ impl WrittenSums {
         for (block, bytes) in (read.first_block..).zip(bytes.chunks(BLOCK_LEN as usize)) {
             if known.sums.get(block, &rows).is_none() {
                 if learned == 0 {
-                    known.sums.version += 1;
+                    known.sums.version = self.next_version();
                     known.is_settled = false;
                 }
                 learned += 1;
@@ -609,33 +577,44 @@ impl WrittenSums {
         learned
     }
 
-    /// Notes that a file is not what was written, if nothing changed it since that was found. The caller has seen to it that nobody changed it
-    /// without passing the gate. Answers whether it was noted.
-    pub fn flag(&self, file: u64, mismatch: &Mismatch, now_ns: i64) -> bool {
+    /// Notes that a file is not what was written, as far as it still is not: what was changed since that was found is read once more. The caller
+    /// has seen to it that nobody changed it without passing the gate. Answers what was noted, if anything was.
+    ///
+    /// # Errors
+    /// What the system answered. Nothing is noted then.
+    pub fn flag(
+        &self,
+        file: u64,
+        backing: &impl Backing,
+        mismatch: &Mismatch,
+        now_ns: i64,
+    ) -> io::Result<Option<Mismatch>> {
         let cell = self.cell(file);
         let mut known = cell.lock();
-        if !known.is_loaded {
-            // It was settled and let go of: then nothing changed it, and the sums are the same.
-            drop(known);
-            return self.note(
-                file,
-                mismatch.blocks.iter().map(|(block, _)| *block),
-                mismatch.reason,
-                now_ns,
-            );
-        }
-        let rows = |chunk| self.row(file, chunk);
-        let mut still = Vec::new();
-        for (block, sum) in &mismatch.blocks {
-            // Written, or forgotten, since.
-            if known.sums.get(*block, &rows) == Some(*sum) {
-                still.push(*block);
+        self.load(file, &mut known, || backing.stamp());
+        let mut still = mismatch.clone();
+        if known.sums.version != mismatch.version {
+            let known = &mut *known;
+            let rows = |chunk| self.row(file, chunk);
+            let mut room = Vec::new();
+            still.blocks.clear();
+            for (block, _) in &mismatch.blocks {
+                let bytes = aligned_block(&mut room);
+                let count = read_full(backing, block.saturating_mul(BLOCK_LEN), bytes)?;
+                let is_of = sum_of(bytes.get(..count).unwrap_or_default());
+                // Forgotten, or as it was written.
+                let sum = known.sums.get(*block, &rows).filter(|sum| *sum != is_of);
+                still.blocks.extend(sum.map(|sum| (*block, sum)));
             }
+            still.stamp = backing.stamp().ok();
+            still.version = known.sums.version;
         }
-        self.note(file, still.into_iter(), mismatch.reason, now_ns)
+        let blocks = still.blocks.iter().map(|(block, _)| *block);
+        let is_noted = self.note(file, blocks, still.reason, now_ns);
+        Ok(is_noted.then_some(still))
     }
 
-    /// With the file's lock held, or not needed.
+    /// With the file's lock held.
     fn note(&self, file: u64, blocks: impl Iterator<Item = u64>, reason: Reason, now_ns: i64) -> bool {
         let blocks: ExtentSet = blocks
             .filter_map(|block| ByteRange::from_offset_len(block, 1))

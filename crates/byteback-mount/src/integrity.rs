@@ -42,6 +42,28 @@ pub struct Fault {
     pub reason: Reason,
 }
 
+impl Fault {
+    /// What is told of blocks that do not agree with their sums.
+    #[must_use]
+    pub fn of(mismatch: &Mismatch) -> Self {
+        Self {
+            ranges: mismatch.ranges(),
+            reason: mismatch.reason(),
+        }
+    }
+}
+
+/// What it means that blocks do not agree with their sums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// They changed although nobody wrote them. It is noted.
+    Fault(Fault),
+    /// Somebody wrote them without passing the gate: they are what they are.
+    WrittenElsewhere,
+    /// They were written anew since they were read: what was read is nothing that counts, and is to be read again.
+    Overtaken,
+}
+
 fn ranges_text(ranges: &[ByteRange]) -> String {
     let text = |range: &ByteRange| format!("{} to {}", range.start(), range.end());
     let named: Vec<_> = ranges.iter().take(3).map(text).collect();
@@ -136,27 +158,42 @@ impl Integrity {
     }
 
     /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are under way: not to be called from within one,
-    /// nor holding a lock that one may want.
-    pub fn judge(&self, node: LoggedNode, fd: BorrowedFd<'_>, mismatch: &Mismatch) -> Option<Fault> {
-        self.judge_with(node, fd, mismatch, ATTEMPTS)
+    /// nor holding a lock that one may want. `backing` reads the file that `fd` is.
+    pub fn judge(
+        &self,
+        node: LoggedNode,
+        fd: BorrowedFd<'_>,
+        backing: &impl Backing,
+        mismatch: &Mismatch,
+    ) -> Judgement {
+        self.judge_with(node, (fd, backing), mismatch, ATTEMPTS)
     }
 
     /// The same, without waiting: what nothing explains now is no fault.
-    fn judge_with(&self, node: LoggedNode, fd: BorrowedFd<'_>, mismatch: &Mismatch, attempts: u32) -> Option<Fault> {
+    fn judge_with(
+        &self,
+        node: LoggedNode,
+        (fd, backing): (BorrowedFd<'_>, &impl Backing),
+        mismatch: &Mismatch,
+        attempts: u32,
+    ) -> Judgement {
         for attempt in 0..attempts {
             if attempt > 0 {
                 self.log.wait_for_operations();
             }
-            let fence = Fence::of(&stat_fd(fd).ok()?);
-            if self.log.explains(node, &fence).unwrap_or(false) {
-                let is_noted = self.sums.flag(node.0, mismatch, self.clock.now_ns());
-                return is_noted.then(|| Fault {
-                    ranges: mismatch.ranges(),
-                    reason: mismatch.reason(),
-                });
+            let Ok(stat) = stat_fd(fd) else {
+                return Judgement::Overtaken;
+            };
+            if self.log.explains(node, &Fence::of(&stat)).unwrap_or(false) {
+                // Who cannot read it once more knows nothing of it: that is told by whoever reads it.
+                let noted = self.sums.flag(node.0, backing, mismatch, self.clock.now_ns());
+                return match noted.unwrap_or(None) {
+                    Some(noted) => Judgement::Fault(Fault::of(&noted)),
+                    None => Judgement::Overtaken,
+                };
             }
         }
-        None
+        Judgement::WrittenElsewhere
     }
 
     /// Reads `range` of a file, and what its first and last block hold beside, and compares it: the bytes, from the block in which `range`
@@ -173,11 +210,19 @@ impl Integrity {
     ) -> io::Result<(Read, Option<Fault>)> {
         let start = range.start() / BLOCK_LEN * BLOCK_LEN;
         let len = range.end().next_multiple_of(BLOCK_LEN).saturating_sub(start);
-        buffer.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
-        let (read, mismatch) = self.sums.read(node.0, backing, start, buffer)?;
-        buffer.truncate(read.len_bytes);
-        let fault = mismatch.and_then(|mismatch| self.judge(node, backing.as_fd(), &mismatch));
-        Ok((read, fault))
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        for _ in 0..ATTEMPTS {
+            buffer.resize(len, 0);
+            let (read, mismatch) = self.sums.read(node.0, backing, start, buffer)?;
+            buffer.truncate(read.len_bytes);
+            let judgement = mismatch.map(|mismatch| self.judge(node, backing.as_fd(), backing, &mismatch));
+            match judgement {
+                None | Some(Judgement::WrittenElsewhere) => return Ok((read, None)),
+                Some(Judgement::Fault(fault)) => return Ok((read, Some(fault))),
+                Some(Judgement::Overtaken) => {}
+            }
+        }
+        Err(overtaken())
     }
 
     /// Reads exactly `range` of a file, and compares the blocks that it has a part in. What does not agree is to be judged.
@@ -221,11 +266,11 @@ impl Integrity {
                     .min(at.saturating_add(PIECE_LEN_BYTES));
                 buffer.resize(usize::try_from(end - at).map_err(io::Error::other)?, 0);
                 let (_, mismatch) = self.sums.read(node.0, &fd, at, &mut buffer)?;
-                let fault = mismatch.and_then(|mismatch| self.judge_with(node, fd, &mismatch, 1));
-                if let Some(fault) = fault {
-                    return Err(io::Error::other(fault));
+                match mismatch.map(|mismatch| self.judge_with(node, (fd, &fd), &mismatch, 1)) {
+                    None | Some(Judgement::WrittenElsewhere) => at = end,
+                    Some(Judgement::Fault(fault)) => return Err(io::Error::other(fault)),
+                    Some(Judgement::Overtaken) => return Err(overtaken()),
                 }
-                at = end;
             }
         }
         Ok(())
@@ -240,6 +285,10 @@ impl Integrity {
             .commit(&|node| look(LoggedNode(node)))
             .map_err(io::Error::other)
     }
+}
+
+fn overtaken() -> io::Error {
+    io::Error::other("what was wrong with it was written anew each time that it was read")
 }
 
 impl std::fmt::Debug for Integrity {

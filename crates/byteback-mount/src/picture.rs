@@ -35,7 +35,7 @@ use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
-use crate::integrity::{Fault, Integrity};
+use crate::integrity::{Fault, Integrity, Judgement};
 use crate::live::{LiveTree, open_for_reading};
 pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
@@ -628,12 +628,12 @@ impl Picture {
                 // Whoever takes the bytes may be slow; writers of this node wait only while they are read.
                 drop(state);
                 if let (Some(mismatch), Source::File(file)) = (&read.mismatch, source) {
-                    let judged = self
-                        .integrity
-                        .get()
-                        .and_then(|integrity| integrity.judge(node, file.as_fd(), mismatch));
-                    if let Some(fault) = judged {
-                        return Err(faulty(fault));
+                    let integrity = self.integrity.get();
+                    match integrity.map(|integrity| integrity.judge(node, file.as_fd(), file, mismatch)) {
+                        None | Some(Judgement::WrittenElsewhere) => {}
+                        Some(Judgement::Fault(fault)) => return Err(faulty(fault)),
+                        // Put right since, but not yet at the cut, and what was there then is nowhere any more.
+                        Some(Judgement::Overtaken) => return Err(faulty(Fault::of(mismatch))),
                     }
                 }
                 read.hand_on(sink)?;

@@ -270,6 +270,49 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     done.unwrap();
 }
 
+/// Tells what was read before whatever happened since: only what is wrong now is noted, and only what is there now is learned.
+fn judge_late(
+    sums: &WrittenSums,
+    file: u64,
+    shared: &Shared,
+    (read, bytes, mismatch): (Read, Vec<u8>, Option<Mismatch>),
+    note: &str,
+) {
+    let Some(mismatch) = mismatch else {
+        sums.learn(file, &read, &bytes);
+        let mut life = shared.0.borrow_mut();
+        for block in 0..life.content.len().div_ceil(BLOCK) {
+            drop(life);
+            let is_known = shared.read(sums, file, block, 1).0.unknown_blocks == 0;
+            life = shared.0.borrow_mut();
+            if is_known && !life.known[block] {
+                // It was learned: then it is what is there.
+                let (from, to) = (block * BLOCK, life.content.len().min((block + 1) * BLOCK));
+                let now = life.content[from..to].to_vec();
+                life.written[from..to].copy_from_slice(&now);
+                life.known[block] = true;
+                life.is_open[block] = false;
+            }
+        }
+        return;
+    };
+    let noted = sums.flag(file, &shared, &mismatch, 78).unwrap();
+    let noted = noted.iter().flat_map(|noted| &noted.blocks);
+    let (must, may) = shared.0.borrow().rotten();
+    for (block, _) in noted.clone() {
+        assert!(
+            must.contains(block) || may.contains(block),
+            "{note}: block {block} was put right since"
+        );
+    }
+    let noted: Vec<u64> = noted.map(|(block, _)| *block).collect();
+    let lost = mismatch
+        .blocks
+        .iter()
+        .find(|(block, _)| must.contains(block) && !noted.contains(block));
+    assert_eq!(lost, None, "{note}: it is still wrong");
+}
+
 /// Reads all of a file: exactly what rotted is told, and as much is known as must be.
 fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     let blocks = shared.0.borrow().content.len().div_ceil(BLOCK);
@@ -294,7 +337,8 @@ fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
         .collect();
     assert!(rest.is_empty(), "{note}: false alarm {rest:?}");
     if let Some(mismatch) = mismatch {
-        assert!(sums.flag(file, &mismatch, 77), "{note}");
+        let noted = sums.flag(file, &shared, &mismatch, 77).unwrap();
+        assert_eq!(noted.as_ref(), Some(&mismatch), "{note}");
         let flagged = sums.flagged_of(file).unwrap();
         assert!(told.iter().all(|block| flagged.blocks.contains(*block)), "{note}");
     }
@@ -323,6 +367,8 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 let phases = [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After];
                 disk.crash_at_sync(syncs + 1 + random.below(6), phases[random.below(3) as usize]);
             }
+            // What was read a while ago by somebody who has not judged it yet.
+            let mut held: Vec<(u64, Read, Vec<u8>, Option<Mismatch>)> = Vec::new();
             // What the file looked like at the last commit that succeeded.
             let mut committed: Vec<Option<Life>> = vec![None; files.len()];
             for _ in 0..random.below(60) {
@@ -333,7 +379,18 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 let file = random.below(files.len() as u64);
                 let shared = &files[file as usize];
                 let note = format!("seed {seed}, life {life}, file {file}");
-                match random.below(10) {
+                match random.below(12) {
+                    10 => {
+                        let blocks = shared.0.borrow().content.len() / BLOCK + 1;
+                        let first = random.below(blocks as u64) as usize;
+                        let (read, bytes, mismatch) = shared.read(&sums, file, first, 1 + random.below(20) as usize);
+                        held.push((file, read, bytes, mismatch));
+                    }
+                    11 => {
+                        if let Some((file, read, bytes, mismatch)) = held.pop() {
+                            judge_late(&sums, file, &files[file as usize], (read, bytes, mismatch), &note);
+                        }
+                    }
                     0 | 1 => {
                         let looks: Vec<_> = files.iter().map(|_| random.below(4) > 0).collect();
                         let look = |file: u64| looks[file as usize].then(|| files[file as usize].0.borrow().stamp);
@@ -502,7 +559,7 @@ fn what_a_crash_of_the_machine_leaves_is_told_from_what_was_written_after() {
             let (_, _, mismatch) = shared.read(&sums, 3, 0, 4);
             assert_eq!(mismatch.is_some(), case.expected.is_some(), "case {number}");
             if let Some(mismatch) = mismatch {
-                assert!(sums.flag(3, &mismatch, 5));
+                assert!(sums.flag(3, &&shared, &mismatch, 5).unwrap().is_some());
             }
             assert_eq!(
                 sums.flagged_of(3).map(|flagged| flagged.reason),
@@ -583,6 +640,77 @@ fn a_hundred_sparse_gibibytes_cost_little() {
             Some(blocks::zero_sum())
         );
     }
+}
+
+/// Whoever puts a block right writes the same bytes, and so the sum is the same again.
+#[test]
+fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
+    for is_let_go_of in [false, true] {
+        let disk = SimDisk::new(1);
+        let shared = settled(&disk);
+        let sums = open(&disk, 1, &[]).unwrap();
+        let rot = |at: usize| shared.0.borrow_mut().content[at] ^= 1;
+        let put_right = |at: usize| {
+            let data = shared.0.borrow().written[at..at + BLOCK].to_vec();
+            let write = || {
+                shared.0.borrow_mut().put(at, &data, true);
+                Ok::<_, ()>(())
+            };
+            let offset = at as u64;
+            let change = Change::Written { offset, data: &data };
+            sums.change(3, &&shared, change, write, |()| true).unwrap();
+            if is_let_go_of {
+                sums.commit(&|_| Some(shared.0.borrow().stamp)).unwrap();
+                assert!(sums.files.lock().is_empty());
+            }
+        };
+        rot(BLOCK + 5);
+        rot(3 * BLOCK);
+        let (_, _, mismatch) = shared.read(&sums, 3, 0, 4);
+        let mismatch = mismatch.unwrap();
+        assert_eq!(mismatch.blocks.len(), 2);
+        put_right(BLOCK);
+        let noted = sums.flag(3, &&shared, &mismatch, 5).unwrap().unwrap();
+        assert_eq!(noted.ranges(), [ByteRange::new(3 * BLOCK_LEN, 4 * BLOCK_LEN).unwrap()]);
+        assert_eq!(sums.flagged_of(3).unwrap().ranges(), noted.ranges());
+        put_right(3 * BLOCK);
+        assert_eq!(sums.flagged_of(3), None);
+        // And by nobody who comes later still.
+        assert_eq!(sums.flag(3, &&shared, &mismatch, 5).unwrap(), None);
+        assert_eq!(sums.flag(3, &&shared, &noted, 5).unwrap(), None);
+        assert_eq!(sums.flagged_of(3), None);
+    }
+}
+
+/// What was read of a block that nobody knows is nothing that counts once the file was let go of and looked up again.
+#[test]
+fn nothing_is_learned_of_what_was_read_before_the_file_changed() {
+    let disk = SimDisk::new(1);
+    let shared = settled(&disk);
+    let sums = open(&disk, 1, &[]).unwrap();
+    let write = |at: usize, data: &[u8], is_known: bool| {
+        let write = || {
+            shared.0.borrow_mut().put(at, data, is_known);
+            Ok::<_, ()>(())
+        };
+        let offset = at as u64;
+        let range = ByteRange::new(offset, offset + data.len() as u64).unwrap();
+        let change = match is_known {
+            true => Change::Written { offset, data },
+            false => Change::Overwritten(range),
+        };
+        sums.change(3, &&shared, change, write, |()| true).unwrap();
+        sums.commit(&|_| Some(shared.0.borrow().stamp)).unwrap();
+        assert!(sums.files.lock().is_empty());
+    };
+    write(BLOCK, &[7; BLOCK], false);
+    let (read, bytes, _) = shared.read(&sums, 3, 0, 4);
+    assert_eq!(read.unknown_blocks, 1);
+    // A part of it: it stays unknown.
+    write(BLOCK + 9, &[8; 10], true);
+    shared.read(&sums, 3, 0, 1);
+    assert_eq!(sums.learn(3, &read, &bytes), 0);
+    assert_eq!(shared.read(&sums, 3, 0, 4).2, None);
 }
 
 #[test]

@@ -308,7 +308,7 @@ fn read(
         return 0;
     };
     match mismatch {
-        Some(mismatch) => drop(integrity.judge(NodeId(file), fd, &mismatch)),
+        Some(mismatch) => drop(integrity.judge(NodeId(file), fd, &backing, &mismatch)),
         None if read.unknown_blocks > 0 => {
             let learned = integrity.sums().learn(file, &read, bytes);
             state.learned_blocks.fetch_add(learned, Ordering::Relaxed);

@@ -112,6 +112,14 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a later change of a file would give it other times: sums of what was changed just before the end are not kept.
+fn until_it_has_other_times(path: &Path) {
+    until("a later change would have other times", || {
+        let changed = fs::metadata(path).unwrap().modified().unwrap();
+        changed.elapsed().is_ok_and(|age| age > Duration::from_millis(100))
+    });
+}
+
 /// Reads all of a file through the mount, past what the kernel has in memory.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
@@ -220,6 +228,7 @@ fn make(fixture: &mut Fixture, history: History, random: &mut SplitMix64) -> (St
             fs::remove_file(&path).unwrap();
         }
         History::Restarted => {
+            until_it_has_other_times(&path);
             fixture.umount();
             fixture.mount();
         }
@@ -271,7 +280,7 @@ fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
         let blocks = (content.len() as u64).div_ceil(BLOCK);
         let backing = File::from(openat(&below, &name, OFlags::RDONLY, Mode::empty()).unwrap());
         let sums = fixture.integrity().clone();
-        until("all blocks are known", || {
+        until(&format!("all blocks are known: {history:?}"), || {
             sums.sums().known_blocks(node.0, &backing) == blocks
         });
         assert_eq!(read(&path).unwrap(), content, "{history:?}");
@@ -331,10 +340,7 @@ fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     let content = SplitMix64::new(3).bytes(3 * BLOCK as usize);
     fs::write(fixture.tree().join("file"), &content).unwrap();
     fs::write(fixture.tree().join("good"), b"good").unwrap();
-    until("a later change would have other times", || {
-        let changed = fs::metadata(fixture.tree().join("good")).unwrap().modified().unwrap();
-        changed.elapsed().is_ok_and(|age| age > Duration::from_millis(100))
-    });
+    until_it_has_other_times(&fixture.tree().join("good"));
     fixture.umount();
     disk.flip(&below, "file", BLOCK + 100);
     fixture.mount();
@@ -382,6 +388,34 @@ fn the_scrub_finds_what_rots_and_that_it_was_put_right_below() {
         disk.flip(&below, "two", at);
         until("the scrub sees that it is right again", || damaged(&fixture).is_empty());
     }
+    fixture.umount();
+}
+
+#[test]
+fn what_is_written_anew_while_the_scrub_looks_at_it_is_no_alarm() {
+    let disk = Disk::new();
+    let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
+    let below = below(&fixture);
+    let rest = Duration::ZERO;
+    fixture.checksums = Some(ChecksumOptions {
+        verify_reads: false,
+        scrub: watchful().scrub.map(|scrub| ScrubOptions { rest, ..scrub }),
+    });
+    fixture.mount();
+    let mut random = SplitMix64::new(9);
+    let content = random.bytes(16 * BLOCK as usize);
+    let path = fixture.tree().join("file");
+    fs::write(&path, &content).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    for round in 0..300 {
+        let from = (random.below(16) * BLOCK) as usize;
+        disk.flip(&below, "file", from as u64 + random.below(BLOCK));
+        // The scrub is between its look and its verdict, or not.
+        file.write_all_at(&content[from..from + BLOCK as usize], from as u64)
+            .unwrap();
+        assert_eq!(damaged(&fixture), [], "round {round}");
+    }
+    drop(file);
     fixture.umount();
 }
 
