@@ -4,7 +4,8 @@
 //! of it is a [`QueueNode`] at that position. Writes to a file are gathered in one node until it is *packed*: when the file is closed,
 //! renamed, removed, or its turn comes. What is removed before it was sent is taken out again, with all that was only about it. So the
 //! order is broken on purpose, and a *span* (the paper's backindex) says from where to where it only counts as a whole; spans that overlap
-//! are one. The head of the queue, as far as its span reaches, becomes a [`Group`]: one transaction on the server.
+//! are one. The head of the queue, as far as its span reaches, becomes a [`Group`]: one transaction on the server. What follows it and is due as well goes
+//! with it, up to a bound: nothing waits for that, and what many small changes cost is the transactions.
 //!
 //! **The promise.** When a group is applied, the server has exactly the state that the origin had after the event at
 //! [`Group::up_to`]; and these positions only grow. [`crate::checker`] proves it for recorded histories.
@@ -66,6 +67,10 @@ pub struct QueueOptions {
     pub delay_max_ns: u64,
     /// Groups in flight at most.
     pub groups_in_flight_max: usize,
+    /// What is due anyway is one group up to so many nodes: a transaction costs the same for one change as for a thousand. What only counts as a whole may have more.
+    pub group_nodes_max: usize,
+    /// The same in bytes of content: what is longer is one group by itself.
+    pub group_bytes_max: u64,
     /// Nodes at most, those in flight aside.
     pub nodes_max: usize,
     /// Extents of ranges at most, those in flight aside: they and the nodes are the memory.
@@ -84,6 +89,8 @@ impl Default for QueueOptions {
             delay_ns: 3_000_000_000,
             delay_max_ns: 30_000_000_000,
             groups_in_flight_max: 256,
+            group_nodes_max: 4096,
+            group_bytes_max: 8 << 20,
             nodes_max: 20_000,
             extents_max: 200_000,
             bytes_max: 4 << 30,

@@ -1022,6 +1022,8 @@ fn options(seed: u64) -> QueueOptions {
         delay_ns: [0, 500, 3000][seed as usize % 3],
         delay_max_ns: [0, 4000, 30_000][seed as usize % 3],
         groups_in_flight_max: [1, 4][seed as usize % 2],
+        group_nodes_max: [1, 3, 4096][(seed / 3) as usize % 3],
+        group_bytes_max: [40, 1 << 20][(seed / 7) as usize % 2],
         delta_bytes_min: 1,
         ..QueueOptions::default()
     };

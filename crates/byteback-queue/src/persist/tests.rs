@@ -13,6 +13,7 @@ use crate::queue::QueueOptions;
 fn options() -> QueueOptions {
     QueueOptions {
         delay_ns: 0,
+        group_nodes_max: 1,
         ..QueueOptions::default()
     }
 }

@@ -93,7 +93,43 @@ impl Queue {
                 }
             }
         }
+        let up_to = self.with_what_is_due(first, up_to, now_ns);
         Poll::Send(self.freeze(first, up_to))
+    }
+
+    /// How far a group that begins with what counts as a whole from `first` to `up_to` may reach: over what follows and could be sent at once, too.
+    fn with_what_is_due(&self, first: Position, mut up_to: Position, now_ns: u64) -> Position {
+        let mut load = self.load_of(first, up_to);
+        while let Some(next) = self.nodes.range(Position(up_to.0 + 1)..).next().map(|(at, _)| *at) {
+            let end = self.spans.end_of(next);
+            if self.due_ns(next, end) > now_ns {
+                break;
+            }
+            let more = self.load_of(next, end);
+            load.nodes += more.nodes;
+            load.bytes = load.bytes.saturating_add(more.bytes);
+            if load.nodes > self.options.group_nodes_max || load.bytes > self.options.group_bytes_max {
+                break;
+            }
+            let mut contents = self
+                .nodes
+                .range(next..=end)
+                .filter_map(|(_, node)| node.change.content());
+            // What is worth a comparison is compared when its turn comes.
+            if contents.any(|content| self.relations.contains_key(&content.node)) {
+                break;
+            }
+            up_to = end;
+        }
+        up_to
+    }
+
+    fn load_of(&self, first: Position, up_to: Position) -> Load {
+        let mut load = Load::default();
+        for (_, node) in self.nodes.range(first..=up_to) {
+            load.add(&node.change);
+        }
+        load
     }
 
     /// When these nodes have waited long enough: as long as the delay after the last change, or as long as at most.
@@ -325,10 +361,7 @@ impl Queue {
 
     /// The nodes of a group wait again; they are behind all that is frozen.
     fn thaw(&mut self, group: &Group) {
-        let mut load = Load::default();
-        for (_, node) in self.nodes.range(group.first..=group.up_to) {
-            load.add(&node.change);
-        }
+        let load = self.load_of(group.first, group.up_to);
         self.waiting.nodes += load.nodes;
         self.waiting.extents += load.extents;
         self.waiting.bytes = self.waiting.bytes.saturating_add(load.bytes);

@@ -14,6 +14,7 @@ fn queue() -> Queue {
         ClientId(7),
         QueueOptions {
             delta_bytes_min: 10,
+            group_nodes_max: 1,
             ..QueueOptions::default()
         },
     )
@@ -807,6 +808,56 @@ fn nothing_is_saved_for_what_is_only_asked_for() {
     queue.abandon(0);
     assert!(queue.saves_before_removal(NodeId(2)).is_empty() && !queue.needs_file(NodeId(2)));
     queue.never_arrived(id, 0).unwrap();
+}
+
+/// A transaction for each change would cost more than the changes.
+#[test]
+fn what_is_due_anyway_goes_together_up_to_a_bound() {
+    let options = QueueOptions {
+        delay_ns: 3 * SECOND,
+        delay_max_ns: 30 * SECOND,
+        group_nodes_max: 4,
+        group_bytes_max: 100,
+        ..QueueOptions::default()
+    };
+    let mut queue = Queue::new(ClientId(7), options);
+    for node in 2..5 {
+        queue.event(&create(&format!("f{node}"), node), 0);
+        queue.event(&write(node, 0, 5), 0);
+    }
+    // Not due with the others.
+    queue.event(&create("g", 9), SECOND);
+    let nodes = |queue: &Queue, id: GroupId| {
+        let group = queue.groups().find(|group| group.id == id).unwrap();
+        queue.nodes_of(group).count()
+    };
+    let sent = |queue: &mut Queue, now_ns| match queue.poll(now_ns) {
+        Poll::Send(id) => Some(nodes(queue, id)),
+        Poll::Idle { .. } => None,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sent(&mut queue, 3 * SECOND), Some(4));
+    assert_eq!(sent(&mut queue, 3 * SECOND), Some(2));
+    assert_eq!(sent(&mut queue, 3 * SECOND), None);
+    assert_eq!(sent(&mut queue, 4 * SECOND), Some(1));
+    // Of large contents each is one, and may be larger than the bound.
+    for node in 2..5 {
+        queue.event(&write(node, 0, 60 * (node - 1)), 5 * SECOND);
+        queue.event(&Event::Closed { node: NodeId(node) }, 5 * SECOND);
+    }
+    for _ in 0..3 {
+        assert_eq!(sent(&mut queue, 8 * SECOND), Some(1));
+    }
+    // What only counts as a whole is not taken apart.
+    for node in 20..26 {
+        queue.event(&create(&format!("f{node}"), node), 9 * SECOND);
+    }
+    // It is taken out, so that those behind it are seen only together.
+    queue.event(&unlink("f20", 20), 9 * SECOND);
+    queue.event(&create("i", 30), 9 * SECOND);
+    assert_eq!(sent(&mut queue, 12 * SECOND), Some(5));
+    assert_eq!(sent(&mut queue, 12 * SECOND), Some(1));
+    queue.check().unwrap();
 }
 
 /// 100,000 events cost what each does, not what waits.

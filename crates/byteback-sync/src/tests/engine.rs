@@ -107,6 +107,7 @@ fn live_options(random: &mut SplitMix64) -> LiveOptions {
     let mut options = LiveOptions::new(ClientId(7));
     options.queue.delay_ns = [0, 3_000_000, 30_000_000][random.below(3) as usize];
     options.queue.delay_max_ns = options.queue.delay_ns * 4;
+    options.queue.group_nodes_max = [1, 5, 4096][random.below(3) as usize];
     options.relations.timeout_ns = 50_000_000;
     options.relations.free_bytes_min = 0;
     options.mark_every = Duration::from_millis(20);
