@@ -124,7 +124,10 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         return output.say(format!("Next: byteback pull {directory}    (fetches the last one)"));
     }
     output.say(format!(
-        "Next: byteback mount {directory}    (from then on every change is known)"
+        "Next: byteback sync {directory}    (each change is at the server within seconds)"
+    ))?;
+    output.say(format!(
+        "  or: byteback mount {directory}   (every change is known, and saved when you say so:)"
     ))?;
     output.say(format!("      byteback backup {directory}"))
 }
