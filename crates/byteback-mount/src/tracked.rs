@@ -221,7 +221,14 @@ impl Tracked {
                     true => ranges_of(Look::Landing(observer, node)),
                     false => ranges_of(Look::trimmed_if(is_worth_a_look())),
                 };
-                let (watched, ranges) = Watched::content(observer, node, fd, to.len_after_bytes, ranges_of)?;
+                let is_there = || account.log.is_open(node);
+                let (watched, ranges) = Watched::content(
+                    observer,
+                    (node, identity),
+                    fd,
+                    to.len_after_bytes,
+                    (is_there, ranges_of),
+                )?;
                 (Some(watched), ranges)
             }
         };
@@ -263,7 +270,13 @@ impl Tracked {
             integrity.before_attributes(node, fd);
         }
         let observer = account.observer.as_deref();
-        let watched = observer.map(|observer| Watched::attributes(observer, node, fd));
+        // Where the log cannot be read, it is told once too often.
+        let is_there = || account.log.is_known(node).unwrap_or(true);
+        let watched = observer.map(|observer| Watched::attributes(observer, node, fd, is_there));
+        let watched = match watched {
+            Some(None) => return Ok(Change::default()),
+            watched => watched.flatten(),
+        };
         account.pictures.before_attributes(node, fd);
         Ok(Change {
             integrity,

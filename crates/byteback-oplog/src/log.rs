@@ -177,19 +177,19 @@ impl State {
         self.current.born(node, record);
     }
 
+    /// Remembers what the database answered when it was asked after `flushes`, unless that may be outdated.
+    fn learn(&mut self, key: DiskKey, node: NodeId, flushes: u64) {
+        if self.flushes == flushes && self.pending_node_of(key).is_none() && self.pending_record(node) != Some(None) {
+            self.known.learn(key, node);
+        }
+    }
+
     /// The last name of a node is gone.
     pub(crate) fn gone(&mut self, node: NodeId) {
         self.known.forget(node);
         self.open.remove(&node);
         self.current.gone(node);
         self.epoch_used = true;
-    }
-
-    /// Remembers what the database answered when it was asked after `flushes`, unless that may be outdated.
-    fn learn(&mut self, key: DiskKey, node: NodeId, flushes: u64) {
-        if self.flushes == flushes && self.pending_node_of(key).is_none() && self.pending_record(node) != Some(None) {
-            self.known.learn(key, node);
-        }
     }
 }
 
@@ -481,6 +481,10 @@ impl Log {
             return Ok(None);
         };
         let mut operation = self.begin_write(node, look)?;
+        if !self.is_open(node) {
+            // It lost its last name since it was asked for.
+            return Ok(None);
+        }
         operation.is_logged = range.is_some_and(|range| self.state.lock().wrote_unless_news(node, range));
         Ok(Some((operation, node)))
     }
@@ -653,17 +657,29 @@ impl Log {
     pub(crate) fn node_of_key(
         &self,
         key: DiskKey,
-        snapshot: impl FnOnce() -> Result<Snapshot>,
+        mut snapshot: impl FnMut() -> Result<Snapshot>,
     ) -> Result<Option<NodeId>> {
-        if let Some(node) = self.state.lock().pending_node_of(key) {
-            return Ok(node);
+        loop {
+            let flushes = {
+                let state = self.state.lock();
+                if let Some(node) = state.pending_node_of(key) {
+                    return Ok(node);
+                }
+                state.flushes
+            };
+            let found = snapshot()?.node_of(key)?;
+            let state = self.state.lock();
+            if state.flushes != flushes {
+                // A checkpoint moved the news that a node is gone, or another one is there, from memory into a database younger than the one that
+                // was read: nobody would know of it.
+                continue;
+            }
+            if let Some(node) = state.pending_node_of(key) {
+                return Ok(node);
+            }
+            // The key of a node that is gone waits in the database for the next checkpoint.
+            return Ok(found.filter(|node| state.pending_record(*node) != Some(None)));
         }
-        let Some(node) = snapshot()?.node_of(key)? else {
-            return Ok(None);
-        };
-        // The key of a node that is gone waits in the database for the next checkpoint.
-        let is_gone = self.state.lock().pending_record(node) == Some(None);
-        Ok((!is_gone).then_some(node))
     }
 
     /// Whether `identity` is who `node` is on the disk.

@@ -196,6 +196,20 @@ impl Log {
         Ok(fence.is_some_and(|fence| fence == *seen))
     }
 
+    /// Whether `node` has a name.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn is_known(&self, node: NodeId) -> Result<bool> {
+        Ok(self.record(node)?.is_some())
+    }
+
+    /// Whether a node, whose content changes by an operation that is under way, still has a name: it is open until it loses the last one.
+    #[must_use]
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.state.lock().open.contains_key(&node)
+    }
+
     fn now(&self) -> Moment {
         Moment {
             monotonic_ns: self.clock.coarse_monotonic_ns(),

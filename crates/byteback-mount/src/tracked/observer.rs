@@ -214,17 +214,22 @@ enum OrderGuard<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// A change of content; `ranges_of` answers which bytes change.
+    /// A change of content; `is_there` answers whether the node still has a name, and `ranges_of` which bytes change: what others did may have
+    /// taken the last name away since the node was found.
     pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
         observer: &'a dyn Observer,
-        node: LoggedNode,
+        (node, identity): (LoggedNode, &Identity),
         fd: BorrowedFd<'a>,
         len_after_bytes: Option<u64>,
-        ranges_of: impl FnOnce() -> Result<R, E>,
+        (is_there, ranges_of): (impl FnOnce() -> bool, impl FnOnce() -> Result<R, E>),
     ) -> Result<(Self, R), E> {
         let guard = observer.order().shared();
         let ranges = ranges_of()?;
         let end = match ranges.is_empty() {
+            _ if !is_there() => {
+                observer.before_content_of_unknown(identity, fd, &ranges);
+                End::Nothing
+            }
             true => {
                 observer.times_changed(node);
                 End::Nothing
@@ -243,15 +248,24 @@ impl<'a> Watched<'a> {
         Ok((watched, ranges))
     }
 
-    pub(super) fn attributes(observer: &'a dyn Observer, node: LoggedNode, fd: BorrowedFd<'_>) -> Self {
+    /// A change of attributes; `is_there` as in [`Watched::content`]. `None`: it is not.
+    pub(super) fn attributes(
+        observer: &'a dyn Observer,
+        node: LoggedNode,
+        fd: BorrowedFd<'_>,
+        is_there: impl FnOnce() -> bool,
+    ) -> Option<Self> {
         let guard = observer.order().exclusive();
+        if !is_there() {
+            return None;
+        }
         observer.before_attributes(node, fd);
-        Self {
+        Some(Self {
             observer,
             node,
             end: End::Attributes,
             _order: OrderGuard::Exclusive { _guard: guard },
-        }
+        })
     }
 }
 

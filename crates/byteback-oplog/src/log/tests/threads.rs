@@ -155,3 +155,44 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
         "only {narrow} of {saves} saves were told ranges: nothing was shown"
     );
 }
+
+/// A checkpoint makes it durable that a node is gone, or that another one has its number, between the look into the database and the one into
+/// memory: what was read is outdated, and nothing in memory says so any more.
+#[test]
+fn a_node_that_is_gone_is_not_found_while_a_checkpoint_takes_it_away() {
+    let clock = Arc::new(SimClock::new(START_NS));
+    let log = open(&SimDisk::new(4), &clock, 64).unwrap();
+    let tree = super::tree::FakeTree::new(true, START_NS - 1_000_000_000);
+    log.scan(&tree, &mut |_| {}).unwrap();
+    let identity = Identity {
+        dev: 1,
+        ino: 9,
+        birth_ns: Some(5),
+    };
+    let flush = || {
+        let _one = log.checkpointing.lock();
+        log.flush().unwrap();
+    };
+    let (name, key) = (OsStr::new("a"), log.key(&identity));
+    let create = || log.begin().created(NodeId::ROOT, name, &identity, NodeKind::File);
+    for is_followed in [false, true] {
+        let node = create();
+        flush();
+        log.begin().unlinked(NodeId::ROOT, name, node, crate::Remains::Gone);
+        // The same inode number again, within the same tick.
+        let expected = is_followed.then(create);
+        let mut looks = 0;
+        let found = log.node_of_key(key, || {
+            let snapshot = log.database.snapshot();
+            looks += 1;
+            if looks == 1 {
+                flush();
+            }
+            snapshot
+        });
+        assert_eq!(found.unwrap(), expected);
+        assert_eq!(log.node_of(&identity).unwrap(), expected);
+        let begun = log.begin_content(&identity, ByteRange::new(0, 1), || None).unwrap();
+        assert_eq!(begun.map(|(_, node)| node), expected);
+    }
+}
