@@ -64,6 +64,8 @@ enum Suite {
     Demo,
     /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync paper).
     Skysync(suites::skysync::SkysyncArguments),
+    /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the figures of the DeltaCFS paper).
+    Deltacfs(suites::deltacfs::DeltacfsArguments),
     /// The figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
     /// We are a process that was started to hold a mount.
@@ -118,6 +120,10 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         Suite::Solfs(solfs) => {
             interrupt::install()?;
             return suites::solfs::run(solfs, options, arguments.json.as_deref());
+        }
+        Suite::Deltacfs(deltacfs) => {
+            interrupt::install()?;
+            return suites::deltacfs::run(deltacfs, options, arguments.json.as_deref());
         }
         Suite::Hold(hold) => return rig::hold::serve(hold),
     };

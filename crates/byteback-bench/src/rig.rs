@@ -6,7 +6,7 @@
 //! - [`proxy`]: bytes on the wire, counted between client and server, for everybody alike.
 //! - [`scheduling`]: where threads run, so that what is measured is not the scheduler.
 //! - [`hold`]: a mount with or without tracking, held by a process of its own.
-//! - [`byteback`], [`rsync`], [`rdiff`]: the contenders, each as its users run it.
+//! - [`byteback`], [`rsync`], [`rdiff`], [`syncthing`], [`unison`], [`xdelta`]: the contenders, each as its users run it.
 //! - [`btrfs`]: file systems with the checksums that they keep.
 //!
 //! Every value is taken from outside the program that is measured (kernel accounts and our own proxy), except where a field says
@@ -22,3 +22,6 @@ pub(crate) mod rdiff;
 pub(crate) mod rsync;
 pub(crate) mod scheduling;
 pub(crate) mod scratch;
+pub(crate) mod syncthing;
+pub(crate) mod unison;
+pub(crate) mod xdelta;

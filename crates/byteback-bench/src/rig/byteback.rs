@@ -102,18 +102,29 @@ impl Byteback {
         Ok(StateFolder::of(folder, &self.home.join("state"))?.socket())
     }
 
-    /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy before it.
+    /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy before it. It speaks without TLS: what is
+    /// compared with it does, too; docs/benchmarks.md says what TLS costs.
     pub(crate) fn serve(&self, data: &Path) -> Result<Server, SuiteError> {
+        self.serve_with(data, Scheme::Plain)
+    }
+
+    /// As [`serve`](Self::serve), with TLS, as it is without flags.
+    pub(crate) fn serve_tls(&self, data: &Path) -> Result<Server, SuiteError> {
+        self.serve_with(data, Scheme::Tls)
+    }
+
+    fn serve_with(&self, data: &Path, scheme: Scheme) -> Result<Server, SuiteError> {
         let log_path = self.home.join("serve.log");
         let log = File::create(&log_path).map_err(|error| format!("cannot write {}: {error}", log_path.display()))?;
         let mut command = self.command();
         command
             .arg("serve")
-            // What is compared with it does without TLS, too; docs/benchmarks.md says what TLS costs.
-            .arg("--plain")
             .arg("--data")
             .arg(data)
             .args(["--listen", "127.0.0.1:0"]);
+        if scheme == Scheme::Plain {
+            command.arg("--plain");
+        }
         command.stdout(log.try_clone()?).stderr(log);
         let process = Background::start("byteback serve", &mut command)?;
         let address = wait_for("the start of byteback serve", START_TIMEOUT, || {
@@ -124,6 +135,7 @@ impl Byteback {
             Ok(listening_on(&said))
         })?;
         Ok(Server {
+            scheme,
             process,
             proxy: Proxy::start(address)?,
             data: data.to_owned(),
@@ -132,9 +144,8 @@ impl Byteback {
 
     /// Joins the server and binds `folder` to the folder `name` there.
     pub(crate) fn init(&self, server: &Server, folder: &Path, name: &str) -> Result<(), SuiteError> {
-        let repository = format!("http://{}/{name}", server.proxy.address());
         let mut command = self.command();
-        command.arg("init").arg(folder).arg("-r").arg(repository);
+        command.arg("init").arg(folder).arg("-r").arg(server.repository(name));
         run(command.arg("--join-token-file").arg(server.data.join("join-token")))?;
         Ok(())
     }
@@ -153,10 +164,30 @@ impl Byteback {
             point: at.unwrap_or(folder).to_owned(),
             daemon: None,
         };
-        let ready: Ready = summary(&run(&mut command)?)?;
-        let pid = Pid::from_raw(ready.pid).ok_or("byteback mount names no process")?;
-        mount.daemon = Some(Background::adopt("the mount's daemon", pid));
+        mount.started(&mut command)?;
         Ok(mount)
+    }
+
+    /// Mounts a bound folder over itself and keeps its server up to date; what was left alone for `delay_ms` is sent.
+    pub(crate) fn sync(&self, folder: &Path, delay_ms: u64) -> Result<Mount, SuiteError> {
+        let mut command = self.command();
+        command
+            .args(["sync", "--json", "--delay", &format!("{delay_ms}ms")])
+            .arg(folder);
+        let mut mount = Mount {
+            byteback: self.clone(),
+            folder: folder.to_owned(),
+            point: folder.to_owned(),
+            daemon: None,
+        };
+        mount.started(&mut command)?;
+        Ok(mount)
+    }
+
+    /// Makes the missing folder `target` what the server's folder `name` holds.
+    pub(crate) fn pull(&self, server: &Server, name: &str, target: &Path) -> Result<(), SuiteError> {
+        run(self.command().arg("pull").arg(server.repository(name)).arg(target))?;
+        Ok(())
     }
 
     /// Backs up a mounted folder. `on_status` is told how far it is.
@@ -265,24 +296,59 @@ struct Ready {
     pid: i32,
 }
 
-/// The address in a line `... listening on http://ADDRESS ...` that is complete.
+/// The address in a line `... listening on http://ADDRESS ...`, or with `https`, that is complete.
 fn listening_on(said: &str) -> Option<SocketAddr> {
     let (complete, _) = said.rsplit_once('\n')?;
-    let rest = complete
+    let url = complete
         .lines()
-        .find_map(|line| Some(line.split_once("listening on http://")?.1))?;
+        .find_map(|line| Some(line.split_once("listening on ")?.1))?;
+    let rest = [Scheme::Plain, Scheme::Tls]
+        .into_iter()
+        .find_map(|scheme| url.strip_prefix(scheme.prefix()))?;
     rest.split_whitespace().next()?.trim_end_matches('/').parse().ok()
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Plain,
+    Tls,
+}
+
+impl Scheme {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "http://",
+            Self::Tls => "https://",
+        }
+    }
 }
 
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
+    scheme: Scheme,
     process: Background,
     proxy: Proxy,
     data: PathBuf,
 }
 
 impl Server {
+    /// The URL of a folder of it, through the proxy.
+    fn repository(&self, name: &str) -> String {
+        format!("{}{}/{name}", self.scheme.prefix(), self.proxy.address())
+    }
+
+    /// What it has cost so far.
+    pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
+        self.process.cost()
+    }
+
+    /// What passed between it and its clients so far.
+    pub(crate) fn wire(&self) -> Wire {
+        self.proxy.so_far()
+    }
+
     /// Makes the link to it as slow as this, in each direction; `None`: as fast as it goes.
     pub(crate) fn limit_link(&self, bits_per_s: Option<u64>) {
         self.proxy.limit(bits_per_s);
@@ -309,6 +375,14 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// Runs the command that mounts, and takes charge of the daemon.
+    fn started(&mut self, command: &mut Command) -> Result<(), SuiteError> {
+        let ready: Ready = summary(&run(command)?)?;
+        let pid = Pid::from_raw(ready.pid).ok_or("the command that mounts names no process")?;
+        self.daemon = Some(Background::adopt("the mount's daemon", pid));
+        Ok(())
+    }
+
     /// Where programs see the folder.
     pub(crate) fn point(&self) -> &Path {
         &self.point

@@ -10,7 +10,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
+use byteback_control::{LiveGroup, LiveSource, LiveTree, Outcome, TreeService, Work};
+use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, LiveOptions, StateFolder, TrackedTree};
 use byteback_mount::tracked::Tracked;
 use byteback_mount::{CacheMode, Mount, MountOptions};
 use clap::Args;
@@ -20,6 +21,8 @@ use super::scheduling::Placement;
 use crate::SuiteError;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// What was left alone for so long would be sent.
+const SYNC_DELAY: Duration = Duration::from_secs(1);
 const READY: &str = "ready\n";
 
 /// What the started process is told.
@@ -33,6 +36,12 @@ pub(crate) struct HoldArguments {
     /// Mode `fast` instead of `exact`.
     #[arg(long)]
     fast: bool,
+    /// Gather what changes as continuous sync does; what is to be sent is read and dropped.
+    #[arg(long, requires = "state")]
+    sync: bool,
+    /// Keep checksums of what is written.
+    #[arg(long, requires = "state")]
+    checksums: bool,
     /// How many threads serve; without it as many as in the product.
     #[arg(long)]
     threads: Option<usize>,
@@ -69,12 +78,62 @@ pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
             let folder = StateFolder::of(&arguments.directory, state)?;
             folder.create()?;
             let tree = TrackedTree::open(folder, &mut |_| {})?;
-            let daemon = Daemon::start(tree, &DaemonOptions::new(mount))?;
+            let options = DaemonOptions {
+                live: arguments.sync.then(|| LiveOptions::of_device(1, SYNC_DELAY)),
+                checksums: arguments.checksums.then_some(ChecksumOptions {
+                    verify_reads: false,
+                    scrub: None,
+                }),
+                ..DaemonOptions::new(mount)
+            };
+            let daemon = Daemon::start(tree, &options)?;
+            let drain = daemon.live().map(|live| {
+                let service = daemon.service();
+                std::thread::spawn(move || drain(&*live, &*service).map_err(|error| error.to_string()))
+            });
             tell_ready()?;
             daemon.run()?;
+            if let Some(drain) = drain {
+                drain.join().map_err(|_| "who dropped what was to be sent panicked")??;
+            }
         }
     }
     Ok(())
+}
+
+/// Reads all that is to be sent and says that it was, until the mount is gone.
+fn drain(live: &dyn LiveTree, service: &dyn TreeService) -> Result<(), SuiteError> {
+    loop {
+        match live.poll()? {
+            Work::Idle(wait) => live.wait(wait.unwrap_or(SYNC_DELAY)),
+            Work::Send(group) => take(live, service, &group)?,
+            Work::Cut => take(live, service, live.cut_fold()?.as_ref())?,
+            Work::Ask(group) => live.never_arrived(group)?,
+            Work::Decide(_) => return Err("nobody refused a group, and it is to be decided".into()),
+            Work::Ended => return Ok(()),
+        }
+    }
+}
+
+fn take(live: &dyn LiveTree, service: &dyn TreeService, group: &LiveGroup) -> Result<(), SuiteError> {
+    for content in group.contents.iter().filter(|content| !content.is_gone) {
+        let read = match content.source {
+            LiveSource::Ranges(_) => live.read(content, &mut |_| Ok(())),
+            LiveSource::Delta { stamp, .. } => live.read_delta(stamp, &mut |_| Ok(())),
+        };
+        if read.is_err() {
+            // The order was given up; `poll` tells what follows.
+            return Ok(());
+        }
+    }
+    if let Some(fold) = &group.fold {
+        let outcome = Outcome::Saved {
+            note: Vec::new(),
+            unsaved: Vec::new(),
+        };
+        service.finish(fold.cut.cut, &outcome)?;
+    }
+    Ok(live.applied(group.id)?)
 }
 
 fn tell_ready() -> std::io::Result<()> {
@@ -91,6 +150,15 @@ pub(crate) struct Held<'a> {
     pub(crate) state: Option<&'a Path>,
     pub(crate) mode: CacheMode,
     pub(crate) placement: Placement,
+    /// What continuous sync is to do in a tracked mount, if it is to.
+    pub(crate) sync: Option<Sync>,
+}
+
+/// What continuous sync does, but for the server and the network: what is to be sent is read and dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sync {
+    /// Checksums of what is written are kept.
+    pub(crate) with_checksums: bool,
 }
 
 /// A mount that another process holds. Unmounted when dropped.
@@ -111,6 +179,12 @@ impl HeldMount {
         command.arg("hold").arg(held.directory);
         if let Some(state) = held.state {
             command.arg("--state").arg(state);
+        }
+        if let Some(sync) = held.sync {
+            command.arg("--sync");
+            if sync.with_checksums {
+                command.arg("--checksums");
+            }
         }
         if held.mode == CacheMode::Fast {
             command.arg("--fast");

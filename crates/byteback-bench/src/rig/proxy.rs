@@ -134,10 +134,15 @@ impl Proxy {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(Wire {
+        Ok(self.so_far())
+    }
+
+    /// What was passed on so far, whoever may go on.
+    pub(crate) fn so_far(&self) -> Wire {
+        Wire {
             to_server: self.counters.to_server.load(Ordering::SeqCst),
             to_client: self.counters.to_client.load(Ordering::SeqCst),
-        })
+        }
     }
 }
 

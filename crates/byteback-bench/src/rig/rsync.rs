@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::process::{Background, Cost, program, run, wait_for};
+use super::process::{Background, Cost, Finished, program, run, wait_for};
 use super::proxy::{Proxy, Wire};
 use crate::SuiteError;
 
@@ -111,17 +111,19 @@ impl Rsync {
         Ok(version.unwrap_or("of unknown version").to_owned())
     }
 
-    /// Transfers the contents of the folder `source`.
-    pub(crate) fn transfer(&self, source: &Path, options: &[&str]) -> Result<Transfer, SuiteError> {
-        let (mut daemon, address) = self.start_daemon()?;
+    /// Starts the daemon, for any number of transfers.
+    pub(crate) fn start(&self) -> Result<Running, SuiteError> {
+        let (daemon, address) = self.start_daemon()?;
         let proxy = Proxy::start(address)?;
         proxy.limit(self.bits_per_s);
-        let mut from = source.as_os_str().to_owned();
-        from.push("/");
-        let to = format!("rsync://{}/destination/", proxy.address());
-        let finished = run(program("rsync").args(options).arg("--stats").arg(from).arg(to))?;
-        let wire = proxy.settled()?;
-        let server = daemon.stop()?;
+        Ok(Running { daemon, proxy })
+    }
+
+    /// Transfers the contents of the folder `source`.
+    pub(crate) fn transfer(&self, source: &Path, options: &[&str]) -> Result<Transfer, SuiteError> {
+        let running = self.start()?;
+        let finished = running.transfer(source, options)?;
+        let (server, wire) = running.end()?;
         let text = finished.text();
         let stats = Stats::parse(&text).ok_or_else(|| format!("cannot understand what rsync --stats says:\n{text}"))?;
         Ok(Transfer {
@@ -133,6 +135,7 @@ impl Rsync {
         })
     }
 
+    /// Starts the daemon itself.
     fn start_daemon(&self) -> Result<(Background, SocketAddr), SuiteError> {
         // rsync cannot choose a free port itself. Nobody else is likely to take this one meanwhile; if so, the start fails.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
@@ -170,5 +173,28 @@ impl Rsync {
             Ok(TcpStream::connect(address).ok())
         })?;
         Ok((daemon, address))
+    }
+}
+
+/// A daemon that waits for transfers, and the proxy before it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    daemon: Background,
+    proxy: Proxy,
+}
+
+impl Running {
+    /// Transfers the contents of the folder `source`.
+    pub(crate) fn transfer(&self, source: &Path, options: &[&str]) -> Result<Finished, SuiteError> {
+        let mut from = source.as_os_str().to_owned();
+        from.push("/");
+        let to = format!("rsync://{}/destination/", self.proxy.address());
+        run(program("rsync").args(options).arg("--stats").arg(from).arg(to))
+    }
+
+    /// Stops the daemon: what it cost with the children that served, and what was transferred.
+    pub(crate) fn end(mut self) -> Result<(Cost, Wire), SuiteError> {
+        let wire = self.proxy.settled()?;
+        Ok((self.daemon.stop()?, wire))
     }
 }

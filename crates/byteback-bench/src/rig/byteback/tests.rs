@@ -5,6 +5,8 @@ fn the_address_is_taken_from_a_complete_line_only() {
     assert_eq!(listening_on("byteback: listening on http://127.0.0.1:70"), None);
     let address = listening_on("starting\nbyteback: listening on http://127.0.0.1:7017/ (data: x)\n");
     assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 7017))));
+    let address = listening_on("byteback: listening on https://127.0.0.1:7017\n");
+    assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 7017))));
     assert_eq!(listening_on("listening on nothing\n"), None);
 }
 

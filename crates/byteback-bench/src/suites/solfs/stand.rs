@@ -133,6 +133,7 @@ pub(crate) fn make(
             state: state.as_deref(),
             mode,
             placement,
+            sync: None,
         };
         let mount = Some(HeldMount::start(&held, &place.join(format!("{name}.log")))?);
         ready.push(Ready {

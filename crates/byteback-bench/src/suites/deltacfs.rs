@@ -1,0 +1,71 @@
+//! The figures of the DeltaCFS paper (ICDCS'17, section IV), measured on continuous sync, and the goals that we set it.
+//!
+//! | part | what it measures |
+//! |---|---|
+//! | [`traffic`] | CPU of client and server (Table II) and bytes up and down (Fig. 8), for programs at work |
+//! | [`latency`] | from a write to the server's answer that it has it |
+//! | [`local`] | throughput of the mounted folder (Table III), and what the checksums cost a write |
+//!
+//! Peers that are not installed are left out and named; nobody needs more than what the repository builds.
+
+mod keepers;
+mod latency;
+mod local;
+mod traffic;
+mod workloads;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::findings::Findings;
+use crate::{Options, SuiteError};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct DeltacfsArguments {
+    /// What to measure; everything if nothing is named.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Only workloads and contenders whose names contain this.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Write each chart into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// CPU and bytes of a sync while programs work (Table II, Fig. 8).
+    Traffic,
+    /// From a write to the server's answer.
+    Latency,
+    /// Throughput of the mounted folder, with and without checksums (Table III).
+    Local,
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// If a program fails, if a copy differs, or if the user asks to stop.
+pub(crate) fn run(arguments: &DeltacfsArguments, options: Options, json: Option<&Path>) -> Result<(), SuiteError> {
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let mut findings = Findings::default();
+    if wanted(Part::Traffic) {
+        findings.add(traffic::run(options, &arguments.only)?);
+    }
+    if wanted(Part::Latency) {
+        findings.add(latency::run(options)?);
+    }
+    if wanted(Part::Local) {
+        findings.add(local::run(options)?);
+    }
+    findings.tell("deltacfs", arguments.plots.as_deref(), json)
+}
+
+/// Progress for whoever watches; nobody has to.
+fn tell(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "deltacfs: {what}");
+}

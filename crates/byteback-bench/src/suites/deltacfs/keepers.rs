@@ -1,0 +1,371 @@
+//! Those who keep a copy of the folder at a server: Byteback, and its peers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use byteback_control::{Client, SyncStatus, TreeService};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
+
+use super::workloads::{Workload, compare_contents};
+use crate::SuiteError;
+use crate::report::OURS;
+use crate::rig::byteback::{Byteback, Mount, Server};
+use crate::rig::interrupt;
+use crate::rig::process::wait_for;
+use crate::rig::proxy::Wire;
+use crate::rig::rsync::{Rsync, Running};
+use crate::rig::syncthing::{self, Syncthing};
+use crate::rig::unison::{self, Unison};
+use crate::rig::xdelta::{self, Xdelta};
+
+pub(super) const SYNCTHING: &str = "syncthing";
+pub(super) const UNISON: &str = "unison";
+pub(super) const RSYNC: &str = "rsync";
+pub(super) const XDELTA: &str = "xdelta3";
+
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Nothing passes for so long: then it is worth asking whether anything is to come.
+const QUIET: Duration = Duration::from_millis(8);
+const NAME: &str = "bench";
+
+/// What both ends cost, and what passed between them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    pub(super) client_cpu_s: f64,
+    pub(super) server_cpu_s: f64,
+    pub(super) up_bytes: u64,
+    pub(super) down_bytes: u64,
+}
+
+impl Spent {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            client_cpu_s: self.client_cpu_s - earlier.client_cpu_s,
+            server_cpu_s: self.server_cpu_s - earlier.server_cpu_s,
+            up_bytes: self.up_bytes - earlier.up_bytes,
+            down_bytes: self.down_bytes - earlier.down_bytes,
+        }
+    }
+}
+
+/// Who keeps a copy. It is begun when the copy is as the folder.
+pub(super) trait Keeper {
+    /// Makes the copy what the folder is now, or waits until it is.
+    fn bring(&mut self) -> Result<(), SuiteError>;
+
+    /// What was spent since it was begun; nothing more is brought. The copy lies in the folder `copy` afterwards.
+    fn end(self: Box<Self>, copy: &Path) -> Result<Spent, SuiteError>;
+}
+
+/// A peer, the package that it is in, and whether it is there.
+type Peer = (&'static str, &'static str, fn() -> bool);
+
+/// Everybody who is there, Byteback first; `missing` is told who is not.
+pub(super) fn names(mut missing: impl FnMut(&str)) -> Vec<&'static str> {
+    let mut names = vec![OURS, RSYNC];
+    let peers: [Peer; 3] = [
+        (SYNCTHING, "syncthing", syncthing::is_installed),
+        (UNISON, "unison", unison::is_installed),
+        (XDELTA, "xdelta3", xdelta::is_installed),
+    ];
+    for (name, package, is_installed) in peers {
+        if is_installed() {
+            names.push(name);
+        } else {
+            missing(package);
+        }
+    }
+    names
+}
+
+/// Begins to keep `folder`, which is filled, with everything else below the empty folder `work`.
+pub(super) fn begin(
+    name: &str,
+    workload: &Workload,
+    folder: &Path,
+    work: &Path,
+) -> Result<Box<dyn Keeper>, SuiteError> {
+    let copy = work.join("copy");
+    fs::create_dir(&copy)?;
+    match name {
+        OURS => Ok(Box::new(Ours::begin(workload, folder, work)?)),
+        RSYNC => Ok(Box::new(ByRsync::begin(workload, folder, work)?)),
+        SYNCTHING => {
+            let both = Syncthing::start(work, folder, &copy)?;
+            let before = of_syncthing(&both)?;
+            Ok(Box::new(BySyncthing { both, before }))
+        }
+        UNISON => {
+            let both = Unison::start(work, folder, &copy)?;
+            let before = of_unison(&both)?;
+            let file = folder.join(workload.file);
+            Ok(Box::new(ByUnison {
+                both,
+                before,
+                file,
+                brought: 0,
+            }))
+        }
+        XDELTA => {
+            let (source, target) = (folder.join(workload.file), copy.join(workload.file));
+            fs::copy(&source, &target)?;
+            Ok(Box::new(ByXdelta {
+                xdelta: Xdelta::new(&target, work),
+                source,
+                spent: Spent::default(),
+            }))
+        }
+        _ => Err(format!("nobody is called {name}").into()),
+    }
+}
+
+/// `byteback sync` and `byteback serve`.
+pub(super) struct Ours {
+    mount: Mount,
+    server: Server,
+    byteback: Byteback,
+    status: Client,
+    delay: Duration,
+    before: Spent,
+}
+
+impl Ours {
+    /// As [`begin`].
+    pub(super) fn begin(workload: &Workload, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
+        Self::begin_with(workload.delay_ms, folder, work)
+    }
+
+    /// What was left alone for `delay_ms` is sent.
+    pub(super) fn begin_with(delay_ms: u64, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
+        let (home, store) = (work.join("home"), work.join("store"));
+        fs::create_dir(&home)?;
+        fs::create_dir(&store)?;
+        let byteback = Byteback::locate(home)?;
+        let server = byteback.serve_tls(&store)?;
+        byteback.init(&server, folder, NAME)?;
+        let mount = byteback.sync(folder, delay_ms)?;
+        let status = Client::connect(&byteback.socket(folder)?)?;
+        let mut this = Self {
+            mount,
+            server,
+            byteback,
+            status,
+            delay: Duration::from_millis(delay_ms),
+            before: Spent::default(),
+        };
+        this.bring()?;
+        this.before = this.spent()?;
+        Ok(this)
+    }
+
+    fn spent(&self) -> Result<Spent, SuiteError> {
+        let wire = self.server.wire();
+        Ok(Spent {
+            client_cpu_s: self.mount.cost()?.cpu_s,
+            server_cpu_s: self.server.cost()?.cpu_s,
+            up_bytes: wire.to_server,
+            down_bytes: wire.to_client,
+        })
+    }
+
+    fn sync_status(&self) -> Result<SyncStatus, SuiteError> {
+        let status = self.status.status()?.sync.ok_or("the mount tells nothing of sync")?;
+        match &status.error {
+            Some(error) if status.needs_attention || status.has_ended => Err(format!("byteback sync: {error}").into()),
+            _ => Ok(status),
+        }
+    }
+
+    /// What passed so far.
+    pub(super) fn wire(&self) -> Wire {
+        self.server.wire()
+    }
+
+    /// Waits until nothing passes any more; when the last byte from the server passed, if one did since `wire` was what had passed.
+    pub(super) fn wait_for_quiet(&self, mut wire: Wire, pause: Duration) -> Result<Option<Instant>, SuiteError> {
+        let mut changed_at = Instant::now();
+        let mut answered_at = None;
+        while changed_at.elapsed() < QUIET {
+            interrupt::check()?;
+            let now = self.server.wire();
+            if now != wire {
+                changed_at = Instant::now();
+                if now.to_client != wire.to_client {
+                    answered_at = Some(changed_at);
+                }
+                wire = now;
+            }
+            thread::sleep(pause);
+        }
+        Ok(answered_at)
+    }
+
+    /// Whether everything is sent.
+    pub(super) fn is_settled(&self) -> Result<bool, SuiteError> {
+        let status = self.sync_status()?;
+        Ok(status.is_connected && !status.is_folded && status.waiting_nodes == 0 && status.groups_in_flight == 0)
+    }
+}
+
+impl Keeper for Ours {
+    fn bring(&mut self) -> Result<(), SuiteError> {
+        // Asking costs the daemon something, so it is asked when the answer is likely yes.
+        thread::sleep(self.delay);
+        wait_for("what Byteback changed at its server", SETTLE_TIMEOUT, || {
+            self.wait_for_quiet(self.wire(), Duration::from_millis(1))?;
+            Ok(self.is_settled()?.then_some(()))
+        })
+    }
+
+    fn end(self: Box<Self>, copy: &Path) -> Result<Spent, SuiteError> {
+        let spent = self.spent()?.since(self.before);
+        self.mount.unmount()?;
+        fs::remove_dir(copy)?;
+        self.byteback.pull(&self.server, NAME, copy)?;
+        self.server.stop()?;
+        Ok(spent)
+    }
+}
+
+/// rsync, run after each change.
+struct ByRsync {
+    running: Running,
+    folder: PathBuf,
+    options: Vec<&'static str>,
+    client_cpu_s: f64,
+}
+
+impl ByRsync {
+    fn begin(workload: &Workload, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
+        // Of changes within one second rsync sees none, unless it is told to look at fractions.
+        let mut options = vec!["-a", "--delete", "--no-whole-file", "--modify-window=-1"];
+        if workload.is_in_place {
+            options.push("--inplace");
+        }
+        let rsync = Rsync::new(&work.join("copy"), work);
+        rsync.transfer(folder, &options)?;
+        Ok(Self {
+            running: rsync.start()?,
+            folder: folder.to_owned(),
+            options,
+            client_cpu_s: 0.0,
+        })
+    }
+}
+
+impl Keeper for ByRsync {
+    fn bring(&mut self) -> Result<(), SuiteError> {
+        self.client_cpu_s += self.running.transfer(&self.folder, &self.options)?.cost.cpu_s;
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
+        let (server, wire) = self.running.end()?;
+        Ok(Spent {
+            client_cpu_s: self.client_cpu_s,
+            server_cpu_s: server.cpu_s,
+            up_bytes: wire.to_server,
+            down_bytes: wire.to_client,
+        })
+    }
+}
+
+struct BySyncthing {
+    both: Syncthing,
+    before: Spent,
+}
+
+fn of_syncthing(both: &Syncthing) -> Result<Spent, SuiteError> {
+    let (client, server, wire) = both.spent()?;
+    Ok(Spent {
+        client_cpu_s: client.cpu_s,
+        server_cpu_s: server.cpu_s,
+        up_bytes: wire.to_server,
+        down_bytes: wire.to_client,
+    })
+}
+
+impl Keeper for BySyncthing {
+    fn bring(&mut self) -> Result<(), SuiteError> {
+        self.both.bring()
+    }
+
+    fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
+        Ok(of_syncthing(&self.both)?.since(self.before))
+    }
+}
+
+struct ByUnison {
+    both: Unison,
+    before: Spent,
+    file: PathBuf,
+    brought: i64,
+}
+
+fn of_unison(both: &Unison) -> Result<Spent, SuiteError> {
+    let (client, server, wire) = both.spent()?;
+    Ok(Spent {
+        client_cpu_s: client.cpu_s,
+        server_cpu_s: server.cpu_s,
+        up_bytes: wire.to_server,
+        down_bytes: wire.to_client,
+    })
+}
+
+impl Keeper for ByUnison {
+    fn bring(&mut self) -> Result<(), SuiteError> {
+        // It goes by seconds, of which two may be the same; the steps of a measurement do not wait for that.
+        self.brought += 1;
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: 1_700_000_000 + 10 * self.brought,
+                tv_nsec: 0,
+            },
+        };
+        rustix::fs::utimensat(CWD, &self.file, &times, AtFlags::empty())?;
+        self.both.bring()
+    }
+
+    fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
+        Ok(of_unison(&self.both)?.since(self.before))
+    }
+}
+
+/// xdelta3 for the one file that counts.
+struct ByXdelta {
+    xdelta: Xdelta,
+    source: PathBuf,
+    spent: Spent,
+}
+
+impl Keeper for ByXdelta {
+    fn bring(&mut self) -> Result<(), SuiteError> {
+        let update = self.xdelta.update(&self.source)?;
+        self.spent.client_cpu_s += update.client_cpu_s;
+        self.spent.server_cpu_s += update.server_cpu_s;
+        self.spent.up_bytes += update.delta_bytes;
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
+        Ok(self.spent)
+    }
+}
+
+/// Whether what `name` kept is what was written.
+pub(super) fn check(name: &str, workload: &Workload, folder: &Path, copy: &Path) -> Result<(), SuiteError> {
+    let checked = match name {
+        XDELTA => match fs::read(folder.join(workload.file))? == fs::read(copy.join(workload.file))? {
+            true => Ok(()),
+            false => Err("the file differs".into()),
+        },
+        _ => compare_contents(folder, copy),
+    };
+    checked.map_err(|error| format!("{}: what {name} kept differs: {error}", workload.name).into())
+}

@@ -1,0 +1,351 @@
+//! What programs do in the folder: the paper's four traces (section IV-A), made anew from numbers, and a file that is rewritten in place.
+//!
+//! The two real traces of the paper were never usable by others as they are; what they are made of is told there, and is made here: a program that
+//! saves a document as Word does (Fig. 3), and the real SQLite with the journal mode of a chat application. All contents are the same in
+//! every run and for every contender, but for what SQLite draws itself (the nonce of a journal).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::SuiteError;
+use crate::random::Random;
+
+/// Something that is done step by step.
+pub(super) struct Workload {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// The file that counts.
+    pub(super) file: &'static str,
+    pub(super) steps: usize,
+    /// Those who look for changes are run after so many steps: they would take too long after each.
+    pub(super) peers_every: usize,
+    /// What was left alone for so long is sent: longer than what a step takes.
+    pub(super) delay_ms: u64,
+    /// The bytes that a perfect sync sends, if all that is new is incompressible and new at its place.
+    pub(super) changed_bytes: Option<u64>,
+    /// The program changes the file where it lies, so that a copy is best changed in place as well.
+    pub(super) is_in_place: bool,
+    /// Fills the empty folder.
+    pub(super) prepare: fn(&Path) -> Result<(), SuiteError>,
+    /// Starts the program in the folder.
+    pub(super) open: fn(&Path) -> Result<Box<dyn Program>, SuiteError>,
+}
+
+/// A program at work.
+pub(super) trait Program {
+    /// The next step; `index` counts from 0.
+    fn step(&mut self, index: usize) -> Result<(), SuiteError>;
+}
+
+impl<F: FnMut(usize) -> Result<(), SuiteError>> Program for F {
+    fn step(&mut self, index: usize) -> Result<(), SuiteError> {
+        self(index)
+    }
+}
+
+const APPENDED_BYTES: usize = 800 << 10;
+const APPENDS: usize = 40;
+const RANDOM_FILE_BYTES: u64 = 20_000_000;
+const RANDOM_WRITE_BYTES: usize = 1010;
+const RANDOM_WRITES: usize = 40;
+const SAVES: usize = 23;
+const TRANSACTIONS: usize = 373;
+const REWRITES: usize = 10;
+const REWRITTEN_BYTES: usize = 8 << 20;
+const WRITE_BYTES: usize = 64 << 10;
+
+pub(super) const ALL: [Workload; 5] = [
+    Workload {
+        name: "append write",
+        about: "40 times 800 KiB of random bytes behind the end of a file that begins empty",
+        file: "appended",
+        steps: APPENDS,
+        peers_every: 1,
+        delay_ms: 100,
+        changed_bytes: Some((APPENDS * APPENDED_BYTES) as u64),
+        is_in_place: true,
+        prepare: |folder| Ok(fs::write(folder.join("appended"), [])?),
+        open: |folder| {
+            let path = folder.join("appended");
+            Ok(Box::new(move |index: usize| {
+                let mut file = OpenOptions::new().append(true).open(&path)?;
+                Ok(file.write_all(&random_bytes(100 + index as u64, APPENDED_BYTES))?)
+            }))
+        },
+    },
+    Workload {
+        name: "random write",
+        about: "40 times 1010 random bytes anywhere in a file of 20 MB",
+        file: "overwritten",
+        steps: RANDOM_WRITES,
+        peers_every: 1,
+        delay_ms: 100,
+        changed_bytes: Some((RANDOM_WRITES * RANDOM_WRITE_BYTES) as u64),
+        is_in_place: true,
+        prepare: |folder| {
+            let bytes = random_bytes(1, usize::try_from(RANDOM_FILE_BYTES)?);
+            Ok(fs::write(folder.join("overwritten"), bytes)?)
+        },
+        open: |folder| {
+            let path = folder.join("overwritten");
+            let mut random = Random::new(2);
+            Ok(Box::new(move |index: usize| {
+                let at = random.below(RANDOM_FILE_BYTES - RANDOM_WRITE_BYTES as u64);
+                let file = OpenOptions::new().write(true).open(&path)?;
+                Ok(file.write_all_at(&random_bytes(200 + index as u64, RANDOM_WRITE_BYTES), at)?)
+            }))
+        },
+    },
+    Workload {
+        name: "document",
+        about: "23 saves of a document of 11 MB, each by a new file that takes the old one's name (Fig. 3): 10.5 MB of it are pictures, 0.5 MB \
+                compressed text, which is edited anywhere and then differs from there on; all behind it moves",
+        file: "document.docx",
+        steps: SAVES,
+        peers_every: 1,
+        delay_ms: 400,
+        changed_bytes: None,
+        is_in_place: false,
+        prepare: |folder| Ok(fs::write(folder.join("document.docx"), Document::new().bytes()?)?),
+        open: |folder| {
+            let (folder, mut document) = (folder.to_owned(), Document::new());
+            Ok(Box::new(move |_: usize| {
+                document.edit();
+                save_as_word_does(&folder, &document.bytes()?)
+            }))
+        },
+    },
+    Workload {
+        name: "database",
+        about: "373 transactions on a SQLite database of 131 MB with chats (journal mode truncate, synchronous full): one to four new messages each, \
+                an overview of the chat, and what was read",
+        file: "chats.db",
+        steps: TRANSACTIONS,
+        peers_every: 25,
+        delay_ms: 20,
+        changed_bytes: None,
+        is_in_place: true,
+        prepare: |folder| make_chats(&folder.join("chats.db")),
+        open: |folder| {
+            let mut chats = Chats::open(&folder.join("chats.db"))?;
+            Ok(Box::new(move |index: usize| {
+                Ok(chats.transaction(i64::try_from(index)?)?)
+            }))
+        },
+    },
+    Workload {
+        name: "rewrite in place",
+        about: "10 times a file of 8 MiB is written over in place, from its beginning to its end, with 100 bytes more near its middle (section III-A, end)",
+        file: "rewritten",
+        steps: REWRITES,
+        peers_every: 1,
+        delay_ms: 400,
+        changed_bytes: None,
+        is_in_place: true,
+        prepare: |folder| Ok(fs::write(folder.join("rewritten"), random_bytes(3, REWRITTEN_BYTES))?),
+        open: |folder| {
+            let path = folder.join("rewritten");
+            let mut content = random_bytes(3, REWRITTEN_BYTES);
+            Ok(Box::new(move |index: usize| {
+                let at = content.len() / 3 + index * 12_345;
+                content.splice(at..at, random_bytes(300 + index as u64, 100));
+                let mut file = OpenOptions::new().write(true).open(&path)?;
+                for piece in content.chunks(WRITE_BYTES) {
+                    file.write_all(piece)?;
+                }
+                Ok(())
+            }))
+        },
+    },
+];
+
+fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Words that compress as text does.
+fn text(random: &mut Random, len: usize) -> String {
+    const SYLLABLES: [&str; 24] = [
+        "ba", "der", "ein", "ge", "hal", "in", "ka", "lor", "mi", "na", "or", "pe", "qui", "ra", "sen", "ta", "un",
+        "ver", "wo", "xa", "ye", "zu", "the", "ing",
+    ];
+    let mut text = String::with_capacity(len + 16);
+    while text.len() < len {
+        for _ in 0..=random.below(3) {
+            // Below the number of syllables.
+            text.push_str(SYLLABLES[random.below(24) as usize]);
+        }
+        text.push(' ');
+    }
+    text.truncate(len);
+    text
+}
+
+/// A document as office programs keep it: a container of compressed text and pictures, with a list of what lies where at its end.
+struct Document {
+    text: String,
+    random: Random,
+    pictures: [Vec<u8>; 2],
+}
+
+impl Document {
+    fn new() -> Self {
+        let mut random = Random::new(4);
+        Self {
+            text: text(&mut random, 1_500_000),
+            random,
+            pictures: [random_bytes(5, 4_000_000), random_bytes(6, 6_500_000)],
+        }
+    }
+
+    /// Somebody types a sentence somewhere.
+    fn edit(&mut self) {
+        let at = self.random.below(self.text.len() as u64) as usize;
+        let sentence = text(&mut self.random, 120);
+        self.text.insert_str(at, &sentence);
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, SuiteError> {
+        let mut bytes = b"container\0".to_vec();
+        let mut places = Vec::new();
+        let text = zstd::encode_all(self.text.as_bytes(), 3)?;
+        for part in [self.pictures[0].as_slice(), &text, &self.pictures[1]] {
+            places.push(bytes.len());
+            bytes.extend_from_slice(part);
+        }
+        for place in places {
+            bytes.extend_from_slice(&(place as u64).to_le_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Fig. 3: the old file is put aside, the new one is written under another name and takes the name; then the old one goes.
+fn save_as_word_does(folder: &Path, content: &[u8]) -> Result<(), SuiteError> {
+    let [name, aside, new] = ["document.docx", "~WRL0001.tmp", "~WRD0000.tmp"].map(|name| folder.join(name));
+    let mut file = File::create(&new)?;
+    for piece in content.chunks(WRITE_BYTES) {
+        file.write_all(piece)?;
+    }
+    drop(file);
+    fs::rename(&name, &aside)?;
+    fs::rename(&new, &name)?;
+    Ok(fs::remove_file(&aside)?)
+}
+
+const CHATS: i64 = 400;
+const CHATS_BYTES: i64 = 131_000_000;
+
+/// Any chat.
+fn any_chat(random: &mut Random) -> i64 {
+    // Below the number of chats.
+    random.below(CHATS as u64) as i64
+}
+
+/// Makes a database of chats.
+fn make_chats(path: &Path) -> Result<(), SuiteError> {
+    let mut database = rusqlite::Connection::open(path)?;
+    database.pragma_update(None, "journal_mode", "off")?;
+    database.pragma_update(None, "synchronous", "off")?;
+    database.execute_batch(
+        "create table messages(id integer primary key, chat integer, at integer, sender text, is_read integer, body text); \
+         create index messages_by_chat on messages(chat, at); \
+         create table chats(chat integer primary key, title text, unread integer, last text, changed integer);",
+    )?;
+    let mut random = Random::new(7);
+    let all = database.transaction()?;
+    {
+        let mut chat = all.prepare("insert into chats values (?1, ?2, 0, '', 0)")?;
+        for number in 0..CHATS {
+            chat.execute((number, text(&mut random, 20)))?;
+        }
+        let mut message = all.prepare("insert into messages values (null, ?1, ?2, ?3, 1, ?4)")?;
+        let mut at = 0_i64;
+        loop {
+            at += 1;
+            let len = 20 + random.below(500) as usize;
+            message.execute((any_chat(&mut random), at, text(&mut random, 8), text(&mut random, len)))?;
+            if at % 10_000 == 0 {
+                let pages: i64 = all.query_row("pragma page_count", [], |row| row.get(0))?;
+                if pages * 4096 >= CHATS_BYTES {
+                    break;
+                }
+            }
+        }
+    }
+    all.commit()?;
+    Ok(())
+}
+
+struct Chats {
+    database: rusqlite::Connection,
+    random: Random,
+}
+
+impl Chats {
+    fn open(path: &Path) -> Result<Self, SuiteError> {
+        let database = rusqlite::Connection::open(path)?;
+        database.pragma_update(None, "journal_mode", "truncate")?;
+        database.pragma_update(None, "synchronous", "full")?;
+        Ok(Self {
+            database,
+            random: Random::new(8),
+        })
+    }
+
+    fn transaction(&mut self, index: i64) -> rusqlite::Result<()> {
+        let all = self.database.transaction()?;
+        let chat = any_chat(&mut self.random);
+        for _ in 0..=self.random.below(4) {
+            let len = 20 + self.random.below(300) as usize;
+            let (sender, body) = (text(&mut self.random, 8), text(&mut self.random, len));
+            let at = 10_000_000 + index;
+            all.execute(
+                "insert into messages values (null, ?1, ?2, ?3, 0, ?4)",
+                (chat, at, sender, &body),
+            )?;
+            all.execute(
+                "update chats set unread = unread + 1, last = ?2, changed = ?3 where chat = ?1",
+                (chat, body, at),
+            )?;
+        }
+        if index % 5 == 0 {
+            all.execute(
+                "update messages set is_read = 1 where chat = ?1 and is_read = 0",
+                [chat],
+            )?;
+            all.execute("update chats set unread = 0 where chat = ?1", [chat])?;
+        }
+        all.commit()
+    }
+}
+
+/// The names and contents of all files in two folders, apart from those whose names begin with a dot, must be the same.
+pub(super) fn compare_contents(expected: &Path, actual: &Path) -> Result<(), SuiteError> {
+    let (names, others) = (names(expected)?, names(actual)?);
+    if names != others {
+        return Err(format!("{} holds {others:?} instead of {names:?}", actual.display()).into());
+    }
+    for name in names {
+        if fs::read(expected.join(&name))? != fs::read(actual.join(&name))? {
+            return Err(format!("{} differs from what was written", actual.join(name).display()).into());
+        }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<PathBuf>, SuiteError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !name.as_encoded_bytes().starts_with(b".") {
+            names.push(PathBuf::from(name));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
