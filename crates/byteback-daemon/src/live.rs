@@ -30,6 +30,7 @@ mod handout;
 mod journal;
 mod landing;
 mod read;
+mod rewrites;
 mod spool;
 
 use std::collections::{BTreeMap, HashMap};
@@ -59,12 +60,14 @@ pub use handout::LiveService;
 use journal::{Journal, Stopped};
 use landing::Undurable;
 use landing::watch::Watches;
+use rewrites::{REWRITES_MAX, Rewrite};
 use spool::Spool;
 
 /// Its folder in the tree's state folder.
 pub(crate) const LIVE_NAME: &str = "live";
 const SPOOL_NAME: &str = "spool";
 const DELTA_NAME: &str = "delta";
+const REWRITTEN_NAME: &str = "rewritten";
 
 /// Files are told apart by so many locks while bytes are put aside.
 const SAVING_LOCKS: usize = 16;
@@ -84,6 +87,10 @@ pub struct LiveOptions {
     pub kept_files_max: usize,
     /// Longer contents are not compared.
     pub compared_bytes_max: u64,
+    /// A file of fewer bytes that is rewritten in place is not compared with what it held before.
+    pub rewritten_bytes_min: u64,
+    /// Nor one of more.
+    pub rewritten_bytes_max: u64,
     /// How often the log is cut for the mark, if it was not reached yet.
     pub mark_every: Duration,
 }
@@ -108,6 +115,8 @@ impl LiveOptions {
             saved_bytes_max: 4 << 30,
             kept_files_max: 1024,
             compared_bytes_max: 4 << 30,
+            rewritten_bytes_min: 64 << 10,
+            rewritten_bytes_max: 256 << 20,
             mark_every: Duration::from_secs(30),
         }
     }
@@ -131,6 +140,8 @@ struct Trash {
     files: Vec<Kept>,
     saved: Vec<Position>,
     deltas: Vec<u64>,
+    /// Keys of what was kept of rewritten files.
+    rewritten: Vec<Position>,
     is_everything: bool,
 }
 
@@ -147,6 +158,12 @@ struct State {
     lens_before: LensBefore,
     /// Groups as they were handed out, until they are answered.
     handed: BTreeMap<GroupId, Arc<LiveGroup>>,
+    /// What contents overwrote, by where they are in the queue.
+    rewrites: BTreeMap<Position, Rewrite>,
+    /// The last key that was given to one of these.
+    last_rewrite: u64,
+    /// At so many of them it is looked which are of contents that are no more.
+    rewrites_max: usize,
     trash: Trash,
     marks_reached: Option<Epoch>,
     wake: Wake,
@@ -187,6 +204,8 @@ pub struct Live {
     clock: Arc<dyn Clock>,
     dir: Arc<dyn DurableDir>,
     spool: Spool,
+    /// What rewritten files held before.
+    rewritten: Spool,
     /// What is to be sent is compared with these, if they are kept.
     integrity: Option<Arc<Integrity>>,
     deltas: encode::Deltas,
@@ -272,6 +291,7 @@ impl State {
         self.captures.clear();
         self.lens_before.clear();
         self.handed.clear();
+        self.forget_rewritings(|_, _| true);
         self.trash.is_everything = true;
         self.abandoned += 1;
         self.abandoned_because = Some(why);
@@ -300,6 +320,8 @@ impl Live {
             let dir = tree.dir().subdir(LIVE_NAME)?;
             tree.dir().sync()?;
             let spool = Spool::open(dir.subdir(SPOOL_NAME)?, options.saved_bytes_max)?;
+            let rewritten = Spool::open(dir.subdir(REWRITTEN_NAME)?, options.saved_bytes_max)?;
+            rewritten.clear();
             let deltas = encode::Deltas::open(dir.subdir(DELTA_NAME)?)?;
             let journal = Journal::open(Arc::clone(&dir))?;
             let state = State {
@@ -311,6 +333,9 @@ impl Live {
                 captures: BTreeMap::new(),
                 lens_before: BTreeMap::new(),
                 handed: BTreeMap::new(),
+                rewrites: BTreeMap::new(),
+                last_rewrite: 0,
+                rewrites_max: REWRITES_MAX,
                 trash: Trash::default(),
                 marks_reached: None,
                 wake: Wake::Timed,
@@ -329,6 +354,7 @@ impl Live {
                 clock: Arc::clone(tree.clock()),
                 dir,
                 spool,
+                rewritten,
                 integrity: tree.integrity().cloned(),
                 deltas,
                 unanswered_before: journal.unanswered(),
@@ -419,6 +445,9 @@ impl Live {
             let epoch = cut.epoch().0;
             state.queue.event(&Event::Mark { epoch }, self.now_ns());
             state.settle();
+            // The next process knows nothing of them.
+            let handed = std::mem::take(&mut state.handed);
+            handed.values().for_each(|group| state.forget_rewritten(group));
             (state.queue.clone(), state.lens_before.clone())
         };
         self.clean();
@@ -483,6 +512,7 @@ impl Live {
         let (trash, epoch) = {
             let mut state = self.state.lock();
             self.kept_count.store(state.kept.len(), Ordering::Relaxed);
+            state.sweep_rewritings();
             if state.queue.is_empty() && state.kept.is_empty() {
                 state.trash.is_everything |= self.spool.total_bytes() > 0;
             }
@@ -501,6 +531,9 @@ impl Live {
         }
         for stamp in trash.deltas {
             self.deltas.remove(stamp);
+        }
+        for key in trash.rewritten {
+            self.rewritten.remove(key);
         }
         drop(trash.files);
         if let Some(epoch) = epoch {

@@ -71,32 +71,39 @@ impl Deltas {
         if new_len.max(base_len) > len_bytes_max {
             return Ok(None);
         }
+        let written = self.write(new_len, |out| {
+            let options = WriterOptions {
+                copies: true,
+                compress: true,
+            };
+            let mut writer = DeltaWriter::new(out, base_len, new_len, options).map_err(io::Error::other)?;
+            find_local(&base, &new, IntoDelta(&mut writer)).map_err(io::Error::other)?;
+            let (_, stats) = writer.finish().map_err(io::Error::other)?;
+            Ok(stats.wire_bytes)
+        })?;
+        Ok(written.map(|(stamp, len_bytes)| EncodedDelta {
+            stamp,
+            len_bytes,
+            base_version: None,
+        }))
+    }
+
+    /// Writes a delta of at most `len_bytes_max`; its stamp and length. `None` if it would be longer, or there is no room for it.
+    pub(super) fn write(
+        &self,
+        len_bytes_max: u64,
+        write: impl FnOnce(BufWriter<Limited>) -> io::Result<u64>,
+    ) -> io::Result<Option<(u64, u64)>> {
         let stamp = self.last_stamp.fetch_add(1, Ordering::Relaxed) + 1;
         let file = self.dir.open(&stamp.to_string(), OpenMode::CreateIfMissing)?;
         file.set_len(0)?;
         let out = Limited {
             file,
             at: 0,
-            len_max: new_len,
+            len_max: len_bytes_max,
         };
-        let write = || -> io::Result<u64> {
-            let options = WriterOptions {
-                copies: true,
-                compress: true,
-            };
-            let out = BufWriter::with_capacity(WRITE_LEN, out);
-            let mut writer = DeltaWriter::new(out, base_len, new_len, options).map_err(io::Error::other)?;
-            find_local(&base, &new, IntoDelta(&mut writer)).map_err(io::Error::other)?;
-            let (_, stats) = writer.finish().map_err(io::Error::other)?;
-            Ok(stats.wire_bytes)
-        };
-        match write() {
-            Ok(len_bytes) => Ok(Some(EncodedDelta {
-                stamp,
-                len_bytes,
-                base_version: None,
-            })),
-            // Longer than the content itself, or no room for it.
+        match write(BufWriter::with_capacity(WRITE_LEN, out)) {
+            Ok(len_bytes) => Ok(Some((stamp, len_bytes))),
             Err(_) => {
                 self.remove(stamp);
                 Ok(None)
@@ -106,7 +113,7 @@ impl Deltas {
 }
 
 /// Writes a file up to a length.
-struct Limited {
+pub(super) struct Limited {
     file: Arc<dyn DurableFile>,
     at: u64,
     len_max: u64,

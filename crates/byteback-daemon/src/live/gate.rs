@@ -186,7 +186,9 @@ impl Observer for Live {
             self.put_aside(node, fd, ranges);
             state = self.state.lock();
         }
+        let (mut state, aside) = self.keep_rewritten(node, fd, ranges, state);
         let now_ns = self.now_ns();
+        let open_at = state.queue.open_ranges(node).map(|(position, _)| position);
         let open = state.queue.open_content(node, hull);
         // Its length is what it is: another change of the same file may have told another one already, and corrects that afterwards.
         let len_bytes = open.map_or_else(|| host::stat_fd(fd).map_or(0, |stat| stat.size), |(len, _)| len);
@@ -202,6 +204,11 @@ impl Observer for Live {
             if is_new && range.start() == hull.start() {
                 state.lens_before.entry(node).or_default().push((position, len_bytes));
             }
+        }
+        let is_long = len_bytes >= self.options.rewritten_bytes_min;
+        if open_at.is_none() && is_long || aside.is_some() {
+            let is_landing = self.watches.is_landing(node);
+            state.noted_rewriting(node, (open_at, len_bytes), aside, is_landing);
         }
         state.settle();
         self.wake(state);

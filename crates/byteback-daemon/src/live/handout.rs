@@ -21,6 +21,7 @@ use byteback_queue::queue::{
 };
 use byteback_queue::{GroupId, NameOperation, NodeId, Place, Position, Version};
 
+use super::rewrites::stamps_of;
 use super::spool::open_for_reading;
 use super::{Live, State, Wake, of_log, of_queue};
 use crate::service::{Service, attributes_to_api};
@@ -279,7 +280,23 @@ impl Live {
             let gathered = Gathered::of(state.queue.nodes_of(&group));
             (group, gathered, state.queue.numbers())
         };
-        let Some(nodes) = self.nodes_of(&group, &gathered) else {
+        let mut gathered = gathered;
+        let stamps = self.compare_rewritten(&mut gathered.contents);
+        let handed = self.hand_out_as(&group, gathered, numbers);
+        if !matches!(handed, Ok(Some(_))) {
+            self.state.lock().trash.deltas.extend(stamps);
+        }
+        handed
+    }
+
+    fn hand_out_as(
+        &self,
+        group: &Group,
+        gathered: Gathered,
+        numbers: byteback_queue::queue::Numbers,
+    ) -> Result<Option<Arc<LiveGroup>>> {
+        let id = group.id;
+        let Some(nodes) = self.nodes_of(group, &gathered) else {
             if self.state.lock().in_flight(id).is_some() {
                 self.abandon("a file could not be found where it was, to be sent");
             }
@@ -428,6 +445,7 @@ impl Live {
         let mut state = self.state.lock();
         if let Some(group) = state.handed.remove(&id) {
             state.forget_up_to(group.up_to);
+            state.forget_rewritten(&group);
         }
         drop(state);
         self.journal.lock().answered(id);
@@ -590,7 +608,10 @@ impl LiveTree for LiveService {
         // Those behind it were not applied and get other numbers.
         let behind = {
             let mut state = self.live.state.lock();
-            state.handed.split_off(&GroupId(group.0.saturating_add(1)))
+            let behind = state.handed.split_off(&GroupId(group.0.saturating_add(1)));
+            let stamps = behind.values().flat_map(|group| stamps_of(group));
+            state.trash.deltas.extend(stamps);
+            behind
         };
         let mut journal = self.live.journal.lock();
         for behind in behind.into_keys() {
@@ -606,7 +627,15 @@ impl LiveTree for LiveService {
             .map_err(refused)?;
         // It is settled; what follows has another number. A fold keeps its cut.
         let new = self.live.with_queue(|queue| queue.groups().next().cloned());
-        let handed = self.live.state.lock().handed.remove(&group);
+        let handed = {
+            let mut state = self.live.state.lock();
+            let handed = state.handed.remove(&group);
+            // What it stands on may be something else from now on.
+            if let Some(handed) = &handed {
+                state.forget_rewritten(handed);
+            }
+            handed
+        };
         self.live.journal.lock().answered(group);
         if let (Some(new), Some(handed)) = (new, handed)
             && let (Some(of_new), Some(fold)) = (&new.fold, &handed.fold)

@@ -402,6 +402,7 @@ impl LandingTree for LiveService {
             if self.live.watches.is_landing(of_queue(node)) {
                 return Err(io::Error::other("something lands in this file already").into());
             }
+            self.live.state.lock().spoil_rewriting(of_queue(node));
             let watched = Watched::new(&self.live, NodeWatch::of_file(of_queue(node), Arc::clone(&file)));
             Ok(Box::new(LandedFile::new(self.landing.clone(), file, watched)))
         };

@@ -103,7 +103,7 @@ impl Live {
     }
 
     /// Reads the first piece of what lies from `at` to `end`.
-    fn read_piece(
+    pub(super) fn read_piece(
         &self,
         position: Position,
         (node, file): (LoggedNode, Option<&OwnedFd>),
@@ -196,7 +196,7 @@ impl Live {
 }
 
 /// What was read: so many bytes of the buffer, or a hole.
-enum Read {
+pub(super) enum Read {
     Data(usize),
     Hole(ByteRange),
 }

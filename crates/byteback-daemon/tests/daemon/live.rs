@@ -3,6 +3,7 @@
 pub(crate) mod drain;
 mod lane;
 mod restarts;
+mod rewriting;
 mod saves;
 pub(crate) mod server;
 
@@ -30,6 +31,7 @@ pub(crate) fn options(delay: Duration) -> LiveOptions {
     options.relations.timeout_ns = 50_000_000;
     options.relations.free_bytes_min = 0;
     options.mark_every = Duration::from_millis(20);
+    options.rewritten_bytes_min = 1;
     options
 }
 
@@ -70,6 +72,8 @@ fn lanes_are_followed(options: LiveOptions, trouble: Trouble, is_restless: bool,
     println!("{operations} operations, {}", drain.summary());
     assert!(drain.given_up == 0 || trouble != Trouble::default());
     assert!(drain.groups > 5 && operations > 100);
+    // Without a delay nothing is ever rewritten as a whole.
+    assert!(drain.rewritten > 0 || options.queue.delay_ns == 0 || trouble != Trouble::default());
     drop(drain);
     fixture.umount();
 }

@@ -197,6 +197,23 @@ impl Queue {
         Some((content.size_bytes, covers))
     }
 
+    /// The content of a file that takes writes, and what of the file it covers; `None` if its next write is the first of a new content, or is folded.
+    #[must_use]
+    pub fn open_ranges(&self, node: NodeId) -> Option<(Position, &ExtentSet)> {
+        let position = *self.open.get(&node)?;
+        match &self.content_at(position)?.source {
+            ContentSource::Ranges { ranges, .. } => Some((position, ranges)),
+            ContentSource::Delta { .. } => None,
+        }
+    }
+
+    /// Where the contents of a file are that wait or are in flight, eldest first.
+    #[must_use]
+    pub fn contents_of(&self, node: NodeId) -> Vec<Position> {
+        let about = self.subjects.get(&node).into_iter().flatten().copied();
+        about.filter(|at| self.content_at(*at).is_some()).collect()
+    }
+
     /// Which bytes were put aside for the content at this position.
     #[must_use]
     pub fn saved_of(&self, position: Position) -> Option<&ExtentSet> {

@@ -35,6 +35,7 @@ pub(crate) struct Drain {
     pub(crate) groups: u64,
     pub(crate) folds: u64,
     pub(crate) deltas: usize,
+    pub(crate) rewritten: usize,
     pub(crate) bytes: usize,
     pub(crate) given_up: u64,
     refused: u64,
@@ -57,6 +58,7 @@ impl Drain {
             groups: 0,
             folds: 0,
             deltas: 0,
+            rewritten: 0,
             bytes: 0,
             given_up: 0,
             refused: 0,
@@ -86,10 +88,11 @@ impl Drain {
 
     pub(crate) fn summary(&self) -> String {
         format!(
-            "{} groups, {} folds, {} deltas, {} bytes, {} given up, {} refused; {:?}",
+            "{} groups, {} folds, {} deltas ({} of what a file held before), {} bytes, {} given up, {} refused; {:?}",
             self.groups,
             self.folds,
             self.deltas,
+            self.rewritten,
             self.bytes,
             self.given_up,
             self.refused,
@@ -154,6 +157,7 @@ impl Drain {
             self.groups += 1;
             self.folds += u64::from(sent.group.fold.is_some());
             self.deltas += sent.deltas();
+            self.rewritten += sent.rewritten();
             self.bytes += sent.len_bytes();
             self.note(format!("apply {id}"));
             self.server.apply(&sent);

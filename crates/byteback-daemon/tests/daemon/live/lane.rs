@@ -245,7 +245,7 @@ pub(crate) fn next_operation(sim: &Sim, random: &mut SplitMix64) -> Vec<Step> {
     };
     let content_len = |path: &Path| sim.inodes[&sim.names[path]].content.len() as u64;
     let target = place(random);
-    match random.below(20) {
+    match random.below(22) {
         0..=1 if is_free(&target) => {
             push(Step::Create(target.clone()));
             push(Step::Write(target, 0, bytes(random)));
@@ -318,6 +318,30 @@ pub(crate) fn next_operation(sim: &Sim, random: &mut SplitMix64) -> Vec<Step> {
                     push(Step::Unlink(file.clone()));
                 }
                 push(Step::Rename(temporary, file, RenameFlags::empty()));
+            }
+        }
+        // A careless one: where the file lies, mostly the old bytes at other places; perhaps emptied before, cut off behind, or given up midway.
+        18..=19 if !files.is_empty() => {
+            let file = pick(random, &files);
+            let mut content = sim.inodes[&sim.names[&file]].content.clone();
+            for _ in 0..=random.below(2) {
+                let at = random.below(content.len() as u64 + 1) as usize;
+                let end = (at + random.below(60) as usize).min(content.len());
+                let len = random.below(60) as usize;
+                let inserted = random.bytes(len);
+                content.splice(at..end, inserted);
+            }
+            match random.below(4) {
+                0 => push(Step::SetLen(file.clone(), 0)),
+                1 => content.truncate(random.below(content.len() as u64 + 1) as usize),
+                _ => {}
+            }
+            let piece_len = 1 + random.below(4096) as usize;
+            for (number, piece) in content.chunks(piece_len).enumerate() {
+                push(Step::Write(file.clone(), (number * piece_len) as u64, piece.to_vec()));
+            }
+            if random.below(2) == 0 {
+                push(Step::SetLen(file, content.len() as u64));
             }
         }
         _ => match (sim.held, files.is_empty()) {

@@ -67,6 +67,13 @@ impl Sent {
     pub(crate) fn deltas(&self) -> usize {
         self.bodies.iter().filter(|body| matches!(body, Body::Delta(_))).count()
     }
+
+    /// How many of these are of what the same file held before.
+    pub(crate) fn rewritten(&self) -> usize {
+        let of_itself =
+            |content: &&LiveContent| matches!(content.source, LiveSource::Delta { base, .. } if base == content.node);
+        self.group.contents.iter().filter(of_itself).count()
+    }
 }
 
 /// Bytes as characters, so that nothing is lost on the way through JSON.

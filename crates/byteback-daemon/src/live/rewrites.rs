@@ -1,0 +1,497 @@
+//! Files that are rewritten where they lie: what they held before is kept, so that of a content that is mostly there already only the difference is
+//! sent (DeltaCFS section III-A, at its end).
+//!
+//! What a program overwrites is put aside before it does, but only once it has overwritten an eighth of the file: who changes a few
+//! places of a database costs nothing here. So the beginning of a rewriting may be missing from what was kept, which costs literals and
+//! no correctness: a delta copies only from what was kept. When a group is handed out, each content that overwrote more than half of its file is
+//! compared with what was kept of the one before; the queue knows nothing of it, since both make the same content.
+//!
+//! **Invariants.** What is in `kept` of a record was in the file when its content began, and is in the spool under the record's key.
+//! So bytes are read, then it is looked whether anybody told of a change of the file since it was decided which, and only if not they count,
+//! in the same moment in which the change itself is told. Whatever lands in a file spoils its record: the server then has something else than what was
+//! kept. Only what a content covers is taken from the file as new, because only that is put aside if it is overwritten before it is sent.
+//!
+//! Nothing here outlives the process: after a stop a content is sent as it is.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use byteback_control::{LiveContent, LiveGroup, LiveSource};
+use byteback_delta::find::{ExtentSink, find_local};
+use byteback_delta::{Base, DeltaWriter, WriteError, WriterOptions};
+use byteback_extents::{ByteRange, ExtentSet};
+use byteback_host::tree as host;
+use byteback_queue::{NodeId, Position};
+use parking_lot::MutexGuard;
+
+use super::read::Read;
+use super::spool::open_for_reading;
+use super::{Live, SAVING_LOCKS, State, of_log};
+
+/// From this part of the file on, what is overwritten is kept.
+const KEPT_FROM: u64 = 8;
+
+/// At least this part of what is new must have been kept of the old: comparing the rest would be in vain.
+const KEPT_MIN: u64 = 4;
+
+/// Contents of more ranges are no rewritings.
+const RANGES_MAX: usize = 1024;
+
+/// Longer deltas are not worth the trouble: they do not fit a part of a batch.
+const DELTA_LEN_BYTES_MAX: u64 = 8 << 20;
+
+/// At so many records it is looked which are of no more use.
+pub(super) const REWRITES_MAX: usize = 64;
+
+/// What a content overwrote.
+#[derive(Clone, Debug)]
+pub(super) struct Rewrite {
+    /// Under which the spool has it.
+    key: Position,
+    /// How long the file was.
+    len_bytes: u64,
+    /// What was kept.
+    kept: ExtentSet,
+    /// It is not what the server has, or not all of it is.
+    is_spoiled: bool,
+}
+
+/// Bytes that were put aside, but do not count before the change is told that overwrites them.
+pub(super) struct PutAside<'a> {
+    key: Position,
+    ranges: Vec<ByteRange>,
+    /// Nobody else puts bytes of the file aside before these count.
+    _saving: Option<MutexGuard<'a, ()>>,
+}
+
+/// By what it shows whether a change of a file was told meanwhile.
+#[derive(PartialEq, Eq)]
+struct Told {
+    open: Option<(Position, u64)>,
+    last: Option<Position>,
+}
+
+impl State {
+    /// The length that the file had before its content, and what the next change of it belongs to; `None` if it is not worth keeping.
+    fn rewriting(
+        &self,
+        node: NodeId,
+        fd: BorrowedFd<'_>,
+        ranges: &[ByteRange],
+        len_bytes_min: u64,
+        len_bytes_max: u64,
+    ) -> Option<u64> {
+        if self.queue.is_folded() {
+            return None;
+        }
+        let changed_bytes = ranges
+            .iter()
+            .fold(0, |sum: u64, range| sum.saturating_add(range.len_bytes()));
+        let (len_bytes, before_bytes) = match self.queue.open_ranges(node) {
+            Some((position, told)) => {
+                let rewrite = self.rewrites.get(&position).filter(|rewrite| !rewrite.is_spoiled)?;
+                (rewrite.len_bytes, told.total_len_bytes())
+            }
+            // Without a look at the file, for small ones.
+            None if changed_bytes.saturating_mul(KEPT_FROM) < len_bytes_min => return None,
+            None => (host::stat_fd(fd).ok()?.size, 0),
+        };
+        let is_fit = (len_bytes_min..=len_bytes_max).contains(&len_bytes);
+        let rewritten_bytes = before_bytes.saturating_add(changed_bytes);
+        (is_fit && rewritten_bytes.saturating_mul(KEPT_FROM) >= len_bytes).then_some(len_bytes)
+    }
+
+    /// What a change is about to overwrite, that is still as it was when the content began, and the content's key if it has one.
+    fn untouched(&self, node: NodeId, ranges: &[ByteRange], len_bytes: u64) -> (Vec<ByteRange>, Option<Position>) {
+        let Some(all) = ByteRange::new(0, len_bytes) else {
+            return (Vec::new(), None);
+        };
+        let within = ranges.iter().filter_map(|range| range.intersect(all));
+        match self.queue.open_ranges(node) {
+            None => (within.collect(), None),
+            Some((position, told)) => {
+                let gaps = within.flat_map(|range| told.gaps_within(range));
+                (gaps.collect(), self.rewrites.get(&position).map(|rewrite| rewrite.key))
+            }
+        }
+    }
+
+    /// A change was told; `before` says which content was open, and how long the file was.
+    pub(super) fn noted_rewriting(
+        &mut self,
+        node: NodeId,
+        (open, len_bytes): (Option<Position>, u64),
+        aside: Option<PutAside<'_>>,
+        is_landing: bool,
+    ) {
+        let Some(position) = self.queue.open_ranges(node).map(|(position, _)| position) else {
+            self.trash.rewritten.extend(aside.map(|aside| aside.key));
+            return;
+        };
+        if open != Some(position) && len_bytes > 0 {
+            let key = aside.as_ref().map(|aside| aside.key);
+            let key = key.unwrap_or_else(|| self.next_rewrite());
+            let rewrite = Rewrite {
+                key,
+                len_bytes,
+                kept: ExtentSet::new(),
+                is_spoiled: is_landing,
+            };
+            self.rewrites.insert(position, rewrite);
+        }
+        let Some(aside) = aside else { return };
+        match self.rewrites.get_mut(&position) {
+            Some(rewrite) if rewrite.key == aside.key => {
+                aside.ranges.into_iter().for_each(|range| rewrite.kept.insert(range));
+            }
+            _ => self.trash.rewritten.push(aside.key),
+        }
+    }
+
+    fn next_rewrite(&mut self) -> Position {
+        self.last_rewrite += 1;
+        Position(self.last_rewrite)
+    }
+
+    fn told_of(&self, node: NodeId) -> Told {
+        let open = self.queue.open_ranges(node);
+        Told {
+            open: open.map(|(position, told)| (position, told.total_len_bytes())),
+            last: self.queue.contents_of(node).last().copied(),
+        }
+    }
+
+    /// What a file held before is not what the server has.
+    pub(super) fn spoil_rewriting(&mut self, node: NodeId) {
+        for position in self.queue.contents_of(node) {
+            if let Some(rewrite) = self.rewrites.get_mut(&position) {
+                rewrite.is_spoiled = true;
+            }
+        }
+    }
+
+    /// What is only of use for these contents is not needed any more.
+    pub(super) fn forget_rewritings(&mut self, which: impl Fn(&Self, Position) -> bool) {
+        let gone = self.rewrites.keys().copied().filter(|position| which(self, *position));
+        for position in gone.collect::<Vec<_>>() {
+            let rewrite = self.rewrites.remove(&position);
+            self.trash.rewritten.extend(rewrite.map(|rewrite| rewrite.key));
+        }
+    }
+
+    /// A group that was handed out is answered, or nobody will answer it.
+    pub(super) fn forget_rewritten(&mut self, group: &LiveGroup) {
+        self.trash.deltas.extend(stamps_of(group));
+        for content in &group.contents {
+            let rewrite = self.rewrites.remove(&content.at);
+            self.trash.rewritten.extend(rewrite.map(|rewrite| rewrite.key));
+        }
+    }
+
+    /// Forgets those of contents that were never sent, once in a while.
+    pub(super) fn sweep_rewritings(&mut self) {
+        if self.queue.is_empty() {
+            self.forget_rewritings(|_, _| true);
+        } else if self.rewrites.len() >= self.rewrites_max {
+            self.forget_rewritings(|state, position| state.queue.saved_of(position).is_none());
+            self.rewrites_max = REWRITES_MAX.max(2 * self.rewrites.len());
+        }
+    }
+}
+
+/// Ranges laid one behind the other.
+#[derive(Clone, Copy)]
+struct Packed<'a> {
+    /// Where each begins in the packed content, and the range.
+    ranges: &'a [(u64, ByteRange)],
+    len_bytes: u64,
+}
+
+fn packed(ranges: impl Iterator<Item = ByteRange>) -> (Vec<(u64, ByteRange)>, u64) {
+    let mut at = 0;
+    let placed = ranges.map(|range| {
+        let start = at;
+        at += range.len_bytes();
+        (start, range)
+    });
+    let placed = placed.collect();
+    (placed, at)
+}
+
+impl Packed<'_> {
+    /// The real ranges of `len_bytes` from `at` on, in order.
+    fn real(&self, at: u64, len_bytes: u64) -> impl Iterator<Item = ByteRange> + '_ {
+        let end = at.saturating_add(len_bytes);
+        let first = self
+            .ranges
+            .partition_point(|(start, range)| start + range.len_bytes() <= at);
+        let touched = self.ranges.get(first..).unwrap_or_default().iter();
+        touched
+            .take_while(move |(start, _)| *start < end)
+            .filter_map(move |(start, range)| {
+                let from = at.max(*start) - start;
+                let to = end.min(start + range.len_bytes()) - start;
+                ByteRange::new(range.start() + from, range.start() + to)
+            })
+    }
+
+    /// Fills a buffer from `at` on, by `read`, which fills with what lies from a real offset on.
+    fn fill(
+        &self,
+        at: u64,
+        buffer: &mut [u8],
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut rest = buffer;
+        for range in self.real(at, rest.len() as u64) {
+            let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
+            let (now, later) = rest.split_at_mut_checked(len).ok_or(io::ErrorKind::UnexpectedEof)?;
+            read(range.start(), now)?;
+            rest = later;
+        }
+        match rest.is_empty() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// What was kept.
+struct Old<'a> {
+    live: &'a Live,
+    key: Position,
+    packed: Packed<'a>,
+}
+
+impl Base for Old<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.packed.len_bytes)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let read = |at, buffer: &mut [u8]| self.live.rewritten.read(self.key, at, buffer);
+        self.packed.fill(offset, buffer, read)
+    }
+}
+
+/// What a content covers, as of its turn.
+struct New<'a> {
+    live: &'a Live,
+    content: &'a LiveContent,
+    file: Option<OwnedFd>,
+    packed: Packed<'a>,
+}
+
+impl New<'_> {
+    fn read(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut piece = Vec::new();
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let start = at + done as u64;
+            let window = (start, start + rest.len() as u64);
+            let file = (self.content.node, self.file.as_ref());
+            done += match self.live.read_piece(self.content.at, file, window, &mut piece)? {
+                Some(Read::Hole(range)) => {
+                    let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
+                    rest.get_mut(..len).unwrap_or_default().fill(0);
+                    len
+                }
+                Some(Read::Data(len)) => {
+                    let (to, from) = (rest.get_mut(..len), piece.get(..len));
+                    to.zip(from)
+                        .ok_or(io::ErrorKind::UnexpectedEof)
+                        .map(|(to, from)| to.copy_from_slice(from))?;
+                    len
+                }
+                None => return Err(io::Error::other("it was given up")),
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Base for New<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.packed.len_bytes)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.packed.fill(offset, buffer, |at, buffer| self.read(at, buffer))
+    }
+}
+
+/// Writes what was found in the packed contents as a delta of the real ones.
+struct Unpacked<'a, W> {
+    writer: &'a mut DeltaWriter<W>,
+    old: &'a Packed<'a>,
+    new: &'a Packed<'a>,
+}
+
+impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
+    type Error = WriteError;
+
+    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        let mut rest = bytes;
+        for range in self.new.real(offset, bytes.len() as u64) {
+            let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX).min(rest.len());
+            let (now, later) = rest.split_at(len);
+            self.writer.literal_bytes(range.start(), now)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
+        let mut from = base_offset;
+        for to in self.new.real(range.start(), range.len_bytes()) {
+            let mut at = to.start();
+            for source in self.old.real(from, to.len_bytes()) {
+                // What stays at its offset is not mentioned.
+                let target = ByteRange::from_offset_len(at, source.len_bytes());
+                if let Some(target) = target.filter(|target| target.start() != source.start()) {
+                    self.writer.copy(target, source.start())?;
+                }
+                at += source.len_bytes();
+            }
+            from += to.len_bytes();
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
+        for to in self.new.real(range.start(), range.len_bytes()) {
+            self.writer.zero(to)?;
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Puts aside what a change is about to overwrite, if the file is being rewritten. It counts when the change is told, by
+    /// [`State::noted_rewriting`], which must be the next that happens to what is handed back.
+    pub(super) fn keep_rewritten<'a>(
+        &'a self,
+        node: NodeId,
+        fd: BorrowedFd<'_>,
+        ranges: &[ByteRange],
+        state: MutexGuard<'a, State>,
+    ) -> (MutexGuard<'a, State>, Option<PutAside<'a>>) {
+        let bounds = (self.options.rewritten_bytes_min, self.options.rewritten_bytes_max);
+        if state.rewriting(node, fd, ranges, bounds.0, bounds.1).is_none() {
+            return (state, None);
+        }
+        drop(state);
+        let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
+        let saving = self.saving.get(lock).map(|lock| lock.lock());
+        let mut state = self.state.lock();
+        // Asked anew: somebody may have changed the file while this thread waited.
+        let Some(len_bytes) = state.rewriting(node, fd, ranges, bounds.0, bounds.1) else {
+            return (state, None);
+        };
+        // Of what lands meanwhile nobody knows what the server has.
+        if self.watches.is_landing(node) {
+            return (state, None);
+        }
+        let (ranges, key) = state.untouched(node, ranges, len_bytes);
+        let key = key.unwrap_or_else(|| state.next_rewrite());
+        let told = state.told_of(node);
+        drop(state);
+        let put = || -> io::Result<()> {
+            for range in &ranges {
+                if let Some(integrity) = &self.integrity {
+                    let file = open_for_reading(fd)?;
+                    integrity.check_before_change(of_log(node), file.as_fd(), *range)?;
+                }
+                self.rewritten.put(key, *range, fd)?;
+            }
+            Ok(())
+        };
+        let is_put = put().is_ok();
+        let state = self.state.lock();
+        // Who told of a change meanwhile may have made it before the bytes were read: then they are not the old ones.
+        let is_old = is_put && state.told_of(node) == told;
+        let aside = PutAside {
+            key,
+            ranges: if is_old { ranges } else { Vec::new() },
+            _saving: saving,
+        };
+        (state, Some(aside))
+    }
+
+    /// Makes deltas of the contents of a group that rewrote their files, where these are shorter. Answers what is kept for that.
+    pub(super) fn compare_rewritten(&self, contents: &mut [LiveContent]) -> Vec<u64> {
+        let mut stamps = Vec::new();
+        for content in contents.iter_mut().filter(|content| !content.is_gone) {
+            let rewrite = self.state.lock().rewrites.get(&content.at).cloned();
+            let Some(rewrite) = rewrite.filter(|rewrite| !rewrite.is_spoiled) else {
+                continue;
+            };
+            // What cannot be compared is sent as it is.
+            if let Ok(Some((stamp, len_bytes))) = self.delta_of_rewritten(content, &rewrite) {
+                stamps.push(stamp);
+                content.source = LiveSource::Delta {
+                    base: content.node,
+                    base_version: content.base,
+                    stamp,
+                    len_bytes,
+                };
+            }
+        }
+        stamps
+    }
+
+    fn delta_of_rewritten(&self, content: &LiveContent, rewrite: &Rewrite) -> io::Result<Option<(u64, u64)>> {
+        let LiveSource::Ranges(ranges) = &content.source else {
+            return Ok(None);
+        };
+        let ranges = ranges
+            .iter()
+            .filter_map(|(start, len)| ByteRange::from_offset_len(*start, *len));
+        let (new_ranges, new_bytes) = packed(ranges);
+        let (old_ranges, old_bytes) = packed(rewrite.kept.iter());
+        let is_mostly = new_bytes.saturating_mul(2) > rewrite.len_bytes;
+        let is_kept = old_bytes.saturating_mul(KEPT_MIN) >= new_bytes;
+        if !is_mostly || !is_kept || new_ranges.len().max(old_ranges.len()) > RANGES_MAX {
+            return Ok(None);
+        }
+        let [old_packed, new_packed] = [(&old_ranges, old_bytes), (&new_ranges, new_bytes)]
+            .map(|(ranges, len_bytes)| Packed { ranges, len_bytes });
+        let old = Old {
+            live: self,
+            key: rewrite.key,
+            packed: old_packed,
+        };
+        let new = New {
+            live: self,
+            content,
+            file: self.open_file(NodeId(content.node.0))?,
+            packed: new_packed,
+        };
+        let options = WriterOptions {
+            copies: true,
+            compress: true,
+        };
+        let len_bytes_max = new_bytes.min(DELTA_LEN_BYTES_MAX);
+        let encoded = self.deltas.write(len_bytes_max, |out| {
+            let mut writer =
+                DeltaWriter::new(out, rewrite.len_bytes, content.len_bytes, options).map_err(io::Error::other)?;
+            let sink = Unpacked {
+                writer: &mut writer,
+                old: &old_packed,
+                new: &new_packed,
+            };
+            find_local(&old, &new, sink).map_err(io::Error::other)?;
+            let (_, stats) = writer.finish().map_err(io::Error::other)?;
+            Ok(stats.wire_bytes)
+        })?;
+        Ok(encoded)
+    }
+}
+
+/// The stamps of deltas that a group that was handed out brings along.
+pub(super) fn stamps_of(group: &LiveGroup) -> impl Iterator<Item = u64> + '_ {
+    group.contents.iter().filter_map(|content| match content.source {
+        LiveSource::Delta { base, stamp, .. } if base == content.node => Some(stamp),
+        _ => None,
+    })
+}

@@ -1,0 +1,87 @@
+//! Files that are rewritten where they lie: what of them is sent.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use byteback_host::random::SplitMix64;
+use byteback_mount::CacheMode;
+
+use super::drain::{Drain, Trouble};
+use super::options;
+use crate::fixture::Fixture;
+use crate::operations::seed;
+
+const LEN: usize = 300_000;
+
+/// Writes a file over from its beginning, in pieces of this length; perhaps it is emptied first.
+fn write_over(path: &Path, content: &[u8], piece_len: usize, is_emptied: bool) {
+    let mut file = File::options().write(true).truncate(is_emptied).open(path).unwrap();
+    for piece in content.chunks(piece_len) {
+        file.write_all(piece).unwrap();
+    }
+}
+
+/// How many bytes are sent of what `change` does to a file that the server has, and how many contents are told as what the file held before.
+fn sent_of(change: impl FnOnce(&Path, &mut Vec<u8>, &mut SplitMix64)) -> (usize, usize) {
+    let mut options = options(Duration::from_millis(150));
+    options.rewritten_bytes_min = 64 << 10;
+    options.queue.delay_max_ns = u64::MAX;
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.live = Some(options);
+    let mut random = SplitMix64::new(seed());
+    let mut content = random.bytes(LEN);
+    std::fs::write(fixture.tree().join("file"), &content).unwrap();
+    fixture.mount();
+    let mut drain = Drain::new(fixture.served(), seed(), Trouble::default());
+    drain.finish();
+    let before = drain.bytes;
+    change(&fixture.tree().join("file"), &mut content, &mut random);
+    drain.finish();
+    let at_server = drain.server.nodes.values().find(|node| node.content == content);
+    assert!(at_server.is_some(), "the server has something else");
+    let (bytes, rewritten) = (drain.bytes - before, drain.rewritten);
+    drop(drain);
+    fixture.umount();
+    (bytes, rewritten)
+}
+
+#[test]
+fn what_moved_in_a_file_that_is_written_over_is_not_sent() {
+    let (bytes, rewritten) = sent_of(|path, content, random| {
+        let inserted = random.bytes(50);
+        content.splice(LEN / 3..LEN / 3, inserted);
+        write_over(path, content, 64 << 10, false);
+    });
+    assert_eq!(rewritten, 1);
+    // The first eighth is not kept, and pieces at the borders of what is compared are sent.
+    assert!(bytes < LEN / 8, "{bytes} bytes are sent");
+}
+
+#[test]
+fn what_moved_in_a_file_that_is_emptied_and_written_anew_is_not_sent() {
+    let (bytes, rewritten) = sent_of(|path, content, random| {
+        let inserted = random.bytes(50);
+        content.splice(LEN / 3..LEN / 3, inserted);
+        write_over(path, content, 8 << 10, true);
+    });
+    assert_eq!(rewritten, 1);
+    assert!(bytes < 2000, "{bytes} bytes are sent");
+}
+
+#[test]
+fn a_file_of_which_little_changes_is_sent_as_what_was_written() {
+    let (bytes, rewritten) = sent_of(|path, content, random| {
+        let file = File::options().write(true).open(path).unwrap();
+        for index in 0..8 {
+            let (at, piece) = (index * LEN / 8, random.bytes(4000));
+            content[at..at + piece.len()].copy_from_slice(&piece);
+            file.write_all_at(&piece, at as u64).unwrap();
+        }
+    });
+    assert_eq!(rewritten, 0);
+    // What happens to be equal at the ends of a piece is left out.
+    assert!((31_000..=32_000).contains(&bytes), "{bytes} bytes are sent");
+}
