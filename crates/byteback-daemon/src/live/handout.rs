@@ -533,10 +533,13 @@ impl LiveTree for LiveService {
                 return Err(error);
             }
         };
+        let of_cut = cut.cut;
         let fold = group.fold.as_ref().map(|fold| self.fold_of(cut, fold));
         let fold = match fold.transpose() {
             Ok(fold) => fold,
             Err(error) => {
+                // Nobody else knows of the cut: what it holds on to would be held for good.
+                self.service.give_up(of_cut);
                 live.abandon(format!("the log could not be read: {error}"));
                 return Err(error);
             }

@@ -8,15 +8,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use byteback_control::{DamagedFile, TreeService};
+use byteback_control::{
+    ChangesCursor, DamagedFile, ErrorKind, LiveContent, LiveGroup, LiveTree, ServiceError, TreeService, Work,
+};
 use byteback_daemon::ChecksumOptions;
 use byteback_daemon::integrity::scrub::ScrubOptions;
 use byteback_host::random::SplitMix64;
 use byteback_mount::CacheMode;
+use byteback_oplog::{NodeId, NodeKind};
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags, fadvise, fallocate, openat};
 
 use crate::btrfs_disk::{run, text};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Served};
 
 const BLOCK: u64 = 4096;
 
@@ -362,6 +365,180 @@ fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     assert!(damaged(&fixture).is_empty());
     assert!(read_to_send(&fixture, "file").is_ok());
     drop(file);
+    fixture.umount();
+}
+
+/// What continuous sync reads of a content, whole or up to where it is refused.
+fn read_live(live: &dyn LiveTree, content: &LiveContent) -> (Vec<u8>, Option<ServiceError>) {
+    let mut bytes = Vec::new();
+    let read = live.read(content, &mut |piece| {
+        match piece {
+            byteback_control::Piece::Data { bytes: data, .. } => bytes.extend_from_slice(data),
+            byteback_control::Piece::Hole(range) => bytes.resize(bytes.len() + range.len_bytes() as usize, 0),
+        }
+        Ok(())
+    });
+    (bytes, read.err())
+}
+
+/// Cuts a fold as whoever sends does when his turn comes: the content of each file that can be read, and the files that cannot.
+fn send_fold(served: &Served) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
+    let group = loop {
+        match served.live.poll().unwrap() {
+            Work::Ask(id) => served.live.never_arrived(id).unwrap(),
+            Work::Cut => break served.live.cut_fold().unwrap(),
+            Work::Idle(_) => served.live.wait(Duration::from_millis(5)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let cut = group.fold.as_ref().unwrap().cut.cut;
+    let (mut read, mut unsaved) = (Vec::new(), Vec::new());
+    let page = served.tree.changes(cut, &ChangesCursor::default()).unwrap();
+    assert!(page.next.is_none());
+    for change in page.nodes.iter().filter(|change| change.kind == NodeKind::File) {
+        let mut bytes = Vec::new();
+        let all = [(0, 1 << 30)];
+        let peeked = served.tree.peek(cut, change.node, &all, &mut |piece| {
+            if let byteback_control::Piece::Data { bytes: data, .. } = piece {
+                bytes.extend_from_slice(data);
+            }
+            Ok(())
+        });
+        match peeked {
+            Ok(_) => read.push((change.node, bytes)),
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Node, "{error}");
+                unsaved.push(change.node);
+            }
+        }
+    }
+    let note = Vec::new();
+    let saved = unsaved.clone();
+    let outcome = byteback_control::Outcome::Saved { note, unsaved: saved };
+    served.tree.finish(cut, &outcome).unwrap();
+    served.live.applied(group.id).unwrap();
+    (read, unsaved)
+}
+
+/// The next group of names and contents.
+fn next_group(served: &Served) -> std::sync::Arc<LiveGroup> {
+    loop {
+        match served.live.poll().unwrap() {
+            Work::Send(group) if !group.contents.is_empty() => return group,
+            Work::Send(group) => served.live.applied(group.id).unwrap(),
+            Work::Idle(_) => served.live.wait(Duration::from_millis(5)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The bit flips (DeltaCFS, section IV-E) after a file was written and before continuous sync has read it.
+#[test]
+fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is() {
+    let disk = Disk::new();
+    let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
+    let below = below(&fixture);
+    fixture.checksums = Some(ChecksumOptions::default());
+    fixture.live = Some(crate::live::options(Duration::ZERO));
+    fixture.mount();
+    let served = fixture.served();
+    send_fold(&served);
+    let content = SplitMix64::new(11).bytes(3 * BLOCK as usize);
+    let at = |name: &str| fixture.tree().join(name);
+    let is_quiet = || {
+        // Only what a file is made of may still come, and attributes.
+        loop {
+            match served.live.poll().unwrap() {
+                Work::Send(group) => served.live.applied(group.id).unwrap(),
+                Work::Idle(_) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    fs::write(at("good"), b"good").unwrap();
+    is_quiet();
+    fs::write(at("bad"), &content).unwrap();
+    let group = next_group(&served);
+    let bad = group.contents[0].clone();
+    assert_eq!(bad.len_bytes, content.len() as u64);
+    disk.flip(&below, "bad", BLOCK + 9);
+    let (bytes, error) = read_live(&*served.live, &bad);
+    let error = error.expect("the flipped bit is sent");
+    assert_eq!(error.kind, ErrorKind::Node, "{error}");
+    assert_eq!(error.path, Some("bad".into()));
+    assert!(content.starts_with(&bytes), "bytes that nobody wrote are handed out");
+    assert_eq!(damaged(&fixture)[0].ranges, [(BLOCK, BLOCK)]);
+    // Everything else goes on: at once, without it, and once.
+    fs::write(at("good"), b"better").unwrap();
+    let node = bad.node;
+    let (sent, unsaved) = send_fold(&served);
+    assert_eq!(unsaved, [node]);
+    assert!(sent.iter().any(|(_, bytes)| bytes == b"better"), "{sent:?}");
+    is_quiet();
+    assert!(
+        matches!(served.live.poll().unwrap(), Work::Idle(_)),
+        "it is tried for ever"
+    );
+    fs::write(at("new"), b"new").unwrap();
+    let group = next_group(&served);
+    assert_eq!(read_live(&*served.live, &group.contents[0]).0, b"new");
+    served.live.applied(group.id).unwrap();
+    is_quiet();
+    // Tried again as it is, it is refused again; and is sent when the good bytes are back.
+    served.live.give_up("files that could not be read are tried again");
+    assert_eq!(send_fold(&served).1, [node]);
+    let file = File::options().write(true).open(at("bad")).unwrap();
+    file.write_all_at(&content[BLOCK as usize..2 * BLOCK as usize], BLOCK)
+        .unwrap();
+    drop(file);
+    assert_eq!(damaged(&fixture), []);
+    is_quiet();
+    served.live.give_up("files that could not be read are tried again");
+    let (sent, unsaved) = send_fold(&served);
+    assert_eq!(unsaved, []);
+    assert!(sent.contains(&(node, content)), "the good version is sent");
+    drop(served);
+    fixture.umount();
+}
+
+/// What is put aside before it is overwritten is compared as well: the old bytes of a file that is being sent.
+#[test]
+fn what_rotted_is_not_put_aside_to_be_sent_later() {
+    let disk = Disk::new();
+    let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
+    let below = below(&fixture);
+    fixture.checksums = Some(ChecksumOptions::default());
+    fixture.live = Some(crate::live::options(Duration::ZERO));
+    fixture.mount();
+    let served = fixture.served();
+    send_fold(&served);
+    let content = SplitMix64::new(12).bytes(3 * BLOCK as usize);
+    let path = fixture.tree().join("bad");
+    fs::write(&path, &content).unwrap();
+    let group = next_group(&served);
+    let bad = group.contents[0].clone();
+    disk.flip(&below, "bad", BLOCK + 9);
+    // All of the block, and so with bytes that nobody can doubt; its old ones belong to what is in flight.
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[7; BLOCK as usize], BLOCK).unwrap();
+    drop(file);
+    let (bytes, error) = read_live(&*served.live, &bad);
+    assert!(error.is_some(), "what was given up is handed out");
+    assert!(content.starts_with(&bytes), "bytes that nobody wrote are handed out");
+    assert!(
+        served
+            .live
+            .status()
+            .abandoned_because
+            .unwrap()
+            .contains("changed although nobody wrote them")
+    );
+    let (sent, unsaved) = send_fold(&served);
+    assert_eq!(unsaved, []);
+    let mut now = content;
+    now[BLOCK as usize..2 * BLOCK as usize].fill(7);
+    assert!(sent.iter().any(|(_, bytes)| *bytes == now), "what was written is sent");
+    drop(served);
     fixture.umount();
 }
 

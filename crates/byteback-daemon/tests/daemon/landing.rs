@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use byteback_api::{Attributes, ByteString, NodeKind};
-use byteback_control::{Expected, Landed, LandingTree, NamePlace, Work};
+use byteback_control::{Expected, Landed, LandingTree, NamePlace, TreeService, Work};
 use byteback_mount::CacheMode;
 use byteback_oplog::NodeId;
 
@@ -30,6 +30,8 @@ impl Rig {
         let mut fixture = Fixture::new(CacheMode::Exact);
         prepare(&fixture.tree());
         fixture.live = Some(crate::live::options(Duration::ZERO));
+        // What lands is nothing that anybody wrote here, and no alarm.
+        fixture.checksums = Some(crate::integrity::watchful());
         fixture.mount();
         let mut drain = Drain::new(fixture.served(), 1, Trouble::default());
         drain.finish();
@@ -62,6 +64,8 @@ impl Rig {
     }
 
     fn end(mut self) {
+        let damaged = self.fixture.client().status().unwrap().damaged;
+        assert_eq!(damaged, [], "what landed is an alarm");
         self.drain.leave();
         self.fixture.umount();
     }
