@@ -333,6 +333,13 @@ impl TreeService for Client {
         self.order(&Request::Unmount)
     }
 
+    fn sync_wishes_changed(&self) -> Result<bool> {
+        match self.call(&Request::SyncWishesChanged)? {
+            Answer::Heard(is_heard) => Ok(is_heard),
+            other => unexpected(&other),
+        }
+    }
+
     fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
         match self.call(&Request::OpenCut { name: name.clone() })? {
             Answer::NamedCut(cut) => Ok(cut),

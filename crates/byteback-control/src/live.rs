@@ -209,6 +209,12 @@ pub struct SyncStatus {
     pub groups_in_flight: u64,
     /// What waits is so much, or so little is known of it, that it is taken from a moment of the whole tree.
     pub is_folded: bool,
+    /// Since when somebody wants that nothing is sent or received, nanoseconds since 1970.
+    pub paused_since_ns: Option<i64>,
+    /// The limits that somebody wants, one after the other as people write them.
+    pub limits: Vec<String>,
+    /// Bytes per second that may move now; 0: none; `None`: as fast as it goes.
+    pub bytes_per_second_max: Option<u64>,
 }
 
 /// The consumer of the log that stands for continuous sync.

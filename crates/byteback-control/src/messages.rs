@@ -88,6 +88,7 @@ pub(crate) enum Request {
         outcome: Outcome,
     },
     Unmount,
+    SyncWishesChanged,
     OpenCut {
         name: ByteString,
     },
@@ -111,6 +112,7 @@ pub(crate) enum Answer {
     Done,
     Status(Box<TreeStatus>),
     Dropped(bool),
+    Heard(bool),
     Cut(CutInfo),
     Changes(ChangesPage),
     Attributes(Vec<Result<Attributes, ServiceError>>),

@@ -439,6 +439,7 @@ fn answer(
             service.unmount()?;
             Answer::Done
         }
+        Request::SyncWishesChanged => Answer::Heard(service.sync_wishes_changed()?),
         // They belong to the tree, not to the connection.
         Request::OpenCut { name } => Answer::NamedCut(service.open_cut(&name)?),
         Request::CloseCut { name } => {

@@ -589,6 +589,15 @@ pub trait TreeService: Send + Sync {
     /// If programs still use it; the message names what to do.
     fn unmount(&self) -> Result<()>;
 
+    /// What is noted of how fast the tree is to be kept in sync, or whether that is paused, was changed: whoever keeps it in sync reads it again, at once.
+    /// False if nobody does.
+    ///
+    /// # Errors
+    /// If it cannot be read: what counted before counts still.
+    fn sync_wishes_changed(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Opens a cut of the whole tree under a name, for programs that read files: only where the tree is mounted. It lasts until
     /// [`close_cut`](TreeService::close_cut) or the end of the mount, whatever becomes of this connection.
     ///

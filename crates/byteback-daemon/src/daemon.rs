@@ -22,7 +22,7 @@ use crate::error::DaemonError;
 use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::memory;
-use crate::service::{PAGE_LIMITS, Service, TellSync};
+use crate::service::{HearSyncWishes, PAGE_LIMITS, Service, TellSync};
 use crate::tree::TrackedTree;
 
 /// How many steps of the compaction follow each checkpoint.
@@ -270,6 +270,11 @@ impl Daemon {
     /// Lets `tell` say how continuous sync stands, to those who ask for the state of the tree.
     pub fn tell_sync(&self, tell: TellSync) {
         self.service.tell_sync(tell);
+    }
+
+    /// Lets `hear` read again how fast the tree is to be kept in sync, when somebody has changed that.
+    pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
+        self.service.hear_sync_wishes(hear);
     }
 
     /// Serves until the mount is gone, whoever removed it, and ends in good order.

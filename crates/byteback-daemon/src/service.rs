@@ -54,10 +54,14 @@ pub struct Service {
     next_cut: AtomicU64,
     page_limits: PageLimits,
     sync: OnceLock<TellSync>,
+    sync_wishes: OnceLock<HearSyncWishes>,
 }
 
 /// Tells how continuous sync stands.
 pub type TellSync = Box<dyn Fn() -> SyncStatus + Send + Sync>;
+
+/// Reads again how fast the tree is to be kept in sync, and whether at all.
+pub type HearSyncWishes = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl Service {
     /// Serves a tree that is not mounted.
@@ -81,12 +85,18 @@ impl Service {
             next_cut: AtomicU64::new(1),
             page_limits: PAGE_LIMITS,
             sync: OnceLock::new(),
+            sync_wishes: OnceLock::new(),
         }
     }
 
     /// Asks `tell` from now on, when the state of the tree is asked for. The first one is asked for ever.
     pub fn tell_sync(&self, tell: TellSync) {
         let _ = self.sync.set(tell);
+    }
+
+    /// Calls `hear` from now on, when somebody has changed how fast the tree is to be kept in sync. The first one is called for ever.
+    pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
+        let _ = self.sync_wishes.set(hear);
     }
 
     /// The same with pages of changes of another size than [`PAGE_LIMITS`].
@@ -636,6 +646,13 @@ impl TreeService for Service {
             memory::give_back();
         }
         finished
+    }
+
+    fn sync_wishes_changed(&self) -> Result<bool> {
+        match self.sync_wishes.get() {
+            Some(hear) => hear().map(|()| true),
+            None => Ok(false),
+        }
     }
 
     fn unmount(&self) -> Result<()> {

@@ -36,6 +36,7 @@ mod restore;
 mod same_content;
 mod server_client;
 mod snapshot_spec;
+pub mod throttle;
 mod tree_reader;
 mod verify;
 

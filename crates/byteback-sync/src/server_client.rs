@@ -22,6 +22,7 @@ mod pinned;
 mod progress;
 
 use crate::error::{Result, ServerError, ServerErrorKind};
+use crate::throttle::Throttle;
 use addresses::{Addresses, Turn};
 use byteback_api::problem::MEDIA_PROBLEM;
 use byteback_api::routes::Route;
@@ -75,6 +76,8 @@ pub struct ClientOptions {
     pub first_pause: Duration,
     /// Most bytes per second on the socket, both directions together.
     pub bytes_per_second_max: Option<u64>,
+    /// Instead of that: a limit that may change, and a pause.
+    pub throttle: Option<Arc<Throttle>>,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
     /// Whether somebody asked to stop: then nothing is waited for, and nothing tried again.
@@ -98,6 +101,7 @@ impl Default for ClientOptions {
             transfer_attempts_max: 13,
             first_pause: Duration::from_millis(250),
             bytes_per_second_max: None,
+            throttle: None,
             clock: Arc::new(RealClock),
             is_cancelled: Arc::new(|| false),
         }
@@ -123,6 +127,7 @@ pub struct ServerClient {
     counter: Arc<WireCounter>,
     link: LinkMeter,
     turn: Turn,
+    throttle: Option<Arc<Throttle>>,
     options: ClientOptions,
 }
 
@@ -210,9 +215,13 @@ impl ServerClient {
             .build();
         let turn = Turn::default();
         let counter = Arc::new(WireCounter::default());
-        let pacer = options.bytes_per_second_max.map(|rate| {
+        let throttle = options.throttle.clone().or_else(|| {
+            let rate = options.bytes_per_second_max?;
+            Some(Arc::new(Throttle::fixed(rate.max(1))))
+        });
+        let pacer = throttle.clone().map(|throttle| {
             Arc::new(Pacer::new(
-                rate,
+                throttle,
                 Arc::clone(&options.clock),
                 Arc::clone(&options.is_cancelled),
             ))
@@ -233,6 +242,7 @@ impl ServerClient {
             counter,
             link: LinkMeter::default(),
             turn,
+            throttle,
             options,
         })
     }
@@ -259,8 +269,10 @@ impl ServerClient {
         self.link.round_trip_ns()
     }
 
+    /// What may move per second now; of a pause, what may move after it is unknown.
     pub(crate) fn bytes_per_second_max(&self) -> Option<u64> {
-        self.options.bytes_per_second_max
+        let rate = self.throttle.as_ref()?.bytes_per_second_max();
+        rate.filter(|rate| *rate > 0)
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {

@@ -120,6 +120,10 @@ pub(crate) enum Command {
     Umount(commands::umount::UmountArguments),
     /// Keep a folder's server up to date: mount it, and send each change within seconds
     Sync(commands::sync::SyncArguments),
+    /// Send and receive nothing for a folder that is kept in sync, until 'resume'; the folder works on
+    Pause(commands::pause::PauseArguments),
+    /// End a pause
+    Resume(commands::pause::PauseArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
     /// List the snapshots of a repository

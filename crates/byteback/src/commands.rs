@@ -16,6 +16,7 @@ pub(crate) mod invite;
 pub(crate) mod join;
 pub(crate) mod ls;
 pub(crate) mod mount;
+pub(crate) mod pause;
 mod plain;
 pub(crate) mod pull;
 pub(crate) mod push;
@@ -43,6 +44,8 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Mount(arguments) => mount::run(&arguments, settings),
         Command::Umount(arguments) => umount::run(&arguments, settings),
         Command::Sync(arguments) => sync::run(&arguments, settings),
+        Command::Pause(arguments) => pause::pause(&arguments, settings),
+        Command::Resume(arguments) => pause::resume(&arguments, settings),
         Command::Backup(arguments) => backup::run(arguments, settings),
         Command::Snapshots(arguments) => snapshots::run(&arguments, settings),
         Command::Ls(arguments) => ls::run(&arguments, settings),

@@ -9,6 +9,7 @@
 //! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
 //! | `error`, `exit_code` | what is said when something fails, and how the command ends |
 //! | `served` | how a server of ours is reached, for codes |
+//! | `throttling` | how fast a folder is kept in sync, and whether that is paused |
 //! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
 
 mod arguments;
@@ -34,6 +35,7 @@ mod served;
 mod settings;
 mod signals;
 mod snapshot_path;
+mod throttling;
 mod timestamp;
 mod tracked_folder;
 mod when;

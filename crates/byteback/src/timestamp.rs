@@ -30,6 +30,13 @@ pub(crate) fn local_exact(ns: i64) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string()
 }
 
+/// The minute of the day in the local time zone, now.
+pub(crate) fn minute_of_day() -> u16 {
+    let now = Timestamp::now().to_zoned(TimeZone::system());
+    // Neither is ever negative.
+    u16::from(now.hour().unsigned_abs()) * 60 + u16::from(now.minute().unsigned_abs())
+}
+
 /// Date and time of day to the second in the local time zone: for people.
 pub(crate) fn local(ns: i64) -> String {
     let time = timestamp(ns).to_zoned(TimeZone::system());

@@ -30,8 +30,8 @@ fn refused(bytes: &[u8], len_max: u32) -> ServiceError {
 }
 
 #[test]
-fn golden_bytes_of_version_5() {
-    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x05");
+fn golden_bytes_of_version_6() {
+    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x06");
     assert_eq!(written(|out| write_json(out, &"hi", 100)), b"\x05\0\0\0\x01\"hi\"");
     assert_eq!(
         written(|out| write_data(out, 0x0102, b"abc")),
@@ -63,7 +63,7 @@ fn a_hello_is_taken_and_nothing_else_is() {
     for bytes in [
         &b"\x12\0\0\0\0byteback-kontrol\x02"[..],
         b"\x11\0\0\0\0byteback-control",
-        b"\x13\0\0\0\0byteback-control\x05\x02",
+        b"\x13\0\0\0\0byteback-control\x06\x02",
         b"\x01\0\0\0\0",
         // A message before the hello, and another protocol.
         b"\x05\0\0\0\x01\"hi\"",

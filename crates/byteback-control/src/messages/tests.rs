@@ -1,4 +1,4 @@
-//! Requests and answers as JSON: what version 5 of the protocol says.
+//! Requests and answers as JSON: what version 6 of the protocol says.
 
 use byteback_oplog::{Epoch, WholeReason};
 use proptest::prelude::*;
@@ -12,11 +12,12 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 #[test]
-fn golden_requests_of_version_5() {
+fn golden_requests_of_version_6() {
     let cut = CutId(7);
     for (request, text) in [
         (Request::Status, r#""status""#),
         (Request::Unmount, r#""unmount""#),
+        (Request::SyncWishesChanged, r#""sync_wishes_changed""#),
         (Request::ListCuts, r#""list_cuts""#),
         (
             Request::OpenCut {

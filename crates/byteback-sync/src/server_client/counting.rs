@@ -81,6 +81,12 @@ pub(super) struct CountingTransport<T> {
 }
 
 impl<T> CountingTransport<T> {
+    fn wait_for_the_end_of_a_pause(&self) {
+        if let Some(pacer) = &self.pacer {
+            pacer.wait_for_the_end_of_a_pause();
+        }
+    }
+
     fn pace(&self, amount: usize) {
         if let Some(pacer) = &self.pacer {
             pacer.moved(amount);
@@ -94,6 +100,7 @@ impl<T: Transport> Transport for CountingTransport<T> {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        self.wait_for_the_end_of_a_pause();
         self.inner.transmit_output(amount, timeout)?;
         let amount_u64 = u64::try_from(amount).unwrap_or(u64::MAX);
         self.counter.sent.fetch_add(amount_u64, Ordering::Relaxed);
@@ -102,6 +109,7 @@ impl<T: Transport> Transport for CountingTransport<T> {
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        self.wait_for_the_end_of_a_pause();
         let before = self.inner.buffers().input().len();
         let more = self.inner.await_input(timeout)?;
         let after = self.inner.buffers().input().len();

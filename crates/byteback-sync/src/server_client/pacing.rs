@@ -1,9 +1,10 @@
-//! No more than so many bytes per second, over all connections of a client and both directions together.
+//! No more than so many bytes per second, over all connections of a client and both directions together, and none while there is a pause.
 //!
 //! A plain bucket: whoever has moved bytes waits until they are paid for. A pause is not saved up beyond a moment, so that the rate is kept
-//! over any second and not only on average. Waiting in small steps lets somebody who wants to stop do so.
+//! over any second and not only on average. Waiting in small steps lets somebody who wants to stop do so, and a limit that is changed count at once.
 
 use super::CANCEL_WITHIN;
+use crate::throttle::Throttle;
 use byteback_host::clock::Clock;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,51 +12,84 @@ use std::time::Duration;
 /// For how long silence is credited.
 const CREDIT_NS: u64 = 50_000_000;
 
+/// Who may not move anything looks so often whether he may: a pause lasts for hours, and each look wakes the processor.
+const PAUSE_NAP: Duration = Duration::from_millis(250);
+
 pub(super) struct Pacer {
-    bytes_per_second: u64,
+    throttle: Arc<Throttle>,
     clock: Arc<dyn Clock>,
     is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// When everything so far is paid for, on the monotonic clock.
-    paid_at_ns: Mutex<u64>,
+    paid: Mutex<Paid>,
 }
 
 impl std::fmt::Debug for Pacer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pacer")
-            .field("bytes_per_second", &self.bytes_per_second)
+            .field("throttle", &self.throttle)
             .finish_non_exhaustive()
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Paid {
+    /// When everything so far is paid for, on the monotonic clock.
+    at_ns: u64,
+    /// By the limits of then.
+    generation: u64,
+}
+
 impl Pacer {
     pub(super) fn new(
-        bytes_per_second: u64,
+        throttle: Arc<Throttle>,
         clock: Arc<dyn Clock>,
         is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
-        let now_ns = clock.monotonic_ns();
+        let paid = Paid {
+            at_ns: clock.monotonic_ns(),
+            generation: throttle.generation(),
+        };
         Self {
-            bytes_per_second: bytes_per_second.max(1),
+            throttle,
             clock,
             is_cancelled,
-            paid_at_ns: Mutex::new(now_ns),
+            paid: Mutex::new(paid),
+        }
+    }
+
+    /// Waits as long as nothing may move.
+    pub(super) fn wait_for_the_end_of_a_pause(&self) {
+        while self.throttle.bytes_per_second_max() == Some(0) && !(self.is_cancelled)() {
+            self.clock.sleep(PAUSE_NAP);
         }
     }
 
     /// So many bytes went by: waits until they are paid for.
     pub(super) fn moved(&self, bytes: usize) {
-        let cost_ns = u128::try_from(bytes).unwrap_or(u128::MAX).saturating_mul(1_000_000_000)
-            / u128::from(self.bytes_per_second);
+        let generation = self.throttle.generation();
+        // What a pause comes too late for is paid by whoever is next.
+        let Some(bytes_per_second) = self.throttle.bytes_per_second_max().filter(|rate| *rate > 0) else {
+            return;
+        };
+        let cost_ns =
+            u128::try_from(bytes).unwrap_or(u128::MAX).saturating_mul(1_000_000_000) / u128::from(bytes_per_second);
         let cost_ns = u64::try_from(cost_ns).unwrap_or(u64::MAX);
         let paid_at_ns = {
-            let mut paid_at_ns = self.paid_at_ns.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
             let credit_from = self.clock.monotonic_ns().saturating_sub(CREDIT_NS);
-            *paid_at_ns = (*paid_at_ns).max(credit_from).saturating_add(cost_ns);
-            *paid_at_ns
+            let debt_until = match paid.generation == generation {
+                true => paid.at_ns,
+                // Debts of slower times are forgiven.
+                false => credit_from,
+            };
+            *paid = Paid {
+                at_ns: debt_until.max(credit_from).saturating_add(cost_ns),
+                generation,
+            };
+            paid.at_ns
         };
         loop {
             let left_ns = paid_at_ns.saturating_sub(self.clock.monotonic_ns());
-            if left_ns == 0 || (self.is_cancelled)() {
+            if left_ns == 0 || (self.is_cancelled)() || self.throttle.generation() != generation {
                 return;
             }
             self.clock.sleep(Duration::from_nanos(left_ns).min(CANCEL_WITHIN));

@@ -11,10 +11,7 @@ use crate::credentials::Credentials;
 use crate::error::{CommandError, Result};
 use crate::repository::Repository;
 use crate::settings::Settings;
-use crate::when;
-
-/// A slower connection would be taken for a dead one.
-const RATE_BYTES_MIN: u64 = 8 << 10;
+use crate::throttling::rate;
 
 /// Flags of both.
 #[derive(Args, Debug)]
@@ -73,13 +70,4 @@ impl PlainArguments {
         }
         settings.connect_limited(&repository.server, binding, limit)
     }
-}
-
-fn rate(text: &str) -> Result<u64> {
-    let bytes = when::amount(text.trim_end_matches("/s")).map_err(CommandError::new)?;
-    if bytes < RATE_BYTES_MIN {
-        return Err(CommandError::new(format!("a limit of {text} is too low"))
-            .next("Give it at least 8K (bytes per second); below, connections are taken for dead."));
-    }
-    Ok(bytes)
 }

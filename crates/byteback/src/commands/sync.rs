@@ -13,12 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use byteback_api::ByteString;
+use byteback_control::{SyncStatus, TreeService};
 use byteback_daemon::{Daemon, LiveOptions, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_host::random::RealRandomness;
 use byteback_mount::Unmount;
 use byteback_sync::ClientOptions;
 use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use byteback_sync::throttle::{RateLimits, Wish};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -29,11 +31,10 @@ use crate::exit_code::Exit;
 use crate::notify;
 use crate::progress::Progress;
 use crate::settings::Settings;
+use crate::throttling;
+use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
 use crate::when;
-
-/// What the engine remembers, in the state folder.
-const DIR_NAME: &str = "sync";
 
 /// Longest silence of the server in the middle of an exchange: the engine tries again by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,6 +58,10 @@ pub(crate) struct SyncArguments {
     /// Send what was left alone for so long (0: at once); what is changed all the time is sent after ten times that
     #[arg(long, value_name = "DURATION", default_value = "3s")]
     delay: String,
+    /// Send and receive no more than this per second, together, from now on: 1MiB; at some times of the day 08:00-18:00=200KiB, also
+    /// =pause and =unlimited; may be given several times, the last that fits counts. Of a folder that is in sync already, too
+    #[arg(long, value_name = "RATE")]
+    limit_rate: Vec<String>,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -109,13 +114,21 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
         return run_detached(arguments, settings);
     }
     delay(&arguments.delay)?;
+    let limits = throttling::limits(&arguments.limit_rate)?;
     let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
     if let Some(daemon) = tracked_folder::daemon(&folder)? {
-        return Err(mount::already_mounted(&folder, &daemon));
+        let is_in_sync = daemon.status()?.sync.is_some();
+        if arguments.limit_rate.is_empty() || !is_in_sync {
+            return Err(mount::already_mounted(&folder, &daemon));
+        }
+        return limit_running(&folder, limits, settings);
     }
     // That this machine has joined is better checked here than in the background.
     settings.connect(&binding.repository.server, Some(&binding))?;
     tracked_folder::remove_leftover(&folder)?;
+    if !arguments.limit_rate.is_empty() {
+        throttling::change(&folder, |wish| wish.limits = limits)?;
+    }
     if arguments.foreground {
         return run_foreground(arguments, settings, &folder);
     }
@@ -139,6 +152,31 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     }
 }
 
+/// What a change of the limits of a running sync made of them.
+#[derive(Serialize)]
+struct Limited {
+    directory: String,
+    limits: Vec<String>,
+}
+
+/// Changes how fast a folder that is kept in sync already may be.
+fn limit_running(folder: &StateFolder, limits: RateLimits, settings: &Settings) -> Result<()> {
+    let (wish, is_heard) = throttling::change(folder, |wish| wish.limits = limits)?;
+    let directory = folder.directory().display().to_string();
+    let limits = throttling::told(&wish.limits);
+    if settings.output.json {
+        return settings.output.object("summary", &Limited { directory, limits });
+    }
+    let when = if is_heard { "from now on" } else { "in a moment" };
+    let how = match limits.is_empty() {
+        true => "as fast as it goes".to_owned(),
+        false => format!("limited to {}", limits.join(", ")),
+    };
+    settings
+        .output
+        .say(format!("{directory} is kept in sync {how} {when}."))
+}
+
 /// Mounts the folder and begins to send.
 fn start(
     arguments: &SyncArguments,
@@ -150,15 +188,19 @@ fn start(
     let repository = &binding.repository;
     let stop = StopSign::default();
     let asked = stop.clone();
+    let wish = throttling::noted(&folder)?;
+    let (throttle, is_still) = throttling::for_the_start(&wish);
+    let of_client = Arc::clone(&throttle);
     let (server, credentials) = settings.connect_with(&repository.server, Some(&binding), |options| ClientOptions {
         is_cancelled: Arc::new(move || asked.is_raised()),
         // Whoever waits for a server for days does so itself.
         attempts_max: 2,
         transfer_attempts_max: 3,
         idle_timeout: IDLE_TIMEOUT,
+        throttle: Some(of_client),
         ..options
     })?;
-    let path = folder.path().join(DIR_NAME);
+    let path = folder.path().join(throttling::DIR_NAME);
     let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
     let options = (settings.log.options(), settings.undo(None, None)?, None);
@@ -188,9 +230,13 @@ fn start(
         randomness: Arc::new(RealRandomness),
         stop,
     });
-    let met = opened.and_then(|mut engine| match engine.greet() {
-        Err(error) if !error.is_passing() => Err(error),
-        met => Ok((engine, met.err())),
+    let met = opened.and_then(|mut engine| match is_still {
+        // It is met when it may be.
+        true => Ok((engine, Some(still(&wish, &folder)))),
+        false => match engine.greet() {
+            Err(error) if !error.is_passing() => Err(error),
+            met => Ok((engine, met.err().as_ref().map(ToString::to_string))),
+        },
     });
     let (engine, problem) = match met {
         Ok(met) => met,
@@ -203,16 +249,48 @@ fn start(
         mount: ready,
         repository: repository.to_string(),
         connected: problem.is_none(),
-        problem: problem.as_ref().map(ToString::to_string),
+        problem,
     };
     let handle = engine.handle();
     let told = handle.clone();
-    daemon.tell_sync(Box::new(move || told.status()));
+    let wanted = Arc::clone(&throttle);
+    daemon.tell_sync(Box::new(move || {
+        let wish = wanted.wish();
+        SyncStatus {
+            paused_since_ns: wish.paused_since_ns,
+            limits: throttling::told(&wish.limits),
+            bytes_per_second_max: wanted.bytes_per_second_max(),
+            ..told.status()
+        }
+    }));
+    let wanted = Arc::clone(&throttle);
+    let noted_for = folder.clone();
+    daemon.hear_sync_wishes(Box::new(move || {
+        wanted.set(throttling::noted_for_others(&noted_for)?);
+        Ok(())
+    }));
+    // Also what was said since it was read first: from now on it is heard.
+    throttle.set(throttling::noted(&folder).unwrap_or(wish));
     let running = std::thread::Builder::new()
         .name("sync".to_owned())
         .spawn(move || send(engine))
         .map_err(|error| CommandError::new(format!("cannot start a thread: {error}")))?;
     Ok((daemon, Sending { handle, running }, ready))
+}
+
+/// Why nothing moves.
+fn still(wish: &Wish, folder: &StateFolder) -> String {
+    let directory = folder.directory().display();
+    match wish.paused_since_ns {
+        Some(since_ns) => format!(
+            "It is paused since {}; to go on: byteback resume {directory}",
+            timestamp::local(since_ns)
+        ),
+        None => format!(
+            "At this time of the day nothing is sent ({})",
+            throttling::told(&wish.limits).join(", ")
+        ),
+    }
 }
 
 fn send(mut engine: Engine) {

@@ -260,6 +260,12 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
     check.of("sync", &world.on_tree("sync", &["--json"]).fine());
+    check.of(
+        "sync --limit-rate",
+        &world.on_tree("sync", &["--json", "--limit-rate", "1G"]).fine(),
+    );
+    check.of("pause", &world.on_tree("pause", &["--json"]).fine());
+    check.of("resume", &world.on_tree("resume", &["--json"]).fine());
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);

@@ -194,3 +194,124 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
         listed.stdout
     );
 }
+
+/// What moves over the wire stands still at once, in both directions; what is changed meanwhile is kept, over a restart and a kill.
+#[test]
+fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
+    let world = World::served();
+    let tree = world.tree();
+    world.sync(&["--delay", "0"]).fine();
+    fs::write(tree.join("a"), "before").unwrap();
+    world.wait_until_sent();
+
+    world.on_tree("pause", &[]).fine().says("byteback resume");
+    let paused = world.sync_status();
+    assert!(paused["paused_since"].is_string(), "{paused}");
+    fs::write(tree.join("a"), noise(5, 300_000)).unwrap();
+    fs::create_dir(tree.join("dir")).unwrap();
+    fs::write(tree.join("dir/b"), "while it is paused").unwrap();
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("PAUSED")
+        .says("byteback resume");
+    world.on_tree("pause", &[]).fine().says("is paused since");
+    // Nothing of it is at the server, however long the engine had: it is in the middle of sending, and can be ended there.
+    let target = world.path("while-paused");
+    eventually("the engine wants to send", || {
+        let sync = world.sync_status();
+        (sync["groups_in_flight"].as_u64() > Some(0)).then_some(())
+    });
+    world
+        .run(&["pull", &world.repository(), target.to_str().unwrap()])
+        .fine();
+    assert_eq!(fs::read(target.join("a")).unwrap(), b"before");
+    assert!(!target.join("dir").exists());
+    assert_eq!(world.sync_status()["sent_groups"], paused["sent_groups"]);
+
+    // It begins paused, too, and at once.
+    world.on_tree("umount", &[]).fine();
+    fs::write(tree.join("c"), "while nobody watched").unwrap();
+    world
+        .sync(&["--delay", "0"])
+        .fine()
+        .says("It is paused since")
+        .says("byteback resume");
+    fs::write(tree.join("d"), "after the restart").unwrap();
+    let daemon = world.daemon_pid();
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    eventually("the mount is gone", || (!is_mounted(&tree)).then_some(()));
+    let said = world.sync(&["--delay", "0", "--json"]);
+    assert_eq!(said.line("summary")["connected"], false, "{}", said.stdout);
+    assert!(world.sync_status()["paused_since"].is_string());
+    let resumed = world.on_tree("resume", &["--json"]).fine();
+    let summary = resumed.line("summary");
+    assert_eq!(
+        (&summary["paused_since"], &summary["running"]),
+        (&Value::Null, &Value::Bool(true))
+    );
+    world.wait_until_sent();
+    world.assert_at_server();
+    world.on_tree("umount", &[]).fine();
+    // Without a process, it is noted for the next one.
+    world
+        .on_tree("resume", &[])
+        .fine()
+        .says("was not paused")
+        .says("byteback sync");
+    world.on_tree("pause", &[]).fine();
+    world.on_tree("resume", &[]).fine().says("kept in sync again");
+}
+
+#[test]
+fn limits_are_noted_changed_while_it_runs_and_shown() {
+    let world = World::served();
+    let tree = world.tree();
+    world.sync(&["--limit-rate", "fast"]).ends_with(1).says("is no amount");
+    world
+        .sync(&["--limit-rate", "pause"])
+        .ends_with(1)
+        .says("byteback pause");
+    // In the middle of the day of whoever tests, no less than at its ends.
+    let all_day = "00:00-24:00=64MiB";
+    world
+        .sync(&["--delay", "0", "--limit-rate", "8K", "--limit-rate", all_day])
+        .fine();
+    let sync = world.wait_until_sent();
+    assert_eq!(sync["limits"], serde_json::json!(["8KiB/s", "00:00-24:00=64MiB/s"]));
+    assert_eq!(sync["bytes_per_second_max"], 64 << 20);
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("limited to 8KiB/s, 00:00-24:00=64MiB/s (64.0 MiB/s now)");
+    // So slow that nobody would wait for it; it is in the middle of that when the limit is lifted.
+    world
+        .sync(&["--limit-rate", "8KiB"])
+        .fine()
+        .says("limited to 8KiB/s from now on");
+    fs::write(tree.join("large"), noise(3, 20_000_000)).unwrap();
+    eventually("it is on its way", || {
+        (world.sync_status()["groups_in_flight"].as_u64() > Some(0)).then_some(())
+    });
+    world.on_tree("umount", &[]).fine();
+    world.sync(&["--delay", "0"]).ends_with(0);
+    assert_eq!(world.sync_status()["limits"], serde_json::json!(["8KiB/s"]));
+    let limited = world.sync(&["--limit-rate", "unlimited", "--json"]).fine();
+    assert_eq!(limited.line("summary")["limits"], serde_json::json!([]));
+    let sync = world.wait_until_sent();
+    assert_eq!(
+        (&sync["limits"], &sync["bytes_per_second_max"]),
+        (&serde_json::json!([]), &Value::Null)
+    );
+    world.assert_at_server();
+    // At a time of the day that is all of it, nothing moves; and it can be begun then.
+    world.sync(&["--limit-rate", "00:00-24:00=pause"]).fine();
+    fs::write(tree.join("late"), "not now").unwrap();
+    world.on_tree("status", &[]).ends_with(0).says("nothing moves now");
+    world.on_tree("umount", &[]).fine();
+    world.sync(&[]).fine().says("At this time of the day nothing is sent");
+    world.sync(&["--limit-rate", "unlimited"]).fine();
+    world.wait_until_sent();
+    world.assert_at_server();
+    world.on_tree("umount", &[]).fine();
+}

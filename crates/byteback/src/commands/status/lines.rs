@@ -72,6 +72,10 @@ struct SyncLine {
     last_sent: Option<String>,
     cursor: u64,
     unsaved_files: u64,
+    paused_since: Option<String>,
+    limits: Vec<String>,
+    /// What counts now.
+    bytes_per_second_max: Option<u64>,
 }
 
 impl SyncLine {
@@ -92,6 +96,9 @@ impl SyncLine {
             last_sent: sync.sent_at_ns.map(timestamp::rfc3339),
             cursor: sync.cursor,
             unsaved_files: sync.unsaved_files,
+            paused_since: sync.paused_since_ns.map(timestamp::rfc3339),
+            limits: sync.limits.clone(),
+            bytes_per_second_max: sync.bytes_per_second_max,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use byteback_control::{DamagedFile, SyncStatus};
+use byteback_daemon::StateFolder;
 
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::commands::consumers::saved_in_words;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::last_backup::LastBackup;
 use crate::mount_table;
 use crate::settings::Settings;
+use crate::throttling;
 use crate::timestamp;
 use crate::tracked_folder;
 use crate::wording::{age, counted, grouped, listed, nodes, size};
@@ -47,7 +49,7 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
     if let State::Logged(logged) = &known.state
         && let Some(sync) = &logged.status.sync
     {
-        print_sync(sync, settings)?;
+        print_sync(sync, &known.folder, settings)?;
     }
     print_backup(known, settings)?;
     match &known.state {
@@ -57,17 +59,33 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
 }
 
 /// How continuous sync stands.
-fn print_sync(sync: &SyncStatus, settings: &Settings) -> Result<()> {
+fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let now_ns = timestamp::now_ns();
     let since = age(sync.since_ns, now_ns);
-    let state = match (sync.has_ended, sync.is_connected) {
-        (true, _) => "NOTHING IS SENT ANY MORE".to_owned(),
-        (false, true) => "connected".to_owned(),
-        (false, false) => format!("waiting for the server for {since}"),
+    let state = match (sync.has_ended, sync.paused_since_ns, sync.is_connected) {
+        (true, ..) => "NOTHING IS SENT ANY MORE".to_owned(),
+        (false, Some(since_ns), _) => format!("PAUSED for {}", age(since_ns, now_ns)),
+        (false, None, true) => "connected".to_owned(),
+        (false, None, false) => format!("waiting for the server for {since}"),
     };
     output.line(format!("  kept in sync with {}/{}: {state}", sync.server, sync.folder))?;
-    if let Some(error) = &sync.error {
+    if sync.paused_since_ns.is_some() {
+        let directory = folder.directory().display();
+        output.line(format!(
+            "    what changes is kept; to go on: byteback resume {directory}"
+        ))?;
+    }
+    if !sync.limits.is_empty() {
+        let now = match sync.paused_since_ns {
+            None => format!(" ({})", throttling::now_told(sync.bytes_per_second_max)),
+            Some(_) => String::new(),
+        };
+        output.line(format!("    limited to {}{now}", sync.limits.join(", ")))?;
+    }
+    // That a server does not answer is no news while it is not asked.
+    let error = sync.error.as_ref();
+    if let Some(error) = error.filter(|_| sync.paused_since_ns.is_none() || sync.needs_attention) {
         let whose = if sync.needs_attention { "needs you: " } else { "" };
         output.line(format!("    {whose}{error}"))?;
     }

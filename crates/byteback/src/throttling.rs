@@ -1,0 +1,222 @@
+//! How fast a folder is kept in sync, and whether that is paused: what people write, what is noted of it in the folder's state, and how the process that keeps it
+//! in sync hears of a change.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use byteback_control::{ErrorKind, ServiceError, TreeService};
+use byteback_daemon::StateFolder;
+use byteback_host::durable::RealDir;
+use byteback_sync::throttle::{MINUTES_PER_DAY, PartOfDay, RateLimit, RateLimits, Throttle, Wish};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{CommandError, Result};
+use crate::timestamp;
+use crate::tracked_folder;
+use crate::when;
+use crate::wording::size;
+
+/// What continuous sync remembers, in the state folder.
+pub(crate) const DIR_NAME: &str = "sync";
+
+/// A slower connection would be taken for a dead one.
+const RATE_BYTES_MIN: u64 = 8 << 10;
+
+/// A rate, as in `500K`, `2MiB/s`.
+pub(crate) fn rate(text: &str) -> Result<u64> {
+    let bytes = when::amount(text.trim_end_matches("/s")).map_err(CommandError::new)?;
+    if bytes < RATE_BYTES_MIN {
+        return Err(CommandError::new(format!("a limit of {text} is too low"))
+            .next("Give it at least 8K (bytes per second); below, connections are taken for dead."));
+    }
+    Ok(bytes)
+}
+
+/// `HH:MM`, as minutes.
+fn minute(text: &str) -> Option<u16> {
+    let (hours, minutes) = text.trim().split_once(':')?;
+    let number = |text: &str| match text.len() {
+        1 | 2 if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse::<u16>().ok(),
+        _ => None,
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes).filter(|minutes| *minutes < 60)?);
+    Some(hours * 60 + minutes).filter(|minute| *minute <= MINUTES_PER_DAY)
+}
+
+fn limit(text: &str) -> Result<RateLimit> {
+    let (during, rate_text) = match text.split_once('=') {
+        None => (None, text),
+        Some((part, rate_text)) => {
+            let minutes = part
+                .split_once('-')
+                .and_then(|(from, to)| PartOfDay::new(minute(from)?, minute(to)?));
+            let part = minutes.ok_or_else(|| {
+                CommandError::new(format!("'{part}' is no part of a day"))
+                    .next("Write for example 08:00-18:00=200K, or 22:00-06:00=unlimited for over midnight.")
+            })?;
+            (Some(part), rate_text)
+        }
+    };
+    let bytes_per_second_max = match rate_text.trim() {
+        "unlimited" => None,
+        "pause" => Some(0),
+        rate_text => Some(rate(rate_text)?),
+    };
+    Ok(RateLimit {
+        during,
+        bytes_per_second_max,
+    })
+}
+
+/// Limits as people write them: `1MiB`, `08:00-18:00=200K`, `12:00-13:00=unlimited`, `08:00-18:00=pause`.
+pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
+    let limits = texts.iter().map(|text| limit(text)).collect::<Result<Vec<_>>>()?;
+    if limits
+        .iter()
+        .any(|limit| limit.during.is_none() && limit.bytes_per_second_max == Some(0))
+    {
+        return Err(
+            CommandError::new("a limit of 'pause' at all times would never send anything")
+                .next("To pause until you say otherwise: byteback pause DIR"),
+        );
+    }
+    let is_none = limits.iter().all(|limit| limit.bytes_per_second_max.is_none());
+    Ok(RateLimits(if is_none { Vec::new() } else { limits }))
+}
+
+/// Limits as [`limits`] reads them.
+pub(crate) fn told(limits: &RateLimits) -> Vec<String> {
+    let told = |limit: &RateLimit| {
+        let rate = match limit.bytes_per_second_max {
+            None => "unlimited".to_owned(),
+            Some(0) => "pause".to_owned(),
+            Some(bytes) => rate_told(bytes),
+        };
+        match limit.during {
+            Some(during) => format!("{during}={rate}"),
+            None => rate,
+        }
+    };
+    limits.0.iter().map(told).collect()
+}
+
+/// A rate as [`rate`] reads it, exactly.
+fn rate_told(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s")];
+    let unit = UNITS.into_iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
+    unit.map_or_else(
+        || format!("{bytes}B/s"),
+        |(unit, name)| format!("{}{name}", bytes / unit),
+    )
+}
+
+/// What moves now, in words.
+pub(crate) fn now_told(bytes_per_second_max: Option<u64>) -> String {
+    match bytes_per_second_max {
+        None => "unlimited now".to_owned(),
+        Some(0) => "nothing moves now".to_owned(),
+        Some(bytes) => format!("{}/s now", size(bytes)),
+    }
+}
+
+fn unusable(error: impl std::fmt::Display, folder: &StateFolder) -> CommandError {
+    CommandError::new(format!("{error}")).next(format!("It lies in {}", folder.path().join(DIR_NAME).display()))
+}
+
+fn directory(folder: &StateFolder) -> Result<(RealDir, File)> {
+    let path = folder.path().join(DIR_NAME);
+    let failed = |error: std::io::Error| CommandError::file("open the directory", &path, &error);
+    let dir = RealDir::create(&path).map_err(failed)?;
+    let lock = File::open(&path).map_err(failed)?;
+    Ok((dir, lock))
+}
+
+/// What is noted for a folder.
+pub(crate) fn noted(folder: &StateFolder) -> Result<Wish> {
+    let (dir, _) = directory(folder)?;
+    Wish::read(&dir).map_err(|error| unusable(error, folder))
+}
+
+/// The same, for the process that keeps the folder in sync and is asked from elsewhere.
+pub(crate) fn noted_for_others(folder: &StateFolder) -> std::result::Result<Wish, ServiceError> {
+    noted(folder).map_err(|error| {
+        let why = match error {
+            CommandError::Failed(failure) => failure.message,
+            _ => "what is noted of the limits cannot be read".to_owned(),
+        };
+        ServiceError::new(ErrorKind::Refused, why)
+    })
+}
+
+/// Changes what is noted for a folder, and tells the process that keeps it in sync. Answers what is noted now, and whether there is such a process.
+pub(crate) fn change(folder: &StateFolder, change: impl FnOnce(&mut Wish)) -> Result<(Wish, bool)> {
+    let (dir, lock) = directory(folder)?;
+    // Of two commands at once, neither undoes what the other says.
+    flock(&lock, FlockOperation::LockExclusive)
+        .map_err(|error| CommandError::file("lock", &folder.path().join(DIR_NAME), &std::io::Error::from(error)))?;
+    let mut wish = Wish::read(&dir).map_err(|error| unusable(error, folder))?;
+    change(&mut wish);
+    wish.write(&dir).map_err(|error| unusable(error, folder))?;
+    let is_heard = match tracked_folder::daemon(folder)? {
+        Some(daemon) => daemon.sync_wishes_changed()?,
+        None => false,
+    };
+    Ok((wish, is_heard))
+}
+
+/// A throttle for the start, which never holds anybody up: as fast as is wanted at this moment, without a pause, until [`Throttle::set`]; and whether nothing is to
+/// move at this moment: then nobody may use it before that.
+pub(crate) fn for_the_start(wish: &Wish) -> (Arc<Throttle>, bool) {
+    let throttle = Throttle::new(wish.clone(), timestamp::minute_of_day);
+    let now = throttle.bytes_per_second_max();
+    let is_still = now == Some(0);
+    if !is_still {
+        throttle.set(Wish {
+            paused_since_ns: None,
+            limits: RateLimits(vec![RateLimit {
+                during: None,
+                bytes_per_second_max: now,
+            }]),
+        });
+    }
+    (Arc::new(throttle), is_still)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_understood_and_told_as_it_can_be_written() {
+        for (written, told_as) in [
+            (&["1MiB"][..], &["1MiB/s"][..]),
+            (&["1m/s", "8:00-18:00=200KiB"], &["1MiB/s", "08:00-18:00=200KiB/s"]),
+            (
+                &["22:00-06:30=unlimited", "10000"],
+                &["22:00-06:30=unlimited", "10000B/s"],
+            ),
+            (&["00:00-24:00=pause"], &["00:00-24:00=pause"]),
+            (&["unlimited"], &[]),
+        ] {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let read = limits(&owned(written)).unwrap();
+            assert_eq!(told(&read), owned(told_as));
+            assert_eq!(limits(&told(&read)).unwrap(), read);
+        }
+        for wrong in [
+            "",
+            "fast",
+            "4K",
+            "08:00=1M",
+            "8-18=1M",
+            "08:00-08:00=1M",
+            "08:00-25:00=1M",
+            "08:60-09:00=1M",
+            "+8:00-09:00=1M",
+            "pause",
+            "0",
+        ] {
+            limits(&[wrong.to_owned()]).unwrap_err();
+        }
+    }
+}
