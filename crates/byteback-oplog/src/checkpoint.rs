@@ -124,6 +124,7 @@ impl Log {
                     quiet.extend(state.open.remove_entry(node));
                 }
             }
+            state.closing = quiet.iter().map(|(node, open)| (*node, open.explained_ns)).collect();
             // After first contact with a large tree every file was open, and the map was a hundred bytes for each.
             if state.open.len() < state.open.capacity() / 4 {
                 let room = state.open.len() * 2;
@@ -195,6 +196,7 @@ impl Log {
                     };
                     state.open.entry(*node).or_insert(open);
                 }
+                state.closing = Default::default();
                 let closed = fences.iter().filter(|(_, fence)| fence.is_some()).count() as u64;
                 Ok(CheckpointReport {
                     closed,
@@ -203,6 +205,7 @@ impl Log {
             }
             Err(error) => {
                 self.reopen(&quiet);
+                self.state.lock().closing = Default::default();
                 Err(error)
             }
         }

@@ -116,6 +116,8 @@ pub(crate) struct State {
     /// How often something moved from memory into the database.
     pub(crate) flushes: u64,
     pub(crate) open: HashMap<NodeId, OpenNode>,
+    /// Nodes that a checkpoint is closing: not open any more, and without a fence as long as that is not committed. What explains them.
+    pub(crate) closing: HashMap<NodeId, i64>,
     known: KnownNodes,
     pub(crate) generation: Generation,
 }
@@ -329,6 +331,7 @@ impl Log {
             flushing: None,
             flushes: 0,
             open: HashMap::default(),
+            closing: HashMap::default(),
             known: KnownNodes::default(),
             generation,
         };

@@ -178,7 +178,7 @@ struct Moment {
 
 impl Log {
     /// Whether what was logged explains what the file `node` looks like: nobody is known to have changed it without passing the gate. False also
-    /// while a change is under way, or what it did is on its way to the database.
+    /// while a change is under way.
     ///
     /// # Errors
     /// If the record cannot be read.
@@ -187,6 +187,9 @@ impl Log {
             let state = self.state.lock();
             if let Some(open) = state.open.get(&node) {
                 return Ok(seen.ctime_ns <= open.explained_ns);
+            }
+            if let Some(explained_ns) = state.closing.get(&node) {
+                return Ok(seen.ctime_ns <= *explained_ns);
             }
             if state.layers().any(|pending| pending.nodes.contains_key(&node)) {
                 return Ok(false);

@@ -196,3 +196,68 @@ fn a_node_that_is_gone_is_not_found_while_a_checkpoint_takes_it_away() {
         assert_eq!(begun.map(|(_, node)| node), expected);
     }
 }
+
+/// Looks, while a checkpoint closes a file, whether the log still explains it.
+struct Asking<'a> {
+    log: &'a Log,
+    fence: Fence,
+    explained: std::cell::RefCell<Vec<bool>>,
+}
+
+impl Settler for Asking<'_> {
+    fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>> {
+        let later = Fence {
+            ctime_ns: i64::MAX,
+            ..self.fence
+        };
+        let asked = nodes.iter().filter(|node| **node != NodeId::ROOT);
+        for node in asked {
+            let mut explained = self.explained.borrow_mut();
+            explained.push(self.log.explains(*node, &self.fence).unwrap());
+            explained.push(self.log.explains(*node, &later).unwrap());
+        }
+        nodes.iter().map(|_| Some(self.fence)).collect()
+    }
+}
+
+/// Who finds that a file is not what was written asks whether the log explains it, and takes what it does not explain for somebody's work past the mount. A
+/// checkpoint syncs the file while it closes it: that is long.
+#[test]
+fn a_file_that_is_being_closed_is_explained_as_before_and_after() {
+    let clock = Arc::new(SimClock::new(START_NS));
+    let log = open(&SimDisk::new(5), &clock, 64).unwrap();
+    let tree = super::tree::FakeTree::new(true, START_NS - 1_000_000_000);
+    log.scan(&tree, &mut |_| {}).unwrap();
+    let identity = Identity {
+        dev: 1,
+        ino: 9,
+        birth_ns: Some(5),
+    };
+    let node = log
+        .begin()
+        .created(NodeId::ROOT, OsStr::new("a"), &identity, NodeKind::File);
+    let fence = Fence {
+        size_bytes: 1,
+        mtime_ns: START_NS,
+        ctime_ns: START_NS,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+    };
+    for is_written in [false, true, true] {
+        if is_written {
+            drop(
+                log.begin_content(&identity, ByteRange::new(0, 1), || Some(fence))
+                    .unwrap(),
+            );
+        }
+        assert!(log.explains(node, &fence).unwrap());
+        let explained = std::cell::RefCell::default();
+        let log = &log;
+        let settler = Asking { log, fence, explained };
+        log.checkpoint(&settler, Close::All).unwrap();
+        assert_eq!(*settler.explained.borrow(), [true, false]);
+        assert!(log.explains(node, &fence).unwrap());
+        assert!(log.state.lock().closing.is_empty());
+    }
+}
