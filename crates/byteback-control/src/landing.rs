@@ -102,6 +102,17 @@ pub enum Expected<'a> {
     Folded(&'a [&'a dyn WatchedNode]),
 }
 
+/// What of a node waits to be sent, or is on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnsentNode {
+    /// A content.
+    pub content: bool,
+    /// Its attributes, one of its names, or that it exists.
+    pub other: bool,
+    /// All that changed since the log's mark for continuous sync is to be sent: whether this node is part of it the log knows.
+    pub is_everything: bool,
+}
+
 /// A node as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LandingNode {
@@ -208,6 +219,9 @@ pub trait LandingTree: Send + Sync {
 
     /// Whether anything of a node (content, attributes, names) waits to be sent or is in flight, or something is to be sent as a delta of its content.
     fn is_node_queued(&self, node: NodeId) -> bool;
+
+    /// What of a node waits to be sent or is in flight.
+    fn unsent_of(&self, node: NodeId) -> UnsentNode;
 
     /// Whether anything of a name waits to be sent or is in flight.
     fn is_name_queued(&self, place: &NamePlace) -> bool;

@@ -30,15 +30,15 @@ mod service;
 
 pub use client::Client;
 pub use landing::{
-    AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, WatchedFile,
-    WatchedNode, overtaken_in,
+    AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, UnsentNode,
+    WatchedFile, WatchedNode, overtaken_in,
 };
 pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
 };
 pub use live::{
-    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER, SyncStatus,
-    Work,
+    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER,
+    SyncConflict, SyncStatus, Work,
 };
 pub use server::{Server, socket_address};
 pub use service::{

@@ -11,6 +11,8 @@
 //! | [`Work::Decide`] | [`resolve`](LiveTree::resolve) a group that the server refused |
 //! | [`Work::Ended`] | stop: the mount is gone |
 //!
+//! What is to be taken from a cut though nothing of it changed here is asked for by [`fold`](LiveTree::fold).
+//!
 //! What is read of a fold's cut is to be peeked at (`TreeService::peek`), as it may have to be sent again.
 //!
 //! Several groups may be in flight. They are answered in their order, by [`applied`](LiveTree::applied), [`refused`](LiveTree::refused) or
@@ -26,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use byteback_api::Attributes;
+use byteback_api::{Attributes, ByteString};
 use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::queue::Resolution;
 use byteback_queue::{GroupId, Position, Version};
@@ -174,6 +176,17 @@ pub struct LiveStatus {
     pub abandoned_because: Option<String>,
 }
 
+/// A file that was changed here and, before that was sent, by another machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncConflict {
+    /// The path that it had, which stands for the other machine's version since.
+    pub path: ByteString,
+    /// Where what was changed here is.
+    pub copy: ByteString,
+    /// When that was found out, nanoseconds since 1970.
+    pub at_ns: i64,
+}
+
 /// How continuous sync of a tree with its server stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncStatus {
@@ -199,6 +212,12 @@ pub struct SyncStatus {
     pub sent_at_ns: Option<i64>,
     /// Up to this sequence number of the server's folder, what others did is here.
     pub cursor: u64,
+    /// When something that others did last came in, nanoseconds since 1970.
+    pub received_at_ns: Option<i64>,
+    /// Names of the server that this file system cannot hold.
+    pub left_out_names: u64,
+    /// Conflict copies that nobody has decided about, eldest first.
+    pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.
     pub unsaved_files: u64,
     /// Changes that wait.
@@ -234,11 +253,16 @@ pub trait LiveTree: Send + Sync {
     /// Ends a [`wait`](LiveTree::wait), or the next one if nobody waits.
     fn wake(&self);
 
-    /// Cuts the log, and hands out what was folded up to the cut.
+    /// Cuts the log, and hands out what was folded up to the cut. `also` are told by the cut, as a whole and with their names, and can be read as they were then,
+    /// whether they changed or not.
     ///
     /// # Errors
     /// If nothing is folded, or the tree cannot be cut.
-    fn cut_fold(&self) -> Result<Arc<LiveGroup>>;
+    fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>>;
+
+    /// Folds what waits, if it is not folded: a cut comes then even if nothing waited. For who lands what others did where something waits, and for who
+    /// knows of something that has to be sent and was not told here.
+    fn fold(&self);
 
     /// Reads the ranges of a content of a group that is in flight, ascending, as they were at its turn.
     ///

@@ -398,6 +398,8 @@ pub enum ErrorKind {
     Node,
     /// The picture is lost (no space for old bytes, or the cut is unknown): begin a new backup.
     PictureLost,
+    /// The file system will never have such a node or name.
+    Impossible,
     /// The log failed; its message says what to do.
     Log,
     /// What was asked for is not possible now; the message says why.

@@ -55,7 +55,7 @@ pub use contents::{EncodeOrder, EncodedDelta, Save};
 pub use groups::{Poll, Resolution};
 pub(crate) use node::places;
 pub use node::{Change, Content, ContentSource, Event, FoldScope, Group, GroupState, QueueNode};
-pub use presence::Presence;
+pub use presence::{Presence, Unsent};
 pub(crate) use spans::Spans;
 
 /// When things are sent, and how much may wait.
@@ -313,6 +313,12 @@ impl Queue {
     /// The position of the last event.
     #[must_use]
     pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Something happened of which nothing is to be sent: answers a position that no mark of before has passed.
+    pub fn pass(&mut self) -> Position {
+        self.position.0 += 1;
         self.position
     }
 

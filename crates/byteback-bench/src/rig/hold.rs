@@ -107,7 +107,7 @@ fn drain(live: &dyn LiveTree, service: &dyn TreeService) -> Result<(), SuiteErro
         match live.poll()? {
             Work::Idle(wait) => live.wait(wait.unwrap_or(SYNC_DELAY)),
             Work::Send(group) => take(live, service, &group)?,
-            Work::Cut => take(live, service, live.cut_fold()?.as_ref())?,
+            Work::Cut => take(live, service, live.cut_fold(&[])?.as_ref())?,
             Work::Ask(group) => live.never_arrived(group)?,
             Work::Decide(_) => return Err("nobody refused a group, and it is to be decided".into()),
             Work::Ended => return Ok(()),

@@ -499,9 +499,14 @@ impl LiveTree for LiveService {
         self.live.happened.notify_all();
     }
 
-    fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
+    fn cut_fold(&self, also: &[byteback_oplog::NodeId]) -> Result<Arc<LiveGroup>> {
         let live = &self.live;
+        // From here to the cut no mark is made that would pass over what is to be told.
         let mut marking = live.marking.lock();
+        if !also.is_empty() {
+            let told = live.log.report_again(also);
+            told.map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
+        }
         let mut made = Err(QueueError::NoFold);
         let at_the_cut = || {
             let mut state = live.state.lock();
@@ -560,6 +565,11 @@ impl LiveTree for LiveService {
             return Err(error);
         }
         Ok(handed)
+    }
+
+    fn fold(&self) {
+        let now_ns = self.live.now_ns();
+        self.live.with_queue(|queue| queue.fold(now_ns));
     }
 
     fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {

@@ -3,7 +3,7 @@
 //! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So no number is given twice, and the next
 //! process knows of which groups it is unknown what became. With each group go the *names* that it changes, until the log's mark has passed them:
 //! the server may have what came after the mark, and the log does not tell of a name that came and went between two checkpoints, or
-//! before a crash. Whoever sends everything since the mark tells what became of these names as well. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
+//! before a crash. The same goes for names that something landed on, which the server has, too. Whoever sends everything since the mark tells what became of these names as well. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
 //! start, before the gate opens: a crash after that cannot resume from it again.
 //!
 //! Both are written down byte by byte in docs/format-queue.md.
@@ -45,6 +45,8 @@ pub(super) struct Journal {
     /// How long it may become before it is written anew.
     len_max_bytes: u64,
     noted: Noted,
+    /// Records of names that something landed on, to be written.
+    landed: Vec<u8>,
 }
 
 /// What a journal says.
@@ -158,6 +160,7 @@ impl Journal {
             len_bytes,
             len_max_bytes: len_max_bytes(len_bytes),
             noted,
+            landed: Vec::new(),
         })
     }
 
@@ -171,7 +174,7 @@ impl Journal {
         self.noted.unanswered.iter().copied().collect()
     }
 
-    /// The names that groups changed since the mark.
+    /// The names that groups or landings changed since the mark.
     pub(super) fn names(&self) -> impl Iterator<Item = &Place> {
         self.noted.names.keys()
     }
@@ -207,6 +210,25 @@ impl Journal {
         self.noted.unanswered.insert(numbers.group);
         self.noted.names.extend(names);
         Ok(())
+    }
+
+    /// Something landed on a name after `position`; durable with [`sync_landed`](Self::sync_landed).
+    pub(super) fn landed(&mut self, place: Place, position: Position) {
+        self.landed.extend(name_record(&place, position));
+        self.noted.names.insert(place, position);
+    }
+
+    /// Makes durable on which names something landed. After an error the same is tried again.
+    pub(super) fn sync_landed(&mut self) -> io::Result<()> {
+        if self.landed.is_empty() {
+            return Ok(());
+        }
+        let landed = std::mem::take(&mut self.landed);
+        let written = self.append(&landed).and_then(|()| self.file.sync_data());
+        if written.is_err() {
+            self.landed = landed;
+        }
+        written
     }
 
     /// Notes that what became of a group is known. If that is lost, it is asked for once more.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
 use byteback_control::{
     DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, Result,
-    ServiceError, WatchedFile, WatchedNode,
+    ServiceError, UnsentNode, WatchedFile, WatchedNode,
 };
 use byteback_host::tree as host;
 use byteback_mount::landing::{Arbiter, LandingError, NewKind};
@@ -30,6 +30,7 @@ use byteback_oplog::{NodeId as LoggedNode, NodeKind, node_kind};
 use byteback_queue::queue::Presence;
 use byteback_queue::{NodeId, Place};
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
 use self::file::LandedFile;
 use self::watch::{NodeWatch, Watched};
@@ -131,6 +132,13 @@ impl Arbiter for Question<'_> {
         let decisions = state.table.landed(&places, gone);
         state.decide(&decisions);
         state.settle();
+        let position = state.queue.pass();
+        drop(state);
+        // The server has these names; that they came and went the log need not tell.
+        let mut journal = self.live.journal.lock();
+        for place in places {
+            journal.landed(place, position);
+        }
     }
 }
 
@@ -147,8 +155,28 @@ fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> 
     match done {
         Ok(done) => Ok(Landed::Done(done)),
         Err(LandingError::Overtaken(why)) => Ok(Landed::Overtaken(Overtaken(why))),
-        Err(LandingError::Failed(error)) => Err(ServiceError::new(ErrorKind::Node, format!("{}: {error}", what()))),
+        Err(LandingError::Failed(error)) => {
+            let kind = match is_impossible(&error) {
+                true => ErrorKind::Impossible,
+                false => ErrorKind::Node,
+            };
+            Err(ServiceError::new(kind, format!("{}: {error}", what())))
+        }
     }
+}
+
+/// Whether this file system will never have such a name or such a node.
+fn is_impossible(error: &io::Error) -> bool {
+    let impossible = [
+        Errno::NAMETOOLONG,
+        Errno::ILSEQ,
+        Errno::INVAL,
+        Errno::OPNOTSUPP,
+        Errno::PERM,
+        Errno::MLINK,
+    ];
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| impossible.contains(&errno))
 }
 
 fn node_failed(node: LoggedNode, error: &io::Error) -> ServiceError {
@@ -252,6 +280,15 @@ impl LandingTree for LiveService {
 
     fn is_node_queued(&self, node: LoggedNode) -> bool {
         self.live.state.lock().queue.presence_of(of_queue(node)) != Presence::Absent
+    }
+
+    fn unsent_of(&self, node: LoggedNode) -> UnsentNode {
+        let unsent = self.live.state.lock().queue.unsent_of(of_queue(node));
+        UnsentNode {
+            content: unsent.content,
+            other: unsent.other,
+            is_everything: unsent.is_everything,
+        }
     }
 
     fn is_name_queued(&self, place: &NamePlace) -> bool {
@@ -413,6 +450,10 @@ impl LandingTree for LiveService {
 
     fn sync(&self) -> Result<()> {
         let undurable = std::mem::take(&mut *self.live.undurable.lock());
+        self.live.journal.lock().sync_landed().map_err(|error| {
+            let message = format!("what landed cannot be noted: {error}; free space in the state folder");
+            ServiceError::new(ErrorKind::Log, message)
+        })?;
         let is_done = !undurable.is_everything && self.sync_each(&undurable.nodes).is_ok();
         if is_done {
             return Ok(());

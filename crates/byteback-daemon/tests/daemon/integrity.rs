@@ -386,7 +386,7 @@ fn send_fold(served: &Served) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
     let group = loop {
         match served.live.poll().unwrap() {
             Work::Ask(id) => served.live.never_arrived(id).unwrap(),
-            Work::Cut => break served.live.cut_fold().unwrap(),
+            Work::Cut => break served.live.cut_fold(&[]).unwrap(),
             Work::Idle(_) => served.live.wait(Duration::from_millis(5)),
             other => panic!("{other:?}"),
         }

@@ -173,7 +173,7 @@ fn cost_of_a_write() {
             if is_live {
                 // The first one is everything; it does not wait for its delay.
                 let served = fixture.served();
-                let group = served.live.cut_fold().unwrap();
+                let group = served.live.cut_fold(&[]).unwrap();
                 let (note, unsaved) = (Vec::new(), Vec::new());
                 let outcome = byteback_control::Outcome::Saved { note, unsaved };
                 let cut = group.fold.as_ref().unwrap().cut.cut;

@@ -18,6 +18,16 @@ impl Queue {
         }
     }
 
+    /// Folds what waits, so that what lands from elsewhere meets nothing that is in an order, or so that there is a cut.
+    pub fn fold(&mut self, now_ns: u64) {
+        if self.fold.is_none() {
+            // What it makes a group of is behind all that was frozen, even if nothing waits.
+            self.position.0 += 1;
+            self.fold_waiting(now_ns);
+        }
+        self.settle();
+    }
+
     /// Folds all that waits.
     pub(super) fn fold_waiting(&mut self, now_ns: u64) {
         let first = self.first_waiting();

@@ -14,7 +14,46 @@ pub enum Presence {
     Ordered,
 }
 
+/// What of a node waits to be sent, or is on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// A content.
+    pub content: bool,
+    /// Attributes, a name, or that it exists.
+    pub other: bool,
+    /// All that changed since the log's mark is to be sent: whether this node is part of it the log knows.
+    pub is_everything: bool,
+}
+
 impl Queue {
+    /// What of a node waits or is in flight.
+    #[must_use]
+    pub fn unsent_of(&self, node: NodeId) -> Unsent {
+        let mut unsent = Unsent::default();
+        for position in self.subjects.get(&node).into_iter().flatten() {
+            let is_content = self.content_at(*position).is_some_and(|content| content.node == node);
+            unsent.content |= is_content;
+            unsent.other |= !is_content;
+        }
+        let in_flight = self
+            .groups
+            .iter()
+            .filter_map(|group| group.fold.as_ref())
+            .map(|(scope, _)| scope);
+        for scope in in_flight.chain(self.fold.as_ref().map(|fold| &fold.scope)) {
+            match scope {
+                FoldScope::Everything => unsent.is_everything = true,
+                FoldScope::Items {
+                    contents, attributes, ..
+                } => {
+                    unsent.content |= contents.contains_key(&node);
+                    unsent.other |= attributes.contains(&node);
+                }
+            }
+        }
+        unsent
+    }
+
     /// How a node's content, attributes or names wait or are in flight.
     #[must_use]
     pub fn presence_of(&self, node: NodeId) -> Presence {

@@ -878,3 +878,36 @@ fn a_full_queue_is_as_fast_as_an_empty_one() {
     queue.check().unwrap();
     assert_eq!(queue.waiting_nodes(), 2 * 20_000);
 }
+
+#[test]
+fn what_waits_is_folded_when_somebody_asks_and_there_is_a_cut_even_of_nothing() {
+    let mut queue = queue();
+    for _ in 0..3 {
+        queue.fold(0);
+        assert!(queue.is_folded());
+        let group = queue.cut().unwrap();
+        queue.check().unwrap();
+        queue.applied(group).unwrap();
+        assert!(queue.is_empty());
+    }
+    queue.event(&create("a", 2), 0);
+    queue.event(&write(2, 0, 100), 0);
+    assert_eq!(
+        (queue.unsent_of(NodeId(2)).content, queue.unsent_of(NodeId(2)).other),
+        (true, true)
+    );
+    assert_eq!(queue.unsent_of(NodeId(3)), Unsent::default());
+    queue.fold(0);
+    queue.event(&write(3, 0, 100), 0);
+    queue.check().unwrap();
+    assert_eq!(
+        (queue.presence_of(NodeId(2)), queue.presence_of(NodeId(3))),
+        (Presence::Folded, Presence::Folded)
+    );
+    assert_eq!(
+        (queue.unsent_of(NodeId(3)).content, queue.unsent_of(NodeId(3)).other),
+        (true, false)
+    );
+    queue.abandon(0);
+    assert!(queue.unsent_of(NodeId(9)).is_everything);
+}

@@ -191,3 +191,24 @@ fn the_bytes_of_a_journal_are_those_of_version_1() {
     let check = crc32c::crc32c(&body).to_le_bytes();
     assert_eq!(last.get(29..).unwrap(), [body, check.to_vec()].concat());
 }
+
+#[test]
+fn names_that_something_landed_on_are_told_until_the_mark_has_passed_them() {
+    let disk = SimDisk::new(0);
+    let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
+    let place = |name: &str| Place::new(NodeId(1), name.as_bytes());
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    journal.landed(place("a"), Position(5));
+    journal.landed(place("b"), Position(7));
+    assert_eq!(journal.names().count(), 2);
+    journal.sync_landed().unwrap();
+    journal.landed(place("c"), Position(8));
+    drop(journal);
+    // What was not made durable is not promised.
+    let mut journal = Journal::open(Arc::new(disk.recover(1))).unwrap();
+    let told = journal.names().cloned().collect::<Vec<_>>();
+    assert!(told.starts_with(&[place("a"), place("b")]), "{told:?}");
+    journal.marked(Position(5));
+    assert!(!journal.names().any(|name| *name == place("a")));
+    assert!(journal.names().any(|name| *name == place("b")));
+}

@@ -213,7 +213,7 @@ impl Drain {
         }
         match self.served().live.poll().unwrap() {
             Work::Send(group) => self.send(&group),
-            Work::Cut => match self.served().live.cut_fold() {
+            Work::Cut => match self.served().live.cut_fold(&[]) {
                 Ok(group) => self.send(&group),
                 Err(error) => println!("no cut: {error}"),
             },

@@ -198,7 +198,7 @@ pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
         loop {
             let group = match served.live.poll().unwrap() {
                 Work::Send(group) => group,
-                Work::Cut => match served.live.cut_fold() {
+                Work::Cut => match served.live.cut_fold(&[]) {
                     Ok(group) => group,
                     Err(_) => continue,
                 },
