@@ -35,6 +35,7 @@ mod transfer;
 mod trim;
 
 use crate::error::{Result, ServerErrorKind, SyncError};
+use crate::live::identities::Origin;
 use crate::live::standing::OwnBatch;
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
@@ -210,6 +211,8 @@ struct Job<'a> {
     store: Option<ChecksumStore>,
     /// What a node is called at the server, if not as [`file_id`] says.
     identities: Option<&'a (dyn Fn(NodeId) -> FileId + Sync)>,
+    /// What files grew from that the server has under other names.
+    origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
     /// The batch is to leave a snapshot.
     makes_snapshot: bool,
 }
@@ -240,6 +243,7 @@ pub fn backup(
             false => trim::open_store(options, monitor),
         },
         identities: None,
+        origins: None,
         makes_snapshot: true,
     };
     let began_ns = server.clock().monotonic_ns();

@@ -3,10 +3,11 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | [`engine`] | the loop that sends what the tree hands out, and knows what the server has |
+//! | [`engine`] | the loop that sends what the tree hands out, and lets in what others did |
 //! | [`identities`] | which node here is which file at the server |
 //! | [`standing`] | with which server, and up to which of its batches |
 //! | [`incoming`] | what others did: fetched, and planned as steps that bring the tree here to the state of the server |
+//! | [`receive`] | the steps of that plan, done in the tree while programs use it; conflicts |
 //! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
 //! | [`patches`] | deltas of others on their way into the files they change, so that a crash in between is noticed and mended |
 //!
@@ -16,5 +17,6 @@ pub mod engine;
 pub mod identities;
 pub mod incoming;
 pub mod patches;
+pub mod receive;
 pub mod standing;
 pub mod upload;

@@ -5,7 +5,6 @@
 //! nobody could know the key when the contents were made.
 
 use crate::error::{Result, SyncError};
-use crate::local_node::LocalContent;
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use byteback_api::{FileId, FolderName, Seq};
@@ -27,11 +26,14 @@ pub(crate) fn proving() -> SignatureRequest {
     }
 }
 
-/// Compares a file's content with the server's of the same length. The inner error is of the file.
+/// What a content's pieces are handed to.
+pub(crate) type PieceSink<'a> = dyn FnMut(Piece<'_>) -> Result<(), ServiceError> + 'a;
+
+/// Compares a file's content, which `read` reads by offsets and lengths, with the server's of the same length. The inner error is of the file.
 pub(crate) fn is_same_content(
     (server, folder, at): (&ServerClient, &FolderName, Seq),
     id: FileId,
-    content: &LocalContent,
+    read: impl FnOnce(&[(u64, u64)], &mut PieceSink<'_>) -> Result<(), ServiceError>,
     len_bytes: u64,
     monitor: &dyn Monitor,
 ) -> Result<Result<bool, ServiceError>> {
@@ -44,7 +46,7 @@ pub(crate) fn is_same_content(
     }
     let mut beside = Beside::new(&signature);
     let mut cancelled = Ok(());
-    let read = content.read(&[(0, len_bytes)], &mut |piece| {
+    let read = read(&[(0, len_bytes)], &mut |piece| {
         if let Err(error) = check_cancelled(monitor) {
             cancelled = Err(error);
             return Err(ServiceError::new(ErrorKind::Protocol, "stopped"));

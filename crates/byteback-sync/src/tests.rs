@@ -38,6 +38,7 @@ mod path_list;
 mod pulling;
 mod pushing;
 mod random_lives;
+mod receiving;
 mod restoring;
 mod rig;
 mod scripted_tree;

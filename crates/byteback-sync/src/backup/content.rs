@@ -236,7 +236,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             Piece::Hole(range) => {
                 self.advance(range.start(), range.len_bytes())?;
                 // Over nothing, what no delta mentions is zero anyway.
-                if self.file.base == ContentBase::Previous {
+                if self.file.base != ContentBase::Empty {
                     let subject = self.file.id;
                     self.writer()?.zero(range).map_err(|error| unusable(subject, error))?;
                 }
@@ -336,7 +336,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
     fn finish(mut self) -> Result<FileStats, Failure> {
         self.end_delta()?;
         // A change of length alone, and a file of nothing but holes, are deltas too.
-        if self.deltas.is_empty() && (self.file.base == ContentBase::Previous || self.file.attributes.size > 0) {
+        if self.deltas.is_empty() && (self.file.base != ContentBase::Empty || self.file.attributes.size > 0) {
             self.writer()?;
             self.end_delta()?;
         }

@@ -13,6 +13,7 @@ use super::plan::Answers;
 use super::transfer::{Sent, transfer};
 use super::{BackupOptions, BackupReport, Basis, Job};
 use crate::error::Result;
+use crate::live::identities::Origin;
 use crate::live::standing::OwnBatch;
 use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
@@ -30,6 +31,8 @@ pub(crate) struct CutBatch<'a> {
     pub(crate) counter: u64,
     /// What a node is called at the server.
     pub(crate) file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
+    /// What a file that is new to the server grew from there.
+    pub(crate) origin: &'a (dyn Fn(NodeId) -> Option<Origin> + Sync),
     /// The folder's sequence number that the changes stand on; `None`: they are everything there is.
     pub(crate) base_seq: Option<Seq>,
     /// With everything: the sequence number that it replaces.
@@ -64,6 +67,7 @@ pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         proof_refused: Cell::new(batch.is_in_full),
         store: None,
         identities: Some(batch.file_id),
+        origins: Some(batch.origin),
         makes_snapshot: false,
     };
     let is_everything = batch.base_seq.is_none();

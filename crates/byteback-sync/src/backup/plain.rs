@@ -122,6 +122,7 @@ impl<'a> ContentSender<'a> {
                 proof_refused: Cell::new(self.proof_refused),
                 store: None,
                 identities: None,
+                origins: None,
                 makes_snapshot: false,
             };
             let place = Place {

@@ -16,8 +16,9 @@ use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
 use crate::error::{Result, SyncError};
+use crate::live::identities::Origin;
 use crate::monitor::{Event, Phase, check_cancelled};
-use byteback_api::batch::{EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::{
@@ -350,6 +351,11 @@ impl Transfer<'_, '_, '_> {
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = self.job.file_id(self.cut.tree, change.node);
+        if let Some(origin) = self.job.origins.and_then(|origins| origins(change.node))
+            && let (NodeKind::File, ContentChange::Ranges(ranges)) = (attributes.kind, &change.content)
+        {
+            return self.of_origin(change, id, attributes, ranges, origin);
+        }
         let (planned, at_server) = match attributes.kind {
             NodeKind::File if self.followed.is_some() => self.plan_anew(change, &attributes),
             NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
@@ -386,6 +392,37 @@ impl Transfer<'_, '_, '_> {
         }
         if is_resent && !matches!(change.content, ContentChange::Whole(_)) {
             self.report.whole.unsaved_before += 1;
+        }
+        count_node(change, self.report);
+        self.missing.remove(&change.node);
+        self.job.monitor.event(Event::FileDone { path: None });
+        Ok(())
+    }
+
+    /// Sends a file that is new to the server as what it differs in from the content that it grew from.
+    fn of_origin(
+        &mut self,
+        change: &NodeChange,
+        id: FileId,
+        attributes: Attributes,
+        ranges: &[(u64, u64)],
+        origin: Origin,
+    ) -> Result<()> {
+        let changed_bytes = changed_bytes(&change.content, attributes.size);
+        let file = FileChange {
+            base: ContentBase::At {
+                file: origin.file,
+                seq: origin.seq,
+            },
+            ..FileChange::of_ranges(change.node, id, attributes, ranges)
+        };
+        let (stream, sums) = (&mut self.stream, &mut self.sums);
+        match send_file(self.job.tree, self.cut.cut, file, stream, sums, self.job.monitor)? {
+            FileOutcome::Sent(stats) => {
+                self.report.changed_bytes += changed_bytes;
+                self.report.literal_bytes += stats.literal_bytes;
+            }
+            FileOutcome::Unreadable(error) => return self.failed(change, &error),
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);

@@ -1,17 +1,19 @@
-//! Continuous sync's engine: one thread that sends what a mounted tree hands out, beside the mount in the same process.
+//! Continuous sync's engine: one thread that sends what a mounted tree hands out and lets in what others did, beside the mount in the same process.
 //!
 //! It works in rounds:
 //!
 //! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: its batches since the cursor are heard of. Those of this device say what
-//!    became of what was in flight; what others did is more than is known here. Only then is anything sent.
-//! 2. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each following the one before ([`ground`]). What the tree has folded is
+//!    became of what was in flight; those of others are news. Only then is anything sent.
+//! 2. *Receive* ([`receiving`]) what others did, when there is nothing to send, or else after each batch that was sent, so that none waits for the other. A second thread
+//!    listens to the server and wakes this one.
+//! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each following the one before ([`ground`]). What the tree has folded is
 //!    taken from its cut through a backup's transfer ([`fold`]).
-//! 3. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
+//! 4. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
 //!
 //! | what the server, or the tree, says | what follows |
 //! |---|---|
 //! | applied | the tree is told; the cursor moves over it if nothing of others lies between |
-//! | refused | the tree is told; the server is met again; what was refused is folded and goes on top of what is there now |
+//! | refused | the tree is told; the server is met again; what was refused is folded, others' changes are let in, and it goes on top of them |
 //! | no answer | the same again, after a pause |
 //! | cannot be sent as it is | its order is given up: all since the log's mark is taken from a cut |
 //! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that somebody is needed |
@@ -22,23 +24,22 @@
 //! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is not the device's newest any more. The very first replaces an
 //! empty folder and nothing else.
 //!
-//! Only one machine's changes for now: where others have changed the folder, the engine says so and sends nothing.
-//!
 //! What this does not do: decide what is sent or when; print; know whether the tree is mounted over itself.
 
 mod fold;
+mod folding;
 mod ground;
 mod pause;
+mod receiving;
 mod shared;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use byteback_api::messages::BatchApplied;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
-use byteback_control::{
-    CutId, LiveFold, LiveGroup, LiveScope, LiveTree, Outcome, SYNC_CONSUMER, ServiceError, TreeService, Work,
-};
+use byteback_control::{CutId, LandingTree, LiveGroup, LiveTree, SYNC_CONSUMER, ServiceError, TreeService, Work};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
@@ -46,21 +47,28 @@ use byteback_oplog::{NodeId, TreeId};
 use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
 
-use crate::backup::{BackupOptions, CutBatch, CutSent, PART_LEN_BYTES_DEFAULT, file_id, send_cut};
-use crate::error::{ServerError, ServerErrorKind, SyncError, told_with_causes};
+use crate::backup::{BackupOptions, PART_LEN_BYTES_DEFAULT, file_id};
+use crate::error::{ServerError, SyncError, told_with_causes};
 use crate::live::identities::{Identities, IdentityError};
+use crate::live::incoming::plan::Place;
+use crate::live::patches::Patches;
+use crate::live::receive::ReceiveError;
+use crate::live::receive::conflicts::Conflicts;
 use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
-use crate::live::upload::{Sent, Upload, batch_counter, sent};
+use crate::live::upload::{Sent, Upload, batch_counter};
 use crate::server_client::{Heard, ServerClient};
-use fold::FoldedTree;
 use ground::Ground;
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
+use receiving::CONTACT;
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
 /// The standing is noted after so many batches, and at the end.
 const NOTED_EVERY: u64 = 64;
+
+/// In it, deltas wait for the files that they change.
+const PATCHES_NAME: &str = "patches";
 
 /// A wait ends by itself after this time, though nothing is to be done then.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -90,27 +98,24 @@ pub enum EngineError {
     /// The server was not reached.
     #[error("the server cannot be reached: {0}")]
     Away(String),
-    /// The folder holds something else.
+    /// What others did cannot be brought here.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// The folder at the server was begun anew.
     #[error(
-        "folder '{folder}' at the server holds what another machine or another folder has sent, and receiving that is not built yet: keep this folder in sync with an empty one"
+        "folder '{folder}' at the server is another one than this directory was kept in sync with; nothing is sent. Bind the directory to it anew ('byteback init'), or restore the server's folder"
     )]
-    NotEmpty {
+    Exchanged {
         /// The folder.
         folder: String,
     },
-    /// Others have changed the folder.
+    /// Another directory of this device, or this one before its log was lost, is in the folder.
     #[error(
-        "machine {host} (device {device}) has changed folder '{folder}' at the server (batch {seq}), and receiving that is not built yet; nothing is sent until then"
+        "this device has sent another directory into folder '{folder}', or this one before its records were lost, and what it sent itself is not fetched again: join the folder as a new device ('byteback invite' there, 'byteback join' here)"
     )]
-    Others {
+    SameDevice {
         /// The folder.
         folder: String,
-        /// The machine's own name for itself.
-        host: ByteString,
-        /// Its number.
-        device: DeviceId,
-        /// What it sent first.
-        seq: Seq,
     },
     /// The server was put back, or is another one.
     #[error(
@@ -144,7 +149,7 @@ impl EngineError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Away(_) => true,
-            Self::Sync(error) => is_passing(error),
+            Self::Sync(error) | Self::Receive(ReceiveError::Sync(error)) => is_passing(error),
             _ => false,
         }
     }
@@ -153,14 +158,19 @@ impl EngineError {
     fn is_away(&self) -> bool {
         match self {
             Self::Away(_) | Self::Sync(SyncError::OutcomeUnknown { .. }) => true,
-            Self::Sync(SyncError::Server(error)) => error.kind.is_transient(),
+            Self::Sync(SyncError::Server(error)) | Self::Receive(ReceiveError::Sync(SyncError::Server(error))) => {
+                error.kind.is_transient()
+            }
             _ => false,
         }
     }
 
     /// Whether it is only that the tree, or whoever asked, wants an end.
     fn is_end(&self) -> bool {
-        matches!(self, Self::Sync(SyncError::Cancelled))
+        matches!(
+            self,
+            Self::Sync(SyncError::Cancelled) | Self::Receive(ReceiveError::Sync(SyncError::Cancelled))
+        )
     }
 }
 
@@ -170,16 +180,20 @@ pub struct EngineParts {
     pub live: Arc<dyn LiveTree>,
     /// The same tree, for cuts.
     pub tree: Arc<dyn TreeService>,
+    /// The same tree, for what others did.
+    pub landing: Arc<dyn LandingTree>,
     /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
-    pub server: ServerClient,
+    pub server: Arc<ServerClient>,
     /// The folder there.
     pub folder: FolderName,
     /// This device.
     pub device: DeviceId,
     /// Where is remembered how the folder stands; nobody else uses it.
     pub dir: Arc<dyn DurableDir>,
-    /// The host, for people.
+    /// The host, for people; conflict copies are named after it.
     pub host: ByteString,
+    /// How far clocks for people are east of UTC now, in seconds.
+    pub east_of_utc_s: i64,
     /// The directory on the host, for people.
     pub path: ByteString,
     /// Bytes of a part of a batch.
@@ -206,6 +220,18 @@ pub struct Engine {
     /// As noted last.
     noted: Option<Standing>,
     ground: Ground,
+    patches: Patches,
+    conflicts: Conflicts,
+    /// What others did is on its way into the tree, up to here.
+    landing: Option<Seq>,
+    /// Files whose contents of that moment were written.
+    landed: BTreeSet<FileId>,
+    /// The folder there was begun by somebody else, with this root, and is not bound to this one.
+    contact: Option<FileId>,
+    /// What was remembered is of another log of this directory.
+    had_other_log: bool,
+    /// Something was sent since others' changes were let in.
+    is_turn_of_others: bool,
     /// Batches since it was noted.
     unnoted: u64,
     has_met: bool,
@@ -221,6 +247,10 @@ pub struct Engine {
     open_cut: Option<CutId>,
     /// What is found by checksums is not to be trusted, for the next fold.
     is_in_full: bool,
+    /// What could not be read when it was to be sent.
+    unsaved: Vec<NodeId>,
+    /// Names of the server that this tree cannot hold, as far as is known.
+    left_out: Vec<Place>,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
 }
@@ -248,7 +278,9 @@ impl Engine {
         };
         let noted = Standing::read_of(&*parts.dir, &counterpart)?;
         let tree = parts.tree.status()?.tree;
-        if noted.as_ref().is_none_or(|noted| noted.tree != tree) {
+        let had_other_log = noted.as_ref().is_some_and(|noted| noted.tree != tree);
+        let noted = noted.filter(|_| !had_other_log);
+        if noted.is_none() {
             // Nodes of another log.
             Identities::remove(&*parts.dir)?;
         }
@@ -260,9 +292,22 @@ impl Engine {
         let ground = noted.as_ref().map_or_else(Ground::default, |noted| Ground {
             cursor: noted.cursor,
             newest: noted.newest,
+            others: 0,
         });
         let shared = Shared::new(&parts);
+        let patches = parts.dir.subdir(PATCHES_NAME).map_err(|source| StandingError::Io {
+            what: "make the folder for patches beside",
+            source,
+        })?;
+        let landing = noted.as_ref().and_then(|noted| noted.landing);
         Ok(Self {
+            patches: Patches::new(patches),
+            conflicts: Conflicts::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?,
+            landing,
+            landed: BTreeSet::new(),
+            contact: None,
+            had_other_log,
+            is_turn_of_others: false,
             options,
             tree,
             identities,
@@ -277,6 +322,8 @@ impl Engine {
             setbacks: 0,
             open_cut: None,
             is_in_full: false,
+            unsaved: Vec::new(),
+            left_out: Vec::new(),
             unsaved_again_ns: None,
             parts,
         })
@@ -318,41 +365,42 @@ impl Engine {
     fn meet(&mut self) -> Result<(), EngineError> {
         let folder = self.parts.folder.clone();
         let info = self.parts.server.folder(&folder)?;
-        let is_of_another = self.noted.is_none() && info.root.is_some_and(|root| root != self.root());
-        if is_of_another {
-            let folder = folder.to_string();
-            return Err(EngineError::NotEmpty { folder });
-        }
         self.check_known(info.seq)?;
         let mut ground = self.ground;
-        let mut listening = self.parts.server.listen(&folder, ground.cursor);
+        let server = Arc::clone(&self.parts.server);
+        let mut listening = server.listen(&folder, ground.cursor);
         while listening.after() < info.seq {
             match listening.hear()? {
-                Heard::Batch(batch) => {
-                    if !ground.heard(&batch, self.parts.device) {
-                        let folder = folder.to_string();
-                        return Err(match self.noted.is_none() {
-                            true => EngineError::NotEmpty { folder },
-                            false => EngineError::Others {
-                                folder,
-                                host: batch.host,
-                                device: batch.device,
-                                seq: batch.seq,
-                            },
-                        });
-                    }
-                }
+                Heard::Batch(batch) => ground.heard(&batch, self.parts.device),
                 Heard::Nothing => {}
                 Heard::Away(why) => return Err(EngineError::Away(why)),
                 Heard::Cancelled => return Err(SyncError::Cancelled.into()),
             }
         }
+        let other_root = info.root.filter(|root| *root != self.root());
+        self.contact = match (other_root, ground.newest) {
+            (Some(_), Some(_)) if self.noted.is_some() => {
+                let folder = folder.to_string();
+                return Err(EngineError::Exchanged { folder });
+            }
+            // All that is there is of this directory, whose log was made anew: everything is sent.
+            (Some(_), Some(_)) if self.had_other_log && ground.others == 0 => None,
+            (Some(_), Some(_)) => {
+                let folder = folder.to_string();
+                return Err(EngineError::SameDevice { folder });
+            }
+            (contact, _) => contact,
+        };
         self.ground = ground;
         self.note()?;
         for group in self.parts.live.unanswered_before() {
             // What became of it is known now: it is among the batches that were heard of, or will never count.
             self.parts.live.settled(group);
         }
+        if self.identities.has_unsent() {
+            self.parts.live.fold();
+        }
+        self.shared.conflicts(self.conflicts.noted());
         self.has_met = true;
         self.has_begun = true;
         Ok(())
@@ -388,6 +436,7 @@ impl Engine {
             root: self.root(),
             cursor: self.ground.cursor,
             newest: self.ground.newest,
+            landing: self.landing,
         };
         self.shared.stands(self.ground.cursor);
         if self.noted.as_ref() != Some(&standing) {
@@ -398,11 +447,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends until the mount is gone, or somebody asks for an end. Of the tree, all is kept that was not sent.
+    /// Sends and receives until the mount is gone, or somebody asks for an end. Of the tree, all is kept that was not sent.
     ///
     /// # Errors
     /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it waits whatever fails.
     pub fn run(&mut self) -> Result<(), EngineError> {
+        self.listen();
         let ended = loop {
             if self.parts.stop.is_raised() {
                 break Ok(());
@@ -437,7 +487,21 @@ impl Engine {
             self.unsaved_again_ns = None;
             self.parts.live.give_up("files that could not be read are tried again");
         }
+        self.ground.others = self.ground.others.max(self.shared.heard_of());
+        if self.is_met_too_early() {
+            self.has_met = false;
+            return Ok(true);
+        }
+        if self.may_receive() && (self.landing.is_some() || self.is_turn_of_others) {
+            self.receive()?;
+            return Ok(true);
+        }
         match self.parts.live.poll()? {
+            Work::Idle(_) if self.may_receive() => self.receive()?,
+            Work::Idle(_) if self.is_contact_overdue() => {
+                // It was interrupted when nothing waited any more.
+                self.parts.live.give_up(CONTACT);
+            }
             Work::Idle(wait) => {
                 let unsaved = self
                     .unsaved_again_ns
@@ -445,9 +509,13 @@ impl Engine {
                 let wait = [wait, unsaved, Some(WAIT_MAX)].into_iter().flatten().min();
                 self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
             }
+            Work::Send(_) if self.contact.is_some() => {
+                self.parts.live.give_up(CONTACT);
+            }
             Work::Send(group) => self.send(&group)?,
+            Work::Cut if self.contact.is_some() => self.first_contact()?,
             Work::Cut => {
-                let group = self.parts.live.cut_fold()?;
+                let group = self.parts.live.cut_fold(&self.to_be_told()?)?;
                 self.send(&group)?;
             }
             Work::Ask(group) => self.ask(group)?,
@@ -455,6 +523,7 @@ impl Engine {
                 // It was met since the refusal: what goes on top of it now stands on all that is there.
                 self.drop_cut();
                 self.parts.live.resolve(group, &Resolution::Fold)?;
+                self.is_turn_of_others = true;
             }
             Work::Ended => return Ok(false),
         }
@@ -485,6 +554,7 @@ impl Engine {
     }
 
     fn send(&mut self, group: &LiveGroup) -> Result<(), EngineError> {
+        self.is_turn_of_others = true;
         let sent = match &group.fold {
             Some(fold) => self.send_fold(group, fold),
             None => self.upload(group),
@@ -527,7 +597,11 @@ impl Engine {
                 let error = ServiceError::new(byteback_control::ErrorKind::Refused, why);
                 self.set_back(error.into())
             }
-            Err(SyncError::Cancelled) => Err(SyncError::Cancelled.into()),
+            Err(SyncError::Cancelled) => {
+                // Whoever comes next sends it again.
+                self.parts.live.unanswered(Duration::ZERO);
+                Err(SyncError::Cancelled.into())
+            }
             Err(error) => {
                 let pause = self.next_pause(is_passing(&error));
                 self.failed(&EngineError::Sync(error));
@@ -548,10 +622,7 @@ impl Engine {
 
     /// A batch of ours is at the server.
     fn applied(&mut self, own: OwnBatch) {
-        if !self.ground.applied(own) {
-            // Batches lie between of which nothing is known.
-            self.has_met = false;
-        }
+        self.ground.applied(own);
         self.unnoted = self.unnoted.saturating_add(1);
         self.shared.stands(self.ground.cursor);
         self.shared.applied(self.clock().now_ns());
@@ -594,83 +665,6 @@ impl Engine {
     fn file_id(&self, node: NodeId) -> FileId {
         let own = file_id(self.tree, node);
         self.identities.file_of(node).unwrap_or(own)
-    }
-
-    fn send_fold(&mut self, group: &LiveGroup, fold: &LiveFold) -> Result<Sent, SyncError> {
-        self.open_cut = Some(fold.cut.cut);
-        let is_whole = matches!(fold.scope, LiveScope::Everything { .. }) && fold.cut.since.is_none();
-        let ended = self.transfer(group, fold, is_whole);
-        let ended = match ended {
-            Ok(ended) => ended,
-            Err(error) => {
-                let refused = matches!(
-                    error.server_kind(),
-                    Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
-                );
-                if refused && self.is_in_full && !is_whole {
-                    // What the mark says the server has, it has not: the next one is everything there is.
-                    self.drop_cut();
-                    self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
-                }
-                self.is_in_full |= refused;
-                return sent(Err(error));
-            }
-        };
-        if ended
-            .applied
-            .as_ref()
-            .is_some_and(|applied| self.is_known_twice(group, applied))
-        {
-            return Ok(Sent::Unsendable(TWICE.to_owned()));
-        }
-        self.is_in_full = false;
-        self.shared.unsaved(ended.unsaved.len() as u64);
-        let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
-        self.unsaved_again_ns =
-            (!ended.unsaved.is_empty()).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
-        let (note, unsaved) = (ended.note, ended.unsaved);
-        if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
-            // The mark stays; what could not be read is reported with the next fold only if that is everything since then.
-            self.parts
-                .live
-                .give_up(&format!("the log could not note what was sent: {error}"));
-        }
-        Ok(ended.applied.map_or(Sent::Nothing, Sent::Applied))
-    }
-
-    fn transfer(&self, group: &LiveGroup, fold: &LiveFold, is_whole: bool) -> Result<CutSent, SyncError> {
-        let tree = FoldedTree::new(&*self.parts.tree, fold);
-        let consumers = self.parts.tree.status()?.consumers;
-        let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
-        let file_id = |node| self.file_id(node);
-        send_cut(&CutBatch {
-            tree: &tree,
-            server: &self.parts.server,
-            folder: &self.parts.folder,
-            options: &self.options,
-            monitor: &*self.shared,
-            cut: &fold.cut,
-            counter: batch_counter(self.tree, group.id),
-            file_id: &file_id,
-            base_seq: (!is_whole).then_some(self.ground.cursor),
-            replaces: is_whole.then(|| self.ground.head()),
-            follows: self.ground.newest,
-            note: &note.map(|consumer| consumer.note).unwrap_or_default(),
-            is_in_full: self.is_in_full,
-        })
-    }
-
-    /// Ends the cut of the fold in flight, if there is one.
-    fn end_cut(&mut self, outcome: &Outcome) -> Result<(), ServiceError> {
-        match self.open_cut.take() {
-            Some(cut) => self.parts.tree.finish(cut, outcome).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays all the more.
-    fn drop_cut(&mut self) {
-        let _ = self.end_cut(&Outcome::Abandoned);
     }
 
     /// Keeps for the next start what was not sent.

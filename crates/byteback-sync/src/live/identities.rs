@@ -418,6 +418,29 @@ impl Identities {
         self.known.nodes.get(&node)?.origin
     }
 
+    /// Whether a node has been given an identity, so that it is not simply its own.
+    #[must_use]
+    pub fn is_bound(&self, node: NodeId) -> bool {
+        self.known.nodes.get(&node).is_some_and(|entry| entry.file.is_some())
+    }
+
+    /// Nodes that the server does not have yet under their names, ascending.
+    #[must_use]
+    pub fn unsent(&self) -> Vec<NodeId> {
+        let entries = self.known.nodes.iter();
+        let unsent = entries.filter(|(_, entry)| entry.file.is_some() && entry.origin.is_some());
+        let mut unsent: Vec<NodeId> = unsent.map(|(node, _)| *node).collect();
+        unsent.sort_unstable();
+        unsent
+    }
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        let mut entries = self.known.nodes.values();
+        entries.any(|entry| entry.file.is_some() && entry.origin.is_some())
+    }
+
     /// How many nodes are not simply their own.
     #[must_use]
     pub fn len(&self) -> usize {

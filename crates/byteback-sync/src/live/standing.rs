@@ -83,6 +83,8 @@ pub struct Standing {
     pub cursor: Seq,
     /// The newest batch of this device that is known to be applied.
     pub newest: Option<OwnBatch>,
+    /// What others did up to here is being brought into the folder; nothing is sent until the cursor is there.
+    pub landing: Option<Seq>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -103,6 +105,8 @@ struct Body {
     root: FileId,
     cursor: Seq,
     newest: Option<OwnBatch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    landing: Option<Seq>,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StandingError {
@@ -170,6 +174,7 @@ impl Standing {
             root: self.root,
             cursor: self.cursor,
             newest: self.newest,
+            landing: self.landing,
         }
     }
 
@@ -202,6 +207,7 @@ impl Standing {
             root,
             cursor,
             newest,
+            landing,
         } = file.standing;
         let standing = Self {
             counterpart,
@@ -209,6 +215,7 @@ impl Standing {
             root,
             cursor,
             newest,
+            landing,
         };
         // The checksum is of what is understood: a flipped bit that changes nothing harms nobody.
         match standing.to_bytes()? == bytes {

@@ -534,7 +534,13 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             Err(error) => return Ok(Err(error.to_string())),
         };
         let base = (self.job.server, self.job.folder, self.record.begun().base_seq);
-        let same = is_same_content(base, there.id, &content, size, self.job.monitor)?;
+        let same = is_same_content(
+            base,
+            there.id,
+            |ranges, sink| content.read(ranges, sink),
+            size,
+            self.job.monitor,
+        )?;
         self.report.read_bytes += content.read_bytes();
         self.report.hashed_bytes += size;
         Ok(same.map(|is_same| !is_same).map_err(|error| error.message))

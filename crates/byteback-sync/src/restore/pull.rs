@@ -157,7 +157,13 @@ impl<'a> Rules<'a> {
             Err(error) => return Ok(Err(error)),
         };
         let base = (self.server, self.folder, self.at);
-        let same = is_same_content(base, node.id, &content, wanted.size, self.monitor)?;
+        let same = is_same_content(
+            base,
+            node.id,
+            |ranges, sink| content.read(ranges, sink),
+            wanted.size,
+            self.monitor,
+        )?;
         // What changes meanwhile, or cannot be read, is made anew.
         Ok(Ok(same.unwrap_or(false)))
     }

@@ -285,13 +285,18 @@ impl Rig {
 
     /// A client of another device, and its number.
     pub(super) fn another_device(&self) -> (ServerClient, u64) {
+        let (token, device) = self.another_token();
+        (ServerClient::new(&self.url, &token, patient()).unwrap(), device)
+    }
+
+    /// A further device that has joined: its token and number.
+    pub(super) fn another_token(&self) -> (String, u64) {
         let join_token = {
             let serving = self.serving.lock().unwrap();
             serving.as_ref().unwrap().0.create_join_token(60_000_000_000).unwrap()
         };
         let joined = crate::join(&self.url, &join_request(&join_token), patient()).unwrap();
-        let client = ServerClient::new(&self.url, &joined.token, patient()).unwrap();
-        (client, joined.device_id)
+        (joined.token, joined.device_id)
     }
 
     /// Keeps block checksums from now on.

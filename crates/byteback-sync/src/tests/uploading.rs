@@ -27,6 +27,8 @@ struct Bytes {
 }
 
 impl LiveTree for Bytes {
+    fn fold(&self) {}
+
     fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
         for (offset, bytes) in &self.pieces[&content.at] {
             if bytes.iter().all(|byte| *byte == 0) {
@@ -55,7 +57,7 @@ impl LiveTree for Bytes {
 
     fn wake(&self) {}
 
-    fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
+    fn cut_fold(&self, _also: &[NodeId]) -> Result<Arc<LiveGroup>> {
         Err(ServiceError::new(
             byteback_control::ErrorKind::Refused,
             "nothing is folded",

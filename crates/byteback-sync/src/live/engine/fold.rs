@@ -1,30 +1,149 @@
 //! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it tells only what the fold is about, and keeps what is
 //! read, because no answer may come and the same has to be sent again.
+//!
+//! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
+//! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::live::incoming::plan::is_name_on_its_way;
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutId, CutInfo, CutRequest, DirEntry, FinishReport, LeafOffer,
     LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NameChange, NodeChange, NodeNames, Outcome, Piece, Result,
     TreeService, TreeStatus,
 };
-use byteback_oplog::{Epoch, NodeId};
+use byteback_oplog::{Epoch, NodeId, NodeKind, WholeReason};
+
+/// What the server does not have under its name, as it is at a cut.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    nodes: BTreeMap<NodeId, NodeChange>,
+    names: BTreeMap<(NodeId, ByteString), Option<NodeId>>,
+    /// Nodes that do not exist any more.
+    pub(super) gone: Vec<NodeId>,
+}
+
+impl Untold {
+    /// Looks for `nodes` at a cut. `grew` says which of them stand on a content that the server has.
+    pub(super) fn at(
+        tree: &dyn TreeService,
+        cut: CutId,
+        nodes: &[NodeId],
+        grew: &dyn Fn(NodeId) -> bool,
+    ) -> Result<Self> {
+        let mut untold = Self::default();
+        for some in nodes.chunks(NODES_PER_CALL) {
+            for (node, told) in some.iter().zip(tree.names(cut, some)?) {
+                let Some(kind) = told.kind.filter(|_| !told.names.is_empty()) else {
+                    untold.gone.push(*node);
+                    continue;
+                };
+                let content = match kind {
+                    NodeKind::File if grew(*node) => ContentChange::Ranges(Vec::new()),
+                    NodeKind::File => ContentChange::Whole(WholeReason::Created),
+                    _ => ContentChange::Unchanged,
+                };
+                let change = NodeChange {
+                    node: *node,
+                    kind,
+                    content,
+                    is_new: true,
+                };
+                untold.nodes.insert(*node, change);
+                untold
+                    .names
+                    .extend(told.names.into_iter().map(|name| (name, Some(*node))));
+                if kind == NodeKind::Directory {
+                    untold.list(tree, cut, *node)?;
+                }
+            }
+        }
+        if untold.nodes.keys().any(|node| grew(*node)) {
+            untold.ask_log(tree, cut)?;
+        }
+        Ok(untold)
+    }
+
+    /// What is in a directory is told, too.
+    fn list(&mut self, tree: &dyn TreeService, cut: CutId, directory: NodeId) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = tree.entries(cut, directory, after.as_ref())?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            let entries = page.into_iter();
+            self.names
+                .extend(entries.map(|entry| ((directory, entry.name), Some(entry.node))));
+        }
+    }
+
+    /// Where files differ from what they grew from: nowhere but where the log knows of changes.
+    fn ask_log(&mut self, tree: &dyn TreeService, cut: CutId) -> Result<()> {
+        let mut cursor = ChangesCursor::default();
+        loop {
+            let page = tree.changes(cut, &cursor)?;
+            for change in page.nodes {
+                if let Some(told) = self.nodes.get_mut(&change.node)
+                    && matches!(told.content, ContentChange::Ranges(_))
+                    && change.content != ContentChange::Unchanged
+                {
+                    told.content = change.content;
+                }
+            }
+            match page.next {
+                Some(next) if next.name.is_none() && next != cursor => cursor = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// These names of a directory are not there any more, if they are not.
+    pub(super) fn removed(&mut self, directory: NodeId, names: impl Iterator<Item = ByteString>) {
+        for name in names {
+            self.names.entry((directory, name)).or_insert(None);
+        }
+    }
+
+    /// All of it that is there.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.keys().copied()
+    }
+}
+
+/// Nodes that are asked for at once.
+const NODES_PER_CALL: usize = 512;
+
+/// Whether the server has a node, and whether a node is gone.
+type Identified<'a> = (&'a (dyn Fn(NodeId) -> bool + Sync), &'a (dyn Fn(NodeId) -> bool + Sync));
 
 /// A tree of which a fold is told.
 pub(super) struct FoldedTree<'a> {
     tree: &'a dyn TreeService,
     fold: &'a LiveFold,
+    unsent: &'a Untold,
+    /// Whether the server has a node that others made, or that it has learned of by another name than its own.
+    is_there: &'a (dyn Fn(NodeId) -> bool + Sync),
+    /// Whether a node is gone, and what it was at the server may be another one here by now: a directory that was removed here and came back.
+    is_forgotten: &'a (dyn Fn(NodeId) -> bool + Sync),
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
 }
 
 impl<'a> FoldedTree<'a> {
-    pub(super) fn new(tree: &'a dyn TreeService, fold: &'a LiveFold) -> Self {
+    pub(super) fn new(
+        tree: &'a dyn TreeService,
+        fold: &'a LiveFold,
+        unsent: &'a Untold,
+        (is_there, is_forgotten): Identified<'a>,
+    ) -> Self {
         Self {
             tree,
             fold,
+            unsent,
+            is_there,
+            is_forgotten,
             untold: Mutex::default(),
         }
     }
@@ -61,10 +180,8 @@ impl<'a> FoldedTree<'a> {
             }),
         }
     }
-}
 
-impl TreeService for FoldedTree<'_> {
-    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
+    fn folded(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let names = match &self.fold.scope {
             // Everything there is needs nothing beside it.
             LiveScope::Everything { .. } if self.fold.cut.since.is_none() => return self.tree.changes(cut, cursor),
@@ -92,6 +209,35 @@ impl TreeService for FoldedTree<'_> {
                 }
             }
         }
+    }
+}
+
+impl TreeService for FoldedTree<'_> {
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
+        let mut page = self.folded(cut, cursor)?;
+        page.nodes
+            .retain(|change| !self.unsent.nodes.contains_key(&change.node));
+        let is_told = |name: &NameChange| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
+        let is_on_its_way = |name: &NameChange| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
+        let is_of_gone = |name: &NameChange| (self.is_forgotten)(name.parent);
+        page.names
+            .retain(|name| !is_told(name) && !is_of_gone(name) && !is_on_its_way(name));
+        for change in &mut page.nodes {
+            change.is_new &= !(self.is_there)(change.node);
+        }
+        // Nodes come before names.
+        if *cursor == ChangesCursor::default() {
+            page.nodes.splice(0..0, self.unsent.nodes.values().cloned());
+        }
+        if page.next.is_none() {
+            let names = self.unsent.names.iter();
+            page.names.extend(names.map(|((parent, name), child)| NameChange {
+                parent: *parent,
+                name: name.clone(),
+                child: *child,
+            }));
+        }
+        Ok(page)
     }
 
     fn read(

@@ -14,12 +14,29 @@ use crate::live::upload::Footing;
 pub(super) struct Ground {
     pub(super) cursor: Seq,
     pub(super) newest: Option<OwnBatch>,
+    /// The newest batch of others that is known of.
+    pub(super) others: Seq,
 }
 
 impl Ground {
     /// The newest batch that is known of.
     pub(super) fn head(self) -> Seq {
+        self.seen().max(self.others)
+    }
+
+    /// The newest batch of which all that it holds is known here: what others sent since is not to be replaced unseen.
+    pub(super) fn seen(self) -> Seq {
         self.cursor.max(self.newest.map_or(0, |own| own.seq))
+    }
+
+    /// Whether others did something that is not here.
+    pub(super) fn has_news(self) -> bool {
+        self.others > self.cursor
+    }
+
+    /// What others did is here up to this batch.
+    pub(super) fn received(&mut self, head: Seq) {
+        self.cursor = self.cursor.max(head);
     }
 
     /// What the next batch stands on.
@@ -30,21 +47,26 @@ impl Ground {
         }
     }
 
-    /// A batch of this device was applied. False if others' lie between.
-    pub(super) fn applied(&mut self, own: OwnBatch) -> bool {
+    /// A batch of this device was applied. If nothing is known of what lies between, others sent it.
+    pub(super) fn applied(&mut self, own: OwnBatch) {
         if self.newest.is_none_or(|newest| newest.seq < own.seq) {
             self.newest = Some(own);
         }
         if self.cursor.checked_add(1) == Some(own.seq) {
             self.cursor = own.seq;
         }
-        own.seq <= self.cursor
+        if own.seq > self.cursor && !self.has_news() {
+            self.others = own.seq.saturating_sub(1);
+        }
     }
 
-    /// The batch behind the cursor, as the server tells of it. False if it is another device's.
-    pub(super) fn heard(&mut self, batch: &BatchEvent, device: DeviceId) -> bool {
+    /// The next batch, as the server tells of it.
+    pub(super) fn heard(&mut self, batch: &BatchEvent, device: DeviceId) {
         let (counter, seq) = (batch.counter, batch.seq);
-        batch.device == device && self.applied(OwnBatch { counter, seq })
+        match batch.device == device {
+            true => self.applied(OwnBatch { counter, seq }),
+            false => self.others = self.others.max(seq),
+        }
     }
 }
 
@@ -58,19 +80,16 @@ mod tests {
 
     #[test]
     fn the_cursor_moves_over_own_batches_up_to_the_first_of_others() {
+        let footing = |base_seq, follows| Footing { base_seq, follows };
         let mut ground = Ground::default();
         assert_eq!(ground.footing().follows, None);
-        assert!(ground.applied(own(1)) && ground.applied(own(2)));
+        ground.applied(own(1));
+        ground.applied(own(2));
         assert_eq!((ground.cursor, ground.head()), (2, 2));
         // Applied before, and told once more.
-        assert!(ground.applied(own(1)));
-        assert_eq!(
-            ground.footing(),
-            Footing {
-                base_seq: 2,
-                follows: Some(20)
-            }
-        );
+        ground.applied(own(1));
+        assert_eq!(ground.footing(), footing(2, Some(20)));
+        assert!(!ground.has_news());
         let batch = |seq, device| BatchEvent {
             seq,
             device,
@@ -78,19 +97,17 @@ mod tests {
             created_ns: 0,
             host: "h".into(),
         };
-        // Somebody else's lies between.
-        assert!(!ground.applied(own(4)));
-        assert_eq!((ground.cursor, ground.head()), (2, 4));
-        assert_eq!(
-            ground.footing(),
-            Footing {
-                base_seq: 2,
-                follows: Some(40)
-            }
-        );
-        assert!(!ground.heard(&batch(3, 8), 7));
-        assert_eq!(ground.cursor, 2);
-        assert!(ground.heard(&batch(3, 7), 7));
-        assert_eq!(ground.cursor, 3);
+        // Somebody else's lies between, of which was not heard.
+        ground.applied(own(4));
+        assert_eq!((ground.cursor, ground.head(), ground.others), (2, 4, 3));
+        assert_eq!(ground.footing(), footing(2, Some(40)));
+        ground.heard(&batch(3, 8), 7);
+        ground.heard(&batch(4, 7), 7);
+        ground.heard(&batch(5, 8), 7);
+        assert_eq!((ground.cursor, ground.others, ground.has_news()), (2, 5, true));
+        ground.received(5);
+        assert_eq!((ground.cursor, ground.has_news()), (5, false));
+        ground.heard(&batch(6, 7), 7);
+        assert_eq!(ground.footing(), footing(6, Some(60)));
     }
 }

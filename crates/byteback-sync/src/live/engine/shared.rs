@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use byteback_api::Seq;
-use byteback_control::{LiveTree, SyncStatus};
+use byteback_api::{ByteString, Seq};
+use byteback_control::{LandingTree, LiveTree, SyncConflict, SyncStatus};
+use byteback_oplog::NodeId;
 
 use super::{EngineError, EngineParts, told};
+use crate::live::receive::conflicts::Conflict;
 use crate::monitor::{Event, Monitor};
 
 /// Says that everything shall end; clones are the same one.
@@ -31,7 +33,11 @@ impl StopSign {
 pub(super) struct Shared {
     stop: StopSign,
     sent_bytes: AtomicU64,
+    /// The newest batch of others that the listening thread heard of.
+    heard_of: AtomicU64,
+    has_ended: AtomicBool,
     told: Mutex<SyncStatus>,
+    conflicts: Mutex<Vec<Conflict>>,
 }
 
 impl Shared {
@@ -45,7 +51,10 @@ impl Shared {
         Self {
             stop: parts.stop.clone(),
             sent_bytes: AtomicU64::new(0),
+            heard_of: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
             told: Mutex::new(told),
+            conflicts: Mutex::default(),
         }
     }
 
@@ -93,7 +102,39 @@ impl Shared {
         self.told().unsaved_files = files;
     }
 
+    /// Others sent a batch.
+    pub(super) fn hear_of(&self, seq: Seq) {
+        self.heard_of.fetch_max(seq, Ordering::SeqCst);
+    }
+
+    pub(super) fn heard_of(&self) -> Seq {
+        self.heard_of.load(Ordering::SeqCst)
+    }
+
+    /// What others did came in.
+    pub(super) fn received(&self, now_ns: i64, left_out_names: u64) {
+        let mut told = self.told();
+        told.received_at_ns = Some(now_ns);
+        told.left_out_names = left_out_names;
+    }
+
+    /// What is noted of conflicts.
+    pub(super) fn conflicts(&self, noted: &[Conflict]) {
+        *self.conflicts.lock().unwrap_or_else(PoisonError::into_inner) = noted.to_vec();
+    }
+
+    pub(super) fn cannot_listen(&self) {
+        let mut told = self.told();
+        told.error = Some("no thread can be started to listen to the server; restart the sync".to_owned());
+    }
+
+    /// Whether nobody wants to know any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.is_raised() || self.has_ended.load(Ordering::SeqCst)
+    }
+
     pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
         let mut told = self.told();
         told.has_ended = true;
         told.is_connected = false;
@@ -117,6 +158,7 @@ impl Monitor for Shared {
 pub struct EngineHandle {
     shared: Arc<Shared>,
     live: Arc<dyn LiveTree>,
+    landing: Arc<dyn LandingTree>,
 }
 
 impl fmt::Debug for EngineHandle {
@@ -130,6 +172,7 @@ impl EngineHandle {
         Self {
             shared: Arc::clone(shared),
             live: Arc::clone(&parts.live),
+            landing: Arc::clone(&parts.landing),
         }
     }
 
@@ -137,6 +180,27 @@ impl EngineHandle {
     pub fn stop(&self) {
         self.shared.stop.raise();
         self.live.wake();
+    }
+
+    /// Conflicts that nobody has decided about: what was removed, or has another name by now, is not among them.
+    fn conflicts(&self) -> Vec<SyncConflict> {
+        let noted = self
+            .shared
+            .conflicts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let open = noted.iter().filter_map(|conflict| {
+            let place = conflict.place_in(&*self.landing).ok()??;
+            let directory = directory_path(&*self.landing, place.parent)?;
+            let path = |name: &ByteString| ByteString([&directory, name.as_bytes()].concat());
+            Some(SyncConflict {
+                path: path(&conflict.name),
+                copy: path(&conflict.copy),
+                at_ns: conflict.at_ns,
+            })
+        });
+        open.collect()
     }
 
     /// How it stands.
@@ -149,7 +213,27 @@ impl EngineHandle {
             waiting_bytes: live.waiting_bytes,
             groups_in_flight: live.groups_in_flight,
             is_folded: live.is_folded,
+            conflicts: self.conflicts(),
             ..self.shared.told().clone()
         }
     }
 }
+
+/// The path of a directory below the root, with a slash behind each name; `None` if it is nowhere.
+fn directory_path(landing: &dyn LandingTree, directory: NodeId) -> Option<Vec<u8>> {
+    let (mut names, mut current) = (Vec::new(), directory);
+    while current != NodeId::ROOT {
+        // A tree that moves under our feet is told of next time.
+        if names.len() > DEPTH_MAX {
+            return None;
+        }
+        let place = landing.look(current).ok()??.names.into_iter().next()?;
+        names.push(place.name);
+        current = place.parent;
+    }
+    let names = names.into_iter().rev();
+    Some(names.flat_map(|name| [name.as_bytes(), b"/"].concat()).collect())
+}
+
+/// No path goes deeper.
+const DEPTH_MAX: usize = 4096;

@@ -24,7 +24,7 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_api::messages::{ChangedRange, DiffItem};
-use byteback_api::{FileId, FolderName, Seq};
+use byteback_api::{Attributes, FileId, FolderName, Seq};
 use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 
@@ -112,7 +112,7 @@ impl Incoming<'_> {
                         .places
                         .ok_or_else(|| SyncError::hostile("the names of a node were asked for, and not told"))?,
                     entries: match need.entries && node.attributes.kind == byteback_api::NodeKind::Directory {
-                        true => Some(self.entries(need.id)?),
+                        true => Some(listing(self.server, self.folder, self.head, need.id, self.monitor)?),
                         false => None,
                     },
                     attributes: node.attributes,
@@ -121,27 +121,6 @@ impl Incoming<'_> {
             others.told.insert(need.id, told);
         }
         Ok(())
-    }
-
-    fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId, byteback_api::Attributes)>> {
-        let mut entries = Vec::new();
-        let mut cursor: Option<String> = None;
-        loop {
-            check_cancelled(self.monitor)?;
-            let place = TreePlace::Node(directory);
-            let page = self
-                .server
-                .tree_page(self.folder, self.head, place, cursor.as_deref())?;
-            if page.next_cursor.is_some() && (page.entries.is_empty() || page.next_cursor == cursor) {
-                return Err(SyncError::hostile("the list of a directory does not go on"));
-            }
-            let told = page.entries.into_iter();
-            entries.extend(told.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
-            match page.next_cursor {
-                Some(next) => cursor = Some(next),
-                None => return Ok(entries),
-            }
-        }
     }
 
     /// The content of a file at the head, as a delta for a file here of `base_len_bytes` that holds what `from` says.
@@ -204,6 +183,34 @@ impl Incoming<'_> {
             out,
             failure: None,
         })
+    }
+}
+
+/// What is in a directory of the server: name, identity and attributes each.
+pub(crate) type Listed = Vec<(Vec<u8>, FileId, Attributes)>;
+
+/// Fetches what is in a directory at a moment.
+pub(crate) fn listing(
+    server: &ServerClient,
+    folder: &FolderName,
+    at: Seq,
+    directory: FileId,
+    monitor: &dyn Monitor,
+) -> Result<Listed> {
+    let mut entries = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        check_cancelled(monitor)?;
+        let page = server.tree_page(folder, at, TreePlace::Node(directory), cursor.as_deref())?;
+        if page.next_cursor.is_some() && (page.entries.is_empty() || page.next_cursor == cursor) {
+            return Err(SyncError::hostile("the list of a directory does not go on"));
+        }
+        let told = page.entries.into_iter();
+        entries.extend(told.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
+        match page.next_cursor {
+            Some(next) => cursor = Some(next),
+            None => return Ok(entries),
+        }
     }
 }
 

@@ -320,7 +320,7 @@ pub fn plan(
 }
 
 /// Whether attributes are the same, as far as they are no matter of the content or of how owners are called.
-fn are_same_attributes(one: &Attributes, other: &Attributes) -> bool {
+pub(crate) fn are_same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let key = |of: &Attributes| (of.mode, of.uid, of.gid, of.mtime_ns);
     key(one) == key(other) && one.xattrs == other.xattrs
 }

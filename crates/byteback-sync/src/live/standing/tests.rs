@@ -16,6 +16,7 @@ fn standing(cursor: Seq) -> Standing {
         root: FileId(6),
         cursor,
         newest: Some(OwnBatch { counter: 8, seq: 9 }),
+        landing: None,
     }
 }
 

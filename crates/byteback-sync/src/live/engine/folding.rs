@@ -1,0 +1,152 @@
+//! How what was folded is sent: from its cut, with what the server does not have under its name yet, as one batch on top of what is here, or in place of all that there is.
+
+use byteback_api::ByteString;
+use byteback_control::{LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError};
+use byteback_oplog::{NodeId, NodeKind};
+
+use super::fold::{FoldedTree, Untold};
+use super::{Engine, TWICE, UNSAVED_AGAIN_AFTER};
+use crate::backup::{CutBatch, CutSent, send_cut};
+use crate::error::{ServerErrorKind, SyncError};
+use crate::live::identities::IdentityChange;
+use crate::live::incoming::fetch::listing;
+use crate::live::upload::{Sent, batch_counter, sent};
+
+impl Engine {
+    pub(super) fn send_fold(&mut self, group: &LiveGroup, fold: &LiveFold) -> Result<Sent, SyncError> {
+        self.open_cut = Some(fold.cut.cut);
+        let is_whole = matches!(fold.scope, LiveScope::Everything { .. }) && fold.cut.since.is_none();
+        let grew = |node| self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
+        let mut unsent = Untold::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
+        self.tell_removed(&mut unsent)?;
+        let ended = self.transfer(group, fold, is_whole, &unsent);
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                let refused = matches!(
+                    error.server_kind(),
+                    Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
+                );
+                if refused && self.is_in_full && !is_whole {
+                    // What the mark says the server has, it has not: the next one is everything there is.
+                    self.drop_cut();
+                    self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
+                }
+                self.is_in_full |= refused;
+                return sent(Err(error));
+            }
+        };
+        if ended
+            .applied
+            .as_ref()
+            .is_some_and(|applied| self.is_known_twice(group, applied))
+        {
+            return Ok(Sent::Unsendable(TWICE.to_owned()));
+        }
+        self.is_in_full = false;
+        self.shared.unsaved(ended.unsaved.len() as u64);
+        let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
+        self.unsaved_again_ns =
+            (!ended.unsaved.is_empty()).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
+        self.arrived(&unsent, &ended.unsaved);
+        let (note, unsaved) = (ended.note, ended.unsaved);
+        self.unsaved.clone_from(&unsaved);
+        if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
+            // The mark stays; what could not be read is reported with the next fold only if that is everything since then.
+            self.parts
+                .live
+                .give_up(&format!("the log could not note what was sent: {error}"));
+        }
+        Ok(ended.applied.map_or(Sent::Nothing, Sent::Applied))
+    }
+
+    fn transfer(
+        &self,
+        group: &LiveGroup,
+        fold: &LiveFold,
+        is_whole: bool,
+        unsent: &Untold,
+    ) -> Result<CutSent, SyncError> {
+        let is_there = |node| self.identities.is_bound(node) && self.identities.origin_of(node).is_none();
+        let is_forgotten = |node| self.identities.file_of(node).is_none();
+        let identities = (&is_there as _, &is_forgotten as _);
+        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities);
+        let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
+        let consumers = self.parts.tree.status()?.consumers;
+        let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
+        let file_id = |node| self.file_id(node);
+        send_cut(&CutBatch {
+            tree: &tree,
+            server: &self.parts.server,
+            folder: &self.parts.folder,
+            options: &self.options,
+            monitor: &*self.shared,
+            cut: &fold.cut,
+            counter: batch_counter(self.tree, group.id),
+            file_id: &file_id,
+            origin: &origin,
+            base_seq: (!is_whole).then_some(self.ground.cursor),
+            replaces: is_whole.then(|| self.ground.seen()),
+            follows: self.ground.newest,
+            note: &note.map(|consumer| consumer.note).unwrap_or_default(),
+            is_in_full: self.is_in_full,
+        })
+    }
+
+    /// What a cut has to tell of though it may not have changed: what the server does not have under its name, and what could not be read last time. A file that grew from
+    /// a content of the server has changed, and is not told as a whole.
+    pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
+        let mut told = self.unsaved.clone();
+        for node in self.identities.unsent() {
+            let grew = self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
+            let found = self.parts.landing.look(node)?;
+            if found.is_some_and(|found| !grew || found.kind != NodeKind::File) {
+                told.push(node);
+            }
+        }
+        Ok(told)
+    }
+
+    /// Of directories that came back, what the server has in them and is not here was removed here.
+    fn tell_removed(&self, unsent: &mut Untold) -> Result<(), SyncError> {
+        let returned = unsent.nodes().filter_map(|node| {
+            let origin = self.identities.origin_of(node)?;
+            (origin.seq > 0 && Some(origin.file) == self.identities.file_of(node)).then_some((node, origin.file))
+        });
+        for (node, file) in returned.collect::<Vec<_>>() {
+            let cursor = self.ground.cursor;
+            let listed = listing(&self.parts.server, &self.parts.folder, cursor, file, &*self.shared)?;
+            let is_left_out = |name: &ByteString| {
+                let mut left_out = self.left_out.iter();
+                left_out.any(|place| place.parent == file && place.name == *name)
+            };
+            let names = listed.into_iter().map(|(name, ..)| ByteString(name));
+            unsent.removed(node, names.filter(|name| !is_left_out(name)));
+        }
+        Ok(())
+    }
+
+    /// What the server did not have under its name it has now. Should that not be noted, it is sent once more.
+    fn arrived(&mut self, unsent: &Untold, unsaved: &[NodeId]) {
+        let arrived = unsent.nodes().filter(|node| !unsaved.contains(node));
+        let arrived = arrived.map(IdentityChange::Arrived);
+        let gone = unsent.gone.iter().copied().map(IdentityChange::Forgotten);
+        let changes: Vec<_> = arrived.chain(gone).collect();
+        if self.identities.change(&changes).is_err() {
+            self.has_met = false;
+        }
+    }
+
+    /// Ends the cut of the fold in flight, if there is one.
+    pub(super) fn end_cut(&mut self, outcome: &Outcome) -> Result<(), ServiceError> {
+        match self.open_cut.take() {
+            Some(cut) => self.parts.tree.finish(cut, outcome).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays all the more.
+    pub(super) fn drop_cut(&mut self) {
+        let _ = self.end_cut(&Outcome::Abandoned);
+    }
+}

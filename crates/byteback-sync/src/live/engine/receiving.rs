@@ -1,0 +1,215 @@
+//! How what others did comes in: the moment up to which it is brought here is made durable, the tree is brought there ([`Receive`]), and then the cursor.
+//!
+//! **First contact**, with a folder that another machine has begun: nothing here is known to the server, and the root there has another identity. In this
+//! order: all nodes here are noted as not sent; that the folder is to be brought to the head; the log's mark is set to this moment; the root is
+//! bound to the server's. A crash before that last step begins all over. Then others' changes are let in, which are all there is: what is the same on both sides
+//! becomes one, what differs is a conflict, and what is left of the notes is sent.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use byteback_api::{FileId, Seq};
+use byteback_control::{CutId, LiveScope, LiveTree, Outcome, ServiceError};
+use byteback_oplog::{NodeId, NodeKind};
+
+use super::{Engine, EngineError};
+use crate::backup::file_id;
+use crate::live::identities::{IdentityChange, Origin};
+use crate::live::receive::conflicts::Conflict;
+use crate::live::receive::{Receive, ReceiveError};
+use crate::server_client::Heard;
+
+/// Why an order is given up that was made before the folder's first contact.
+pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
+
+/// So many identities are noted with one sync.
+const NOTED_AT_ONCE: usize = 10_000;
+
+/// Who listens looks so often whether anybody still wants to know, after a failure that listening does not pass over.
+const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+impl Engine {
+    /// Whether others began the folder after it was met empty: it is met again, and contact made.
+    pub(super) fn is_met_too_early(&self) -> bool {
+        let is_unbound = !self.identities.is_bound(NodeId::ROOT) && self.ground.newest.is_none();
+        self.contact.is_none() && is_unbound && self.ground.has_news()
+    }
+
+    /// Whether others did something, and nothing stands in its way: what is in flight has to be answered first, as the server decides who was first.
+    pub(super) fn may_receive(&self) -> bool {
+        let has_news = self.landing.is_some() || self.ground.has_news();
+        has_news && self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
+    }
+
+    /// Brings what others did into the tree.
+    pub(super) fn receive(&mut self) -> Result<(), EngineError> {
+        let head = match self.landing {
+            Some(head) => head,
+            None => self.begin_landing()?,
+        };
+        let received = Receive {
+            landing: &*self.parts.landing,
+            live: &*self.parts.live,
+            tree: &*self.parts.tree,
+            tree_id: self.tree,
+            server: &self.parts.server,
+            folder: &self.parts.folder,
+            identities: &mut self.identities,
+            patches: &self.patches,
+            conflicts: &mut self.conflicts,
+            monitor: &*self.shared,
+            randomness: &*self.parts.randomness,
+            host: String::from_utf8_lossy(self.parts.host.as_bytes()).into_owned(),
+            now: (self.parts.server.clock().now_ns(), self.parts.east_of_utc_s),
+            landed: &mut self.landed,
+        }
+        .run(self.ground.cursor, head)?;
+        self.ground.received(head);
+        self.landing = None;
+        self.landed.clear();
+        self.is_turn_of_others = false;
+        let landing = &self.parts.landing;
+        let is_open = |conflict: &Conflict| !matches!(conflict.place_in(&**landing), Ok(None));
+        self.conflicts.retain(is_open).map_err(ReceiveError::from)?;
+        self.shared.conflicts(self.conflicts.noted());
+        if received.has_unsent {
+            self.parts.live.fold();
+        }
+        self.left_out = received.left_out;
+        self.note()?;
+        self.shared.received(self.clock().now_ns(), self.left_out.len() as u64);
+        self.worked();
+        Ok(())
+    }
+
+    fn begin_landing(&mut self) -> Result<Seq, EngineError> {
+        let info = self.parts.server.folder(&self.parts.folder)?;
+        self.check_known(info.seq)?;
+        self.landed.clear();
+        self.landing = Some(info.seq);
+        self.note()?;
+        Ok(info.seq)
+    }
+
+    /// Whether the first contact is to be made, and no cut will come for it by itself.
+    pub(super) fn is_contact_overdue(&self) -> bool {
+        let live = self.parts.live.status();
+        self.contact.is_some() && live.groups_in_flight == 0 && !live.is_folded
+    }
+
+    /// See the module.
+    pub(super) fn first_contact(&mut self) -> Result<(), EngineError> {
+        let Some(root) = self.contact else { return Ok(()) };
+        let group = self.parts.live.cut_fold(&[])?;
+        let Some(fold) = &group.fold else { return Ok(()) };
+        if !matches!(fold.scope, LiveScope::Everything { .. }) {
+            self.open_cut = Some(fold.cut.cut);
+            self.drop_cut();
+            self.parts.live.give_up(CONTACT);
+            return Ok(());
+        }
+        let cut = fold.cut.cut;
+        self.open_cut = Some(cut);
+        self.note_all(cut)?;
+        let head = self.parts.server.folder(&self.parts.folder)?.seq;
+        self.ground.cursor = 0;
+        self.ground.others = self.ground.others.max(head);
+        self.landed.clear();
+        self.landing = Some(head);
+        self.note()?;
+        self.end_cut(&Outcome::Saved {
+            note: Vec::new(),
+            unsaved: Vec::new(),
+        })?;
+        self.parts.live.applied(group.id)?;
+        self.bind_root(root)?;
+        self.contact = None;
+        Ok(())
+    }
+
+    /// Notes all nodes but the root as not sent.
+    fn note_all(&mut self, cut: CutId) -> Result<(), EngineError> {
+        let mut changes = Vec::new();
+        let mut directories = vec![NodeId::ROOT];
+        while let Some(directory) = directories.pop() {
+            for (node, kind) in entries(self, cut, directory)? {
+                if kind == NodeKind::Directory {
+                    directories.push(node);
+                }
+                if self.identities.is_bound(node) {
+                    continue;
+                }
+                let file = file_id(self.tree, node);
+                let origin = Some(Origin { file, seq: 0 });
+                changes.push(IdentityChange::Bound { node, file, origin });
+            }
+            if changes.len() >= NOTED_AT_ONCE {
+                self.identities.change(&std::mem::take(&mut changes))?;
+            }
+        }
+        self.identities.change(&changes)?;
+        Ok(())
+    }
+
+    fn bind_root(&mut self, root: FileId) -> Result<(), EngineError> {
+        let (node, origin) = (NodeId::ROOT, None);
+        let bound = IdentityChange::Bound {
+            node,
+            file: root,
+            origin,
+        };
+        Ok(self.identities.change(&[bound])?)
+    }
+
+    /// Begins to listen: whoever waits is woken when others sent something. It ends some time after the engine, and keeps nothing of the tree.
+    pub(super) fn listen(&self) {
+        let server = Arc::clone(&self.parts.server);
+        let (folder, device) = (self.parts.folder.clone(), self.parts.device);
+        let shared = Arc::clone(&self.shared);
+        let live: Weak<dyn LiveTree> = Arc::downgrade(&self.parts.live);
+        let after = self.ground.head();
+        let listening = std::thread::Builder::new().name("listen".to_owned());
+        let began = listening.spawn(move || {
+            let mut after = after;
+            while !shared.is_over() {
+                let mut listening = server.listen(&folder, after);
+                loop {
+                    let heard = listening.hear();
+                    if shared.is_over() {
+                        return;
+                    }
+                    match heard {
+                        Ok(Heard::Batch(batch)) => {
+                            after = batch.seq;
+                            if batch.device != device {
+                                shared.hear_of(batch.seq);
+                                let Some(live) = live.upgrade() else { return };
+                                live.wake();
+                            }
+                        }
+                        Ok(Heard::Nothing | Heard::Away(_)) => {}
+                        Ok(Heard::Cancelled) => return,
+                        Err(_) => break,
+                    }
+                }
+                // The engine meets the same failure, and says so.
+                server.clock().sleep(LISTEN_AGAIN_AFTER);
+            }
+        });
+        if began.is_err() {
+            self.shared.cannot_listen();
+        }
+    }
+}
+
+/// What is in a directory at a cut.
+fn entries(engine: &Engine, cut: CutId, directory: NodeId) -> Result<Vec<(NodeId, NodeKind)>, ServiceError> {
+    let mut entries = Vec::new();
+    let mut after = None;
+    loop {
+        let page = engine.parts.tree.entries(cut, directory, after.as_ref())?;
+        let Some(last) = page.last() else { return Ok(entries) };
+        after = Some(last.name.clone());
+        entries.extend(page.into_iter().map(|entry| (entry.node, entry.kind)));
+    }
+}

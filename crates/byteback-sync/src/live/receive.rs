@@ -1,0 +1,350 @@
+//! What others did, brought into the tree here: from the cursor to a head, which is one moment of the server's folder (DeltaCFS sections III-C and III-D).
+//!
+//! [`fetch`](crate::live::incoming::fetch) tells what others changed, merged over all their batches; [`plan`](crate::live::incoming::plan) says which
+//! steps lead there from what is here; `walk` does them while programs use the tree. If one is overtaken by a program the plan is made anew, for the
+//! same head, until nothing is left to do. Then all is made durable, and only then does whoever called move the cursor.
+//!
+//! **Who begins ends it.** The head is durable before this is called for the first time, and nothing is sent before the cursor has reached it: whatever moment a crash
+//! chooses, the next start goes on with the same head.
+//!
+//! **What waits to be sent** is left alone as long as nothing that lands is about it. Where something is, all that waits is folded: it will
+//! be sent as it is then, on top of the head. From that moment the queue does not tell what programs do, so all that the plan is about is watched from before it was
+//! looked at; what the watches notice is an overtaking like any other.
+//!
+//! **A conflict** (the server has another version than the one that was changed here; the first write wins) leaves two files: the server's under the name, ours
+//! under a conflict name, with an identity of its own that stands on the content that it grew from. See [`conflicts`].
+//!
+//! What this does not do: decide when; send.
+
+pub mod conflicts;
+mod here;
+mod log_changes;
+mod walk;
+
+use std::collections::{BTreeSet, HashMap};
+
+use byteback_api::{FileId, FolderName, Seq};
+use byteback_control::{Landed, LandingTree, LiveTree, NamePlace, ServiceError, TreeService, WatchedNode};
+use byteback_host::random::Randomness;
+use byteback_oplog::{NodeId, NodeKind, TreeId};
+
+use crate::error::SyncError;
+use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
+use crate::live::incoming::fetch::Incoming;
+use crate::live::incoming::plan::{
+    ConflictLabel, Given, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
+};
+use crate::live::patches::{PatchError, Patches};
+use crate::monitor::{Monitor, check_cancelled};
+use crate::server_client::ServerClient;
+use conflicts::{Conflicts, ConflictsError};
+use here::{Memory, Seen};
+use walk::{Walk, Walked, mend};
+
+/// So often a plan is overtaken before all that waits is folded.
+const OVERTAKEN_MAX: u32 = 3;
+
+/// A plan asks so often at most; each time it knows more.
+const ASKED_MAX: u32 = 1000;
+
+/// What others did cannot be brought here.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The server, or somebody wants an end.
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    /// The tree here.
+    #[error("what others changed cannot be made here: {0}")]
+    Tree(#[from] ServiceError),
+    /// Who is who.
+    #[error(transparent)]
+    Identities(#[from] IdentityError),
+    /// Contents on their way.
+    #[error(transparent)]
+    Patches(#[from] PatchError),
+    /// What is noted of conflicts.
+    #[error(transparent)]
+    Conflicts(#[from] ConflictsError),
+    /// What the server tells is no tree, or has no end.
+    #[error("{0}")]
+    Hostile(String),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Something here has to be sent of which the queue was not told.
+    pub has_unsent: bool,
+    /// Names that this tree cannot hold.
+    pub left_out: Vec<Place>,
+}
+
+/// See the module.
+pub(super) struct Receive<'e> {
+    pub(super) landing: &'e dyn LandingTree,
+    pub(super) live: &'e dyn LiveTree,
+    pub(super) tree: &'e dyn TreeService,
+    pub(super) tree_id: TreeId,
+    pub(super) server: &'e ServerClient,
+    pub(super) folder: &'e FolderName,
+    pub(super) identities: &'e mut Identities,
+    pub(super) patches: &'e Patches,
+    pub(super) conflicts: &'e mut Conflicts,
+    pub(super) monitor: &'e dyn Monitor,
+    pub(super) randomness: &'e dyn Randomness,
+    /// This machine, for the names of conflicts.
+    pub(super) host: String,
+    /// Wall-clock time, nanoseconds since 1970, and how far local clocks are east of UTC, in seconds.
+    pub(super) now: (i64, i64),
+    /// Files whose contents of this head were written already.
+    pub(super) landed: &'e mut BTreeSet<FileId>,
+}
+
+impl Receive<'_> {
+    /// Brings the tree from `cursor` to `head`.
+    ///
+    /// # Errors
+    /// It is called again for the same head, whatever was done.
+    pub(super) fn run(&mut self, cursor: Seq, head: Seq) -> Result<Received, ReceiveError> {
+        if let Some(committed) = self.patches.pending()? {
+            mend(self.landing, committed, self.live.status().is_folded)?;
+        }
+        let incoming = Incoming {
+            server: self.server,
+            folder: self.folder,
+            cursor,
+            head,
+            monitor: self.monitor,
+        };
+        let mut others = incoming.others()?;
+        let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
+        let mut refused = BTreeSet::new();
+        let landing = self.landing;
+        let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
+        let mut memory = Memory::default();
+        let mut overtaken = 0;
+        let mut came_back = BTreeSet::new();
+        loop {
+            check_cancelled(self.monitor)?;
+            let is_folded = self.live.status().is_folded;
+            if is_folded && watches.is_empty() {
+                let about = self.concerned(&others);
+                memory = Memory::default();
+                watch(landing, about, &mut watches)?;
+            }
+            let plan = self.plan(&incoming, &mut others, &refused, &label, &memory)?;
+            let about = self.subjects(&plan, &others, &memory);
+            if is_folded {
+                let watched = watches.len();
+                watch(landing, about.nodes.iter().chain(&about.parents).copied(), &mut watches)?;
+                if watches.len() > watched {
+                    // What was looked at before it was watched is looked at again.
+                    memory = Memory::default();
+                    continue;
+                }
+            } else if overtaken > OVERTAKEN_MAX || about.is_queued(landing) {
+                self.live.fold();
+                overtaken = 0;
+                memory = Memory::default();
+                continue;
+            }
+            came_back.extend(plan.steps.iter().filter_map(|step| match step {
+                Step::Make { id, .. } => Some(*id),
+                _ => None,
+            }));
+            let walked = Walk {
+                landing,
+                identities: &mut *self.identities,
+                patches: self.patches,
+                conflicts: &mut *self.conflicts,
+                incoming,
+                others: &others,
+                landed: &mut *self.landed,
+                watches: is_folded.then_some(&watches),
+                now_ns: self.now.0,
+                unbound: HashMap::new(),
+                has_undurable: false,
+            }
+            .run(&plan)?;
+            match walked {
+                Walked::All => {
+                    landing.sync()?;
+                    self.note_returned(&came_back, &others)?;
+                    let left_out = plan.outcomes.iter().filter_map(|outcome| match outcome {
+                        Outcome::LeftOut { place, .. } => Some(place.clone()),
+                        _ => None,
+                    });
+                    let left_out: BTreeSet<Place> = left_out.chain(refused).collect();
+                    return Ok(Received {
+                        has_unsent: self.identities.has_unsent(),
+                        left_out: left_out.into_iter().collect(),
+                    });
+                }
+                Walked::Overtaken => overtaken += 1,
+                Walked::Refused(place) => {
+                    refused.insert(place);
+                }
+            }
+            watches.clear();
+            memory = Memory::default();
+        }
+    }
+
+    fn seen<'s>(&'s self, others: &'s Others, memory: &'s Memory) -> Seen<'s> {
+        Seen {
+            landing: self.landing,
+            tree: self.tree,
+            tree_id: self.tree_id,
+            server: self.server,
+            folder: self.folder,
+            monitor: self.monitor,
+            identities: self.identities,
+            others,
+            memory,
+        }
+    }
+
+    fn plan(
+        &self,
+        incoming: &Incoming<'_>,
+        others: &mut Others,
+        refused: &BTreeSet<Place>,
+        label: &ConflictLabel,
+        memory: &Memory,
+    ) -> Result<Plan, ReceiveError> {
+        for _ in 0..ASKED_MAX {
+            let given = Given {
+                landed: self.landed,
+                refused,
+                label,
+            };
+            let mut is_random = true;
+            let mut fresh = || {
+                let halves = (self.randomness.next_u64(), self.randomness.next_u64());
+                is_random &= halves.0.is_ok() && halves.1.is_ok();
+                let (high, low) = (halves.0.unwrap_or(0), halves.1.unwrap_or(0));
+                FileId((u128::from(high) << 64) | u128::from(low))
+            };
+            let planned = plan(others, &self.seen(others, memory), &given, &mut fresh);
+            if !is_random {
+                return Err(ReceiveError::Hostile("the system has no random numbers".to_owned()));
+            }
+            match planned {
+                Ok(plan) => return Ok(plan),
+                Err(PlanError::Needs(needs)) => incoming.ask(others, &needs)?,
+                Err(PlanError::Tree(error)) => {
+                    return Err(match memory.take_failure() {
+                        Some(failure) => failure.into(),
+                        None => error.into(),
+                    });
+                }
+                Err(PlanError::Hostile(why)) => {
+                    return Err(ReceiveError::Hostile(format!(
+                        "the server's answer is not to be trusted: {why}; nothing of it was used"
+                    )));
+                }
+            }
+        }
+        Err(ReceiveError::Hostile("what the server tells does not end".to_owned()))
+    }
+
+    /// Of the nodes that were made here, directories that others did not make came back, for what others put into them. What was removed from them or moved out of them here
+    /// and is not sent, the log knows by the number that the directory had; so what is in such a one is told as a whole, until the server has it.
+    fn note_returned(&mut self, made: &BTreeSet<FileId>, others: &Others) -> Result<(), ReceiveError> {
+        let mut changes = Vec::new();
+        for file in made {
+            let is_new = others.nodes.get(file).is_some_and(|change| change.before.is_none());
+            let Some(node) = self.identities.node_of(*file).filter(|_| !is_new) else {
+                continue;
+            };
+            let found = self.landing.look(node)?;
+            if found.is_some_and(|found| found.kind == NodeKind::Directory) {
+                let (file, seq) = (*file, others.head);
+                let origin = Some(Origin { file, seq });
+                changes.push(IdentityChange::Bound { node, file, origin });
+            }
+        }
+        Ok(self.identities.change(&changes)?)
+    }
+
+    /// The nodes here that others changed, or whose names, and the directories of these.
+    fn concerned(&self, others: &Others) -> Vec<NodeId> {
+        let nodes = others.nodes.keys().copied();
+        let names = others.names.iter();
+        let names = names.flat_map(|(place, change)| [Some(place.parent), change.before, change.after]);
+        let concerned: BTreeSet<FileId> = nodes.chain(names.flatten()).collect();
+        let here = concerned.into_iter().filter_map(|id| self.identities.node_of(id));
+        here.collect()
+    }
+
+    /// What of the tree here the steps of a plan are about.
+    fn subjects(&self, plan: &Plan, others: &Others, memory: &Memory) -> Subjects {
+        let seen = self.seen(others, memory);
+        let mut subjects = Subjects::default();
+        // Identities come first: who gets another one is meant by both.
+        let mut was = HashMap::new();
+        let node_of = |id: &FileId, was: &HashMap<FileId, FileId>| seen.node_of(*was.get(id).unwrap_or(id));
+        for step in &plan.steps {
+            let (ids, places): (Vec<FileId>, Vec<&Place>) = match step {
+                Step::Identity {
+                    was: before, becomes, ..
+                } => {
+                    was.insert(*becomes, *before);
+                    (vec![*before], vec![])
+                }
+                Step::Make { place, .. } => (vec![], vec![place]),
+                Step::Content { id, .. } | Step::Attributes { id, .. } => (vec![*id], vec![]),
+                Step::Link { id, place } | Step::Remove { id, place } => (vec![*id], vec![place]),
+                // A displacement is a change of this machine.
+                Step::Rename { is_local: true, .. } => continue,
+                Step::Rename {
+                    id, from, to, replaces, ..
+                } => ([*id].into_iter().chain(*replaces).collect(), vec![from, to]),
+            };
+            subjects.nodes.extend(ids.iter().filter_map(|id| node_of(id, &was)));
+            for place in places {
+                let Some(parent) = node_of(&place.parent, &was) else {
+                    continue;
+                };
+                let name = place.name.clone();
+                if parent != NodeId::ROOT || !is_name_on_its_way(name.as_bytes()) {
+                    subjects.parents.insert(parent);
+                    subjects.places.insert(NamePlace { parent, name });
+                }
+            }
+        }
+        subjects
+    }
+}
+
+/// What the steps of a plan are about; only what is here.
+#[derive(Default)]
+struct Subjects {
+    nodes: BTreeSet<NodeId>,
+    places: BTreeSet<NamePlace>,
+    parents: BTreeSet<NodeId>,
+}
+
+impl Subjects {
+    /// Whether something of it waits to be sent.
+    fn is_queued(&self, landing: &dyn LandingTree) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| landing.is_node_queued(*node)) || self.places.iter().any(|place| landing.is_name_queued(place))
+    }
+}
+
+fn watch<'t>(
+    landing: &'t dyn LandingTree,
+    nodes: impl IntoIterator<Item = NodeId>,
+    watches: &mut HashMap<NodeId, Box<dyn WatchedNode + 't>>,
+) -> Result<(), ReceiveError> {
+    for node in nodes {
+        if watches.contains_key(&node) || landing.look(node)?.is_none() {
+            continue;
+        }
+        if let Landed::Done(watch) = landing.watch(node)? {
+            watches.insert(node, watch);
+        }
+    }
+    Ok(())
+}

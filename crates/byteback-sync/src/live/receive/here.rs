@@ -1,0 +1,288 @@
+//! The tree here as the planner sees it: nodes by the identities that the server knows them by, and what of them is not sent.
+//!
+//! **What is not sent** is what the queue says. Where it has been folded to "everything since the log's mark" the log says what changed since then; among that is
+//! also what landed, and what was sent since. So what others changed, too, is compared with what it was at the server when it was like here: what is the same was not
+//! changed here. No restart and no late mark thus makes a conflict.
+//!
+//! **What the server knows.** What others made has its identity in the map; of our own nodes all that neither waits nor is new since the mark was
+//! sent. Of the rest the server is asked.
+//!
+//! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched, see the module above.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+
+use byteback_api::{Attributes, FileId, FolderName, NodeKind, Seq};
+use byteback_control::{
+    CutRequest, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService, UnsentNode,
+};
+use byteback_oplog::{NodeId, TreeId};
+
+use super::log_changes::LogChanges;
+use crate::backup::file_id;
+use crate::error::{ServerErrorKind, SyncError};
+use crate::live::identities::Identities;
+use crate::live::incoming::plan::{Here, HereNode, Others, Place, are_same_attributes, is_name_on_its_way};
+use crate::monitor::Monitor;
+use crate::same_content::is_same_content;
+use crate::server_client::ServerClient;
+
+/// See the module.
+pub(super) struct Seen<'a> {
+    pub(super) landing: &'a dyn LandingTree,
+    pub(super) tree: &'a dyn TreeService,
+    pub(super) tree_id: TreeId,
+    pub(super) server: &'a ServerClient,
+    pub(super) folder: &'a FolderName,
+    pub(super) monitor: &'a dyn Monitor,
+    pub(super) identities: &'a Identities,
+    pub(super) others: &'a Others,
+    pub(super) memory: &'a Memory,
+}
+
+/// What was found out for one attempt.
+#[derive(Default)]
+pub(super) struct Memory {
+    log: OnceCell<LogChanges>,
+    known: RefCell<HashMap<FileId, bool>>,
+    same: RefCell<HashMap<(NodeId, FileId, Seq), bool>>,
+    /// What the server or the way to it failed with: the planner is only told that something did.
+    failure: RefCell<Option<SyncError>>,
+}
+
+impl Memory {
+    pub(super) fn take_failure(&self) -> Option<SyncError> {
+        self.failure.borrow_mut().take()
+    }
+
+    fn keep(&self, error: impl Into<SyncError>) -> ServiceError {
+        let error = error.into();
+        let told = ServiceError::new(ErrorKind::Refused, error.to_string());
+        *self.failure.borrow_mut() = Some(error);
+        told
+    }
+}
+
+impl Seen<'_> {
+    pub(super) fn file_of(&self, node: NodeId) -> FileId {
+        let own = file_id(self.tree_id, node);
+        self.identities.file_of(node).unwrap_or(own)
+    }
+
+    pub(super) fn node_of(&self, id: FileId) -> Option<NodeId> {
+        self.identities.node_of(id)
+    }
+
+    /// A name as the tree knows it, if its directory is here.
+    pub(super) fn place_of(&self, place: &Place) -> Option<NamePlace> {
+        Some(NamePlace {
+            parent: self.node_of(place.parent)?,
+            name: place.name.clone(),
+        })
+    }
+
+    fn log(&self) -> Result<&LogChanges> {
+        if self.memory.log.get().is_none() {
+            let _ = self.memory.log.set(LogChanges::ask(self.tree)?);
+        }
+        let missing = || ServiceError::new(ErrorKind::Log, "the log cannot be asked");
+        self.memory.log.get().ok_or_else(missing)
+    }
+
+    /// Whether the server has, or had, a node of this identity.
+    fn is_known(&self, id: FileId, node: NodeId, unsent: UnsentNode) -> Result<bool> {
+        if self.identities.is_bound(node) {
+            // A directory that came back is there under its own name.
+            let origin = self.identities.origin_of(node);
+            return Ok(origin.is_none_or(|origin| origin.file == id && origin.seq > 0));
+        }
+        if unsent == UnsentNode::default() || self.log()?.node(node).is_none_or(|changed| !changed.is_new) {
+            return Ok(true);
+        }
+        if let Some(known) = self.memory.known.borrow().get(&id) {
+            return Ok(*known);
+        }
+        let known = match self.server.node(self.folder, id, self.others.head) {
+            Ok(_) => true,
+            Err(error) if error.kind == ServerErrorKind::NotFound => false,
+            Err(error) => return Err(self.memory.keep(error)),
+        };
+        self.memory.known.borrow_mut().insert(id, known);
+        Ok(known)
+    }
+
+    /// Whether a file here holds what the server's has at a moment.
+    fn holds(&self, node: NodeId, id: FileId, at: Seq) -> Result<bool> {
+        let key = (node, id, at);
+        if let Some(same) = self.memory.same.borrow().get(&key) {
+            return Ok(*same);
+        }
+        let there = match self.server.node(self.folder, id, at) {
+            Ok(there) => there.attributes,
+            Err(error) if error.kind == ServerErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(self.memory.keep(error)),
+        };
+        let cut = self.tree.cut(&CutRequest {
+            anonymous: true,
+            look_only: false,
+            ..CutRequest::of("")
+        })?;
+        let same = self.compare(cut.cut, node, (id, at), &there);
+        let ended = self.tree.finish(cut.cut, &Outcome::Abandoned);
+        let same = same?;
+        ended?;
+        self.memory.same.borrow_mut().insert(key, same);
+        Ok(same)
+    }
+
+    fn compare(
+        &self,
+        cut: byteback_control::CutId,
+        node: NodeId,
+        (id, at): (FileId, Seq),
+        there: &Attributes,
+    ) -> Result<bool> {
+        let Some(here) = self.tree.attributes(cut, &[node])?.pop() else {
+            return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer"));
+        };
+        let here = here?;
+        if here.kind != NodeKind::File || there.kind != NodeKind::File || here.size != there.size {
+            return Ok(false);
+        }
+        if here.size == 0 {
+            return Ok(true);
+        }
+        let read = |ranges: &[(u64, u64)], sink: &mut crate::same_content::PieceSink<'_>| {
+            self.tree.peek(cut, node, ranges, sink)
+        };
+        match is_same_content((self.server, self.folder, at), id, read, here.size, self.monitor) {
+            Ok(same) => same,
+            Err(error) => Err(self.memory.keep(error)),
+        }
+    }
+
+    /// Whether a file's content was changed here and is not sent, of a queue that knows only that everything since the mark is to be sent.
+    fn is_content_unsent(&self, id: FileId, node: NodeId) -> Result<bool> {
+        if self.log()?.node(node).is_none_or(|changed| !changed.is_content_changed) {
+            return Ok(false);
+        }
+        match self.others.nodes.get(&id) {
+            Some(change) if change.before.is_none() => Ok(!self.holds(node, id, self.others.head)?),
+            Some(change) if change.is_content_changed => Ok(!self.holds(node, id, change.since)?),
+            _ => Ok(true),
+        }
+    }
+}
+
+impl Here for Seen<'_> {
+    fn root(&self) -> FileId {
+        self.file_of(NodeId::ROOT)
+    }
+
+    fn node(&self, id: FileId) -> Result<Option<HereNode>> {
+        let Some(node) = self.node_of(id) else { return Ok(None) };
+        let Some(found) = self.landing.look(node)? else {
+            return Ok(None);
+        };
+        if node != NodeId::ROOT && found.names.is_empty() {
+            return Ok(None);
+        }
+        let places = found.names.into_iter().map(|name| Place {
+            parent: self.file_of(name.parent),
+            name: name.name,
+        });
+        let places: Vec<Place> = places.collect();
+        let unsent = self.landing.unsent_of(node);
+        let is_known = node == NodeId::ROOT || self.is_known(id, node, unsent)?;
+        let root = self.root();
+        let is_on_its_way = |place: &Place| place.parent == root && is_name_on_its_way(place.name.as_bytes());
+        if is_known && places.iter().any(is_on_its_way) && places.len() == 1 {
+            // Nobody but us has written to it.
+            return Ok(Some(HereNode {
+                attributes: found.attributes,
+                places,
+                is_known,
+                is_unsent: false,
+                has_unsent_attributes: false,
+            }));
+        }
+        let is_file = found.attributes.kind == NodeKind::File;
+        let is_content_unsent = match unsent.is_everything {
+            true => is_file && self.is_content_unsent(id, node)?,
+            false => unsent.content,
+        };
+        let before = self.others.nodes.get(&id).and_then(|change| change.before.as_ref());
+        let are_as_before = before.is_some_and(|before| are_same_attributes(before, &found.attributes));
+        let are_attributes_unsent = match unsent.is_everything {
+            true => self.log()?.node(node).is_some(),
+            false => unsent.other || unsent.content,
+        };
+        Ok(Some(HereNode {
+            attributes: found.attributes,
+            places,
+            is_known,
+            is_unsent: !is_known || is_content_unsent,
+            has_unsent_attributes: are_attributes_unsent && !are_as_before,
+        }))
+    }
+
+    fn entry(&self, place: &Place) -> Result<Option<FileId>> {
+        let Some(place) = self.place_of(place) else {
+            return Ok(None);
+        };
+        let child = self.landing.child(&place)?;
+        Ok(child.map(|child| self.file_of(child)))
+    }
+
+    fn is_unsent(&self, place: &Place) -> Result<bool> {
+        let Some(name) = self.place_of(place) else {
+            return Ok(false);
+        };
+        let unsent = self.landing.unsent_of(name.parent);
+        if name.parent != NodeId::ROOT && !self.is_known(place.parent, name.parent, unsent)? {
+            return Ok(true);
+        }
+        if !self.landing.is_name_queued(&name) || (unsent.is_everything && !self.log()?.has_name(&name)) {
+            return Ok(false);
+        }
+        // What is as it was, was not changed; or it landed since the mark.
+        let change = self.others.names.get(place);
+        let now = self.entry(place)?;
+        Ok(change.is_none_or(|change| change.before != now))
+    }
+
+    fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId)>> {
+        let Some(node) = self.node_of(directory) else {
+            return Ok(Vec::new());
+        };
+        let mut entries = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.landing.entries(node, after.as_ref())?;
+            let Some(last) = page.last() else { return Ok(entries) };
+            after = Some(last.name.clone());
+            let told = page.into_iter();
+            entries.extend(told.map(|entry| (entry.name.into_bytes(), self.file_of(entry.node))));
+        }
+    }
+
+    fn is_same(&self, here: FileId, there: FileId) -> Result<bool> {
+        let Some(node) = self.node_of(here) else {
+            return Ok(false);
+        };
+        let Some(found) = self.landing.look(node)? else {
+            return Ok(false);
+        };
+        let head = self.others.head;
+        if found.attributes.kind == NodeKind::File {
+            return self.holds(node, there, head);
+        }
+        let there = match self.server.node(self.folder, there, head) {
+            Ok(there) => there.attributes,
+            Err(error) if error.kind == ServerErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(self.memory.keep(error)),
+        };
+        let key = |of: &Attributes| (of.kind, of.target.clone(), of.rdev);
+        Ok(key(&found.attributes) == key(&there))
+    }
+}

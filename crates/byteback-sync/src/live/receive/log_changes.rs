@@ -1,0 +1,73 @@
+//! What the log knows to have changed since continuous sync's mark: asked when the queue has been folded to "everything since then", or when it is to be
+//! known whether the server has heard of a node.
+
+use std::collections::{HashMap, HashSet};
+
+use byteback_api::ByteString;
+use byteback_control::{
+    ChangesCursor, ContentChange, CutInfo, CutRequest, ErrorKind, NamePlace, Outcome, Result, SYNC_CONSUMER,
+    ServiceError, TreeService,
+};
+use byteback_oplog::NodeId;
+
+/// How a node changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changed {
+    pub(super) is_new: bool,
+    pub(super) is_content_changed: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct LogChanges {
+    nodes: HashMap<NodeId, Changed>,
+    names: HashSet<(NodeId, ByteString)>,
+}
+
+impl LogChanges {
+    /// Asks the log.
+    pub(super) fn ask(tree: &dyn TreeService) -> Result<Self> {
+        let cut = tree.cut(&CutRequest {
+            look_only: true,
+            ..CutRequest::of(SYNC_CONSUMER)
+        })?;
+        let read = Self::read(tree, &cut);
+        let ended = tree.finish(cut.cut, &Outcome::Abandoned);
+        let changes = read?;
+        ended?;
+        Ok(changes)
+    }
+
+    fn read(tree: &dyn TreeService, cut: &CutInfo) -> Result<Self> {
+        let mut changes = Self::default();
+        let mut cursor = ChangesCursor::default();
+        loop {
+            let page = tree.changes(cut.cut, &cursor)?;
+            for node in page.nodes {
+                let changed = Changed {
+                    is_new: node.is_new,
+                    is_content_changed: node.content != ContentChange::Unchanged,
+                };
+                changes.nodes.insert(node.node, changed);
+            }
+            let names = page.names.into_iter().map(|name| (name.parent, name.name));
+            changes.names.extend(names);
+            match page.next {
+                None => return Ok(changes),
+                Some(next) if next == cursor => {
+                    let message = "the changes of the folder do not end; restart its daemon";
+                    return Err(ServiceError::new(ErrorKind::Protocol, message));
+                }
+                Some(next) => cursor = next,
+            }
+        }
+    }
+
+    pub(super) fn node(&self, node: NodeId) -> Option<Changed> {
+        self.nodes.get(&node).copied()
+    }
+
+    pub(super) fn has_name(&self, place: &NamePlace) -> bool {
+        self.names.contains(&(place.parent, place.name.clone()))
+    }
+}

@@ -1,0 +1,423 @@
+//! Does the steps of a plan in the tree.
+//!
+//! **Order of the durable steps.** What makes a new node is bound to its identity before anything but the node's own content follows; contents of new files are
+//! durable before these get their names, so that nobody finds a name with half a file after a crash. Contents of files that
+//! are here already go through [`Patches`]: aside, durable; into the files; durable; forgotten.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::BufReader;
+
+use byteback_api::FileId;
+use byteback_control::{
+    ErrorKind, Expected, Landed, LandingTree, NamePlace, ServiceError, WatchedFile, WatchedNode, overtaken_in,
+};
+use byteback_delta::{Base, DeltaReader, apply_in_place};
+use byteback_oplog::NodeId;
+
+use super::ReceiveError;
+use super::conflicts::{Conflict, Conflicts};
+use crate::live::identities::{Identities, IdentityChange, Origin};
+use crate::live::incoming::fetch::Incoming;
+use crate::live::incoming::plan::{ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way};
+use crate::live::patches::{Committed, Patches};
+use crate::monitor::check_cancelled;
+
+type Result<T> = std::result::Result<T, ReceiveError>;
+
+/// Files whose contents land as one set; each is open meanwhile.
+const SET_FILES_MAX: usize = 128;
+
+/// Nodes that are made before their identities are made durable.
+const UNBOUND_MAX: usize = 4096;
+
+/// How far a plan was done.
+#[derive(Debug)]
+pub(super) enum Walked {
+    /// All of it.
+    All,
+    /// A program was faster.
+    Overtaken,
+    /// This name cannot be here.
+    Refused(Place),
+}
+
+/// See the module.
+pub(super) struct Walk<'a, 'w> {
+    pub(super) landing: &'a dyn LandingTree,
+    pub(super) identities: &'a mut Identities,
+    pub(super) patches: &'a Patches,
+    pub(super) conflicts: &'a mut Conflicts,
+    pub(super) incoming: Incoming<'a>,
+    pub(super) others: &'a Others,
+    /// Files whose contents of the head are written.
+    pub(super) landed: &'a mut BTreeSet<FileId>,
+    /// What waits is folded: these must have noticed nothing.
+    pub(super) watches: Option<&'w HashMap<NodeId, Box<dyn WatchedNode + 'w>>>,
+    pub(super) now_ns: i64,
+    /// What was made and is not bound durably.
+    pub(super) unbound: HashMap<FileId, NodeId>,
+    /// Contents were written that no name shows yet.
+    pub(super) has_undurable: bool,
+}
+
+/// A step that was not made.
+enum Stop {
+    Overtaken,
+    Refused(Place),
+    Failed(ReceiveError),
+}
+
+impl<E: Into<ReceiveError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Of a step at a name: what cannot be is left out, what failed fails.
+fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std::result::Result<T, Stop> {
+    match landed {
+        Err(error) if error.kind == ErrorKind::Impossible => Err(Stop::Refused(place.clone())),
+        landed => done(landed),
+    }
+}
+
+fn done<T>(landed: byteback_control::Result<Landed<T>>) -> std::result::Result<T, Stop> {
+    match landed {
+        Ok(Landed::Done(done)) => Ok(done),
+        Ok(Landed::Overtaken(_)) => Err(Stop::Overtaken),
+        Err(error) => Err(ReceiveError::Tree(error).into()),
+    }
+}
+
+/// A file into which something lands, with what is to be done.
+struct Opened<'w> {
+    id: FileId,
+    node: NodeId,
+    file: Box<dyn WatchedFile + 'w>,
+}
+
+impl<'a, 'w> Walk<'a, 'w> {
+    pub(super) fn run(&mut self, plan: &Plan) -> Result<Walked> {
+        let walked = self.steps(plan);
+        let bound = self.bind();
+        match walked {
+            Ok(()) => bound.map(|()| Walked::All),
+            Err(Stop::Overtaken) => bound.map(|()| Walked::Overtaken),
+            Err(Stop::Refused(place)) => bound.map(|()| Walked::Refused(place)),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn steps(&mut self, plan: &Plan) -> std::result::Result<(), Stop> {
+        let mut steps = plan.steps.as_slice();
+        while let Some((step, rest)) = steps.split_first() {
+            check_cancelled(self.incoming.monitor)?;
+            match step {
+                Step::Make { .. } | Step::Attributes { .. } => {}
+                Step::Content { .. } => {
+                    let is_content = |step: &&Step| matches!(step, Step::Content { .. });
+                    let count = steps.iter().take_while(is_content).take(SET_FILES_MAX).count();
+                    let (contents, behind) = steps.split_at(count);
+                    self.bind()?;
+                    self.contents(contents)?;
+                    steps = behind;
+                    continue;
+                }
+                _ => self.settle()?,
+            }
+            if self.unbound.len() >= UNBOUND_MAX {
+                self.bind()?;
+            }
+            self.step(step, plan)?;
+            steps = rest;
+        }
+        Ok(())
+    }
+
+    /// Binds what was made, and makes durable what was written into it.
+    fn settle(&mut self) -> Result<()> {
+        self.bind()?;
+        if self.has_undurable {
+            self.landing.sync()?;
+            self.has_undurable = false;
+        }
+        Ok(())
+    }
+
+    /// Binds what was made.
+    fn bind(&mut self) -> Result<()> {
+        let mut changes = Vec::new();
+        for (file, node) in self.unbound.drain() {
+            let holder = self.identities.node_of(file).filter(|holder| *holder != node);
+            changes.extend(holder.map(IdentityChange::Forgotten));
+            let origin = None;
+            changes.push(IdentityChange::Bound { node, file, origin });
+        }
+        self.identities.change(&changes)?;
+        Ok(())
+    }
+
+    fn node_of(&self, id: FileId) -> std::result::Result<NodeId, Stop> {
+        let made = self.unbound.get(&id).copied();
+        // What is not here any more was removed by a program meanwhile.
+        made.or_else(|| self.identities.node_of(id)).ok_or(Stop::Overtaken)
+    }
+
+    fn place_of(&self, place: &Place) -> std::result::Result<NamePlace, Stop> {
+        Ok(NamePlace {
+            parent: self.node_of(place.parent)?,
+            name: place.name.clone(),
+        })
+    }
+
+    /// Makes a step that is about these nodes and names. Where nothing of them waits, the queue is the better watch: it does not mind what
+    /// else happens in a directory.
+    fn expecting<T>(
+        &self,
+        (nodes, loses): (&[NodeId], Option<NodeId>),
+        places: &[&NamePlace],
+        step: impl FnOnce(&'a dyn LandingTree, Expected<'_>) -> T,
+    ) -> T {
+        let is_queued = || {
+            loses.is_some()
+                || nodes.iter().any(|node| self.landing.is_node_queued(*node))
+                || places.iter().any(|place| self.landing.is_name_queued(place))
+        };
+        let Some(watches) = self.watches.filter(|_| is_queued()) else {
+            return step(self.landing, Expected::Unqueued);
+        };
+        let is_on_its_way =
+            |place: &NamePlace| place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes());
+        let places = places.iter().filter(|place| !is_on_its_way(place));
+        let about = nodes
+            .iter()
+            .copied()
+            .chain(loses)
+            .chain(places.map(|place| place.parent));
+        let watches: Vec<&dyn WatchedNode> = about
+            .filter_map(|node| watches.get(&node))
+            .map(|watch| &**watch as &dyn WatchedNode)
+            .collect();
+        step(self.landing, Expected::Folded(&watches))
+    }
+
+    fn step(&mut self, step: &Step, plan: &Plan) -> std::result::Result<(), Stop> {
+        match step {
+            Step::Identity { was, becomes, kind } => self.identity(*was, *becomes, *kind),
+            Step::Make { id, place, attributes } => {
+                let at = self.place_of(place)?;
+                let made = self.expecting((&[], None), &[&at], |landing, expected| {
+                    landing.make(&at, attributes, expected)
+                });
+                let (node, _missed) = at_name(made, place)?;
+                self.landed.remove(id);
+                self.unbound.insert(*id, node);
+                self.has_undurable = true;
+                Ok(())
+            }
+            Step::Content { .. } => Ok(()),
+            Step::Attributes { id, attributes } => {
+                let node = self.node_of(*id)?;
+                let set = self.expecting((&[node], None), &[], |landing, expected| {
+                    landing.set_attributes(node, attributes, expected)
+                });
+                // What is not possible here (an owner, without the right to give it) is left as it is.
+                done(set).map(|_missed| ())
+            }
+            Step::Link { id, place } => {
+                let (node, at) = (self.node_of(*id)?, self.place_of(place)?);
+                let linked = self.expecting((&[node], None), &[&at], |landing, expected| {
+                    landing.link(node, &at, expected)
+                });
+                at_name(linked, place)
+            }
+            Step::Rename {
+                id,
+                from,
+                to,
+                is_local: true,
+                ..
+            } => {
+                let (node, old, new) = (self.node_of(*id)?, self.place_of(from)?, self.place_of(to)?);
+                self.note_conflict(plan, to, node)?;
+                at_name(self.landing.displace(node, &old, &new), to)
+            }
+            Step::Rename {
+                id, from, to, replaces, ..
+            } => {
+                let (node, old, new) = (self.node_of(*id)?, self.place_of(from)?, self.place_of(to)?);
+                let replaced = replaces.map(|replaced| self.node_of(replaced)).transpose()?;
+                let renamed = self.expecting((&[node], replaced), &[&old, &new], |landing, expected| {
+                    landing.rename(node, &old, &new, replaced, expected)
+                });
+                at_name(renamed, to)?;
+                self.forget_if_gone(replaced)
+            }
+            Step::Remove { id, place } => {
+                let (node, at) = (self.node_of(*id)?, self.place_of(place)?);
+                let removed = self.expecting((&[node], Some(node)), &[&at], |landing, expected| {
+                    landing.remove(&at, node, expected)
+                });
+                done(removed)?;
+                self.forget_if_gone(Some(node))
+            }
+        }
+    }
+
+    fn forget_if_gone(&mut self, node: Option<NodeId>) -> std::result::Result<(), Stop> {
+        let Some(node) = node.filter(|node| self.identities.is_bound(*node)) else {
+            return Ok(());
+        };
+        if self.landing.look(node)?.is_none_or(|found| found.names.is_empty()) {
+            self.identities.change(&[IdentityChange::Forgotten(node)])?;
+        }
+        Ok(())
+    }
+
+    fn identity(&mut self, was: FileId, becomes: FileId, kind: Identity) -> std::result::Result<(), Stop> {
+        let node = self.node_of(was)?;
+        let origin = match kind {
+            Identity::Theirs => None,
+            Identity::New(seq) => Some(Origin { file: was, seq }),
+        };
+        let mut changes = Vec::new();
+        let holder = self.identities.node_of(becomes).filter(|holder| *holder != node);
+        changes.extend(holder.map(IdentityChange::Forgotten));
+        changes.push(IdentityChange::Bound {
+            node,
+            file: becomes,
+            origin,
+        });
+        self.identities.change(&changes)?;
+        if kind == Identity::Theirs {
+            // It is the same.
+            self.landed.insert(becomes);
+        }
+        Ok(())
+    }
+
+    /// Notes what a conflict name stands for before there is one.
+    fn note_conflict(&mut self, plan: &Plan, copy: &Place, node: NodeId) -> Result<()> {
+        let of = plan.outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Conflict { place, copy: name, .. } if name == copy => Some(place),
+            _ => None,
+        });
+        let Some(of) = of else { return Ok(()) };
+        self.conflicts.add(Conflict {
+            node: node.0,
+            name: of.name.clone(),
+            copy: copy.name.clone(),
+            at_ns: self.now_ns,
+        })?;
+        Ok(())
+    }
+
+    /// Lands the contents of a row of files.
+    fn contents(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
+        let mut over: Vec<(Opened<'a>, ContentFrom)> = Vec::new();
+        for step in steps {
+            let Step::Content { id, from } = step else { continue };
+            let node = self.node_of(*id)?;
+            let file = self.expecting((&[node], None), &[], |landing, expected| {
+                landing.watch_file(node, expected)
+            });
+            let mut opened = Opened {
+                id: *id,
+                node,
+                file: done(file)?,
+            };
+            match from {
+                // It has no name that means anything yet: after a crash it is written anew.
+                ContentFrom::Nothing => self.write(&mut opened)?,
+                from => over.push((opened, *from)),
+            }
+        }
+        if over.is_empty() {
+            return Ok(());
+        }
+        let mut gathering = self.patches.begin(self.others.head)?;
+        for (opened, from) in &over {
+            let base_len_bytes = Base::len_bytes(&opened.file).map_err(|error| unreadable(opened.node, &error))?;
+            let mut delta = self.incoming.content(self.others, opened.id, *from, base_len_bytes)?;
+            if let Err(error) = gathering.add(opened.node.0, &opened.file, &mut delta) {
+                return Err(match delta.take_failure() {
+                    Some(failure) => failure.into(),
+                    None => error.into(),
+                });
+            }
+        }
+        let committed = gathering.commit()?;
+        let mut overtaken = false;
+        for (patch, (opened, _)) in committed.patches().iter().zip(&mut over) {
+            match committed.apply(patch, &mut opened.file) {
+                Ok(()) => {
+                    self.landed.insert(opened.id);
+                }
+                // Nothing of it was changed.
+                Err(error) if overtaken_in(&error).is_some() => overtaken = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.landing.sync()?;
+        committed.finish()?;
+        match overtaken {
+            true => Err(Stop::Overtaken),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&mut self, opened: &mut Opened<'_>) -> std::result::Result<(), Stop> {
+        let base_len_bytes = Base::len_bytes(&opened.file).map_err(|error| unreadable(opened.node, &error))?;
+        let from = ContentFrom::Nothing;
+        let delta = self.incoming.content(self.others, opened.id, from, base_len_bytes)?;
+        let mut input = BufReader::new(delta);
+        let written = DeltaReader::new(&mut input).map_err(byteback_delta::ApplyError::from);
+        let written = written.and_then(|mut delta| apply_in_place(&mut delta, &mut opened.file));
+        let failure = input.get_mut().take_failure();
+        match (written, failure) {
+            (_, Some(failure)) => Err(failure.into()),
+            (Ok(_), None) => {
+                self.landed.insert(opened.id);
+                self.has_undurable = true;
+                Ok(())
+            }
+            (Err(error), None) if overtaken_in(&error).is_some() => Err(Stop::Overtaken),
+            (Err(error), None) => {
+                let message = format!("node {} cannot be written: {error}", opened.node);
+                Err(ServiceError::new(ErrorKind::Node, message).into())
+            }
+        }
+    }
+}
+
+fn unreadable(node: NodeId, error: &std::io::Error) -> ServiceError {
+    ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
+}
+
+/// Applies once more what a crash interrupted. What somebody else changed meanwhile is left as it is: the plan makes a conflict of it.
+pub(super) fn mend(landing: &dyn LandingTree, committed: Committed, is_folded: bool) -> Result<()> {
+    for patch in committed.patches() {
+        let node = NodeId(patch.node);
+        let expected = match is_folded {
+            true => Expected::Folded(&[]),
+            false => Expected::Unqueued,
+        };
+        if landing.look(node)?.is_none() {
+            continue;
+        }
+        // What a program has done with it since the start is its last word.
+        let Landed::Done(mut file) = landing.watch_file(node, expected)? else {
+            continue;
+        };
+        if let crate::live::patches::Found::Impossible(_) = committed.check(patch, &file)? {
+            continue;
+        }
+        match committed.apply(patch, &mut file) {
+            Err(error) if overtaken_in(&error).is_none() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    landing.sync()?;
+    committed.finish()?;
+    Ok(())
+}
