@@ -118,12 +118,14 @@ pub(crate) enum Command {
     Mount(commands::mount::MountArguments),
     /// End the tracking of a folder
     Umount(commands::umount::UmountArguments),
-    /// Keep a folder's server up to date: mount it, and send each change within seconds
+    /// Keep a folder the same on several machines: mount it, send each change within seconds, and let in what the others did
     Sync(commands::sync::SyncArguments),
     /// Send and receive nothing for a folder that is kept in sync, until 'resume'; the folder works on
     Pause(commands::pause::PauseArguments),
     /// End a pause
     Resume(commands::pause::PauseArguments),
+    /// Files that two machines changed at once, and what to keep of them
+    Conflicts(commands::conflicts::ConflictsArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
     /// List the snapshots of a repository

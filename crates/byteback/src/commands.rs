@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod changes;
 pub(crate) mod completions;
+pub(crate) mod conflicts;
 pub(crate) mod consumers;
 pub(crate) mod cut;
 mod desk;
@@ -46,6 +47,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Sync(arguments) => sync::run(&arguments, settings),
         Command::Pause(arguments) => pause::pause(&arguments, settings),
         Command::Resume(arguments) => pause::resume(&arguments, settings),
+        Command::Conflicts(arguments) => conflicts::run(&arguments, settings),
         Command::Backup(arguments) => backup::run(arguments, settings),
         Command::Snapshots(arguments) => snapshots::run(&arguments, settings),
         Command::Ls(arguments) => ls::run(&arguments, settings),

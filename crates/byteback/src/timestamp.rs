@@ -18,6 +18,11 @@ fn timestamp(ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// How far the local clocks are east of UTC now, in seconds.
+pub(crate) fn east_of_utc_s() -> i64 {
+    Timestamp::now().to_zoned(TimeZone::system()).offset().seconds().into()
+}
+
 /// RFC 3339 in UTC, to the nanosecond where there are any: for programs.
 pub(crate) fn rfc3339(ns: i64) -> String {
     timestamp(ns).to_string()

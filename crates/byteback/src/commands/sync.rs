@@ -1,6 +1,6 @@
-//! `byteback sync`: a folder is mounted over itself, and what programs change in it is at its server within seconds.
+//! `byteback sync`: a folder is mounted over itself, what programs change in it is at its server within seconds, and what other machines change is here.
 //!
-//! The mount is that of `byteback mount` in mode `exact`; the engine that sends runs in a thread of the same process. The order of the start:
+//! The mount is that of `byteback mount` in mode `exact`; the engine that sends and receives runs in a thread of the same process. The order of the start:
 //! signals are watched; the folder is mounted; the server is met, and what will not do is said before anybody is told that it works. A server
 //! that is away is no reason not to start. The order of the end: the mount is gone, the engine ends, what was not sent is kept for the next
 //! start.
@@ -46,10 +46,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(25);
 #[derive(Args, Debug)]
 #[command(
     after_help = "The folder is mounted over itself, as by 'byteback mount', and each change is sent in the order in which it was made: what the
-server has is at every moment what the folder was at one. While the server is away, changes wait; they also survive the end of
-this program, and a crash. 'byteback status DIR' says how it stands, 'byteback umount DIR' ends it.
-
-For now this sends only: a folder that another machine changes at the server is refused."
+server has is at every moment what the folder was at one. What other machines do with the same folder comes in as soon as the server
+has it, also into files that programs have open. While the server is away, changes wait; they also survive the end of this program,
+and a crash. Of a file that two machines changed at once both versions are kept: 'byteback conflicts'.
+'byteback status DIR' says how it stands, 'byteback umount DIR' ends it."
 )]
 pub(crate) struct SyncArguments {
     /// The folder; without it, the bound folder you are in
@@ -216,14 +216,19 @@ fn start(
     let live = daemon
         .live()
         .ok_or_else(|| CommandError::new("the mount cannot tell what changes in it"))?;
+    let landing = daemon
+        .landing()
+        .ok_or_else(|| CommandError::new("nothing can be changed in the mount from inside"))?;
     let opened = Engine::open(EngineParts {
         live,
         tree: daemon.service(),
-        server,
+        landing,
+        server: Arc::new(server),
         folder: repository.folder.clone(),
         device: credentials.device,
         dir: Arc::new(dir),
         host: settings.host(None),
+        east_of_utc_s: timestamp::east_of_utc_s(),
         path: ByteString::from(folder.directory().as_os_str().as_bytes()),
         part_len_bytes: EngineParts::PART_LEN_BYTES,
         pauses: PauseOptions::default(),

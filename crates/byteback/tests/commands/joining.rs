@@ -15,13 +15,13 @@ use byteback_host::random::noise;
 use crate::world::{PATIENCE, Ran, World, ended, eventually};
 
 /// A machine beside the world's own.
-struct Machine<'a> {
+pub(crate) struct Machine<'a> {
     world: &'a World,
-    home: PathBuf,
+    pub(crate) home: PathBuf,
 }
 
 impl<'a> Machine<'a> {
-    fn new(world: &'a World, name: &str) -> Self {
+    pub(crate) fn new(world: &'a World, name: &str) -> Self {
         let home = world.path(name);
         fs::create_dir_all(&home).unwrap();
         Self { world, home }
@@ -40,11 +40,11 @@ impl<'a> Machine<'a> {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         ended(arguments.join(" "), self.command(arguments).spawn().unwrap())
     }
 
-    fn dir(&self, name: &str) -> String {
+    pub(crate) fn dir(&self, name: &str) -> String {
         self.home.join(name).to_str().unwrap().to_owned()
     }
 }
@@ -53,7 +53,7 @@ fn data(world: &World) -> String {
     world.path("data").to_str().unwrap().to_owned()
 }
 
-fn invite(world: &World, arguments: &[&str]) -> String {
+pub(crate) fn invite(world: &World, arguments: &[&str]) -> String {
     let data = data(world);
     let all = [&["invite", "--data", &data], arguments].concat();
     let ran = world.run(&all).ends_with(0);
@@ -61,7 +61,7 @@ fn invite(world: &World, arguments: &[&str]) -> String {
     ran.stdout.trim().to_owned()
 }
 
-fn served() -> World {
+pub(crate) fn served() -> World {
     let mut world = World::new();
     world.serve();
     world

@@ -9,6 +9,7 @@ use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::joining::{Machine, invite, served};
 use crate::tree::{differences, look};
 use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, signal};
 
@@ -176,14 +177,14 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
     world.sync(&[]).ends_with(10).says("is not bound");
     world.init().fine();
     world.sync(&["--delay", "soon"]).ends_with(1).says("is no duration");
-    // The folder at the server has what something else has sent.
+    // The folder at the server has what this machine has sent of another directory: it is not fetched again, so it cannot be brought together.
     let other = world.path("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
     world
         .run(&["push", other.to_str().unwrap(), &world.repository()])
         .fine();
-    world.sync(&[]).ends_with(1).says("receiving that is not built yet");
+    world.sync(&[]).ends_with(1).says("has sent another directory");
     assert!(!is_mounted(&world.tree()));
     fs::write(world.tree().join("ours"), "ours").unwrap();
     world.sync(&[]).ends_with(1);
@@ -314,4 +315,88 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
     world.wait_until_sent();
     world.assert_at_server();
     world.on_tree("umount", &[]).fine();
+}
+
+/// Until a file holds this.
+#[track_caller]
+fn wait_until_holds(path: &std::path::Path, content: &str) {
+    eventually(&format!("{} comes", path.display()), || {
+        (fs::read_to_string(path).ok()? == content).then_some(())
+    });
+}
+
+/// What `status` of a machine tells of continuous sync of a directory.
+fn status_of(machine: &Machine<'_>, dir: &str) -> Value {
+    machine.run(&["status", "--json", dir]).ends_with(0).line("folder")["sync"].clone()
+}
+
+#[test]
+fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts() {
+    let world = served();
+    let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
+    let [kitchen, study] = &machines;
+    let dirs = [kitchen.dir("home"), study.dir("home")];
+    let file = world.path("data/join-token");
+    kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
+    fs::write(PathBuf::from(&dirs[0]).join("a.txt"), "from the kitchen").unwrap();
+    kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
+    study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
+    let path = |at: usize, name: &str| PathBuf::from(&dirs[at]).join(name);
+    wait_until_holds(&path(1, "a.txt"), "from the kitchen");
+    fs::write(path(1, "b.txt"), "from the study").unwrap();
+    wait_until_holds(&path(0, "b.txt"), "from the study");
+
+    // Both change the same files, while the study hears nothing.
+    study.run(&["pause", &dirs[1]]).fine();
+    for name in ["a.txt", "b.txt", "c.txt"] {
+        fs::write(path(0, name), "kitchen").unwrap();
+    }
+    eventually("the kitchen has sent", || {
+        let sync = status_of(kitchen, &dirs[0]);
+        (sync["waiting_changes"] == 0 && sync["groups_in_flight"] == 0).then_some(())
+    });
+    for name in ["a.txt", "b.txt", "c.txt"] {
+        fs::write(path(1, name), "study").unwrap();
+    }
+    study.run(&["resume", &dirs[1]]).fine();
+    eventually("the conflicts are found", || {
+        (status_of(study, &dirs[1])["conflicts"] == 3).then_some(())
+    });
+    study
+        .run(&["status", &dirs[1]])
+        .fine()
+        .says("3 conflicts")
+        .says("byteback conflicts");
+    let told = study.run(&["conflicts", "--folder", &dirs[1]]).fine();
+    told.says("a.txt").says("a (conflict from study, ").says("3 conflicts");
+    let decide = |keep: &str, file: &str| {
+        study
+            .run(&["conflicts", "--folder", &dirs[1], "--keep", keep, file])
+            .fine()
+            .says("1 conflict decided");
+    };
+    decide("mine", path(1, "a.txt").to_str().unwrap());
+    decide("theirs", "b.txt");
+    decide("both", "c.txt");
+    study
+        .run(&["conflicts", "--folder", &dirs[1], "--keep", "mine", "b.txt"])
+        .ends_with(1)
+        .says("is in no conflict");
+    study
+        .run(&["conflicts", "--folder", &dirs[1]])
+        .fine()
+        .says("no conflicts");
+    for at in [0, 1] {
+        wait_until_holds(&path(at, "a.txt"), "study");
+        wait_until_holds(&path(at, "b.txt"), "kitchen");
+        wait_until_holds(&path(at, "c.txt"), "kitchen");
+        wait_until_holds(&path(at, "c (2).txt"), "study");
+        eventually("nothing else is there", || {
+            (fs::read_dir(&dirs[at]).unwrap().count() == 4).then_some(())
+        });
+    }
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
 }

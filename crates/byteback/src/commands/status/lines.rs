@@ -76,6 +76,9 @@ struct SyncLine {
     limits: Vec<String>,
     /// What counts now.
     bytes_per_second_max: Option<u64>,
+    last_received: Option<String>,
+    left_out_names: u64,
+    conflicts: u64,
 }
 
 impl SyncLine {
@@ -99,6 +102,9 @@ impl SyncLine {
             paused_since: sync.paused_since_ns.map(timestamp::rfc3339),
             limits: sync.limits.clone(),
             bytes_per_second_max: sync.bytes_per_second_max,
+            last_received: sync.received_at_ns.map(timestamp::rfc3339),
+            left_out_names: sync.left_out_names,
+            conflicts: sync.conflicts.len() as u64,
         }
     }
 }

@@ -108,6 +108,22 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         let files = counted(sync.unsaved_files, "file", "files");
         output.line(format!("    {files} could not be read; that is tried again"))?;
     }
+    if let Some(at_ns) = sync.received_at_ns {
+        output.line(format!(
+            "    what others changed last came in {} ago",
+            age(at_ns, now_ns)
+        ))?;
+    }
+    if sync.left_out_names > 0 {
+        let names = counted(sync.left_out_names, "name", "names");
+        output.line(format!(
+            "    {names} of others cannot be in this file system and are left out"
+        ))?;
+    }
+    if !sync.conflicts.is_empty() {
+        let conflicts = counted(sync.conflicts.len() as u64, "conflict", "conflicts");
+        output.line(format!("    {conflicts} with other machines: byteback conflicts"))?;
+    }
     Ok(())
 }
 
