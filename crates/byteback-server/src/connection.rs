@@ -34,7 +34,7 @@ pub(crate) struct CountingListener {
 }
 
 /// Who is at the other end, and whether its connection is at work.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) activity: Arc<Activity>,
 }
@@ -110,9 +110,7 @@ impl Listener for CountingListener {
     }
 
     fn local_addr(&self) -> io::Result<Peer> {
-        Ok(Peer {
-            activity: Arc::default(),
-        })
+        Ok(Peer::default())
     }
 }
 

@@ -8,6 +8,8 @@
 //! Shutdown: no new connections, requests at work finish (up to a limit), then the threads end. A killed server loses
 //! nothing that it acknowledged, because it acknowledges after the store's commit.
 //!
+//! [`InProcess`] is the same without sockets and threads of its own.
+//!
 //! This crate knows no FUSE and no client state, and decides nothing about versions.
 
 mod body;
@@ -16,6 +18,7 @@ mod convert;
 mod devices;
 mod dispatch;
 mod events;
+mod in_process;
 mod listing;
 mod metrics;
 mod presence;
@@ -28,5 +31,6 @@ mod tls;
 mod upload;
 
 pub use devices::{device_info, invitation_info};
+pub use in_process::InProcess;
 pub use server::{Server, ServerConfig, ServerError, ServerHandle};
 pub use tls::{Identity, IdentityError};

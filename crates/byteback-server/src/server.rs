@@ -14,10 +14,13 @@ use crate::presence;
 use crate::tls::Identity;
 use axum::Router;
 use axum::extract::Request;
+use axum::extract::connect_info::Connected;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::serve::{IncomingStream, Listener};
 use byteback_api::problem::Code;
 use byteback_api::routes::{Method, Route};
 use byteback_store::Store;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -170,6 +173,14 @@ impl Server {
             .name("byteback-serve".to_owned())
             .spawn(move || {
                 let shutdown_timeout = config.shutdown_timeout;
+                let listener = CountingListener {
+                    inner: listener,
+                    permits: Arc::new(Semaphore::new(config.connections_max)),
+                    metrics: Arc::clone(&serving_metrics),
+                    head_timeout: config.head_timeout,
+                    idle_timeout: config.idle_timeout,
+                    identity: config.identity.clone(),
+                };
                 let result = runtime.block_on(serve(config, store, listener, serving_metrics, stopped));
                 // Blocking calls that still run get the same time to end; then they are left to the process's end.
                 runtime.shutdown_timeout(shutdown_timeout);
@@ -238,21 +249,18 @@ impl Drop for ServerHandle {
     }
 }
 
-async fn serve(
+/// Serves who comes by `listener`, until `stopped` says so.
+pub(crate) async fn serve<L: Listener>(
     config: ServerConfig,
     store: Store,
-    listener: TcpListener,
+    listener: L,
     metrics: Arc<Metrics>,
     stopped: oneshot::Receiver<()>,
-) -> Result<(), ServerError> {
-    let listener = CountingListener {
-        inner: listener,
-        permits: Arc::new(Semaphore::new(config.connections_max)),
-        metrics: Arc::clone(&metrics),
-        head_timeout: config.head_timeout,
-        idle_timeout: config.idle_timeout,
-        identity: config.identity.clone(),
-    };
+) -> Result<(), ServerError>
+where
+    L::Addr: fmt::Debug,
+    Peer: for<'a> Connected<IncomingStream<'a, L>>,
+{
     let shutdown_timeout = config.shutdown_timeout;
     let streams = Arc::new(Semaphore::new(config.streams_max));
     let signatures = Arc::new(Semaphore::new(config.signatures_max));

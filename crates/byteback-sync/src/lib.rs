@@ -55,8 +55,8 @@ pub use pull::{PullOptions, PullReport, pull};
 pub use push::{PushOptions, PushReport, push, push_state_name};
 pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
 pub use server_client::{
-    CertificateChanged, ClientOptions, ContentReader, Heard, Listening, ServerClient, TreePlace, VerifyStream,
-    WireBytes, join,
+    CertificateChanged, ClientOptions, Connection, ContentReader, Heard, Listening, Network, ServerClient, TreePlace,
+    VerifyStream, WireBytes, join,
 };
 pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
 pub use verify::{DAMAGED_LISTED_MAX, Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};

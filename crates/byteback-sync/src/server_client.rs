@@ -17,6 +17,7 @@ mod counting;
 mod devices;
 mod events;
 mod link;
+mod network;
 mod pacing;
 mod pinned;
 mod progress;
@@ -30,6 +31,7 @@ use byteback_api::{Fingerprint, Problem};
 use byteback_host::clock::{Clock, RealClock};
 use counting::{CountingConnector, WireCounter};
 use link::LinkMeter;
+use network::NetworkConnector;
 
 use pacing::Pacer;
 use pinned::PinnedConnector;
@@ -41,12 +43,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::http;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
-use ureq::unversioned::transport::{Connector, RustlsConnector, TcpConnector};
+use ureq::unversioned::transport::{Connector, RustlsConnector};
 
 pub use calls::{ContentReader, TreePlace, VerifyStream};
 pub use counting::WireBytes;
 pub use devices::join;
 pub use events::{Heard, Listening};
+pub use network::{Connection, Network};
 pub use pinned::CertificateChanged;
 
 /// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry xattrs.
@@ -78,6 +81,8 @@ pub struct ClientOptions {
     pub bytes_per_second_max: Option<u64>,
     /// Instead of that: a limit that may change, and a pause.
     pub throttle: Option<Arc<Throttle>>,
+    /// Where connections come from instead of the machine's network, in a simulation.
+    pub network: Option<Arc<dyn Network>>,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
     /// Whether somebody asked to stop: then nothing is waited for, and nothing tried again.
@@ -102,6 +107,7 @@ impl Default for ClientOptions {
             first_pause: Duration::from_millis(250),
             bytes_per_second_max: None,
             throttle: None,
+            network: None,
             clock: Arc::new(RealClock),
             is_cancelled: Arc::new(|| false),
         }
@@ -227,7 +233,7 @@ impl ServerClient {
             ))
         });
         let connector =
-            ().chain(TcpConnector::default())
+            ().chain(NetworkConnector::new(options.network.clone()))
                 .chain(CountingConnector::new(Arc::clone(&counter), pacer))
                 .chain(PinnedConnector::new(options.certificate))
                 .chain(RustlsConnector::default());

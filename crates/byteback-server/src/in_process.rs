@@ -1,0 +1,78 @@
+//! A server for clients of the same process: connections are pipes in memory instead of sockets, and the threads are the caller's.
+//!
+//! For simulations, which let the real server run on a runtime and a clock of their own, and hand it whatever their network makes of a request.
+//! Everything behind the socket is the same as over TCP: routes, authentication, limits, bodies.
+
+use crate::connection::Peer;
+use crate::metrics::Metrics;
+use crate::server::{ServerConfig, ServerError, serve};
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use byteback_store::Store;
+use std::future::{Future, pending};
+use std::io;
+use std::sync::Arc;
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes that are on their way in one direction at most; more wait.
+const PIPE_LEN_BYTES: usize = 64 * 1024;
+
+/// Opens connections to a server of the same process.
+#[derive(Clone, Debug)]
+pub struct InProcess {
+    connections: mpsc::UnboundedSender<DuplexStream>,
+}
+
+impl InProcess {
+    /// A server that serves `store` while the future is polled, on a runtime of tokio's with time; it ends only if it fails. Whoever drops it, or its
+    /// runtime, ends it as a crash does: nothing that was acknowledged is lost. Address and identity of `config` do not count.
+    pub fn serve(
+        config: ServerConfig,
+        store: Store,
+    ) -> (Self, impl Future<Output = Result<(), ServerError>> + Send + 'static) {
+        let (connections, arriving) = mpsc::unbounded_channel();
+        let serving = async move {
+            // Nobody asks it to stop.
+            let (_stop, stopped) = oneshot::channel();
+            serve(config, store, Pipes { arriving }, Arc::new(Metrics::new()), stopped).await
+        };
+        (Self { connections }, serving)
+    }
+
+    /// A new connection, on which requests are written and answers are read. To a server that has ended it is closed at once.
+    #[must_use]
+    pub fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = duplex(PIPE_LEN_BYTES);
+        // What nobody takes is dropped, which closes it.
+        let _ = self.connections.send(theirs);
+        ours
+    }
+}
+
+struct Pipes {
+    arriving: mpsc::UnboundedReceiver<DuplexStream>,
+}
+
+impl Listener for Pipes {
+    type Io = DuplexStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (DuplexStream, Peer) {
+        match self.arriving.recv().await {
+            Some(stream) => (stream, Peer::default()),
+            // Nobody is left who could come.
+            None => pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer::default())
+    }
+}
+
+impl Connected<IncomingStream<'_, Pipes>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Pipes>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
