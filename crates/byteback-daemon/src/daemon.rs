@@ -328,28 +328,33 @@ impl Drop for Daemon {
 }
 
 fn keep_checkpoints(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm, stopped: &mpsc::Receiver<()>) {
-    let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
     while stopped.recv_timeout(rhythm.checkpoint_every) == Err(RecvTimeoutError::Timeout) {
-        // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
-        let log = tree.log();
-        let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
-        if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {
-            memory::give_back();
-        }
-        integrity::commit(tree, None);
-        if let Some(live) = live {
-            live.mark();
-        }
-        // Nothing depends on these either; both go on where they stopped.
-        if let Some(undo) = tree.undo() {
-            undo.maintain();
-        }
-        let _ = log.expire_consumers(log.options().expiry.drop_after);
-        for _ in 0..COMPACT_STEPS {
-            match log.compact(rhythm.compact_layers) {
-                Ok(step) if !step.is_done => {}
-                _ => break,
-            }
+        tidy(tree, live, rhythm);
+    }
+}
+
+/// What is done once in a while.
+pub(crate) fn tidy(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm) {
+    let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
+    // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
+    let log = tree.log();
+    let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
+    if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {
+        memory::give_back();
+    }
+    integrity::commit(tree, None);
+    if let Some(live) = live {
+        live.mark();
+    }
+    // Nothing depends on these either; both go on where they stopped.
+    if let Some(undo) = tree.undo() {
+        undo.maintain();
+    }
+    let _ = log.expire_consumers(log.options().expiry.drop_after);
+    for _ in 0..COMPACT_STEPS {
+        match log.compact(rhythm.compact_layers) {
+            Ok(step) if !step.is_done => {}
+            _ => break,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! | [`live`] | continuous sync at the origin: what is to be sent, in its order, with the bytes of then |
 //! | [`integrity`] | sums of what programs wrote, and the scrub that compares the disk with them |
 //! | [`daemon`] | the mounted tree: checkpoints, socket, start and end in good order |
+//! | `embedded` | the same without a mount, on a disk and a clock of the caller's: for simulations |
 //!
 //! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
 //! file while it is read, so each is compared with itself before and after.
@@ -15,6 +16,8 @@
 //! It knows no server and no network.
 
 pub mod daemon;
+#[cfg(feature = "simulation")]
+pub mod embedded;
 mod error;
 pub mod integrity;
 pub mod live;

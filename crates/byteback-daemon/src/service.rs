@@ -50,6 +50,8 @@ pub struct Service {
     tree: Arc<TrackedTree>,
     mount: Option<Arc<Mount>>,
     mode: Option<String>,
+    /// What programs change passes the gate, so that pictures hold still what is read.
+    is_gated: bool,
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
     page_limits: PageLimits,
@@ -76,9 +78,19 @@ impl Service {
         Self::new(tree, Some(mount), Some(mode.to_owned()))
     }
 
+    /// Serves a tree that programs reach through the gate, though it is not mounted.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn gated(tree: Arc<TrackedTree>) -> Self {
+        Self {
+            is_gated: true,
+            ..Self::new(tree, None, None)
+        }
+    }
+
     fn new(tree: Arc<TrackedTree>, mount: Option<Arc<Mount>>, mode: Option<String>) -> Self {
         Self {
             tree,
+            is_gated: mount.is_some(),
             mount,
             mode,
             cuts: Mutex::default(),
@@ -187,7 +199,7 @@ impl Service {
         }
         open.consumer = (!request.anonymous).then(|| request.consumer.clone());
         open.picture = picture;
-        open.is_unprotected = self.mount.is_none();
+        open.is_unprotected = !self.is_gated;
         open.cpu_ns = cpu_ns;
         self.open(open, wanted.since)
     }
@@ -376,7 +388,7 @@ impl Service {
                     log.set_fences(&open.proven_fences(unsaved)?).map_err(log_failed)?;
                 }
                 log.advance(consumer, epoch, note).map_err(log_failed)?;
-                if self.mount.is_none() {
+                if !self.is_gated {
                     // No daemon does it in the background. What is left undone here is done next time.
                     let _ = log.compact_all();
                 }

@@ -8,7 +8,7 @@ use byteback_checksums::kept::KeptChecksums;
 use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
-use byteback_host::random::RealRandomness;
+use byteback_host::random::{Randomness, RealRandomness};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
@@ -40,19 +40,28 @@ pub struct TrackedTree {
     kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
     /// Sums of what programs write, if they are kept.
     integrity: Option<Arc<Integrity>>,
-    _lock: DirLock,
+    _lock: Option<DirLock>,
+}
+
+/// On what a tree works.
+pub struct TreeHost<'a> {
+    /// Where its state is.
+    pub dir: Arc<dyn DurableDir>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Numbers a new log.
+    pub randomness: &'a dyn Randomness,
 }
 
 /// Opens the log and compares the record with what is on the disk. With an error: whether the log is damaged.
 fn compare(
     dir: &Arc<dyn DurableDir>,
     root: &Arc<OwnedFd>,
-    clock: &Arc<dyn Clock>,
+    (clock, randomness): (&Arc<dyn Clock>, &dyn Randomness),
     options: LogOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(LiveTree, ScanReport), (DaemonError, bool)> {
-    let log =
-        Log::open_with(dir, Arc::clone(clock), &RealRandomness, options).map_err(|error| (error.into(), false))?;
+    let log = Log::open_with(dir, Arc::clone(clock), randomness, options).map_err(|error| (error.into(), false))?;
     let log = Arc::new(log);
     let live = LiveTree::new(Arc::clone(root), Arc::clone(&log), Arc::clone(clock));
     match log.scan(&live, progress) {
@@ -108,21 +117,50 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let (dir, lock) = folder.take()?;
+        let host = TreeHost {
+            dir: Arc::new(dir),
+            clock: Arc::new(RealClock),
+            randomness: &RealRandomness,
+        };
+        Self::open_on(folder, host, Some(lock), options, undo, progress)
+    }
+
+    /// As [`TrackedTree::open`], with state on another disk than the folder's, and another clock. Nobody else is refused: the caller sees to that.
+    ///
+    /// # Errors
+    /// As [`TrackedTree::open`].
+    #[cfg(feature = "simulation")]
+    pub fn open_simulated(
+        folder: StateFolder,
+        host: TreeHost<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
+        folder.create()?;
+        Self::open_on(folder, host, None, LogOptions::default(), None, progress)
+    }
+
+    fn open_on(
+        folder: StateFolder,
+        host: TreeHost<'_>,
+        lock: Option<DirLock>,
+        options: LogOptions,
+        undo: Option<UndoOptions>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
+        let TreeHost { dir, clock, randomness } = host;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root =
             rustix::fs::openat(CWD, folder.directory(), flags, Mode::empty()).map_err(|errno| DaemonError::Folder {
                 path: folder.directory().to_owned(),
                 source: errno.into(),
             })?;
-        let clock: Arc<dyn Clock> = Arc::new(RealClock);
-        let dir: Arc<dyn DurableDir> = Arc::new(dir);
         // Before the log: a start that gets no further must be noticed by the next.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
         let opened_at_ns = clock.now_ns();
         let root = Arc::new(root);
-        let (live, scan) = match compare(&dir, &root, &clock, options, progress) {
+        let (live, scan) = match compare(&dir, &root, (&clock, randomness), options, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
-            Err((_, true)) => compare(&dir, &root, &clock, options, progress),
+            Err((_, true)) => compare(&dir, &root, (&clock, randomness), options, progress),
             compared => compared,
         }
         .map_err(|(error, _)| error)?;

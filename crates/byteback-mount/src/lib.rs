@@ -13,6 +13,7 @@
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`integrity`] | sums of what was written, and the log | who asked |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
+//! | `direct` | programs of this process, without a kernel: for simulations | FUSE |
 //!
 //! What the mount promises to programs, with the test of each promise, stands in `docs/semantics.md`.
 
@@ -20,6 +21,8 @@ mod adapter;
 mod credentials;
 pub mod cuts;
 mod deltas;
+#[cfg(feature = "simulation")]
+pub mod direct;
 mod handles;
 mod hidden;
 mod inodes;

@@ -75,6 +75,12 @@ impl Drop for OwnOpens<'_> {
 #[derive(Debug)]
 pub(crate) struct Stores {
     tree: Arc<Tree>,
+    /// `None` where programs do not come through a kernel: nothing is held back or remembered then.
+    kernel: Option<Kernel>,
+}
+
+#[derive(Debug)]
+struct Kernel {
     notifier: Notifier,
     /// One flush at a time: a second one would only do the same again.
     flusher: Mutex<Flusher>,
@@ -82,42 +88,55 @@ pub(crate) struct Stores {
 
 impl Stores {
     pub(crate) fn new(tree: Arc<Tree>, notifier: Notifier, flusher: Flusher) -> Self {
+        let flusher = Mutex::new(flusher);
         Self {
             tree,
-            notifier,
-            flusher: Mutex::new(flusher),
+            kernel: Some(Kernel { notifier, flusher }),
         }
+    }
+
+    /// Of a tree that no kernel stands before.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn without_kernel(tree: Arc<Tree>) -> Self {
+        Self { tree, kernel: None }
     }
 
     /// See [`crate::Mount::flush_stores`].
     pub(crate) fn flush(&self) -> Result<Flushed, FlushError> {
-        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kernel) = &self.kernel else {
+            return Ok(Flushed::default());
+        };
+        let flusher = kernel.flusher.lock().unwrap_or_else(PoisonError::into_inner);
         // Numbers and names, no open files: the flusher must not be the one who closes them.
         let open = self.tree.handles.open_for_writing();
         let nodes = open.iter().map(|file| file.node()).collect();
         drop(open);
-        flush_stores(&self.tree, &flusher, &self.notifier, nodes)
+        flush_stores(&self.tree, &flusher, &kernel.notifier, nodes)
     }
 
     /// As [`Stores::flush`], of one node.
     pub(crate) fn flush_node(&self, node: NodeId) -> Result<Flushed, FlushError> {
-        if !self.tree.handles.has_writer(node) {
+        let Some(kernel) = self.kernel.as_ref().filter(|_| self.tree.handles.has_writer(node)) else {
             // A mapping holds the file open as long as it lasts.
             return Ok(Flushed::default());
-        }
-        let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-        flush_stores(&self.tree, &flusher, &self.notifier, vec![node])
+        };
+        let flusher = kernel.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        flush_stores(&self.tree, &flusher, &kernel.notifier, vec![node])
     }
 
     /// Makes the kernel forget what a name stands for, after it has waited for those who use the directory. If it does not know it, or is gone,
     /// there is nothing to forget.
     pub(crate) fn forget_name(&self, parent: NodeId, name: &OsStr) {
-        let _ = self.notifier.inval_entry(INodeNo(parent.get()), name);
+        if let Some(kernel) = &self.kernel {
+            let _ = kernel.notifier.inval_entry(INodeNo(parent.get()), name);
+        }
     }
 
     /// Makes the kernel forget the attributes of a node.
     pub(crate) fn forget_attributes(&self, node: NodeId) {
-        let _ = self.notifier.inval_inode(INodeNo(node.get()), -1, 0);
+        if let Some(kernel) = &self.kernel {
+            let _ = kernel.notifier.inval_inode(INodeNo(node.get()), -1, 0);
+        }
     }
 
     /// Makes the kernel forget the attributes of a node, and what it read of a range or of all of it, after it has handed on what was stored there.
@@ -125,16 +144,19 @@ impl Stores {
         let (start, len_bytes) = range.map_or((0, 0), |range| (range.start(), range.len_bytes()));
         let start = i64::try_from(start).unwrap_or(i64::MAX);
         let len_bytes = i64::try_from(len_bytes).unwrap_or(0);
-        let _ = self.notifier.inval_inode(INodeNo(node.get()), start, len_bytes);
+        if let Some(kernel) = &self.kernel {
+            let _ = kernel.notifier.inval_inode(INodeNo(node.get()), start, len_bytes);
+        }
     }
 
     /// Makes the kernel ask for the attributes of a node that has a name, if programs have it open: by a look at it through the mount.
     pub(crate) fn look_at(&self, node: NodeId) {
+        let Some(kernel) = &self.kernel else { return };
         if self.tree.handles.any_of(node).is_none() {
             return;
         }
         if let Some(path) = self.tree.path_of(node) {
-            let flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+            let flusher = kernel.flusher.lock().unwrap_or_else(PoisonError::into_inner);
             // Whoever asks later hears it as well; only who has mapped it does not ask.
             let _ = flusher.look(node, path);
         }

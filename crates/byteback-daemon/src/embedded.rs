@@ -1,0 +1,125 @@
+//! A tree that programs of this process use through the gate, without a mount: what continuous sync is in a simulation.
+//!
+//! It is the mounted tree ([`crate::daemon`]) without what needs a kernel or a thread: the same log, gate, pictures, queue and landing, and what the daemon does in
+//! the background when it is told to ([`Embedded::tidy`]). Dropped without [`Embedded::end`] it has crashed: what its disk did not make durable is lost.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use byteback_control::{LandingTree, LiveTree, TreeService};
+use byteback_mount::direct::Direct;
+use byteback_mount::tracked::observer::Observer;
+use byteback_mount::tracked::{Account, Tracked};
+use byteback_oplog::{Close, TIME_TICK_NS};
+
+use crate::daemon::{Rhythm, tidy};
+use crate::error::DaemonError;
+use crate::live::{Live, LiveOptions, LiveService};
+use crate::service::Service;
+use crate::tree::TrackedTree;
+
+/// See the module.
+pub struct Embedded {
+    tree: Arc<TrackedTree>,
+    programs: Direct,
+    service: Arc<Service>,
+    live: Arc<Live>,
+}
+
+impl Embedded {
+    /// Opens the gate of `tree`.
+    ///
+    /// # Errors
+    /// If its state cannot be read or written.
+    pub fn start(mut tree: TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
+        let live = Arc::new(Live::open(&tree, options)?);
+        tree.log().begin_tracking()?;
+        let tracked = Tracked::with_account(Account {
+            log: Arc::clone(tree.log()),
+            pictures: Arc::clone(tree.pictures()),
+            undo: None,
+            observer: Some(Arc::clone(&live) as Arc<dyn Observer>),
+            integrity: None,
+        });
+        let path = tree.folder().directory().to_owned();
+        let failed = |source: io::Error| DaemonError::Folder {
+            path: path.clone(),
+            source,
+        };
+        let programs = Direct::new(&path, Arc::new(tracked)).map_err(failed)?;
+        tree.compare_again()?;
+        live.begin().map_err(failed)?;
+        let watching = Arc::downgrade(&live);
+        tree.log().set_on_untracked(move |_| {
+            if let Some(live) = watching.upgrade() {
+                live.abandon("a file was changed without passing the gate");
+            }
+        });
+        let tree = Arc::new(tree);
+        let service = Arc::new(Service::gated(Arc::clone(&tree)));
+        Ok(Self {
+            tree,
+            programs,
+            service,
+            live,
+        })
+    }
+
+    /// How programs use the tree.
+    #[must_use]
+    pub fn programs(&self) -> &Direct {
+        &self.programs
+    }
+
+    /// What the tree answers.
+    #[must_use]
+    pub fn service(&self) -> Arc<dyn TreeService> {
+        Arc::clone(&self.service) as Arc<dyn TreeService>
+    }
+
+    /// What is to be sent of the tree.
+    #[must_use]
+    pub fn live(&self) -> Arc<dyn LiveTree> {
+        Arc::new(self.live_service())
+    }
+
+    /// Where what others changed is made in the tree.
+    #[must_use]
+    pub fn landing(&self) -> Arc<dyn LandingTree> {
+        Arc::new(self.live_service())
+    }
+
+    fn live_service(&self) -> LiveService {
+        let landing = self.programs.landing(self.tree.live().clone());
+        LiveService::new(Arc::clone(&self.live), Arc::clone(&self.service), landing)
+    }
+
+    /// The tree.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<TrackedTree> {
+        &self.tree
+    }
+
+    /// What a daemon does once in a while: checkpoint, mark, compaction.
+    pub fn tidy(&self, rhythm: Rhythm) {
+        tidy(&self.tree, Some(&self.live), rhythm);
+    }
+
+    /// Ends in good order, as after an unmount.
+    ///
+    /// # Errors
+    /// If the last checkpoint failed: the next start then takes more files as changed.
+    pub fn end(self) -> Result<(), DaemonError> {
+        let ended_at_ns = self.tree.clock().now_ns();
+        self.tree
+            .clock()
+            .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
+        let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
+        self.tree.log().checkpoint(&settler, Close::All)?;
+        // What cannot be kept is sent at the next start with everything else since the mark.
+        let _ = self.live.end();
+        self.tree.log().end_tracking()?;
+        Ok(())
+    }
+}
