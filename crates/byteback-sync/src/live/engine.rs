@@ -674,6 +674,8 @@ impl Engine {
             self.parts.live.give_up("sending was ended in the middle of a cut");
             self.drop_cut();
         }
+        // What was on its way when somebody asked for an end: the next engine of this mount would wait for its answer for ever.
+        self.parts.live.unanswered(Duration::ZERO);
         if self.has_begun {
             // If that fails, some batches are heard of once more.
             let _ = self.note();
