@@ -1,0 +1,491 @@
+//! The server, and the network before it.
+//!
+//! The server is the real one over the real store, with its files on the machine's memory; it runs on a runtime whose time stands still, which moves only when
+//! nothing is left to be done: that is how it is known here that no answer will come. A crash drops it and opens the store again.
+//!
+//! A request is handed over as a whole, when its sender begins to wait for the answer. What becomes of it is drawn then ([`Fate`]).
+
+use super::world::{News, World};
+use byteback_host::durable::{DurableDir, RealDir};
+use byteback_host::random::{SimRandomness, SplitMix64};
+use byteback_server::{InProcess, ServerConfig};
+use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::segments::SegmentFiles;
+use byteback_store::{Store, StoreLimits, StoreParts};
+use byteback_sync::{Connection, Network};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::{Builder, Runtime};
+
+/// So long the server's own time stands while it has something to do.
+const IDLE: Duration = Duration::from_millis(1);
+
+struct Serving {
+    runtime: Runtime,
+    doors: InProcess,
+    store: Store,
+}
+
+/// The server.
+pub(crate) struct SimServer {
+    world: Arc<World>,
+    data: PathBuf,
+    serving: Mutex<(u64, Option<Serving>)>,
+}
+
+impl SimServer {
+    pub(crate) fn new(world: &Arc<World>, data: &Path) -> Arc<Self> {
+        let server = Arc::new(Self {
+            world: Arc::clone(world),
+            data: data.to_owned(),
+            serving: Mutex::new((0, None)),
+        });
+        server.start();
+        server
+    }
+
+    pub(crate) fn start(&self) {
+        let mut serving = self.serving.lock().unwrap();
+        if serving.1.is_some() {
+            return;
+        }
+        serving.0 += 1;
+        let dir = RealDir::create(&self.data).unwrap();
+        let catalog = SqliteCatalog::open(self.data.join("catalog.sqlite")).unwrap();
+        let used = catalog.read().unwrap().segment_id_max().unwrap();
+        let segments = SegmentFiles::open(dir.subdir("segments").unwrap(), used).unwrap();
+        let store = Store::from_parts(StoreParts {
+            catalog: Arc::new(catalog),
+            segments: Arc::new(segments),
+            clock: self.world.clock(),
+            randomness: Arc::new(SimRandomness::new(serving.0)),
+            limits: StoreLimits::default(),
+        });
+        let store = store.unwrap();
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let (doors, served) = InProcess::serve(ServerConfig::default(), store.clone());
+        runtime.spawn(served);
+        serving.1 = Some(Serving { runtime, doors, store });
+        drop(serving);
+        self.world.note("server begins");
+        self.world.tell(News::Server);
+    }
+
+    /// Ends it without a word.
+    pub(crate) fn crash(&self) {
+        let crashed = self.serving.lock().unwrap().1.take();
+        if crashed.is_some() {
+            self.world.note("server crashes");
+        }
+        drop(crashed);
+        self.world.tell(News::Server);
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        self.serving.lock().unwrap().1.as_ref().unwrap().store.clone()
+    }
+
+    fn open(&self) -> io::Result<(u64, DuplexStream)> {
+        let serving = self.serving.lock().unwrap();
+        match &serving.1 {
+            Some(up) => Ok((serving.0, up.doors.connect())),
+            None => Err(io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+
+    /// Hands bytes to the server, as far as it takes them.
+    fn give(&self, life: u64, stream: &mut DuplexStream, bytes: &[u8]) -> io::Result<()> {
+        let serving = self.serving.lock().unwrap();
+        let up = serving.1.as_ref().filter(|_| serving.0 == life);
+        let up = up.ok_or(io::ErrorKind::ConnectionReset)?;
+        let taken = up
+            .runtime
+            .block_on(async { tokio::time::timeout(IDLE, stream.write_all(bytes)).await });
+        // What it does not take it has refused unheard, and its answer says why.
+        taken.unwrap_or(Ok(()))
+    }
+
+    /// What the server has to say now; `None`: nothing.
+    fn take(&self, life: u64, stream: &mut DuplexStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let serving = self.serving.lock().unwrap();
+        let up = serving.1.as_ref().filter(|_| serving.0 == life);
+        let up = up.ok_or(io::ErrorKind::ConnectionReset)?;
+        let taken = up
+            .runtime
+            .block_on(async { tokio::time::timeout(IDLE, stream.read(buffer)).await });
+        taken.ok().transpose()
+    }
+
+    /// Lets the server do all that is to be done.
+    fn settle(&self) {
+        if let Some(up) = &self.serving.lock().unwrap().1 {
+            up.runtime.block_on(async { tokio::time::sleep(IDLE).await });
+        }
+    }
+
+    /// Lets the server do all that is to be done on a connection, and hears nothing of it.
+    fn finish(&self, life: u64, stream: &mut DuplexStream) {
+        let mut buffer = vec![0; 64 * 1024];
+        while matches!(self.take(life, stream, &mut buffer), Ok(Some(1..))) {}
+    }
+}
+
+/// How often something goes wrong, of 1000 requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// The request is lost.
+    pub(crate) lost: u64,
+    /// The request is lost for its sender, and arrives later.
+    pub(crate) late: u64,
+    /// The request arrives, and once more later.
+    pub(crate) twice: u64,
+    /// The connection is cut in the middle of the request.
+    pub(crate) request_cut: u64,
+    /// The answer is lost.
+    pub(crate) answer_lost: u64,
+    /// The connection is cut in the middle of the answer.
+    pub(crate) answer_cut: u64,
+    /// No connection can be made.
+    pub(crate) refused: u64,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Well,
+    Lost,
+    Late,
+    Twice,
+    RequestCut,
+    AnswerLost,
+    AnswerCut,
+}
+
+struct Link {
+    faults: Faults,
+    random: SplitMix64,
+    /// Nothing passes.
+    is_cut: bool,
+    /// Of a request and of an answer, at most.
+    latency_ns_max: u64,
+}
+
+/// The network between one machine and the server.
+#[derive(Clone)]
+pub(crate) struct SimNetwork {
+    world: Arc<World>,
+    server: Arc<SimServer>,
+    link: Arc<Mutex<Link>>,
+    name: &'static str,
+}
+
+impl fmt::Debug for SimNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimNetwork")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimNetwork {
+    pub(crate) fn new(world: &Arc<World>, server: &Arc<SimServer>, name: &'static str, seed: u64) -> Self {
+        let link = Link {
+            faults: Faults::default(),
+            random: SplitMix64::new(seed),
+            is_cut: false,
+            latency_ns_max: 0,
+        };
+        Self {
+            world: Arc::clone(world),
+            server: Arc::clone(server),
+            link: Arc::new(Mutex::new(link)),
+            name,
+        }
+    }
+
+    pub(crate) fn set(&self, faults: Faults, latency_ns_max: u64) {
+        let mut link = self.link.lock().unwrap();
+        (link.faults, link.latency_ns_max) = (faults, latency_ns_max);
+    }
+
+    pub(crate) fn cut(&self, is_cut: bool) {
+        self.link.lock().unwrap().is_cut = is_cut;
+        self.world.tell(News::Server);
+    }
+
+    fn is_cut(&self) -> bool {
+        self.link.lock().unwrap().is_cut
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Link) -> T) -> T {
+        draw(&mut self.link.lock().unwrap())
+    }
+
+    fn fate(&self) -> Fate {
+        self.draw(|link| {
+            let faults = link.faults;
+            let mut drawn = link.random.below(1000);
+            let fates = [
+                (faults.lost, Fate::Lost),
+                (faults.late, Fate::Late),
+                (faults.twice, Fate::Twice),
+                (faults.request_cut, Fate::RequestCut),
+                (faults.answer_lost, Fate::AnswerLost),
+                (faults.answer_cut, Fate::AnswerCut),
+            ];
+            for (often, fate) in fates {
+                if drawn < often {
+                    return fate;
+                }
+                drawn -= often;
+            }
+            Fate::Well
+        })
+    }
+
+    /// The same for a helper. It and its task come in any order, and whether it sends one more part after one has failed is a race: so
+    /// nothing is drawn, and nothing stays behind of what it sends.
+    fn fate_of_part(&self, request: &[u8]) -> Fate {
+        let faults = self.draw(|link| link.faults);
+        let seed = first_line(request)
+            .bytes()
+            .fold(self.world.now_ns(), |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
+        match SplitMix64::new(seed).below(2000) {
+            drawn if drawn < faults.lost => Fate::Lost,
+            drawn if drawn < faults.lost + faults.request_cut => Fate::RequestCut,
+            drawn if drawn < faults.lost + faults.request_cut + faults.answer_lost => Fate::AnswerLost,
+            _ => Fate::Well,
+        }
+    }
+
+    fn tell(&self) {
+        if !World::is_helper() {
+            self.world.tell(News::Server);
+        }
+    }
+
+    fn on_its_way(&self) {
+        if World::is_helper() {
+            return;
+        }
+        let time_ns = self.draw(|link| match link.latency_ns_max {
+            0 => 0,
+            most => link.random.below(most),
+        });
+        self.world.pause(Duration::from_nanos(time_ns), News::None);
+    }
+
+    /// A request that arrives later than anybody expects, on a connection of its own.
+    fn deliver_later(&self, bytes: Vec<u8>) {
+        let delay_ns = self.draw(|link| 1_000_000 << link.random.below(16));
+        let (world, server) = (Arc::clone(&self.world), Arc::clone(&self.server));
+        let name = self.name;
+        self.world.spawn("late", move || {
+            world.pause(Duration::from_nanos(delay_ns), News::None);
+            let Ok((life, mut stream)) = server.open() else { return };
+            world.note(&format!("{name}: arrives late: {}", first_line(&bytes)));
+            let _ = server.give(life, &mut stream, &bytes);
+            server.finish(life, &mut stream);
+            world.tell(News::Server);
+        });
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    String::from_utf8_lossy(line).into_owned()
+}
+
+impl Network for SimNetwork {
+    fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        let is_refused = match World::is_helper() {
+            true => self.is_cut(),
+            false => self.draw(|link| link.is_cut || link.random.below(1000) < link.faults.refused),
+        };
+        if is_refused {
+            self.on_its_way();
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (life, stream) = self.server.open()?;
+        Ok(Box::new(SimConnection {
+            network: self.clone(),
+            life,
+            stream: Some(stream),
+            request: Vec::new(),
+            answer_left: None,
+        }))
+    }
+}
+
+struct SimConnection {
+    network: SimNetwork,
+    life: u64,
+    /// `None`: it is broken.
+    stream: Option<DuplexStream>,
+    request: Vec<u8>,
+    /// So many bytes of the answer come.
+    answer_left: Option<usize>,
+}
+
+impl fmt::Debug for SimConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimConnection").finish_non_exhaustive()
+    }
+}
+
+impl SimConnection {
+    fn broken(&mut self) -> io::Error {
+        self.stream = None;
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Nothing comes, until the one who waits has enough of it.
+    fn silence(&mut self, patience: Duration) -> io::Error {
+        self.stream = None;
+        // Either the network says so, or nobody.
+        let is_noticed = World::is_helper() || self.network.draw(|link| link.random.coin());
+        if is_noticed {
+            return io::ErrorKind::ConnectionReset.into();
+        }
+        self.network.world.pause(patience, News::None);
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// Sends what was written, and lets become of it what is drawn.
+    fn exchange(&mut self, patience: Duration) -> io::Result<()> {
+        let request = std::mem::take(&mut self.request);
+        let network = self.network.clone();
+        let fate = match network.is_cut() {
+            true => Fate::Lost,
+            false if World::is_helper() => network.fate_of_part(&request),
+            false => network.fate(),
+        };
+        network
+            .world
+            .note(&format!("{}: {fate:?} {}", network.name, first_line(&request)));
+        network.on_its_way();
+        let arrives = match fate {
+            Fate::Lost => return Err(self.silence(patience)),
+            Fate::Late => {
+                network.deliver_later(request);
+                return Err(self.silence(patience));
+            }
+            Fate::RequestCut => {
+                let len = u64::try_from(request.len()).unwrap();
+                match World::is_helper() {
+                    true => request.len() / 2,
+                    false => network.draw(|link| usize::try_from(link.random.below(len)).unwrap()),
+                }
+            }
+            _ => request.len(),
+        };
+        let (life, Some(stream)) = (self.life, &mut self.stream) else {
+            return Err(self.broken());
+        };
+        if network.server.give(life, stream, &request[..arrives]).is_err() {
+            return Err(self.broken());
+        }
+        match fate {
+            Fate::RequestCut => {
+                // The server notices, and does what it does then. Before, it would wait, with a thread that its runtime takes for work.
+                self.stream = None;
+                network.server.settle();
+                Err(self.broken())
+            }
+            Fate::AnswerLost => {
+                network.server.finish(life, stream);
+                network.tell();
+                Err(self.silence(patience))
+            }
+            Fate::AnswerCut => {
+                self.answer_left = Some(network.draw(|link| usize::try_from(link.random.below(600)).unwrap()));
+                Ok(())
+            }
+            Fate::Twice => {
+                network.deliver_later(request);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The library counts what is left of its patience by the machine's clock, which has hardly moved since.
+fn virtual_patience(patience: Duration) -> Duration {
+    const STEP_S: u64 = 5;
+    Duration::from_secs(
+        patience
+            .as_secs()
+            .div_euclid(STEP_S)
+            .saturating_add(1)
+            .saturating_mul(STEP_S),
+    )
+}
+
+impl Connection for SimConnection {
+    fn send(&mut self, bytes: &[u8], _patience: Duration) -> io::Result<()> {
+        if self.stream.is_none() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.request.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
+        let patience = virtual_patience(patience);
+        let is_new = !self.request.is_empty();
+        if is_new {
+            self.exchange(patience)?;
+        }
+        let network = self.network.clone();
+        let until_ns = network
+            .world
+            .now_ns()
+            .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX / 4));
+        let len = match self.answer_left {
+            Some(0) => return Err(self.broken()),
+            Some(left) => left.min(buffer.len()),
+            None => buffer.len(),
+        };
+        loop {
+            let (life, Some(stream)) = (self.life, &mut self.stream) else {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            };
+            match network.server.take(life, stream, &mut buffer[..len]) {
+                Err(_) => return Err(self.broken()),
+                Ok(Some(came)) => {
+                    if is_new {
+                        network.tell();
+                        network.on_its_way();
+                    }
+                    if let Some(left) = &mut self.answer_left {
+                        *left -= came;
+                    }
+                    return Ok(came);
+                }
+                // A helper cannot wait, and there is nothing to be waited for.
+                Ok(None) if network.world.now_ns() >= until_ns || World::is_helper() => {
+                    self.stream = None;
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Ok(None) if network.is_cut() => return Err(self.silence(patience)),
+                Ok(None) => {
+                    let left = until_ns.saturating_sub(network.world.now_ns());
+                    network.world.pause(Duration::from_nanos(left), News::Server);
+                }
+            }
+        }
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.stream.is_some()
+    }
+}

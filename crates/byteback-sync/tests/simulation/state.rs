@@ -1,0 +1,150 @@
+//! What a folder holds, as anybody sees it: by path. Of a machine's directory, and of the server at any of its sequence numbers.
+
+use byteback_api::{FileId, FolderName, NodeKind, Seq};
+use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
+use byteback_sync::{ServerClient, TreePlace};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What has a name.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Of a directory, nothing; of a symlink, its target.
+    pub(crate) content: Option<Arc<Vec<u8>>>,
+    mode: u32,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.content {
+            None => write!(f, "directory {:o}", self.mode),
+            Some(content) => {
+                let crc = content
+                    .iter()
+                    .fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+                write!(f, "{} bytes #{crc:08x} {:o}", content.len(), self.mode)
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State(pub(crate) BTreeMap<Vec<u8>, Entry>);
+
+fn joined(at: &[u8], name: &[u8]) -> Vec<u8> {
+    match at {
+        [] => name.to_vec(),
+        at => [at, b"/", name].concat(),
+    }
+}
+
+impl State {
+    pub(crate) fn of_directory(dir: &Path) -> Self {
+        let mut state = Self::default();
+        state.add_directory(dir, &[]);
+        state
+    }
+
+    fn add_directory(&mut self, dir: &Path, at: &[u8]) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let (path, name) = (entry.path(), joined(at, entry.file_name().as_bytes()));
+            let found = path.symlink_metadata().unwrap();
+            let mode = found.permissions().mode() & 0o7777;
+            let content = if found.is_dir() {
+                self.add_directory(&path, &name);
+                None
+            } else if found.is_symlink() {
+                Some(fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec())
+            } else {
+                Some(fs::read(&path).unwrap())
+            };
+            let content = content.map(Arc::new);
+            self.0.insert(name, Entry { content, mode });
+        }
+    }
+
+    /// The first differences, in words.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let names = self.0.keys().chain(other.0.keys());
+        let names = names.collect::<std::collections::BTreeSet<_>>();
+        let different = names.into_iter().filter_map(|name| {
+            let (one, two) = (self.0.get(name), other.0.get(name));
+            (one != two).then(|| format!("{}: {one:?} and {two:?}", String::from_utf8_lossy(name)))
+        });
+        different.take(10).collect()
+    }
+}
+
+/// Reads the server's folder, each content once.
+pub(crate) struct Reader<'a> {
+    pub(crate) client: &'a ServerClient,
+    pub(crate) folder: &'a FolderName,
+    contents: BTreeMap<(FileId, Seq), Arc<Vec<u8>>>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(client: &'a ServerClient, folder: &'a FolderName) -> Self {
+        Self {
+            client,
+            folder,
+            contents: BTreeMap::new(),
+        }
+    }
+
+    /// What the folder held after a batch.
+    pub(crate) fn at(&mut self, seq: Seq) -> State {
+        let mut state = State::default();
+        self.add(seq, TreePlace::Path(&[]), &[], &mut state);
+        state
+    }
+
+    fn add(&mut self, seq: Seq, place: TreePlace<'_>, at: &[u8], state: &mut State) {
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = self
+                .client
+                .tree_page(self.folder, seq, place, cursor.as_deref())
+                .unwrap();
+            for entry in page.entries {
+                let (node, name) = (entry.node, joined(at, entry.name.as_bytes()));
+                let content = match node.attributes.kind {
+                    NodeKind::Directory => {
+                        self.add(seq, TreePlace::Node(node.id), &name, state);
+                        None
+                    }
+                    NodeKind::File => Some(self.content(node.id, seq, node.seq)),
+                    _ => node
+                        .attributes
+                        .target
+                        .as_ref()
+                        .map(|target| Arc::new(target.as_bytes().to_vec())),
+                };
+                let mode = node.attributes.mode & 0o7777;
+                state.0.insert(name, Entry { content, mode });
+            }
+            match page.next_cursor {
+                Some(next) => cursor = Some(next),
+                None => return,
+            }
+        }
+    }
+
+    fn content(&mut self, file: FileId, seq: Seq, changed: Seq) -> Arc<Vec<u8>> {
+        if let Some(known) = self.contents.get(&(file, changed)) {
+            return Arc::clone(known);
+        }
+        let reader = self.client.content(self.folder, file, seq, 0, &|_| true).unwrap();
+        let mut held = Vec::new();
+        apply_to_new(&EmptyBase, &mut DeltaReader::new(reader).unwrap(), &mut held).unwrap();
+        let held = Arc::new(held);
+        self.contents.insert((file, changed), Arc::clone(&held));
+        held
+    }
+}
