@@ -184,6 +184,8 @@ pub struct EngineParts {
     pub landing: Arc<dyn LandingTree>,
     /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
     pub server: Arc<ServerClient>,
+    /// Whether a thread listens to the server, to wake the engine when others sent something; otherwise it hears of them when it meets the server.
+    pub is_listening: bool,
     /// The folder there.
     pub folder: FolderName,
     /// This device.
@@ -452,7 +454,9 @@ impl Engine {
     /// # Errors
     /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it waits whatever fails.
     pub fn run(&mut self) -> Result<(), EngineError> {
-        self.listen();
+        if self.parts.is_listening {
+            self.listen();
+        }
         let ended = loop {
             if self.parts.stop.is_raised() {
                 break Ok(());
@@ -597,11 +601,7 @@ impl Engine {
                 let error = ServiceError::new(byteback_control::ErrorKind::Refused, why);
                 self.set_back(error.into())
             }
-            Err(SyncError::Cancelled) => {
-                // Whoever comes next sends it again.
-                self.parts.live.unanswered(Duration::ZERO);
-                Err(SyncError::Cancelled.into())
-            }
+            Err(SyncError::Cancelled) => Err(SyncError::Cancelled.into()),
             Err(error) => {
                 let pause = self.next_pause(is_passing(&error));
                 self.failed(&EngineError::Sync(error));

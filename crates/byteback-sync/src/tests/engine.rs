@@ -87,6 +87,7 @@ impl Place {
             live,
             tree,
             landing,
+            is_listening: true,
             server: Arc::new(ServerClient::new(&self.url, &self.token, options).unwrap()),
             folder: self.folder.clone(),
             device: self.device,

@@ -15,6 +15,7 @@ use byteback_daemon::{LiveOptions, StateFolder, TrackedTree};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::SimDisk;
+use byteback_oplog::NodeId;
 use byteback_queue::queue::Resolution;
 use byteback_queue::{ClientId, GroupId};
 use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
@@ -81,8 +82,12 @@ impl LiveTree for WaitingTree {
         self.world.tell(News::Machine(self.machine));
     }
 
-    fn cut_fold(&self) -> Result<Arc<LiveGroup>> {
-        self.inner.cut_fold().map(|group| self.hand_out(group))
+    fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>> {
+        self.inner.cut_fold(also).map(|group| self.hand_out(group))
+    }
+
+    fn fold(&self) {
+        self.inner.fold();
     }
 
     fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
@@ -270,11 +275,14 @@ impl Machine {
         let parts = EngineParts {
             live: Arc::new(live),
             tree: up.service(),
-            server: ServerClient::new(URL, &self.token, options).unwrap(),
+            landing: up.landing(),
+            is_listening: false,
+            server: Arc::new(ServerClient::new(URL, &self.token, options).unwrap()),
             folder: self.folder.clone(),
             device: self.device,
             dir: self.dir("sync"),
             host: self.name.into(),
+            east_of_utc_s: 0,
             path: "/p".into(),
             part_len_bytes: 16 * 1024,
             pauses: PauseOptions::default(),

@@ -223,6 +223,7 @@ fn start(
         live,
         tree: daemon.service(),
         landing,
+        is_listening: true,
         server: Arc::new(server),
         folder: repository.folder.clone(),
         device: credentials.device,
