@@ -32,7 +32,7 @@ use crate::error::SyncError;
 use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    ConflictLabel, Given, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
+    ConflictLabel, Given, Identity, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
 };
 use crate::live::patches::{PatchError, Patches};
 use crate::monitor::{Monitor, check_cancelled};
@@ -150,6 +150,12 @@ impl Receive<'_> {
             }
             came_back.extend(plan.steps.iter().filter_map(|step| match step {
                 Step::Make { id, .. } => Some(*id),
+                // A directory that was removed here and made anew by a program.
+                Step::Identity {
+                    becomes,
+                    kind: Identity::Theirs,
+                    ..
+                } => Some(*becomes),
                 _ => None,
             }));
             let walked = Walk {
@@ -248,7 +254,7 @@ impl Receive<'_> {
         Err(ReceiveError::Hostile("what the server tells does not end".to_owned()))
     }
 
-    /// Of the nodes that were made here, directories that others did not make came back, for what others put into them. What was removed from them or moved out of them here
+    /// Of the nodes that were made here, or became the server's, directories that others did not make came back, for what others put into them. What was removed from them or moved out of them here
     /// and is not sent, the log knows by the number that the directory had; so what is in such a one is told as a whole, until the server has it.
     fn note_returned(&mut self, made: &BTreeSet<FileId>, others: &Others) -> Result<(), ReceiveError> {
         let mut changes = Vec::new();
