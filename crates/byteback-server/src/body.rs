@@ -17,7 +17,7 @@ use std::io::{self, Read, Write};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread::Thread;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -359,6 +359,7 @@ fn outgoing_with(len: Option<u64>, pace: Option<Pace>) -> (OutgoingBytes, Body) 
         receiver,
         len,
         is_broken,
+        breaks_with: None,
     };
     (out, Body::new(body))
 }
@@ -370,6 +371,7 @@ pub(crate) fn async_outgoing() -> (mpsc::Sender<io::Result<Bytes>>, Body) {
         receiver,
         len: None,
         is_broken: Arc::default(),
+        breaks_with: None,
     };
     (sender, Body::new(body))
 }
@@ -379,6 +381,8 @@ struct ChannelBody {
     len: Option<u64>,
     /// The end is none.
     is_broken: Arc<AtomicBool>,
+    /// Said when it is asked for the next time.
+    breaks_with: Option<io::Error>,
 }
 
 impl HttpBody for ChannelBody {
@@ -386,10 +390,20 @@ impl HttpBody for ChannelBody {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.receiver.poll_recv(cx).map(|chunk| match chunk {
-            None if self.is_broken.load(Ordering::Acquire) => Some(Err(io::ErrorKind::BrokenPipe.into())),
-            chunk => chunk.map(|chunk| chunk.map(Frame::data)),
-        })
+        if let Some(error) = self.breaks_with.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let error = match ready!(self.receiver.poll_recv(cx)) {
+            Some(Ok(chunk)) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
+            None if !self.is_broken.load(Ordering::Acquire) => return Poll::Ready(None),
+            None => io::ErrorKind::BrokenPipe.into(),
+            Some(Err(error)) => error,
+        };
+        // Whoever writes the answer drops what is not written yet, its head too, when it hears of an error. A body that is not ready makes it
+        // write first: so the client sees an answer that breaks off, not a connection that ends without one.
+        self.breaks_with = Some(error);
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn size_hint(&self) -> SizeHint {

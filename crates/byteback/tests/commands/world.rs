@@ -196,8 +196,13 @@ impl World {
         if !home.exists() {
             fs::create_dir(&home).unwrap();
             chown(&home, Some(USER), Some(USER)).unwrap();
-            // The folder with the built program may be closed to others.
-            fs::copy(env!("CARGO_BIN_EXE_byteback"), &program).unwrap();
+            // The folder with the built program may be closed to others. Copied by another process: a copy that this one has open for
+            // writing would be open in whatever the other tests start just then, too, and a program that is open for writing does not run.
+            let copied = Command::new("cp")
+                .arg(env!("CARGO_BIN_EXE_byteback"))
+                .arg(&program)
+                .status();
+            assert!(copied.unwrap().success());
         }
         let mut command = self.command_at(&program, "user", arguments);
         command.uid(USER).gid(USER);
