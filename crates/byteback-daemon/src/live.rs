@@ -167,6 +167,8 @@ struct State {
     trash: Trash,
     marks_reached: Option<Epoch>,
     wake: Wake,
+    /// Somebody called whoever waits, for what is no matter of the queue: it holds until he has heard it, whatever is asked meanwhile.
+    is_called: bool,
     abandoned: u64,
     abandoned_because: Option<String>,
 }
@@ -339,6 +341,7 @@ impl Live {
                 trash: Trash::default(),
                 marks_reached: None,
                 wake: Wake::Timed,
+                is_called: false,
                 abandoned: 0,
                 abandoned_because: None,
             };

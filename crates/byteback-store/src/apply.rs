@@ -15,9 +15,10 @@
 //! a file like others: its deltas lie over those rows, merging makes rows of its own.
 //!
 //! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
-//! came first ([`basis`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+//! came first ([`basis`]), or would be lost by what the batch does elsewhere ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
 
 mod basis;
+mod loss;
 
 use crate::catalog::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
@@ -30,6 +31,8 @@ use crate::resolve::layer_rows;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use std::collections::{HashMap, HashSet};
+
+use loss::{Loss, Touched};
 
 pub(crate) use basis::{Basis, conflict, file_with_contents};
 
@@ -179,6 +182,7 @@ struct Apply<'a> {
     pending: HashMap<i64, Pending>,
     parents: HashSet<i64>,
     linked: HashSet<i64>,
+    touched: Touched,
     conflicts: Vec<Conflict>,
     stored_bytes: u64,
 }
@@ -226,6 +230,7 @@ impl<'a> Apply<'a> {
             pending: HashMap::new(),
             parents: HashSet::new(),
             linked: HashSet::new(),
+            touched: Touched::default(),
             conflicts: Vec::new(),
             stored_bytes: 0,
         }
@@ -401,6 +406,9 @@ impl<'a> Apply<'a> {
             start.layer = previous.layer;
             start.len = previous.attributes.size;
         }
+        if previous.is_some() && change.content.is_some() {
+            self.touched.written.insert(node);
+        }
         let base = change.content.map(|content| content.base);
         let deltas = change.content.map_or(0, |content| content.deltas);
         if base == Some(ContentBase::Previous) && deltas == 0 {
@@ -558,11 +566,13 @@ impl<'a> Apply<'a> {
             // Also the removal of what is not there: the result is what the sender wants.
             return Ok(());
         }
-        if current.is_some() {
+        if let Some(current) = &current {
+            self.touched.unlinked.insert(current.child);
             self.catalog.close_entry(parent, &change.name, self.seq)?;
             self.folder.entries = self.folder.entries.saturating_sub(1);
         }
         if let Some(child) = child {
+            self.touched.filled.insert(parent);
             let row = EntryRow {
                 parent,
                 name: change.name,
@@ -619,7 +629,8 @@ impl<'a> Apply<'a> {
                 ));
             }
         }
-        self.check_tree()?;
+        self.check_tree(manifest.base_seq)?;
+        self.check_loss(root, manifest.base_seq)?;
         let mut row = BatchRow {
             seq: self.seq,
             device: manifest.device,
@@ -653,9 +664,52 @@ impl<'a> Apply<'a> {
         Ok(row.attributes.kind)
     }
 
+    /// Directories hang below each other: the batch contradicts itself, or moved one into another that others moved into it.
+    fn inside_itself(&self, child: i64, cycle: &HashSet<i64>, base_seq: Seq) -> Result<(), StoreError> {
+        let mut conflicts = Vec::new();
+        for node in cycle {
+            let parents = self.catalog.parents(*node, self.seq, 1)?;
+            let moved = parents.first().map_or(0, |name| name.from_seq);
+            if moved > base_seq && moved < self.seq && !self.basis.is_own(self.catalog, self.folder.id, moved)? {
+                conflicts.push(conflict(self.catalog, &self.folder, *node, moved)?);
+            }
+        }
+        if conflicts.is_empty() {
+            let id = self.catalog.file_id(child)?;
+            return invalid(&format!("directory {id} would be inside itself"));
+        }
+        conflicts.truncate(CONFLICTS_MAX);
+        Err(StoreError::Conflict { conflicts })
+    }
+
+    fn check_loss(&self, root: i64, base_seq: Option<Seq>) -> Result<(), StoreError> {
+        let Some(base_seq) = base_seq else { return Ok(()) };
+        let mut loss = Loss {
+            catalog: self.catalog,
+            folder: self.folder.id,
+            root,
+            seq: self.seq,
+            base_seq,
+            basis: self.basis,
+            placed: HashMap::new(),
+        };
+        let mut conflicts: Vec<Conflict> = Vec::new();
+        loss.find(&self.touched, &mut |node, changed| {
+            let found = conflict(self.catalog, &self.folder, node, changed)?;
+            if conflicts.iter().all(|known| known.id != found.id) {
+                conflicts.push(found);
+            }
+            Ok(conflicts.len() < CONFLICTS_MAX)
+        })?;
+        if conflicts.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::Conflict { conflicts })
+    }
+
     /// Directories that were linked have one name each, and nobody is its own ancestor. Only these can have gone wrong:
     /// a new cycle needs a new entry.
-    fn check_tree(&self) -> Result<(), StoreError> {
+    fn check_tree(&self, base_seq: Option<Seq>) -> Result<(), StoreError> {
         let mut above_root: HashSet<i64> = HashSet::new();
         for &child in &self.linked {
             if self.kind_of(child)? != NodeKind::Directory {
@@ -669,8 +723,7 @@ impl<'a> Apply<'a> {
             let mut current = child;
             while !above_root.contains(&current) {
                 if !walked.insert(current) {
-                    let id = self.catalog.file_id(child)?;
-                    return invalid(&format!("directory {id} would be inside itself"));
+                    return self.inside_itself(child, &walked, base_seq.unwrap_or(self.seq));
                 }
                 if walked.len() > DEPTH_MAX {
                     return Err(StoreError::TooLarge(format!(

@@ -210,6 +210,8 @@ pub trait CatalogRead: DeviceRead {
     fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
     /// Entries that name `child` at `at`.
     fn parents(&self, child: i64, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
+    /// Of the names that a node has or had, one that it has, or the one that it lost last.
+    fn newest_name(&self, child: i64) -> Result<Option<EntryRow>, StoreError>;
     /// A batch by who made it.
     fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError>;
     /// A batch by its sequence number.

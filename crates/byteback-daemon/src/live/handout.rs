@@ -489,13 +489,15 @@ impl LiveTree for LiveService {
     fn wait(&self, at_most: Duration) {
         let live = &self.live;
         let mut state = live.state.lock();
-        if state.wake != Wake::Happened && !live.has_ended.load(Ordering::Relaxed) {
+        let is_called = std::mem::take(&mut state.is_called);
+        if !is_called && state.wake != Wake::Happened && !live.has_ended.load(Ordering::Relaxed) {
             let _ = live.happened.wait_for(&mut state, at_most);
+            state.is_called = false;
         }
     }
 
     fn wake(&self) {
-        self.live.state.lock().wake = Wake::Happened;
+        self.live.state.lock().is_called = true;
         self.live.happened.notify_all();
     }
 

@@ -222,3 +222,30 @@ fn cost_of_a_write() {
         println!("{kind}: {:.1?} us without and with", medians.collect::<Vec<_>>());
     }
 }
+
+/// Who is called between looking for work and waiting for it does not wait: it would be for ever, as nothing else may happen.
+#[test]
+fn a_call_is_heard_whenever_it_comes() {
+    let mut fixture = Fixture::new(CacheMode::Exact);
+    fixture.live = Some(options(Duration::ZERO));
+    fixture.mount();
+    let served = fixture.served();
+    let mut drain = Drain::new(fixture.served(), 1, Trouble::default());
+    drain.finish();
+    drop(drain);
+    served.live.wake();
+    assert!(matches!(served.live.poll(), Ok(byteback_control::Work::Idle(_))));
+    let (heard, is_heard) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            served.live.wait(Duration::from_secs(3600));
+            heard.send(()).unwrap();
+        });
+        let in_time = is_heard.recv_timeout(Duration::from_secs(60));
+        // Whoever did not hear it would let the test wait as well.
+        served.live.wake();
+        in_time.expect("the call was lost");
+    });
+    drop(served);
+    fixture.umount();
+}

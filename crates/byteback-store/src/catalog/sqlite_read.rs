@@ -193,6 +193,11 @@ impl CatalogRead for Transaction<'_> {
         self.all("find the names of a node", &query, (child, sql(at), limit), entry_row)
     }
 
+    fn newest_name(&self, child: i64) -> Result<Option<EntryRow>, StoreError> {
+        let query = format!("{ENTRY} WHERE child = ?1 ORDER BY to_seq DESC LIMIT 1");
+        self.one("find the newest name of a node", &query, (child,), entry_row)
+    }
+
     fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError> {
         let query = format!("{BATCH} WHERE folder = ?1 AND device = ?2 AND counter = ?3");
         self.one(

@@ -14,6 +14,7 @@ mod durability;
 mod follow;
 mod hostile;
 mod lab;
+mod loss;
 mod passes;
 mod prove;
 mod search;

@@ -351,6 +351,42 @@ fn two_folders_that_have_something_in_common_become_one() {
     assert_server_has(&rig, &rig.folder, &one.place.tree(), "at the end");
 }
 
+/// One machine removes a directory and perhaps makes it anew while another puts something into it: it comes back for that, and what was removed from it or moved out of it
+/// is gone everywhere else as well.
+#[test]
+fn a_directory_that_was_removed_and_comes_back_is_the_same_everywhere() {
+    for is_made_anew in [false, true] {
+        let rig = rig(104);
+        let mut one = Machine::started(&rig, "one");
+        fs::create_dir_all(one.path("dir/sub")).unwrap();
+        for name in ["removed", "moved", "sub/removed", "sub/moved"] {
+            fs::write(one.path("dir").join(name), name).unwrap();
+        }
+        let mut two = Machine::started(&rig, "two");
+        settle(&rig, &[&one, &two], "both have it");
+        two.stop();
+        fs::rename(two.path("dir/moved"), two.path("moved")).unwrap();
+        fs::rename(two.path("dir/sub/moved"), two.path("moved from sub")).unwrap();
+        fs::remove_dir_all(two.path("dir")).unwrap();
+        if is_made_anew {
+            fs::create_dir_all(two.path("dir/sub")).unwrap();
+        }
+        fs::write(one.path("dir/new"), b"by one").unwrap();
+        fs::write(one.path("dir/sub/new"), b"by one").unwrap();
+        settle(&rig, &[&one], "one went on");
+        two.begin();
+        let what = format!("two is back, made anew: {is_made_anew}");
+        settle(&rig, &[&one, &two], &what);
+        assert_same(&[&one, &two], &what);
+        let expected = ["dir", "dir/new", "dir/sub", "dir/sub/new", "moved", "moved from sub"];
+        let found = look(&one.place.tree());
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.map(Path::new), "{what}");
+        one.end();
+        two.end();
+        assert_server_has(&rig, &rig.folder, &one.place.tree(), &what);
+    }
+}
+
 /// Something that a program does; much of it fails where another machine was faster.
 fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
     let name = |random: &mut SplitMix64| match random.below(3) {

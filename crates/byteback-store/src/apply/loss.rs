@@ -1,0 +1,186 @@
+//! What a batch would lose without its sender knowing of it, though it contradicts nobody name by name: who removes a directory does not know what
+//! others put into it meanwhile, who writes into a file or makes one in a directory does not know that others removed these. (DeltaCFS III-C: the
+//! first write wins, and the other is told.)
+//!
+//! Looked at after everything is applied, inside the transaction, and only if others changed the folder since the batch's `base_seq`:
+//! - What lost a name by the batch and has no place in the tree any more: neither it nor anything in it may have got a name or new contents from others since then.
+//! - What the batch gives a name or new contents, and has no place in the tree: others must not have taken that from it since then.
+//!
+//! So each node that the batch unlinks, names or writes costs a few lookups; below a directory that vanishes, what is still in it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use crate::catalog::{CatalogRead, EntryRow, OPEN};
+use crate::error::StoreError;
+use crate::model::{NodeKind, Seq};
+
+use super::Basis;
+
+/// More names than any file system gives a file.
+const NAMES_MAX: u32 = 1 << 17;
+
+/// Entries of a directory that are asked for at once.
+const PAGE: u32 = 1000;
+
+/// So many batches are looked through for one of others; if there are more, there may be one.
+const BATCHES_MAX: u32 = 64;
+
+/// What the batch did.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// Nodes that lost a name.
+    pub(super) unlinked: BTreeSet<i64>,
+    /// Directories that got an entry.
+    pub(super) filled: BTreeSet<i64>,
+    /// Nodes whose contents changed.
+    pub(super) written: BTreeSet<i64>,
+}
+
+/// The folder as the batch leaves it.
+pub(super) struct Loss<'a> {
+    pub(super) catalog: &'a dyn CatalogRead,
+    pub(super) folder: i64,
+    pub(super) root: i64,
+    /// The batch's number.
+    pub(super) seq: Seq,
+    pub(super) base_seq: Seq,
+    pub(super) basis: Basis,
+    /// Whether a directory has a place in the tree.
+    pub(super) placed: HashMap<i64, bool>,
+}
+
+impl Loss<'_> {
+    /// Nodes that others changed first, each with when: `found` answers whether it wants more.
+    pub(super) fn find(
+        &mut self,
+        touched: &Touched,
+        found: &mut dyn FnMut(i64, Seq) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        if !self.have_others_changed()? {
+            return Ok(());
+        }
+        let mut vanished = Vec::new();
+        for node in &touched.unlinked {
+            if !self.has_place(*node)? {
+                vanished.push(*node);
+            }
+        }
+        let mut walked: HashSet<i64> = vanished.iter().copied().collect();
+        while let Some(node) = vanished.pop() {
+            let row = self.catalog.attributes(node, self.seq)?;
+            match row {
+                Some(row) if row.attributes.kind != NodeKind::Directory => {
+                    if self.is_others(row.content_seq)? && !found(node, row.content_seq)? {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                None => continue,
+                Some(_) => {}
+            }
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = self.catalog.entries(node, self.seq, after.as_deref(), PAGE)?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.name.clone());
+                for entry in page {
+                    if self.is_others(entry.from_seq)? && !found(entry.child, entry.from_seq)? {
+                        return Ok(());
+                    }
+                    if !self.has_place(entry.child)? && walked.insert(entry.child) {
+                        vanished.push(entry.child);
+                    }
+                }
+            }
+        }
+        for node in touched.filled.iter().chain(&touched.written) {
+            if let Some(taken) = self.taken_by_others(*node)?
+                && !found(*node, taken)?
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn have_others_changed(&self) -> Result<bool, StoreError> {
+        let batches = self.catalog.batches_after(self.folder, self.base_seq, BATCHES_MAX)?;
+        for batch in batches.iter().filter(|batch| batch.seq != self.seq) {
+            if self.is_others(batch.seq)? {
+                return Ok(true);
+            }
+        }
+        Ok(batches.len() >= BATCHES_MAX as usize)
+    }
+
+    /// Whether what happened at a moment was done by others, after what the batch stands on.
+    fn is_others(&self, at: Seq) -> Result<bool, StoreError> {
+        Ok(at > self.base_seq && at < self.seq && !self.basis.is_own(self.catalog, self.folder, at)?)
+    }
+
+    fn names(&self, node: i64) -> Result<Vec<EntryRow>, StoreError> {
+        self.catalog.parents(node, self.seq, NAMES_MAX)
+    }
+
+    /// Whether a way leads from the root to a node.
+    fn has_place(&mut self, node: i64) -> Result<bool, StoreError> {
+        if node == self.root {
+            return Ok(true);
+        }
+        for name in self.names(node)? {
+            if self.is_placed_directory(name.parent)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_placed_directory(&mut self, directory: i64) -> Result<bool, StoreError> {
+        let mut way = Vec::new();
+        let mut walked = HashSet::new();
+        let mut current = directory;
+        let is_placed = loop {
+            if current == self.root {
+                break true;
+            }
+            if let Some(known) = self.placed.get(&current) {
+                break *known;
+            }
+            way.push(current);
+            // What hangs below itself hangs nowhere.
+            if !walked.insert(current) {
+                break false;
+            }
+            match self.catalog.parents(current, self.seq, 1)?.first() {
+                Some(name) => current = name.parent,
+                None => break false,
+            }
+        };
+        self.placed.extend(way.into_iter().map(|node| (node, is_placed)));
+        Ok(is_placed)
+    }
+
+    /// When others took a node out of the tree, if it was they who did.
+    fn taken_by_others(&mut self, node: i64) -> Result<Option<Seq>, StoreError> {
+        if self.has_place(node)? {
+            return Ok(None);
+        }
+        let mut way = vec![node];
+        let mut walked = HashSet::new();
+        while let Some(node) = way.pop() {
+            if !walked.insert(node) {
+                continue;
+            }
+            let names = self.names(node)?;
+            if names.is_empty() {
+                let newest = self.catalog.newest_name(node)?.filter(|name| name.to_seq != OPEN);
+                let taken = newest.map_or(0, |name| name.to_seq);
+                if self.is_others(taken)? {
+                    return Ok(Some(taken));
+                }
+            }
+            way.extend(names.into_iter().map(|name| name.parent));
+        }
+        Ok(None)
+    }
+}
