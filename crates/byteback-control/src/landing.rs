@@ -205,6 +205,13 @@ pub trait LandingTree: Send + Sync {
     /// If the log cannot be read.
     fn child(&self, place: &NamePlace) -> Result<Option<NodeId>>;
 
+    /// Whether a name that stands for nothing here cannot be given: the file system has something under another name that it does not tell from this
+    /// one (it folds cases, or spellings of the same letter), or will never have such a name.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool>;
+
     /// A node as it is now; `None` if it has no name any more.
     ///
     /// # Errors

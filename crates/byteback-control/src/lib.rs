@@ -38,7 +38,7 @@ pub use leaves::{
 };
 pub use live::{
     LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER,
-    SyncConflict, SyncStatus, Work,
+    SyncConflict, SyncLeftOut, SyncStatus, Work,
 };
 pub use server::{Server, socket_address};
 pub use service::{

@@ -187,6 +187,15 @@ pub struct SyncConflict {
     pub at_ns: i64,
 }
 
+/// A name of the server that this file system does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncLeftOut {
+    /// The path that it would have.
+    pub path: ByteString,
+    /// The file system does not tell it from another name that is there: it appears when that is gone. Otherwise it cannot be here at all.
+    pub collides: bool,
+}
+
 /// How continuous sync of a tree with its server stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncStatus {
@@ -214,8 +223,11 @@ pub struct SyncStatus {
     pub cursor: u64,
     /// When something that others did last came in, nanoseconds since 1970.
     pub received_at_ns: Option<i64>,
-    /// Names of the server that this file system cannot hold.
+    /// Names of the server that this file system does not hold.
     pub left_out_names: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub left_out: Vec<SyncLeftOut>,
     /// Conflict copies that nobody has decided about, eldest first.
     pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.

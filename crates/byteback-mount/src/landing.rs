@@ -39,6 +39,9 @@ pub enum LandingError {
     /// It is not as it was expected; nothing was done.
     #[error("overtaken: {0}")]
     Overtaken(String),
+    /// The file system takes the name for another one that is there, as it does not tell cases or spellings apart; nothing was done.
+    #[error("the file system does not tell this name from another one that is there")]
+    Collides,
     /// It failed.
     #[error("{0}")]
     Failed(#[from] io::Error),
@@ -106,6 +109,15 @@ impl Landing {
             return Err(error.into());
         }
         self.tree.name_at(parent, self.find(parent)?, name)
+    }
+
+    /// Whether the file system has something under another name that it does not tell from this one, or will never have such a name.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if the directory is not there any more.
+    pub fn is_taken_otherwise(&self, at: LoggedName<'_>) -> Result<bool, LandingError> {
+        let at = self.name(at)?;
+        self.tree.is_taken_otherwise(&at)
     }
 
     /// Makes the kernel forget. Whatever it says, it was told: that it knows none of it, or that the mount is gone.

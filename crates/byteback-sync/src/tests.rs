@@ -27,6 +27,8 @@ mod client;
 mod engine;
 mod examining;
 mod faults;
+mod folding;
+mod folding_disk;
 mod following;
 mod hostile;
 mod incoming;

@@ -155,6 +155,9 @@ fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> 
     match done {
         Ok(done) => Ok(Landed::Done(done)),
         Err(LandingError::Overtaken(why)) => Ok(Landed::Overtaken(Overtaken(why))),
+        Err(error @ LandingError::Collides) => {
+            Err(ServiceError::new(ErrorKind::Impossible, format!("{}: {error}", what())))
+        }
         Err(LandingError::Failed(error)) => {
             let kind = match is_impossible(&error) {
                 true => ErrorKind::Impossible,
@@ -222,6 +225,18 @@ impl LandingTree for LiveService {
     fn child(&self, place: &NamePlace) -> Result<Option<LoggedNode>> {
         let child = self.live.log.child(place.parent, name_of(place));
         child.map_err(|error| log_failed(&error))
+    }
+
+    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool> {
+        match self.landing.is_taken_otherwise(logged(place)) {
+            Ok(is_taken) => Ok(is_taken),
+            // Its directory is gone, and with it whatever was in the way.
+            Err(LandingError::Overtaken(_)) => Ok(false),
+            Err(error) => Err(ServiceError::new(
+                ErrorKind::Node,
+                format!("it cannot be told whether {place} is free: {error}"),
+            )),
+        }
     }
 
     fn look(&self, node: LoggedNode) -> Result<Option<LandingNode>> {

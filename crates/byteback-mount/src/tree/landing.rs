@@ -82,6 +82,16 @@ fn performed<T>(done: TrackedResult<T>) -> Result<T, LandingError> {
     })
 }
 
+/// Whether a directory lists a name exactly as it is spelled here.
+fn is_listed(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
+    for entry in host::read_dir(dir, 0)? {
+        if entry?.name == name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn make_at(dir: BorrowedFd<'_>, name: &OsStr, kind: NewKind<'_>) -> io::Result<()> {
     // For nobody else, until it is finished.
     let mode = Mode::RUSR | Mode::WUSR;
@@ -150,7 +160,28 @@ impl Tree {
                     None => overtaken("the name is not free any more"),
                 }
             }
+            // Something answers to the name, which nobody gave: it may answer to other spellings of its own.
+            (Some(_), None) if expected.is_none() && !is_listed(at.dir.fd.as_fd(), at.name)? => {
+                Err(LandingError::Collides)
+            }
             _ => passed_by(),
+        }
+    }
+
+    /// See [`crate::landing::Landing::is_taken_otherwise`].
+    pub(crate) fn is_taken_otherwise(&self, at: &NameAt<'_>) -> Result<bool, LandingError> {
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        if self
+            .log()?
+            .child(at.logged, at.name)
+            .map_err(TrackedError::from)?
+            .is_some()
+        {
+            return Ok(false);
+        }
+        match host::stat_at(&at.dir, at.name) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            _ => Ok(true),
         }
     }
 
@@ -247,11 +278,25 @@ impl Tree {
             return overtaken("both names stand for the same");
         }
         let ends = ((&from.dir, from.parent, from.name), (&to.dir, to.parent, to.name));
-        let renamed = self.rename_held(ends, flags, moved, over, |from, to| match arbiter {
-            Some(arbiter) => self.tracked.land_rename(from, to, flags, (moved, over), arbiter),
-            None => self.tracked.rename(from, to, flags, moved, over),
-        });
-        performed(renamed)?;
+        let rename = |flags| {
+            let renamed = self.rename_held(ends, flags, moved, over, |from, to| match arbiter {
+                Some(arbiter) => self.tracked.land_rename(from, to, flags, (moved, over), arbiter),
+                None => self.tracked.rename(from, to, flags, moved, over),
+            });
+            performed(renamed)
+        };
+        // A name that is free must be so for the file system, too, whatever it takes for the same name. Not all can be asked that.
+        let is_unknown = |error: &LandingError| match error {
+            LandingError::Failed(error) => error.kind() == io::ErrorKind::InvalidInput,
+            _ => false,
+        };
+        match over.is_none() && flags.is_empty() {
+            true => match rename(RenameFlags::NOREPLACE) {
+                Err(error) if is_unknown(&error) => rename(flags)?,
+                renamed => renamed?,
+            },
+            false => rename(flags)?,
+        }
         let mut stale = vec![from.stale(), to.stale(), Stale::Attributes(moved.object.node)];
         stale.extend(over.map(|over| Stale::Attributes(over.object.node)));
         Ok(stale)

@@ -39,7 +39,9 @@ use std::time::Duration;
 
 use byteback_api::messages::BatchApplied;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
-use byteback_control::{CutId, LandingTree, LiveGroup, LiveTree, SYNC_CONSUMER, ServiceError, TreeService, Work};
+use byteback_control::{
+    CutId, LandingTree, LiveGroup, LiveTree, NameChange, SYNC_CONSUMER, ServiceError, TreeService, Work,
+};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
@@ -50,10 +52,10 @@ use byteback_queue::queue::Resolution;
 use crate::backup::{BackupOptions, PART_LEN_BYTES_DEFAULT, file_id};
 use crate::error::{ServerError, SyncError, told_with_causes};
 use crate::live::identities::{Identities, IdentityError};
-use crate::live::incoming::plan::Place;
 use crate::live::patches::Patches;
 use crate::live::receive::ReceiveError;
 use crate::live::receive::conflicts::Conflicts;
+use crate::live::receive::left_out::LeftOutNames;
 use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
 use crate::live::upload::{Sent, Upload, batch_counter};
 use crate::server_client::{Heard, ServerClient};
@@ -251,8 +253,8 @@ pub struct Engine {
     is_in_full: bool,
     /// What could not be read when it was to be sent.
     unsaved: Vec<NodeId>,
-    /// Names of the server that this tree cannot hold, as far as is known.
-    left_out: Vec<Place>,
+    /// Names of the server that this tree does not hold.
+    left_out: LeftOutNames,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
 }
@@ -302,7 +304,11 @@ impl Engine {
             source,
         })?;
         let landing = noted.as_ref().and_then(|noted| noted.landing);
-        Ok(Self {
+        let mut left_out = LeftOutNames::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?;
+        if noted.is_none() {
+            left_out.note(Vec::new()).map_err(ReceiveError::from)?;
+        }
+        let engine = Self {
             patches: Patches::new(patches),
             conflicts: Conflicts::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?,
             landing,
@@ -325,10 +331,12 @@ impl Engine {
             open_cut: None,
             is_in_full: false,
             unsaved: Vec::new(),
-            left_out: Vec::new(),
+            left_out,
             unsaved_again_ns: None,
             parts,
-        })
+        };
+        engine.tell_left_out();
+        Ok(engine)
     }
 
     /// How it stands, and a way to end it, for other threads.
@@ -496,7 +504,8 @@ impl Engine {
             self.has_met = false;
             return Ok(true);
         }
-        if self.may_receive() && (self.landing.is_some() || self.is_turn_of_others) {
+        let is_turn = self.landing.is_some() || self.is_turn_of_others;
+        if (self.may_receive() && is_turn) || (self.may_land() && self.is_collision_over()?) {
             self.receive()?;
             return Ok(true);
         }
@@ -559,6 +568,14 @@ impl Engine {
 
     fn send(&mut self, group: &LiveGroup) -> Result<(), EngineError> {
         self.is_turn_of_others = true;
+        let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
+        if self.is_collision_over()? || group.names.iter().any(removes) {
+            // What was left out comes first: what is sent may have taken its name. What is gone is another node than the one that the server has by the name, so that is
+            // left to a fold, which leaves out such names.
+            self.drop_cut();
+            let _ = self.parts.live.refused(group.id);
+            return Ok(());
+        }
         let sent = match &group.fold {
             Some(fold) => self.send_fold(group, fold),
             None => self.upload(group),

@@ -14,14 +14,19 @@
 //! **A conflict** (the server has another version than the one that was changed here; the first write wins) leaves two files: the server's under the name, ours
 //! under a conflict name, with an identity of its own that stands on the content that it grew from. See [`conflicts`].
 //!
+//! **A name that this tree cannot hold** is left out, with all that is below it, and remembered ([`left_out`]); its absence is no removal. Nothing is overwritten: that a
+//! file system does not tell it from another one (it folds cases, or spellings of a letter) is found by comparing what answers to the name with what the log
+//! knows by it. It is let in when that is over.
+//!
 //! What this does not do: decide when; send.
 
 pub mod conflicts;
 mod here;
+pub mod left_out;
 mod log_changes;
 mod walk;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use byteback_api::{FileId, FolderName, Seq};
 use byteback_control::{Landed, LandingTree, LiveTree, NamePlace, ServiceError, TreeService, WatchedNode};
@@ -32,13 +37,14 @@ use crate::error::SyncError;
 use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    ConflictLabel, Given, Identity, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
+    ConflictLabel, Given, Identity, NameChange, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
 };
 use crate::live::patches::{PatchError, Patches};
 use crate::monitor::{Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use conflicts::{Conflicts, ConflictsError};
 use here::{Memory, Seen};
+use left_out::{LeftOut, LeftOutError};
 use walk::{Walk, Walked, mend};
 
 /// So often a plan is overtaken before all that waits is folded.
@@ -65,6 +71,9 @@ pub enum ReceiveError {
     /// What is noted of conflicts.
     #[error(transparent)]
     Conflicts(#[from] ConflictsError),
+    /// What is noted of names that are left out.
+    #[error(transparent)]
+    LeftOut(#[from] LeftOutError),
     /// What the server tells is no tree, or has no end.
     #[error("{0}")]
     Hostile(String),
@@ -75,8 +84,8 @@ pub enum ReceiveError {
 pub struct Received {
     /// Something here has to be sent of which the queue was not told.
     pub has_unsent: bool,
-    /// Names that this tree cannot hold.
-    pub left_out: Vec<Place>,
+    /// Names that this tree does not hold, in place of those that were left out before.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// See the module.
@@ -98,6 +107,20 @@ pub(super) struct Receive<'e> {
     pub(super) now: (i64, i64),
     /// Files whose contents of this head were written already.
     pub(super) landed: &'e mut BTreeSet<FileId>,
+    /// Names that were left out so far.
+    pub(super) left_out: &'e [LeftOut],
+}
+
+/// Names that the file system refuses.
+#[derive(Default)]
+struct Refused {
+    all: BTreeSet<Place>,
+    /// Those that are in the way of others.
+    colliding: BTreeSet<Place>,
+    /// Those that were refused once though nothing is in their way any more.
+    once: BTreeSet<Place>,
+    /// Names that were left out before, and of which nothing is heard.
+    kept: Vec<LeftOut>,
 }
 
 impl Receive<'_> {
@@ -118,7 +141,7 @@ impl Receive<'_> {
         };
         let mut others = incoming.others()?;
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
-        let mut refused = BTreeSet::new();
+        let mut refused = self.left_out_before(&mut others)?;
         let landing = self.landing;
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
         let mut memory = Memory::default();
@@ -132,7 +155,7 @@ impl Receive<'_> {
                 memory = Memory::default();
                 watch(landing, about, &mut watches)?;
             }
-            let plan = self.plan(&incoming, &mut others, &refused, &label, &memory)?;
+            let plan = self.plan(&incoming, &mut others, &refused.all, &label, &memory)?;
             let about = self.subjects(&plan, &others, &memory);
             if is_folded {
                 let watched = watches.len();
@@ -176,24 +199,64 @@ impl Receive<'_> {
                 Walked::All => {
                     landing.sync()?;
                     self.note_returned(&came_back, &others)?;
-                    let left_out = plan.outcomes.iter().filter_map(|outcome| match outcome {
-                        Outcome::LeftOut { place, .. } => Some(place.clone()),
-                        _ => None,
-                    });
-                    let left_out: BTreeSet<Place> = left_out.chain(refused).collect();
                     return Ok(Received {
                         has_unsent: self.identities.has_unsent(),
-                        left_out: left_out.into_iter().collect(),
+                        left_out: refused.left_out(&plan),
                     });
                 }
                 Walked::Overtaken => overtaken += 1,
-                Walked::Refused(place) => {
-                    refused.insert(place);
-                }
+                Walked::Refused(place) => self.refused(place, &mut refused)?,
             }
             watches.clear();
             memory = Memory::default();
         }
+    }
+
+    /// What was left out before still is, unless others changed it, or nothing is in its way any more: then it is as if it were new.
+    fn left_out_before(&self, others: &mut Others) -> Result<Refused, ReceiveError> {
+        let mut refused = Refused::default();
+        for left_out in self.left_out {
+            let place = left_out.place();
+            // With its directory it comes, or it is gone.
+            let Some(parent) = self.identities.node_of(left_out.parent) else {
+                continue;
+            };
+            let heard = others.names.get(&place);
+            if heard.is_some_and(|change| change.after != Some(left_out.node)) {
+                continue;
+            }
+            let name = left_out.name.clone();
+            if left_out.collides && !self.landing.is_taken_otherwise(&NamePlace { parent, name })? {
+                let (before, after) = (None, Some(left_out.node));
+                others.names.entry(place).or_insert(NameChange { before, after });
+                continue;
+            }
+            if heard.is_none() {
+                refused.kept.push(left_out.clone());
+            }
+            if left_out.collides {
+                refused.colliding.insert(place.clone());
+            }
+            refused.all.insert(place);
+        }
+        Ok(refused)
+    }
+
+    /// The file system refused a name. What collided with it may be gone by now: then it is tried once more.
+    fn refused(&self, place: Place, refused: &mut Refused) -> Result<(), ReceiveError> {
+        let parent = self.identities.node_of(place.parent);
+        let name = place.name.clone();
+        let is_taken = match parent {
+            Some(parent) => self.landing.is_taken_otherwise(&NamePlace { parent, name })?,
+            None => false,
+        };
+        if is_taken {
+            refused.colliding.insert(place.clone());
+            refused.all.insert(place);
+        } else if !refused.once.insert(place.clone()) {
+            refused.all.insert(place);
+        }
+        Ok(())
     }
 
     fn seen<'s>(&'s self, others: &'s Others, memory: &'s Memory) -> Seen<'s> {
@@ -320,6 +383,26 @@ impl Receive<'_> {
             }
         }
         subjects
+    }
+}
+
+impl Refused {
+    /// What a plan leaves out, and what stays left out.
+    fn left_out(self, plan: &Plan) -> Vec<LeftOut> {
+        let kept = self.kept.into_iter().map(|kept| (kept.place(), kept));
+        let mut left_out: BTreeMap<Place, LeftOut> = kept.collect();
+        for outcome in &plan.outcomes {
+            if let Outcome::LeftOut { place, node, .. } = outcome {
+                let told = LeftOut {
+                    parent: place.parent,
+                    name: place.name.clone(),
+                    node: *node,
+                    collides: self.colliding.contains(place),
+                };
+                left_out.insert(place.clone(), told);
+            }
+        }
+        left_out.into_values().collect()
     }
 }
 

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A machine.
-struct Machine {
+pub(super) struct Machine {
     place: Place,
     mounted: Option<Mounted>,
     sending: Option<Sending>,
 }
 
 impl Machine {
-    fn new(rig: &Rig, name: &str) -> Self {
+    pub(super) fn new(rig: &Rig, name: &str) -> Self {
         let mut place = Place::of(rig, name);
         (place.token, place.device) = rig.another_token();
         Self {
@@ -35,28 +35,28 @@ impl Machine {
         self.mounted = Some(Mounted::new(&self.place, live_options(random)));
     }
 
-    fn mount_at_once(&mut self) {
+    pub(super) fn mount_at_once(&mut self) {
         let mut options = live_options(&mut SplitMix64::new(1));
         options.queue.delay_ns = 0;
         self.mounted = Some(Mounted::new(&self.place, options));
     }
 
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.sending = Some(self.mounted.as_ref().unwrap().send(&self.place));
     }
 
-    fn started(rig: &Rig, name: &str) -> Self {
+    pub(super) fn started(rig: &Rig, name: &str) -> Self {
         let mut machine = Self::new(rig, name);
         machine.mount_at_once();
         machine.begin();
         machine
     }
 
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         stop(self.sending.take().unwrap());
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if self.sending.is_some() {
             self.stop();
         }
@@ -65,17 +65,22 @@ impl Machine {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.place.tree().join(name)
     }
 
-    fn status(&self) -> SyncStatus {
+    /// The order of what waits is given up.
+    pub(super) fn give_up(&self) {
+        self.mounted.as_ref().unwrap().live.give_up("the test says so");
+    }
+
+    pub(super) fn status(&self) -> SyncStatus {
         self.sending.as_ref().unwrap().0.status()
     }
 }
 
 /// Until nobody has anything to send or to receive.
-fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
+pub(super) fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
     let began = Instant::now();
     let mut quiet = 0;
     while quiet < 3 {
@@ -91,9 +96,9 @@ fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
     }
 }
 
-type Looked = BTreeMap<PathBuf, (u32, Vec<u8>, i64)>;
+pub(super) type Looked = BTreeMap<PathBuf, (u32, Vec<u8>, i64)>;
 
-fn look(dir: &Path) -> Looked {
+pub(super) fn look(dir: &Path) -> Looked {
     let mut looked = Looked::new();
     look_below(dir, dir, &mut looked);
     looked
@@ -123,7 +128,7 @@ fn look_below(top: &Path, dir: &Path, looked: &mut Looked) {
     }
 }
 
-fn assert_same(machines: &[&Machine], what: &str) {
+pub(super) fn assert_same(machines: &[&Machine], what: &str) {
     let first = look(&machines[0].place.tree());
     for other in &machines[1..] {
         let there = look(&other.place.tree());
@@ -138,7 +143,7 @@ fn assert_same(machines: &[&Machine], what: &str) {
     }
 }
 
-fn conflicts(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn conflicts(dir: &Path) -> Vec<PathBuf> {
     let is_conflict = |path: &&PathBuf| {
         path.as_os_str()
             .as_bytes()

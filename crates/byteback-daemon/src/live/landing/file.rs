@@ -41,6 +41,7 @@ fn failed(error: LandingError) -> io::Error {
     match error {
         LandingError::Overtaken(why) => io::Error::other(Overtaken(why)),
         LandingError::Failed(error) => error,
+        error @ LandingError::Collides => io::Error::other(error),
     }
 }
 

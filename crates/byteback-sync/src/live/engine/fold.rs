@@ -127,6 +127,8 @@ pub(super) struct FoldedTree<'a> {
     is_there: &'a (dyn Fn(NodeId) -> bool + Sync),
     /// Whether a node is gone, and what it was at the server may be another one here by now: a directory that was removed here and came back.
     is_forgotten: &'a (dyn Fn(NodeId) -> bool + Sync),
+    /// Whether the server has a name that this tree does not hold: what the log knows of that it is gone is about something else.
+    is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
 }
@@ -137,6 +139,7 @@ impl<'a> FoldedTree<'a> {
         fold: &'a LiveFold,
         unsent: &'a Untold,
         (is_there, is_forgotten): Identified<'a>,
+        is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     ) -> Self {
         Self {
             tree,
@@ -144,6 +147,7 @@ impl<'a> FoldedTree<'a> {
             unsent,
             is_there,
             is_forgotten,
+            is_left_out,
             untold: Mutex::default(),
         }
     }
@@ -219,9 +223,10 @@ impl TreeService for FoldedTree<'_> {
             .retain(|change| !self.unsent.nodes.contains_key(&change.node));
         let is_told = |name: &NameChange| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
         let is_on_its_way = |name: &NameChange| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
+        let is_left_out = |name: &NameChange| name.child.is_none() && (self.is_left_out)(name.parent, &name.name);
         let is_of_gone = |name: &NameChange| (self.is_forgotten)(name.parent);
         page.names
-            .retain(|name| !is_told(name) && !is_of_gone(name) && !is_on_its_way(name));
+            .retain(|name| !is_told(name) && !is_of_gone(name) && !is_on_its_way(name) && !is_left_out(name));
         for change in &mut page.nodes {
             change.is_new &= !(self.is_there)(change.node);
         }

@@ -70,7 +70,8 @@ impl Engine {
         let is_there = |node| self.identities.is_bound(node) && self.identities.origin_of(node).is_none();
         let is_forgotten = |node| self.identities.file_of(node).is_none();
         let identities = (&is_there as _, &is_forgotten as _);
-        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities);
+        let is_left_out = |parent, name: &ByteString| self.is_left_out(parent, name);
+        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities, &is_left_out);
         let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
@@ -117,8 +118,8 @@ impl Engine {
             let cursor = self.ground.cursor;
             let listed = listing(&self.parts.server, &self.parts.folder, cursor, file, &*self.shared)?;
             let is_left_out = |name: &ByteString| {
-                let mut left_out = self.left_out.iter();
-                left_out.any(|place| place.parent == file && place.name == *name)
+                let mut left_out = self.left_out.noted().iter();
+                left_out.any(|left_out| left_out.parent == file && left_out.name == *name)
             };
             let names = listed.into_iter().map(|(name, ..)| ByteString(name));
             unsent.removed(node, names.filter(|name| !is_left_out(name)));

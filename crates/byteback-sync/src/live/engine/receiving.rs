@@ -8,8 +8,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use byteback_api::{FileId, Seq};
-use byteback_control::{CutId, LiveScope, LiveTree, Outcome, ServiceError};
+use byteback_api::{ByteString, FileId, Seq};
+use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 
 use super::{Engine, EngineError};
@@ -38,7 +38,47 @@ impl Engine {
     /// Whether others did something, and nothing stands in its way: what is in flight has to be answered first, as the server decides who was first.
     pub(super) fn may_receive(&self) -> bool {
         let has_news = self.landing.is_some() || self.ground.has_news();
-        has_news && self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
+        has_news && self.may_land()
+    }
+
+    /// Whether nothing that is on its way would be overtaken by what lands.
+    pub(super) fn may_land(&self) -> bool {
+        self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
+    }
+
+    /// Whether a name that was left out can be let in, as nothing is in its way any more but what has exactly this name.
+    pub(super) fn is_collision_over(&self) -> Result<bool, EngineError> {
+        for left_out in self.left_out.noted().iter().filter(|left_out| left_out.collides) {
+            let Some(parent) = self.identities.node_of(left_out.parent) else {
+                continue;
+            };
+            let name = left_out.name.clone();
+            if !self.parts.landing.is_taken_otherwise(&NamePlace { parent, name })? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the server has a name, in a directory by its node here, that was left out.
+    pub(super) fn is_left_out(&self, parent: NodeId, name: &ByteString) -> bool {
+        let noted = self.left_out.noted();
+        !noted.is_empty() && {
+            let parent = self.file_id(parent);
+            noted
+                .iter()
+                .any(|left_out| left_out.parent == parent && left_out.name == *name)
+        }
+    }
+
+    /// Shows what is left out.
+    pub(super) fn tell_left_out(&self) {
+        let left_out = self.left_out.noted().iter().filter_map(|left_out| {
+            let parent = self.identities.node_of(left_out.parent)?;
+            let name = left_out.name.clone();
+            Some((NamePlace { parent, name }, left_out.collides))
+        });
+        self.shared.left_out(left_out.collect());
     }
 
     /// Brings what others did into the tree.
@@ -62,6 +102,7 @@ impl Engine {
             host: String::from_utf8_lossy(self.parts.host.as_bytes()).into_owned(),
             now: (self.parts.server.clock().now_ns(), self.parts.east_of_utc_s),
             landed: &mut self.landed,
+            left_out: self.left_out.noted(),
         }
         .run(self.ground.cursor, head)?;
         self.ground.received(head);
@@ -75,9 +116,11 @@ impl Engine {
         if received.has_unsent {
             self.parts.live.fold();
         }
-        self.left_out = received.left_out;
+        // Before the cursor: what is left out is told only once.
+        self.left_out.note(received.left_out).map_err(ReceiveError::from)?;
         self.note()?;
-        self.shared.received(self.clock().now_ns(), self.left_out.len() as u64);
+        self.tell_left_out();
+        self.shared.received(self.clock().now_ns());
         self.worked();
         Ok(())
     }

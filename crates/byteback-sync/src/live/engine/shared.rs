@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use byteback_api::{ByteString, Seq};
-use byteback_control::{LandingTree, LiveTree, SyncConflict, SyncStatus};
+use byteback_control::{LandingTree, LiveTree, NamePlace, SyncConflict, SyncLeftOut, SyncStatus};
 use byteback_oplog::NodeId;
 
 use super::{EngineError, EngineParts, told};
@@ -38,6 +38,7 @@ pub(super) struct Shared {
     has_ended: AtomicBool,
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
+    left_out: Mutex<Vec<(NamePlace, bool)>>,
 }
 
 impl Shared {
@@ -55,6 +56,7 @@ impl Shared {
             has_ended: AtomicBool::new(false),
             told: Mutex::new(told),
             conflicts: Mutex::default(),
+            left_out: Mutex::default(),
         }
     }
 
@@ -112,10 +114,15 @@ impl Shared {
     }
 
     /// What others did came in.
-    pub(super) fn received(&self, now_ns: i64, left_out_names: u64) {
+    pub(super) fn received(&self, now_ns: i64) {
         let mut told = self.told();
         told.received_at_ns = Some(now_ns);
-        told.left_out_names = left_out_names;
+    }
+
+    /// Names that are left out, and whether each collides with another one.
+    pub(super) fn left_out(&self, names: Vec<(NamePlace, bool)>) {
+        self.told().left_out_names = names.len() as u64;
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
     /// What is noted of conflicts.
@@ -203,6 +210,18 @@ impl EngineHandle {
         open.collect()
     }
 
+    /// The first names that are left out.
+    fn left_out(&self) -> Vec<SyncLeftOut> {
+        let noted = self.shared.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted: Vec<_> = noted.iter().take(LEFT_OUT_TOLD_MAX).cloned().collect();
+        let told = noted.into_iter().filter_map(|(place, collides)| {
+            let directory = directory_path(&*self.landing, place.parent)?;
+            let path = ByteString([&directory, place.name.as_bytes()].concat());
+            Some(SyncLeftOut { path, collides })
+        });
+        told.collect()
+    }
+
     /// How it stands.
     #[must_use]
     pub fn status(&self) -> SyncStatus {
@@ -214,6 +233,7 @@ impl EngineHandle {
             groups_in_flight: live.groups_in_flight,
             is_folded: live.is_folded,
             conflicts: self.conflicts(),
+            left_out: self.left_out(),
             ..self.shared.told().clone()
         }
     }
@@ -234,6 +254,9 @@ fn directory_path(landing: &dyn LandingTree, directory: NodeId) -> Option<Vec<u8
     let names = names.into_iter().rev();
     Some(names.flat_map(|name| [name.as_bytes(), b"/"].concat()).collect())
 }
+
+/// So many names that are left out are told; of the rest only how many there are.
+const LEFT_OUT_TOLD_MAX: usize = 100;
 
 /// No path goes deeper.
 const DEPTH_MAX: usize = 4096;

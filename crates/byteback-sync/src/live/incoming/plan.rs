@@ -36,6 +36,7 @@ use byteback_api::messages::NodePlace;
 use byteback_api::{Attributes, FileId, NodeKind, Seq};
 use byteback_control::ServiceError;
 
+pub(crate) use names::name_on_its_way;
 pub use names::{ConflictLabel, is_name_on_its_way};
 
 /// A name in a directory.
@@ -268,6 +269,8 @@ pub enum Outcome {
     LeftOut {
         /// The name.
         place: Place,
+        /// What it stands for there.
+        node: FileId,
         /// Why.
         why: &'static str,
     },

@@ -18,7 +18,9 @@ use super::ReceiveError;
 use super::conflicts::{Conflict, Conflicts};
 use crate::live::identities::{Identities, IdentityChange, Origin};
 use crate::live::incoming::fetch::Incoming;
-use crate::live::incoming::plan::{ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way};
+use crate::live::incoming::plan::{
+    ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
+};
 use crate::live::patches::{Committed, Patches};
 use crate::monitor::check_cancelled;
 
@@ -250,7 +252,13 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let renamed = self.expecting((&[node], replaced), &[&old, &new], |landing, expected| {
                     landing.rename(node, &old, &new, replaced, expected)
                 });
-                at_name(renamed, to)?;
+                match at_name(renamed, to) {
+                    // It may be in its own way, if only its spelling changes.
+                    Err(Stop::Refused(_)) if from.parent == to.parent && replaced.is_none() => {
+                        self.respell(*id, (node, &old, &new), to)?;
+                    }
+                    renamed => renamed?,
+                }
                 self.forget_if_gone(replaced)
             }
             Step::Remove { id, place } => {
@@ -262,6 +270,31 @@ impl<'a, 'w> Walk<'a, 'w> {
                 self.forget_if_gone(Some(node))
             }
         }
+    }
+
+    /// Gives a node a name that the file system does not tell from the one that it has, by way of another one.
+    fn respell(
+        &self,
+        id: FileId,
+        (node, old, new): (NodeId, &NamePlace, &NamePlace),
+        to: &Place,
+    ) -> std::result::Result<(), Stop> {
+        let aside = NamePlace {
+            parent: NodeId::ROOT,
+            name: name_on_its_way(id, false).into(),
+        };
+        let rename = |from: &NamePlace, to: &NamePlace| {
+            self.expecting((&[node], None), &[from, to], |landing, expected| {
+                landing.rename(node, from, to, None, expected)
+            })
+        };
+        done(rename(old, &aside))?;
+        let respelled = at_name(rename(&aside, new), to);
+        if respelled.is_err() {
+            // Something else is in its way. Should this fail, too, it is found under its name on the way.
+            done(rename(&aside, old))?;
+        }
+        respelled
     }
 
     fn forget_if_gone(&mut self, node: Option<NodeId>) -> std::result::Result<(), Stop> {

@@ -1,7 +1,7 @@
 //! A folder's state as a JSON line.
 
 use byteback_api::ByteString;
-use byteback_control::SyncStatus;
+use byteback_control::{SyncLeftOut, SyncStatus};
 use serde::Serialize;
 
 use super::{Known, Logged, State, UnknownFiles, last_backup};
@@ -78,6 +78,7 @@ struct SyncLine {
     bytes_per_second_max: Option<u64>,
     last_received: Option<String>,
     left_out_names: u64,
+    left_out: Vec<LeftOutLine>,
     conflicts: u64,
 }
 
@@ -104,7 +105,25 @@ impl SyncLine {
             bytes_per_second_max: sync.bytes_per_second_max,
             last_received: sync.received_at_ns.map(timestamp::rfc3339),
             left_out_names: sync.left_out_names,
+            left_out: sync.left_out.iter().map(LeftOutLine::of).collect(),
             conflicts: sync.conflicts.len() as u64,
+        }
+    }
+}
+
+/// A name of others that is not here.
+#[derive(Serialize)]
+struct LeftOutLine {
+    path: ByteString,
+    /// With a name that is there.
+    collides: bool,
+}
+
+impl LeftOutLine {
+    fn of(left_out: &SyncLeftOut) -> Self {
+        Self {
+            path: left_out.path.clone(),
+            collides: left_out.collides,
         }
     }
 }

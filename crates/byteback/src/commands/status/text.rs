@@ -22,6 +22,9 @@ use crate::wording::{age, counted, grouped, listed, nodes, size};
 /// Ranges of a damaged file that are shown without `-v`.
 const RANGES_SHOWN: usize = 5;
 
+/// Names that are left out that are shown.
+const LEFT_OUT_SHOWN_MAX: usize = 5;
+
 /// Gaps that are shown without `-v`.
 const GAPS_SHOWN: usize = 5;
 
@@ -119,6 +122,13 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!(
             "    {names} of others cannot be in this file system and are left out"
         ))?;
+        for left_out in sync.left_out.iter().take(LEFT_OUT_SHOWN_MAX) {
+            let why = match left_out.collides {
+                true => "it is not told apart from a name that is there: rename one of them",
+                false => "the file system refuses it",
+            };
+            output.line(format!("      {}: {why}", left_out.path))?;
+        }
     }
     if !sync.conflicts.is_empty() {
         let conflicts = counted(sync.conflicts.len() as u64, "conflict", "conflicts");

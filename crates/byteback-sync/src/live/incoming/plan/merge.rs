@@ -551,6 +551,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 if let Some(why) = self.unfit(&place) {
                     self.outcomes.push(Outcome::LeftOut {
                         place: place.clone(),
+                        node: id,
                         why,
                     });
                     after = None;

@@ -117,7 +117,7 @@ fn split_extension(name: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// The name of a node on its way, in the root. What is new is not whole before it has another one.
-pub(super) fn name_on_its_way(id: FileId, is_new: bool) -> Vec<u8> {
+pub(crate) fn name_on_its_way(id: FileId, is_new: bool) -> Vec<u8> {
     let prefix = if is_new { NEW } else { MOVED };
     format!("{prefix}{id}").into_bytes()
 }

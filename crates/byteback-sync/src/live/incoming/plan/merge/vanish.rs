@@ -263,8 +263,8 @@ impl<'a> Merge<'a, '_> {
                 parent: of.parent,
                 name,
             };
-            if !self.want.contains_key(&place) && !self.names.contains_key(&place) && self.view.entry(&place)?.is_none()
-            {
+            let is_given = self.want.contains_key(&place) || self.names.contains_key(&place);
+            if !is_given && !self.given.refused.contains(&place) && self.view.entry(&place)?.is_none() {
                 return Ok(place);
             }
             number += 1;
