@@ -312,6 +312,13 @@ pub trait LandingTree: Send + Sync {
     /// If it cannot be opened.
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>>;
 
+    /// Makes durable which files these nodes are: after a crash they have the same numbers. To be done before a number of something that was made is
+    /// noted anywhere else.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()>;
+
     /// Makes all that has landed so far durable: contents, attributes, names.
     ///
     /// # Errors

@@ -296,6 +296,13 @@ impl Live {
         numbers: byteback_queue::queue::Numbers,
     ) -> Result<Option<Arc<LiveGroup>>> {
         let id = group.id;
+        let new = gathered.touched.iter().filter(|(_, is_new)| **is_new);
+        let new: Vec<_> = new.map(|(node, _)| of_log(*node)).collect();
+        // The server is told of them by their numbers.
+        self.log.keep_numbers(&new).map_err(|error| {
+            let message = format!("the log cannot be written: {error}; free space in the state folder");
+            ServiceError::new(ErrorKind::Log, message)
+        })?;
         let Some(nodes) = self.nodes_of(group, &gathered) else {
             if self.state.lock().in_flight(id).is_some() {
                 self.abandon("a file could not be found where it was, to be sent");

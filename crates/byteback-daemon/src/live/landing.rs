@@ -463,6 +463,10 @@ impl LandingTree for LiveService {
         answered(watched, || format!("node {node} cannot be opened"))
     }
 
+    fn keep_numbers(&self, nodes: &[LoggedNode]) -> Result<()> {
+        self.live.log.keep_numbers(nodes).map_err(|error| log_failed(&error))
+    }
+
     fn sync(&self) -> Result<()> {
         let undurable = std::mem::take(&mut *self.live.undurable.lock());
         self.live.journal.lock().sync_landed().map_err(|error| {

@@ -41,6 +41,39 @@ fn checkpoint(world: &mut World) {
     world.checkpoint(Close::All, false).unwrap();
 }
 
+/// Whoever was told of a new file by its number finds it by that after a crash; of what nobody was told nothing is promised.
+#[test]
+fn a_number_that_was_kept_is_the_files_after_a_crash() {
+    for loses_power in [false, true] {
+        let (mut world, _) = world_with_a_file();
+        checkpoint(&mut world);
+        let log = world.log();
+        // The second was renamed meanwhile, the third is gone before anything is durable.
+        let uids = ["b", "c", "d"].map(|name| world.create(Some(&log), ROOT, name, false));
+        let nodes = uids.map(|uid| world.ids[&uid]);
+        world.rename(Some(&log), (ROOT, "c"), (ROOT, "e"));
+        world.remove(Some(&log), ROOT, "d");
+        log.keep_numbers(&nodes).unwrap();
+        let untold = world.create(Some(&log), ROOT, "f", false);
+        let untold = world.ids[&untold];
+        drop(log);
+        world.sync_tree();
+        match loses_power {
+            true => world.power_loss(),
+            false => world.kill(),
+        }
+        world.restart();
+        let log = world.log();
+        let child = |name: &str| log.child(NodeId::ROOT, name.as_ref()).unwrap();
+        assert_eq!((child("b"), child("e")), (Some(nodes[0]), Some(nodes[1])));
+        let found = child("f").unwrap();
+        assert!(
+            nodes.iter().all(|node| *node != found),
+            "{found} was somebody else's, {untold} was its own"
+        );
+    }
+}
+
 #[test]
 fn a_change_that_passes_the_gate_by_while_the_file_is_open_is_reported() {
     let (mut world, file) = world_with_a_file();

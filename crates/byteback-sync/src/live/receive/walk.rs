@@ -148,6 +148,12 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     /// Binds what was made.
     fn bind(&mut self) -> Result<()> {
+        if self.unbound.is_empty() {
+            return Ok(());
+        }
+        // A number that a crash takes back must not be bound: what was made would be here a second time, under a number that nobody knows.
+        let made: Vec<NodeId> = self.unbound.values().copied().collect();
+        self.landing.keep_numbers(&made)?;
         let mut changes = Vec::new();
         for (file, node) in self.unbound.drain() {
             let holder = self.identities.node_of(file).filter(|holder| *holder != node);
