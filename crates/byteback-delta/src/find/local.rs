@@ -12,7 +12,8 @@
 //! 3. What was not found is compared in place once more, in cells of [`CELL_LEN`].
 //!
 //! The base's blocks are summed when something is searched for the first time. Before that, the ends of both contents are compared: an
-//! insertion or a cut somewhere leaves nothing to search behind it. Only the part of the base between what is equal at both ends is
+//! insertion or a cut somewhere leaves nothing to search behind it, though the very end may differ again, as that of a container does, which lists what
+//! lies where ([`TAIL_LEN_MAX`]). Only the part of the base between what is equal at both ends is
 //! summed, if what is searched is small beside the base ([`WHOLE_BASE`]).
 //!
 //! *Holes* of the new content stay holes. Long ones are not looked at; short ones are zeros like others, unless they end up in a literal.
@@ -51,7 +52,13 @@ const SCATTERED: usize = 16;
 const RUN_LEN_MIN: usize = 32;
 
 /// All of the base is summed if so many times what is searched for is as long as the base.
-const WHOLE_BASE: u64 = 128;
+const WHOLE_BASE: u64 = 24;
+
+/// So long may the tail be: what differs here and there behind a common end, which is longer.
+const TAIL_LEN_MAX: u64 = PIECE_LEN as u64;
+
+/// The shortest tail that is looked at.
+const TAIL_LEN_MIN: u64 = 4096;
 
 /// Blocks of the base that are kept in the table, at most.
 const TABLE_BLOCKS_MAX: u64 = 1 << 20;
@@ -135,6 +142,8 @@ struct Comparison<'c, B: ?Sized, N: ?Sized, S> {
     new_len: u64,
     /// Where the search ends: behind it is a common end that was found already.
     new_end: u64,
+    /// So much of the common end, at its very end, is not equal byte for byte, but may differ here and there.
+    tail_len: u64,
     block_len: usize,
     piece_len: usize,
     extents: Extents<S>,
@@ -172,6 +181,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             base_len,
             new_len,
             new_end: new_len,
+            tail_len: 0,
             block_len,
             piece_len: PIECE_LEN.max(4 * block_len),
             extents,
@@ -201,7 +211,10 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             // A common end that was found before the search.
             let rest = self.new_len - self.new_end;
             let from = self.base_len.saturating_sub(rest);
-            self.extents.copy(rest, from).map_err(LocalError::Sink)?;
+            self.extents
+                .copy(rest - self.tail_len, from)
+                .map_err(LocalError::Sink)?;
+            self.tell_tail()?;
             return Ok(false);
         }
         if self.follow(self.shift)? || (self.shift != 0 && self.follow(0)?) {
@@ -253,6 +266,28 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             self.extents.stats.examined_bytes += range.len_bytes();
         }
         Ok(None)
+    }
+
+    /// Compares the tail, behind which nothing is.
+    fn tell_tail(&mut self) -> Compared<(), S> {
+        let len = self.tail_len;
+        let Some(range) = ByteRange::from_offset_len(self.new_len - len, len) else {
+            return Ok(());
+        };
+        self.holes.clear();
+        self.buffer_start = range.start();
+        // At most a piece.
+        self.buffer.resize(len as usize, 0);
+        self.new
+            .read_range(range.start(), &mut self.buffer)
+            .map_err(|source| LocalError::ReadNew { range, source })?;
+        (self.done, self.at) = (self.buffer.len(), self.buffer.len());
+        let from = self.base_len - len;
+        self.read_base(from, len as usize)?;
+        let piece = std::mem::take(&mut self.piece);
+        self.tell_compared(0, &piece, from)?;
+        self.piece = piece;
+        Ok(())
     }
 
     /// A long hole that begins where the buffer ends, of which all is told.
@@ -560,29 +595,47 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// How many bytes at the ends of both contents are equal, not more than lie behind `here`, and up to the last hole.
+    /// How many bytes at the ends of both contents are equal, not more than lie behind `here`, and up to the last hole; of the tail, most.
     fn common_end(&mut self, here: u64) -> Compared<u64, S> {
         let most = (self.new_len - here).min(self.base_len);
-        let (mut common, mut scratch) = (0, Vec::new());
+        let common = self.equal_end(0, most)?;
+        let mut tail_len = TAIL_LEN_MAX.min(most);
+        while tail_len > common && tail_len >= TAIL_LEN_MIN {
+            if self.tail_is_alike(tail_len)? {
+                let all = self.equal_end(tail_len, most)?;
+                if all - tail_len < tail_len {
+                    break;
+                }
+                self.tail_len = tail_len;
+                return Ok(all);
+            }
+            tail_len /= 4;
+        }
+        Ok(common)
+    }
+
+    /// Whether few cells of the last `len` bytes differ.
+    fn tail_is_alike(&mut self, len: u64) -> Compared<bool, S> {
+        let Some(tail) = self.read_end(len, len)? else {
+            return Ok(false);
+        };
+        let is_alike = differing_cells(&tail, &self.piece) * CELL_LEN * SCATTERED <= tail.len();
+        self.scratch = tail;
+        Ok(is_alike)
+    }
+
+    /// How many of the last `most` bytes are equal, before the last `from`, which are counted, too.
+    fn equal_end(&mut self, from: u64, most: u64) -> Compared<u64, S> {
+        let mut common = from;
         // Small steps first: mostly nothing is equal.
         let mut step_len = 4096;
         while common < most {
             let step = (most - common).min(step_len);
-            let (new_from, base_from) = (self.new_len - common - step, self.base_len - common - step);
-            let Some(range) = ByteRange::from_offset_len(new_from, step) else {
+            let Some(new) = self.read_end(common + step, step)? else {
                 break;
             };
-            let error = |source| LocalError::ReadNew { range, source };
-            if self.new.next_data(range).map_err(error)? != Some(range) {
-                break;
-            }
-            // At most a piece.
-            scratch.resize(step as usize, 0);
-            self.new
-                .read_range(new_from, &mut scratch)
-                .map_err(|source| LocalError::ReadNew { range, source })?;
-            self.read_base(base_from, step as usize)?;
-            let equal = common_suffix(&scratch, &self.piece) as u64;
+            let equal = common_suffix(&new, &self.piece) as u64;
+            self.scratch = new;
             common += equal;
             if equal < step {
                 break;
@@ -590,6 +643,26 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             step_len = PIECE_LEN as u64;
         }
         Ok(common)
+    }
+
+    /// Reads `len` bytes that begin `before_end` bytes before the ends of both contents: the base's into `piece`. `None` if there is a hole among the new ones.
+    fn read_end(&mut self, before_end: u64, len: u64) -> Compared<Option<Vec<u8>>, S> {
+        let new_from = self.new_len - before_end;
+        let Some(range) = ByteRange::from_offset_len(new_from, len) else {
+            return Ok(None);
+        };
+        let error = |source| LocalError::ReadNew { range, source };
+        if self.new.next_data(range).map_err(error)? != Some(range) {
+            return Ok(None);
+        }
+        let mut new = std::mem::take(&mut self.scratch);
+        // At most a piece.
+        new.resize(len as usize, 0);
+        self.new
+            .read_range(new_from, &mut new)
+            .map_err(|source| LocalError::ReadNew { range, source })?;
+        self.read_base(self.base_len - before_end, len as usize)?;
+        Ok(Some(new))
     }
 
     /// Reads the base into `piece`.

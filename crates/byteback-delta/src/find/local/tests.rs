@@ -268,6 +268,55 @@ fn nothing_is_summed_and_little_is_read_for_what_stays_in_place() {
 }
 
 #[test]
+fn a_list_at_the_end_that_follows_what_moved_hides_nothing_of_it() {
+    // As an office document: text between pictures, and at the end where each begins.
+    let pictures = [noise(1, 3 << 20), noise(2, 5 << 20)];
+    let document = |text: &[u8]| {
+        let mut bytes = [&pictures[0], text, &pictures[1]].concat();
+        for number in 0..30_u64 {
+            bytes.extend_from_slice(&(text.len() as u64 + number).to_le_bytes());
+            bytes.extend_from_slice(&noise(number, 90));
+        }
+        bytes
+    };
+    let (base, new) = (document(&noise(3, 100_000)), document(&noise(4, 100_321)));
+    let (extents, stats) = check(&base, &new);
+    assert!((100_300..105_000).contains(&stats.literal_bytes), "{stats:?}");
+    assert!(extents.len() > 30);
+    let place = |bytes: &[u8]| {
+        let range = ByteRange::new(0, bytes.len() as u64).unwrap();
+        [Place { is_hole: false, range }]
+    };
+    let (base_places, new_places) = (place(&base), place(&new));
+    let (old, changed) = (Sparse::new(&base, &base_places), Sparse::new(&new, &new_places));
+    find(&old, &changed);
+    // Only what lies between the ends was summed.
+    assert!(old.read_bytes.get() < base.len() as u64 + 8 * PIECE_LEN as u64);
+    assert!(changed.read_bytes.get() < new.len() as u64 + 8 * PIECE_LEN as u64);
+}
+
+#[test]
+fn ends_that_differ_anyhow_are_told_as_they_are() {
+    for seed in 0..200 {
+        let mut random = noise(1000 + seed, 64).into_iter().map(usize::from);
+        let mut number = |below: usize| {
+            let (low, high) = (random.next().unwrap(), random.next().unwrap());
+            (low | high << 8) % below
+        };
+        let base = noise(seed, 300_000 + number(60_000));
+        let mut new = base.clone();
+        let at = number(base.len().min(60_000));
+        new.splice(at..at + number(300), noise(seed + 1, number(3000)));
+        for _ in 0..number(12) {
+            let at = new.len() - 1 - number(40_000);
+            new[at] ^= 0x55;
+        }
+        new.truncate(new.len() - number(3) * number(70));
+        check(&base, &new);
+    }
+}
+
+#[test]
 fn a_hole_of_a_tebibyte_is_not_looked_at() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, parts: &[(u64, &[u8])], len: u64| {
