@@ -127,7 +127,7 @@ impl Panel {
         });
     }
 
-    fn write_markdown(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_markdown(&self, out: &mut impl Write) -> io::Result<()> {
         if !self.title.is_empty() {
             write!(out, "**{}**", self.title)?;
             if !self.unit.is_empty() {

@@ -150,6 +150,19 @@ impl Byteback {
         Ok(())
     }
 
+    /// As [`Self::init`], on a machine that joins with a code for the folder `name`, for which the server is asked.
+    pub(crate) fn init_invited(&self, server: &Server, folder: &Path, name: &str) -> Result<(), SuiteError> {
+        let mut command = self.command();
+        command.args(["invite", name, "--data"]).arg(&server.data);
+        command.args(["--address", &server.proxy.address().to_string()]);
+        let code = self.home.join("code");
+        fs::write(&code, run(&mut command)?.text())?;
+        let mut command = self.command();
+        command.arg("init").arg(folder).arg("-r").arg(server.repository(name));
+        run(command.arg("--join-token-file").arg(code))?;
+        Ok(())
+    }
+
     /// Mounts `folder` over itself, or at another place.
     pub(crate) fn mount(&self, folder: &Path, at: Option<&Path>) -> Result<Mount, SuiteError> {
         let mut command = self.command();

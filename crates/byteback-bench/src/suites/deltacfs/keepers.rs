@@ -178,6 +178,17 @@ impl Ours {
         }
     }
 
+    /// A second machine with this folder, which is empty, at the same server; everything else below `work`.
+    pub(super) fn join(&self, folder: &Path, work: &Path) -> Result<Joined, SuiteError> {
+        let home = work.join("second home");
+        fs::create_dir(&home)?;
+        let byteback = Byteback::locate(home)?;
+        byteback.init_invited(&self.server, folder, NAME)?;
+        Ok(Joined {
+            _mount: byteback.sync(folder, 0)?,
+        })
+    }
+
     /// What passed so far.
     pub(super) fn wire(&self) -> Wire {
         self.server.wire()
@@ -207,6 +218,11 @@ impl Ours {
         let status = self.sync_status()?;
         Ok(status.is_connected && !status.is_folded && status.waiting_nodes == 0 && status.groups_in_flight == 0)
     }
+}
+
+/// A second machine, until it is dropped.
+pub(super) struct Joined {
+    _mount: Mount,
 }
 
 impl Keeper for Ours {

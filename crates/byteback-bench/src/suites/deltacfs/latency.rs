@@ -1,10 +1,15 @@
-//! From a write to the server's answer that it has it, with no delay: what another client would at least wait for.
+//! From a write to the server's answer that it has it, and to the same bytes on another machine, with no delay.
 //!
 //! A program writes 4 KiB somewhere into a file, once, and waits until it is sent; the time is that from the end of the write call to the last
 //! byte of the server's answer that passes the counting proxy. The server answers when the change is durable.
+//!
+//! Then another machine joins, and the time is that from the end of the write call to a read of the same place on that machine's mounted folder that gives what
+//! was written. A reader looks again and again, with short pauses.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::keepers::Ours;
@@ -13,6 +18,7 @@ use crate::alternate::Samples;
 use crate::figure::{Cell, Figure, GoalRow, Limit, Panel};
 use crate::findings::Findings;
 use crate::random::Random;
+use crate::rig::interrupt;
 use crate::rig::process::wait_for;
 use crate::rig::scratch::Scratch;
 use crate::{Options, SuiteError};
@@ -56,21 +62,36 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
         let answered_at = answered_at.ok_or("a write was sent unseen")?;
         times.push(answered_at.saturating_duration_since(written_at).as_secs_f64() * 1e3);
     }
+    let there = scratch.folder("there")?;
+    let joined = ours.join(&there, scratch.path())?;
+    let path = there.join("file");
+    wait_for("the file on the second machine", TIMEOUT, || {
+        let is_there = fs::metadata(&path).is_ok_and(|file| file.len() == FILE_BYTES);
+        Ok((is_there && ours.is_settled()?).then_some(()))
+    })?;
+    tell(&format!("latency: {writes} writes, to a second machine"));
+    let mut elsewhere = Samples::default();
+    for _ in 0..writes {
+        random.fill(&mut piece);
+        let at = random.below(FILE_BYTES - WRITE_BYTES as u64);
+        file.write_all_at(&piece, at)?;
+        let written_at = Instant::now();
+        elsewhere.push(until_there(&path, at, &piece, written_at)?.as_secs_f64() * 1e3);
+        // So that the next write does not meet what the one before left to do.
+        thread::sleep(Duration::from_millis(random.below(60)));
+    }
     drop(file);
+    drop(joined);
     drop(ours);
     scratch.remove()?;
-    let mut panel = Panel::new(
-        "From the end of a write to the server's answer",
-        "what",
-        "ms",
-        &["byteback"],
-    );
-    panel.push("4 KiB, no delay", vec![Some(Cell::from(&times))]);
+    let mut panel = Panel::new("From the end of a write of 4 KiB, no delay", "to", "ms", &["byteback"]);
+    panel.push("the server's answer", vec![Some(Cell::from(&times))]);
+    panel.push("the same bytes on a second machine", vec![Some(Cell::from(&elsewhere))]);
     let goal = GoalRow::new(
-        "a write to the server's answer, no delay",
+        "a write to the same bytes on a second machine, no delay",
         "ms",
         Limit::AtMost(GOAL_MS),
-        &times,
+        &elsewhere,
     );
     Ok(Findings {
         figures: vec![Figure {
@@ -83,4 +104,20 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
         }],
         goals: vec![goal],
     })
+}
+
+/// How long after `since` a read at `at` first gives `piece`.
+fn until_there(path: &Path, at: u64, piece: &[u8], since: Instant) -> Result<Duration, SuiteError> {
+    let file = File::open(path)?;
+    let mut read = vec![0; piece.len()];
+    loop {
+        interrupt::check()?;
+        if file.read_exact_at(&mut read, at).is_ok() && read == piece {
+            return Ok(since.elapsed());
+        }
+        if since.elapsed() > TIMEOUT {
+            return Err(format!("a write did not come to {}", path.display()).into());
+        }
+        thread::sleep(PAUSE);
+    }
 }

@@ -62,7 +62,10 @@ pub(super) fn run(options: Options, only: &[String]) -> Result<Findings, SuiteEr
     };
     for workload in chosen_workloads {
         let rounds = measure(workload, &contenders, options.runs)?;
-        figure.panels.push(panel(workload, &contenders, &rounds));
+        let panel = panel(workload, &contenders, &rounds);
+        // A whole run takes long: whoever watches sees each case as soon as it is measured.
+        panel.write_markdown(&mut std::io::stderr().lock())?;
+        figure.panels.push(panel);
         findings.goals.extend(goals(workload, &rounds));
     }
     findings.figures.push(figure);
