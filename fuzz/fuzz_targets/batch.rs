@@ -176,5 +176,7 @@ fn seeds() -> Vec<Vec<u8>> {
         .expect("memory");
     let mut whole = BatchWriter::new(Vec::new()).expect("memory");
     write(&mut whole).expect("memory");
-    vec![piece, last, whole.end().expect("memory")]
+    let whole = whole.end().expect("memory");
+    let packed = byteback_api::batch::packed(&whole).expect("it becomes shorter");
+    vec![piece, last, whole, packed]
 }

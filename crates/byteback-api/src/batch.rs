@@ -41,9 +41,12 @@
 //! which of its batches the new one *follows* ([`Manifest::follows`]), and stands on what that one left. Readers from before that refuse the
 //! tag of such a manifest.
 //!
+//! A small piece may be [`packed`]: its records are then one compressed frame behind the version [`VERSION_PACKED`].
+//!
 //! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
 
 mod leaf_kind;
+mod packed;
 mod reader;
 mod writer;
 
@@ -52,13 +55,14 @@ use crate::{Attributes, ByteString, DeviceId, Digest, FileId, Seq};
 use byteback_delta::leaves::LeafKind;
 use serde::{Deserialize, Serialize};
 
+pub use packed::{UNPACKED_LEN_MAX, VERSION_PACKED, packed};
 pub use reader::{BatchReader, Record};
 pub use writer::BatchWriter;
 
 /// The first bytes of every piece; the version follows.
 pub const MAGIC: [u8; 7] = *b"BYBATCH";
 
-/// The version of the stream that this crate writes, and the only one it reads.
+/// The version of the stream that this crate writes; it reads this one, and pieces that are [`packed`].
 pub const VERSION: u8 = 1;
 
 /// Longest JSON payload in bytes. The largest record is a node with xattrs: Linux allows 64 KiB of
@@ -207,8 +211,11 @@ pub enum BatchError {
     #[error("this is not a batch stream")]
     NotABatch,
     /// A version that this program does not read.
-    #[error("batch stream version {0} is not supported, only version {VERSION}: update the older side")]
+    #[error("batch stream version {0} is not supported, only {VERSION} and {VERSION_PACKED}: update the older side")]
     Version(u8),
+    /// A packed piece gives nothing, or too much.
+    #[error("the packed piece cannot be unpacked: {0}")]
+    Packed(String),
     /// A tag that this version does not have.
     #[error("record {record} has the unknown kind {tag}")]
     UnknownTag {

@@ -5,14 +5,14 @@
 //! calls [`BatchReader::finish_delta`], which proves that all of it was read and arrived intact.
 //! What was read from a delta before that is not yet proven.
 //!
-//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive.
+//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
 
 use super::{
     BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
-    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION, VERSION_PACKED, packed,
 };
 use crate::FileId;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 
 /// One record of a batch stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,10 +36,27 @@ pub enum Record {
     End(Totals),
 }
 
+/// Where the records come from.
+#[derive(Debug)]
+enum Source<R> {
+    Input(R),
+    /// A packed piece, all of which was read.
+    Unpacked(Cursor<Vec<u8>>),
+}
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Input(input) => input.read(buffer),
+            Self::Unpacked(records) => records.read(buffer),
+        }
+    }
+}
+
 /// Reads records from `R`.
 #[derive(Debug)]
 pub struct BatchReader<R> {
-    input: R,
+    input: Source<R>,
     began: bool,
     ended: bool,
     failed: bool,
@@ -53,7 +70,7 @@ impl<R: Read> BatchReader<R> {
     /// A reader at the start of a piece.
     pub fn new(input: R) -> Self {
         Self {
-            input,
+            input: Source::Input(input),
             began: false,
             ended: false,
             failed: false,
@@ -147,8 +164,10 @@ impl<R: Read> BatchReader<R> {
         if magic != MAGIC {
             return Err(BatchError::NotABatch);
         }
-        if version != VERSION {
-            return Err(BatchError::Version(version));
+        match version {
+            VERSION => {}
+            VERSION_PACKED => self.input = Source::Unpacked(Cursor::new(packed::unpacked(&mut self.input)?)),
+            _ => return Err(BatchError::Version(version)),
         }
         self.began = true;
         Ok(())

@@ -382,8 +382,8 @@ fn claimed_lengths_allocate_nothing() {
         read_all(&short_delta[..]),
         Err(BatchError::BadLength { len: 15, .. })
     ));
-    let version_2 = b"BYBATCH\x02";
-    assert!(matches!(read_all(&version_2[..]), Err(BatchError::Version(2))));
+    let version_3 = b"BYBATCH\x03";
+    assert!(matches!(read_all(&version_3[..]), Err(BatchError::Version(3))));
     assert!(matches!(read_all(&b"GET / HT"[..]), Err(BatchError::NotABatch)));
 }
 

@@ -4,11 +4,12 @@ use super::progress::AnswerBody;
 use super::{Ask, Body, GoOn, ServerClient, persist};
 use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
-use byteback_api::batch::MAGIC;
+use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
     BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, NodeInfo,
     PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
 };
+use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{
     FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_GROUP_ANSWER,
@@ -19,6 +20,7 @@ use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
 use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
 use std::io::{self, BufRead, BufReader, Read};
+use std::sync::atomic::Ordering;
 use ureq::http;
 
 /// Which directory of a tree.
@@ -126,11 +128,36 @@ impl ServerClient {
         bytes: &[u8],
         go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
+        if !self.refuses_packed.load(Ordering::Relaxed)
+            && let Some(packed) = packed(bytes)
+        {
+            match self.commit_piece(folder, counter, parts, &packed, go_on) {
+                // A server from before packed pieces says so here; another one refuses the same once more.
+                Err(error)
+                    if error
+                        .problem
+                        .as_ref()
+                        .is_some_and(|problem| problem.code == Code::InvalidBody) => {}
+                done => return done,
+            }
+            let done = self.commit_piece(folder, counter, parts, bytes, go_on);
+            self.refuses_packed.fetch_or(done.is_ok(), Ordering::Relaxed);
+            return done;
+        }
+        self.commit_piece(folder, counter, parts, bytes, go_on)
+    }
+
+    fn commit_piece(
+        &self,
+        folder: &FolderName,
+        counter: u64,
+        parts: u32,
+        bytes: &[u8],
+        go_on: GoOn<'_>,
+    ) -> Result<BatchApplied, ServerError> {
         let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
-        ask.body = Body::Bytes {
-            media: MEDIA_BATCH,
-            bytes,
-        };
+        // What it is says the route; beside a small change each word more would count.
+        ask.body = Body::BatchPiece(bytes);
         if parts > 0 {
             ask.headers.push((HEADER_PARTS, parts.to_string()));
         }

@@ -198,3 +198,78 @@ fn bytes_on_the_wire_are_those_that_the_server_counts() {
     );
     assert!(report.wire.sent > 0 && report.wire.sent < wire.sent);
 }
+
+/// The piece of a batch that continuous sync might send.
+fn small_piece() -> Vec<u8> {
+    let mut writer = byteback_api::batch::BatchWriter::new(Vec::new()).unwrap();
+    for number in 1..4 {
+        let entry = byteback_api::batch::EntryRecord {
+            parent: byteback_api::FileId(number),
+            name: "letters".into(),
+            child: None,
+        };
+        writer.entry(&entry).unwrap();
+    }
+    writer.end().unwrap()
+}
+
+#[test]
+fn a_server_from_before_packed_pieces_is_sent_plain_ones() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let mut pieces = Vec::new();
+        let mut bytes = Vec::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        while pieces.len() < 3 {
+            let head_len = bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4);
+            let head = head_len.map(|len| String::from_utf8(bytes[..len].to_vec()).unwrap());
+            let body_len = head.as_ref().map(|head| {
+                let (_, rest) = head.split_once("content-length: ").unwrap();
+                rest.split_once('\r').unwrap().0.parse::<usize>().unwrap()
+            });
+            let total = head_len.zip(body_len).map(|(head, body)| head + body);
+            let Some(total) = total.filter(|total| *total <= bytes.len()) else {
+                let mut more = [0; 4096];
+                let len = stream.read(&mut more).unwrap();
+                bytes.extend_from_slice(&more[..len]);
+                if len == 0 {
+                    bytes.clear();
+                    stream = listener.accept().unwrap().0;
+                }
+                continue;
+            };
+            let head = head.unwrap();
+            for needless in ["user-agent", "accept", "content-type"] {
+                assert!(!head.contains(needless), "{head}");
+            }
+            let piece = bytes[head_len.unwrap()..total].to_vec();
+            bytes.drain(..total);
+            let (status, media, body) = match piece[7] {
+                1 => json(&applied()),
+                _ => problem(Code::InvalidBody),
+            };
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: {media}\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(&body).unwrap();
+            pieces.push(piece);
+        }
+        pieces
+    });
+    let client = crate::ServerClient::new(&format!("http://{address}"), "token", impatient()).unwrap();
+    let piece = small_piece();
+    for counter in [2, 3] {
+        assert_eq!(
+            client.commit(&folder(), counter, 0, &piece, &|_| true).unwrap(),
+            applied()
+        );
+    }
+    drop(client);
+    let packed = byteback_api::batch::packed(&piece).unwrap();
+    assert!(packed.len() < piece.len());
+    assert_eq!(server.join().unwrap(), [packed, piece.clone(), piece]);
+}

@@ -45,7 +45,7 @@ fn a_connection_that_is_cut_once_anywhere_is_made_anew_and_the_backup_completes(
     let mut cuts = 0;
     for round in 0..30 {
         rig.change(&mut random, 25);
-        rig.cutter.cut_after(random.below(60_000) as i64, false);
+        rig.cutter.cut_after(random.below(30_000) as i64, false);
         let told = Told::new(|_, _| {});
         let report = rig
             .backup_told(&told)

@@ -440,8 +440,11 @@ fn a_group_that_is_sent_again_after_no_answer_is_applied_once() {
     for _ in 0..8 {
         origin.operation();
         let group = origin.group();
+        let mut most = 4000;
         loop {
-            rig.cutter.cut_after(origin.random.below(4000) as i64, false);
+            rig.cutter.cut_after(origin.random.below(most) as i64, false);
+            // A group may be longer than that.
+            most += 500;
             match send(&rig, tree, &origin.live, &group, footing) {
                 Sent::Applied(_) => break,
                 Sent::Unanswered(_) => unanswered += 1,
