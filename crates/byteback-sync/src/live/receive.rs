@@ -155,7 +155,10 @@ impl Receive<'_> {
                 memory = Memory::default();
                 watch(landing, about, &mut watches)?;
             }
-            let plan = self.plan(&incoming, &mut others, &refused.all, &label, &memory)?;
+            let plan = self.plan(&incoming, &mut others, &refused.all, &label, &memory);
+            let ended = memory.end_cut(self.tree);
+            let plan = plan?;
+            ended?;
             let about = self.subjects(&plan, &others, &memory);
             if is_folded {
                 let watched = watches.len();

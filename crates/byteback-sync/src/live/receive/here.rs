@@ -9,12 +9,12 @@
 //!
 //! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched, see the module above.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 
 use byteback_api::{Attributes, FileId, FolderName, NodeKind, Seq};
 use byteback_control::{
-    CutRequest, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService, UnsentNode,
+    CutId, CutRequest, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService, UnsentNode,
 };
 use byteback_oplog::{NodeId, TreeId};
 
@@ -46,6 +46,8 @@ pub(super) struct Memory {
     log: OnceCell<LogChanges>,
     known: RefCell<HashMap<FileId, bool>>,
     same: RefCell<HashMap<(NodeId, FileId, Seq), bool>>,
+    /// The moment at which contents are looked at: one for all, as making one costs with the size of the tree.
+    cut: Cell<Option<CutId>>,
     /// What the server or the way to it failed with: the planner is only told that something did.
     failure: RefCell<Option<SyncError>>,
 }
@@ -53,6 +55,27 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn take_failure(&self) -> Option<SyncError> {
         self.failure.borrow_mut().take()
+    }
+
+    fn cut(&self, tree: &dyn TreeService) -> Result<CutId> {
+        if let Some(cut) = self.cut.get() {
+            return Ok(cut);
+        }
+        let cut = tree.cut(&CutRequest {
+            anonymous: true,
+            look_only: false,
+            ..CutRequest::of("")
+        })?;
+        self.cut.set(Some(cut.cut));
+        Ok(cut.cut)
+    }
+
+    /// Nothing is looked at for the moment: what is written now need not be kept for it.
+    pub(super) fn end_cut(&self, tree: &dyn TreeService) -> Result<()> {
+        match self.cut.take() {
+            Some(cut) => tree.finish(cut, &Outcome::Abandoned).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     fn keep(&self, error: impl Into<SyncError>) -> ServiceError {
@@ -117,31 +140,31 @@ impl Seen<'_> {
         if let Some(same) = self.memory.same.borrow().get(&key) {
             return Ok(*same);
         }
-        let there = match self.server.node(self.folder, id, at) {
-            Ok(there) => there.attributes,
-            Err(error) if error.kind == ServerErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(self.memory.keep(error)),
+        let Some(there) = self.attributes_there(id, at)? else {
+            return Ok(false);
         };
-        let cut = self.tree.cut(&CutRequest {
-            anonymous: true,
-            look_only: false,
-            ..CutRequest::of("")
-        })?;
-        let same = self.compare(cut.cut, node, (id, at), &there);
-        let ended = self.tree.finish(cut.cut, &Outcome::Abandoned);
-        let same = same?;
-        ended?;
+        let same = self.compare(self.memory.cut(self.tree)?, node, (id, at), &there)?;
         self.memory.same.borrow_mut().insert(key, same);
         Ok(same)
     }
 
-    fn compare(
-        &self,
-        cut: byteback_control::CutId,
-        node: NodeId,
-        (id, at): (FileId, Seq),
-        there: &Attributes,
-    ) -> Result<bool> {
+    /// What a node was at the server at a moment.
+    fn attributes_there(&self, id: FileId, at: Seq) -> Result<Option<Attributes>> {
+        if let Some(change) = self.others.nodes.get(&id) {
+            match &change.before {
+                _ if at == self.others.head => return Ok(Some(change.after.clone())),
+                Some(before) if at == change.since => return Ok(Some(before.clone())),
+                _ => {}
+            }
+        }
+        match self.server.node(self.folder, id, at) {
+            Ok(there) => Ok(Some(there.attributes)),
+            Err(error) if error.kind == ServerErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.memory.keep(error)),
+        }
+    }
+
+    fn compare(&self, cut: CutId, node: NodeId, (id, at): (FileId, Seq), there: &Attributes) -> Result<bool> {
         let Some(here) = self.tree.attributes(cut, &[node])?.pop() else {
             return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer"));
         };
@@ -277,10 +300,8 @@ impl Here for Seen<'_> {
         if found.attributes.kind == NodeKind::File {
             return self.holds(node, there, head);
         }
-        let there = match self.server.node(self.folder, there, head) {
-            Ok(there) => there.attributes,
-            Err(error) if error.kind == ServerErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(self.memory.keep(error)),
+        let Some(there) = self.attributes_there(there, head)? else {
+            return Ok(false);
         };
         let key = |of: &Attributes| (of.kind, of.target.clone(), of.rdev);
         Ok(key(&found.attributes) == key(&there))
