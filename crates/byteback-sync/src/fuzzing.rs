@@ -4,15 +4,17 @@
 pub use crate::decisions::fuzzing::{decisions, decisions_seeds};
 
 use crate::backup::note::Note;
+use crate::json_file::fuzzing::{json_file, json_file_seed};
 use crate::live::identities::fuzzing::{identities, identities_seed};
 use crate::live::patches::fuzzing::{head, head_seed};
 use crate::snapshot_spec::SnapshotSpec;
 
-/// The note of a backup: what is understood is written as the same note again. And the name of a snapshot, the head of a set of patches, and a map of
-/// identities.
+/// The note of a backup: what is understood is written as the same note again. And the name of a snapshot, the head of a set of patches, a map of
+/// identities, and a file of JSON.
 pub fn note(data: &[u8]) {
     head(data);
     identities(data);
+    json_file(data);
     if let Some(note) = Note::from_bytes(data) {
         assert_eq!(
             Note::from_bytes(&note.to_bytes()),
@@ -27,7 +29,7 @@ pub fn note(data: &[u8]) {
     }
 }
 
-/// Notes, names, heads and maps.
+/// Notes, names, heads, maps and files of JSON.
 #[must_use]
 pub fn note_seeds() -> Vec<Vec<u8>> {
     let note = r#"{"version":1,"server":"s","folder":"f","device":1,"counter":2,"seq":3,"snapshot_id":null,"root":"00000000000000000000000000000001","missing":[1],"left_out":[{"parent":1,"name":"n","child":2}]}"#;
@@ -36,6 +38,7 @@ pub fn note_seeds() -> Vec<Vec<u8>> {
         .into();
     seeds.push(head_seed());
     seeds.push(identities_seed());
+    seeds.push(json_file_seed());
     seeds
 }
 

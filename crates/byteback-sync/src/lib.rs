@@ -25,6 +25,7 @@ mod export_delta;
 mod file_change;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod json_file;
 mod listing;
 pub mod live;
 mod local_node;

@@ -1,7 +1,7 @@
 //! Where a folder that is kept in sync stands with its server, durably (docs/format-identities.md): which server, folder, device, tree and root
 //! these are, and up to which sequence number what others did is here.
 //!
-//! It is written as a whole, beside the old one and renamed, so that a crash leaves one or the other. What it says may be late but never early: the cursor
+//! What it says may be late but never early: the cursor
 //! is written after all that it stands for is durable. So who goes on from it hears once more of some batches.
 //!
 //! What belongs to another server, folder or device is refused: a cursor means nothing there, and changes sent on top of it would undo what
@@ -11,16 +11,18 @@ use std::io;
 use std::sync::Arc;
 
 use byteback_api::{DeviceId, FileId, FolderName, Seq};
-use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::durable::DurableDir;
 use byteback_oplog::TreeId;
 use serde::{Deserialize, Serialize};
 
-const NAME: &str = "standing.json";
-const NEW_NAME: &str = "standing.json.new";
-const VERSION: u32 = 1;
+use crate::json_file::{JsonFile, JsonFileError};
 
-/// More is none of ours.
-const LEN_MAX: u64 = 64 * 1024;
+const FILE: JsonFile = JsonFile {
+    name: "standing.json",
+    new_name: "standing.json.new",
+    version: 1,
+    len_max_bytes: 64 * 1024,
+};
 
 /// Where the folder stands cannot be read or written, or it is not meant.
 #[derive(Debug, thiserror::Error)]
@@ -87,16 +89,6 @@ pub struct Standing {
     pub landing: Option<Seq>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct File {
-    version: u32,
-    #[serde(flatten)]
-    standing: Body,
-    /// CRC-32C of the same without this, as JSON without white space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    crc32c: Option<String>,
-}
-
 #[derive(Clone, Serialize, Deserialize)]
 struct Body {
     #[serde(flatten)]
@@ -109,8 +101,13 @@ struct Body {
     landing: Option<Seq>,
 }
 
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StandingError {
-    move |source| StandingError::Io { what, source }
+impl From<JsonFileError> for StandingError {
+    fn from(error: JsonFileError) -> Self {
+        match error {
+            JsonFileError::Io(what, source) => Self::Io { what, source },
+            JsonFileError::Damaged(why) => Self::Damaged(why),
+        }
+    }
 }
 
 impl Standing {
@@ -119,15 +116,15 @@ impl Standing {
     /// # Errors
     /// It cannot be read or understood.
     pub fn read(dir: &dyn DurableDir) -> Result<Option<Self>, StandingError> {
-        let file = match dir.open(NAME, OpenMode::Existing) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(failed("open"))?,
-        };
-        let len = file.len().map_err(failed("read"))?;
-        let len = usize::try_from(len.min(LEN_MAX)).unwrap_or(0);
-        let mut bytes = vec![0; len];
-        file.read_exact_at(0, &mut bytes).map_err(failed("read"))?;
-        Self::from_bytes(&bytes).map(Some)
+        let body: Option<Body> = FILE.read(dir)?;
+        Ok(body.map(|body| Self {
+            counterpart: body.counterpart,
+            tree: TreeId(body.tree),
+            root: body.root,
+            cursor: body.cursor,
+            newest: body.newest,
+            landing: body.landing,
+        }))
     }
 
     /// As [`read`](Self::read), of what is to be kept in sync with `counterpart`.
@@ -155,16 +152,7 @@ impl Standing {
     /// # Errors
     /// It cannot be written; what was noted before is still there.
     pub fn write(&self, dir: &Arc<dyn DurableDir>) -> Result<(), StandingError> {
-        let bytes = self.to_bytes()?;
-        let write = || {
-            let file = dir.open(NEW_NAME, OpenMode::CreateIfMissing)?;
-            file.set_len(0)?;
-            file.write_all_at(0, &bytes)?;
-            file.sync_data()?;
-            dir.rename(NEW_NAME, NAME)?;
-            dir.sync()
-        };
-        write().map_err(failed("write"))
+        Ok(FILE.write(&**dir, &self.body())?)
     }
 
     fn body(&self) -> Body {
@@ -175,52 +163,6 @@ impl Standing {
             cursor: self.cursor,
             newest: self.newest,
             landing: self.landing,
-        }
-    }
-
-    fn to_bytes(&self) -> Result<Vec<u8>, StandingError> {
-        let mut file = File {
-            version: VERSION,
-            standing: self.body(),
-            crc32c: None,
-        };
-        let json = |file: &File| serde_json::to_vec(file).map_err(|error| StandingError::Damaged(error.to_string()));
-        file.crc32c = Some(format!("{:08x}", crc32c::crc32c(&json(&file)?)));
-        json(&file)
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Self, StandingError> {
-        #[derive(Deserialize)]
-        struct AnyVersion {
-            version: u32,
-        }
-        let unusable = |error: serde_json::Error| StandingError::Damaged(error.to_string());
-        let AnyVersion { version } = serde_json::from_slice(bytes).map_err(unusable)?;
-        if version != VERSION {
-            let message = format!("it has version {version}, this program knows {VERSION}");
-            return Err(StandingError::Damaged(message));
-        }
-        let file: File = serde_json::from_slice(bytes).map_err(unusable)?;
-        let Body {
-            counterpart,
-            tree,
-            root,
-            cursor,
-            newest,
-            landing,
-        } = file.standing;
-        let standing = Self {
-            counterpart,
-            tree: TreeId(tree),
-            root,
-            cursor,
-            newest,
-            landing,
-        };
-        // The checksum is of what is understood: a flipped bit that changes nothing harms nobody.
-        match standing.to_bytes()? == bytes {
-            true => Ok(standing),
-            false => Err(StandingError::Damaged("its checksum is wrong".to_owned())),
         }
     }
 }

@@ -1,6 +1,7 @@
 use byteback_host::random::SplitMix64;
 use byteback_host::sim::{CrashPhase, SimDisk};
 
+use super::noted::{Body, FILE};
 use super::*;
 
 fn limit(during: Option<(u16, u16)>, bytes_per_second_max: Option<u64>) -> RateLimit {
@@ -83,7 +84,8 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
         paused_since_ns: Some(7),
         limits: RateLimits(vec![limit(None, Some(1 << 20)), limit(Some((480, 1080)), None)]),
     };
-    let bytes = wish.to_bytes().unwrap();
+    let bytes = FILE.bytes_of(&wish.body()).unwrap();
+    let read = |bytes: &[u8]| FILE.body_of::<Body>(bytes).map_err(NotedError::from).and_then(Wish::of);
     let golden = concat!(
         r#"{"version":1,"paused_since_ns":7,"limits":[{"during":null,"bytes_per_second_max":1048576},"#,
         r#"{"during":{"from_minute":480,"to_minute":1080},"bytes_per_second_max":null}],"crc32c":"#
@@ -93,14 +95,14 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
         "{}",
         String::from_utf8_lossy(&bytes)
     );
-    assert_eq!(Wish::from_bytes(&bytes).unwrap(), wish);
+    assert_eq!(read(&bytes).unwrap(), wish);
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        Wish::from_bytes(&damaged).unwrap_err();
+        read(&damaged).unwrap_err();
     }
     for len in 0..bytes.len() {
-        Wish::from_bytes(&bytes[..len]).unwrap_err();
+        read(&bytes[..len]).unwrap_err();
     }
     // Whole, and still not ours.
     let wrong = RateLimit {
@@ -114,7 +116,7 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
         paused_since_ns: None,
         limits: RateLimits(vec![wrong]),
     };
-    Wish::from_bytes(&wish.to_bytes().unwrap()).unwrap_err();
+    read(&FILE.bytes_of(&wish.body()).unwrap()).unwrap_err();
 }
 
 #[test]

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use byteback_api::ByteString;
 use byteback_control::{LandingTree, NamePlace};
-use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::durable::DurableDir;
 use byteback_oplog::NodeId;
 use serde::{Deserialize, Serialize};
 
-const NAME: &str = "conflicts.json";
-const NEW_NAME: &str = "conflicts.json.new";
-const VERSION: u32 = 1;
+use crate::json_file::{JsonFile, JsonFileError};
 
-/// More is none of ours.
-const LEN_MAX: u64 = 256 * 1024 * 1024;
+const FILE: JsonFile = JsonFile {
+    name: "conflicts.json",
+    new_name: "conflicts.json.new",
+    version: 1,
+    len_max_bytes: 256 * 1024 * 1024,
+};
 
 /// What is noted of conflicts cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +34,7 @@ pub enum ConflictsError {
     },
     /// It cannot be understood.
     #[error(
-        "the list of conflicts cannot be used ({0}); remove '{NAME}' to begin a new one: the copies themselves are ordinary files"
+        "the list of conflicts cannot be used ({0}); remove 'conflicts.json' to begin a new one: the copies themselves are ordinary files"
     )]
     Damaged(String),
 }
@@ -65,12 +67,8 @@ impl Conflict {
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
-    version: u32,
+struct Body {
     conflicts: Vec<Conflict>,
-    /// CRC-32C of the same without this, as JSON without white space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    crc32c: Option<String>,
 }
 
 /// See the module.
@@ -80,8 +78,13 @@ pub struct Conflicts {
     noted: Vec<Conflict>,
 }
 
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ConflictsError {
-    move |source| ConflictsError::Io { what, source }
+impl From<JsonFileError> for ConflictsError {
+    fn from(error: JsonFileError) -> Self {
+        match error {
+            JsonFileError::Io(what, source) => Self::Io { what, source },
+            JsonFileError::Damaged(why) => Self::Damaged(why),
+        }
+    }
 }
 
 impl Conflicts {
@@ -90,18 +93,8 @@ impl Conflicts {
     /// # Errors
     /// It cannot be read or understood.
     pub fn open(dir: Arc<dyn DurableDir>) -> Result<Self, ConflictsError> {
-        let file = match dir.open(NAME, OpenMode::Existing) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let noted = Vec::new();
-                return Ok(Self { dir, noted });
-            }
-            opened => opened.map_err(failed("open"))?,
-        };
-        let len = file.len().map_err(failed("read"))?;
-        let len = usize::try_from(len.min(LEN_MAX)).unwrap_or(0);
-        let mut bytes = vec![0; len];
-        file.read_exact_at(0, &mut bytes).map_err(failed("read"))?;
-        let noted = from_bytes(&bytes)?;
+        let noted = FILE.read::<Body>(&*dir)?.map(|body| body.conflicts);
+        let noted = noted.unwrap_or_default();
         Ok(Self { dir, noted })
     }
 
@@ -141,45 +134,8 @@ impl Conflicts {
     }
 
     fn write(&self) -> Result<(), ConflictsError> {
-        let bytes = to_bytes(&self.noted)?;
-        let write = || {
-            let file = self.dir.open(NEW_NAME, OpenMode::CreateIfMissing)?;
-            file.set_len(0)?;
-            file.write_all_at(0, &bytes)?;
-            file.sync_data()?;
-            self.dir.rename(NEW_NAME, NAME)?;
-            self.dir.sync()
-        };
-        write().map_err(failed("write"))
-    }
-}
-
-fn to_bytes(conflicts: &[Conflict]) -> Result<Vec<u8>, ConflictsError> {
-    let mut file = File {
-        version: VERSION,
-        conflicts: conflicts.to_vec(),
-        crc32c: None,
-    };
-    let json = |file: &File| serde_json::to_vec(file).map_err(|error| ConflictsError::Damaged(error.to_string()));
-    file.crc32c = Some(format!("{:08x}", crc32c::crc32c(&json(&file)?)));
-    json(&file)
-}
-
-fn from_bytes(bytes: &[u8]) -> Result<Vec<Conflict>, ConflictsError> {
-    #[derive(Deserialize)]
-    struct AnyVersion {
-        version: u32,
-    }
-    let unusable = |error: serde_json::Error| ConflictsError::Damaged(error.to_string());
-    let AnyVersion { version } = serde_json::from_slice(bytes).map_err(unusable)?;
-    if version != VERSION {
-        let message = format!("it has version {version}, this program knows {VERSION}");
-        return Err(ConflictsError::Damaged(message));
-    }
-    let file: File = serde_json::from_slice(bytes).map_err(unusable)?;
-    match to_bytes(&file.conflicts)? == bytes {
-        true => Ok(file.conflicts),
-        false => Err(ConflictsError::Damaged("its checksum is wrong".to_owned())),
+        let conflicts = self.noted.clone();
+        Ok(FILE.write(&*self.dir, &Body { conflicts })?)
     }
 }
 

@@ -10,17 +10,18 @@ use std::io;
 use std::sync::Arc;
 
 use byteback_api::{ByteString, FileId};
-use byteback_host::durable::{DurableDir, OpenMode};
+use byteback_host::durable::DurableDir;
 use serde::{Deserialize, Serialize};
 
+use crate::json_file::{JsonFile, JsonFileError};
 use crate::live::incoming::plan::Place;
 
-const NAME: &str = "left-out.json";
-const NEW_NAME: &str = "left-out.json.new";
-const VERSION: u32 = 1;
-
-/// More is none of ours.
-const LEN_MAX: u64 = 256 * 1024 * 1024;
+const FILE: JsonFile = JsonFile {
+    name: "left-out.json",
+    new_name: "left-out.json.new",
+    version: 1,
+    len_max_bytes: 256 * 1024 * 1024,
+};
 
 /// What is noted of names that are left out cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +64,8 @@ impl LeftOut {
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
-    version: u32,
+struct Body {
     names: Vec<LeftOut>,
-    /// CRC-32C of the same without this, as JSON without white space.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    crc32c: Option<String>,
 }
 
 /// See the module.
@@ -78,8 +75,13 @@ pub struct LeftOutNames {
     noted: Vec<LeftOut>,
 }
 
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> LeftOutError {
-    move |source| LeftOutError::Io { what, source }
+impl From<JsonFileError> for LeftOutError {
+    fn from(error: JsonFileError) -> Self {
+        match error {
+            JsonFileError::Io(what, source) => Self::Io { what, source },
+            JsonFileError::Damaged(why) => Self::Damaged(why),
+        }
+    }
 }
 
 impl LeftOutNames {
@@ -88,18 +90,8 @@ impl LeftOutNames {
     /// # Errors
     /// It cannot be read or understood.
     pub fn open(dir: Arc<dyn DurableDir>) -> Result<Self, LeftOutError> {
-        let file = match dir.open(NAME, OpenMode::Existing) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let noted = Vec::new();
-                return Ok(Self { dir, noted });
-            }
-            opened => opened.map_err(failed("open"))?,
-        };
-        let len = file.len().map_err(failed("read"))?;
-        let len = usize::try_from(len.min(LEN_MAX)).unwrap_or(0);
-        let mut bytes = vec![0; len];
-        file.read_exact_at(0, &mut bytes).map_err(failed("read"))?;
-        let noted = from_bytes(&bytes)?;
+        let noted = FILE.read::<Body>(&*dir)?.map(|body| body.names);
+        let noted = noted.unwrap_or_default();
         Ok(Self { dir, noted })
     }
 
@@ -118,47 +110,10 @@ impl LeftOutNames {
         if names == self.noted {
             return Ok(());
         }
-        let bytes = to_bytes(&names)?;
-        let write = || {
-            let file = self.dir.open(NEW_NAME, OpenMode::CreateIfMissing)?;
-            file.set_len(0)?;
-            file.write_all_at(0, &bytes)?;
-            file.sync_data()?;
-            self.dir.rename(NEW_NAME, NAME)?;
-            self.dir.sync()
-        };
-        write().map_err(failed("write"))?;
-        self.noted = names;
+        let body = Body { names };
+        FILE.write(&*self.dir, &body)?;
+        self.noted = body.names;
         Ok(())
-    }
-}
-
-fn to_bytes(names: &[LeftOut]) -> Result<Vec<u8>, LeftOutError> {
-    let mut file = File {
-        version: VERSION,
-        names: names.to_vec(),
-        crc32c: None,
-    };
-    let json = |file: &File| serde_json::to_vec(file).map_err(|error| LeftOutError::Damaged(error.to_string()));
-    file.crc32c = Some(format!("{:08x}", crc32c::crc32c(&json(&file)?)));
-    json(&file)
-}
-
-fn from_bytes(bytes: &[u8]) -> Result<Vec<LeftOut>, LeftOutError> {
-    #[derive(Deserialize)]
-    struct AnyVersion {
-        version: u32,
-    }
-    let unusable = |error: serde_json::Error| LeftOutError::Damaged(error.to_string());
-    let AnyVersion { version } = serde_json::from_slice(bytes).map_err(unusable)?;
-    if version != VERSION {
-        let message = format!("it has version {version}, this program knows {VERSION}");
-        return Err(LeftOutError::Damaged(message));
-    }
-    let file: File = serde_json::from_slice(bytes).map_err(unusable)?;
-    match to_bytes(&file.names)? == bytes {
-        true => Ok(file.names),
-        false => Err(LeftOutError::Damaged("its checksum is wrong".to_owned())),
     }
 }
 
