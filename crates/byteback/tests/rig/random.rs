@@ -51,6 +51,11 @@ pub(crate) fn rounds(default: u64) -> u64 {
     number("BYTEBACK_ROUNDS").unwrap_or(default)
 }
 
+/// How many lives a test lives: `BYTEBACK_LIVES`, or what it does by default.
+pub(crate) fn lives(default: u64) -> u64 {
+    number("BYTEBACK_LIVES").unwrap_or(default)
+}
+
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }

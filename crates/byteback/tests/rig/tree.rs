@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -41,22 +42,27 @@ pub(crate) type Tree = BTreeMap<PathBuf, Entry>;
 
 /// Looks at everything. Nobody may change it meanwhile.
 pub(crate) fn look(root: &Path) -> Tree {
+    try_look(root).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Looks at everything; an error, which names the path, if something cannot be read or went away meanwhile.
+pub(crate) fn try_look(root: &Path) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut left = vec![PathBuf::new()];
     while let Some(below) = left.pop() {
         let path = root.join(&below);
-        let failed = |error: std::io::Error| panic!("{}: {error}", path.display());
-        let metadata = fs::symlink_metadata(&path).unwrap_or_else(failed);
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let metadata = fs::symlink_metadata(&path).map_err(failed)?;
         let kind = metadata.file_type();
         let content = if kind.is_dir() {
-            for entry in fs::read_dir(&path).unwrap() {
-                left.push(below.join(entry.unwrap().file_name()));
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                left.push(below.join(entry.map_err(failed)?.file_name()));
             }
             Vec::new()
         } else if kind.is_symlink() {
-            fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
+            fs::read_link(&path).map_err(failed)?.as_os_str().as_bytes().to_vec()
         } else if kind.is_file() {
-            fs::read(&path).unwrap()
+            fs::read(&path).map_err(failed)?
         } else {
             Vec::new()
         };
@@ -68,23 +74,23 @@ pub(crate) fn look(root: &Path) -> Tree {
             inode: metadata.ino(),
             rdev: if is_device { metadata.rdev() } else { 0 },
             content: Arc::new(content),
-            xattrs: xattrs(&path),
+            xattrs: xattrs(&path).map_err(failed)?,
         };
         tree.insert(below, entry);
     }
-    tree
+    Ok(tree)
 }
 
-fn xattrs(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
+fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     let mut names = vec![0; 64 << 10];
-    let len = rustix::fs::llistxattr(path, &mut names).unwrap();
+    let len = rustix::fs::llistxattr(path, &mut names)?;
     let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let values = names.map(|name| {
         let name = OsString::from_vec(name.to_vec());
         let mut value = vec![0; 64 << 10];
-        let len = rustix::fs::lgetxattr(path, &name, &mut value).unwrap();
+        let len = rustix::fs::lgetxattr(path, &name, &mut value)?;
         value.truncate(len);
-        (name, value)
+        Ok((name, value))
     });
     values.collect()
 }

@@ -1,0 +1,403 @@
+//! Three machines on which people work, while processes are killed and stopped and links are cut.
+//!
+//! The choices come from the seed: which programs run where, and what hits whom when. What must hold:
+//!
+//! - programs notice nothing, but for those on a machine whose own process was killed while they ran;
+//! - what the server has is at any moment a state that the folder had: databases are whole, without half a transaction, and repositories complete;
+//! - at rest all machines and the server have the same names, contents, modes, times of files, links and extended attributes;
+//! - where each part of the folder has one writer there is no conflict, whatever is killed, stopped, cut or restarted;
+//! - where several machines append to the same files, each line whose writing succeeded is in the file or in a conflict copy of it, and a
+//!   conflict copy is only of a file that two machines wrote to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::machines::Lab;
+use crate::network::End;
+use crate::programs::{Program, check, copy, installed, restock};
+use crate::random::{Random, lives, mix, rounds, seed};
+use crate::tree::Tree;
+
+const MACHINES: usize = 3;
+
+/// How long who works pauses at most between two blows; they are to fall into every part of what is under way.
+const PAUSE_MAX_MS: u64 = 1500;
+
+const DELAYS: [&str; 3] = ["0", "50ms", "1s"];
+
+/// What hits a machine or the server.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    KillMachine(usize),
+    KillServer,
+    Cut(usize, End),
+    Suspend(usize),
+    Restart(usize),
+    Pause(usize),
+}
+
+impl Blow {
+    fn draw(random: &mut Random, kills_machines: bool) -> Self {
+        let machine = random.index(MACHINES);
+        match random.below(10) {
+            0..=2 if kills_machines => Self::KillMachine(machine),
+            0 => Self::KillServer,
+            1 => Self::Suspend(machine),
+            2 => Self::Restart(machine),
+            3 | 4 => Self::KillServer,
+            5 => Self::Cut(machine, End::Machine),
+            6 => Self::Cut(machine, End::Bridge),
+            7 => Self::Suspend(machine),
+            8 => Self::Restart(machine),
+            _ => Self::Pause(machine),
+        }
+    }
+}
+
+/// What a life is like.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// All machines write to the same files, too.
+    shares_files: bool,
+    /// The processes of machines are killed, too.
+    kills_machines: bool,
+}
+
+/// A folder on three machines in the course of time.
+struct Life {
+    lab: Lab,
+    kind: Kind,
+    random: Random,
+    seed: u64,
+    programs: Vec<Program>,
+    /// Held by whoever runs a program on a machine, and while its folder is mounted: a program that has a file of the plain directory open
+    /// when that is mounted over writes past the mount, as docs/semantics.md says.
+    desks: [Mutex<()>; MACHINES],
+    /// How often the process of a machine was killed.
+    kills: [AtomicU64; MACHINES],
+    /// Lines that were appended to common files, with who did.
+    appended: Mutex<BTreeMap<String, (String, usize)>>,
+    lines: AtomicU64,
+}
+
+impl Life {
+    fn new(seed: u64, kind: Kind) -> Self {
+        let lab = Lab::new(MACHINES);
+        let mut random = Random::new(seed);
+        for machine in 0..MACHINES {
+            fs::create_dir(lab.world.path(&format!("stock-{machine}"))).unwrap();
+            if machine == 0 {
+                for part in 0..MACHINES {
+                    fs::create_dir(lab.machines[0].dir.join(part.to_string())).unwrap();
+                }
+                fs::create_dir(lab.machines[0].dir.join("common")).unwrap();
+            }
+            lab.sync(machine, DELAYS[random.index(DELAYS.len())]);
+        }
+        lab.wait_until_equal();
+        Self {
+            lab,
+            kind,
+            random,
+            seed,
+            programs: match std::env::var("BYTEBACK_ONLY") {
+                Ok(only) => installed()
+                    .into_iter()
+                    .filter(|program| program.name.contains(&only))
+                    .collect(),
+                Err(_) => installed(),
+            },
+            desks: Default::default(),
+            kills: Default::default(),
+            appended: Mutex::default(),
+            lines: AtomicU64::new(0),
+        }
+    }
+
+    /// One round: all machines work, and are hit; then there is rest, and everything is equal.
+    fn round(&mut self, number: u64) -> Tree {
+        let mut randoms: Vec<Random> = (0..MACHINES).map(|_| Random::new(self.random.next())).collect();
+        let mut random = Random::new(self.random.next());
+        let done = AtomicBool::new(false);
+        let life = &*self;
+        std::thread::scope(|scope| {
+            let working: Vec<_> = randoms
+                .iter_mut()
+                .enumerate()
+                .map(|(machine, random)| scope.spawn(move || life.work(machine, random)))
+                .collect();
+            let auditing = scope.spawn(|| life.look_at_the_server_until(&done));
+            life.hit(&mut random);
+            let ended: Vec<_> = working.into_iter().map(|worker| worker.join()).collect();
+            done.store(true, Ordering::SeqCst);
+            let audited = auditing.join();
+            for result in ended.into_iter().chain([audited]) {
+                if let Err(panic) = result {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        });
+        let tree = self.lab.wait_until_equal();
+        for machine in 0..MACHINES {
+            for part in (0..MACHINES).filter(|part| *part != machine) {
+                let from = self.lab.machines[machine].dir.join(part.to_string());
+                let copied = copy(&from, &self.lab.world.path("copied"));
+                check(&copied).unwrap_or_else(|error| panic!("round {number}, on machine {machine}: {error}"));
+            }
+        }
+        tree
+    }
+
+    /// Somebody works on a machine for a while.
+    fn work(&self, machine: usize, random: &mut Random) {
+        let place = &self.lab.machines[machine];
+        let stock = self.lab.world.path(&format!("stock-{machine}"));
+        let part = place.dir.join(machine.to_string());
+        for _ in 0..4 {
+            let program = self.programs[random.index(self.programs.len())];
+            let number = random.below(1 << 40);
+            restock(&stock, random);
+            let desk = self.desks[machine].lock().unwrap();
+            let kills = self.kills[machine].load(Ordering::SeqCst);
+            let began = crate::machines::now();
+            let ran = program.run(&part, number, &stock);
+            println!(
+                "  {began} to {}: {} on machine {machine}, {number}{}",
+                crate::machines::now(),
+                program.name,
+                if ran.is_ok() { "" } else { ": FAILED" }
+            );
+            let is_undisturbed = kills == self.kills[machine].load(Ordering::SeqCst);
+            if let (Err(error), true) = (ran, is_undisturbed) {
+                panic!(
+                    "{} on machine {machine}, where nothing was killed: {error}",
+                    program.name
+                );
+            }
+            if self.kind.shares_files {
+                self.append(machine, random);
+            }
+            drop(desk);
+            std::thread::sleep(Duration::from_millis(random.below(PAUSE_MAX_MS)));
+        }
+    }
+
+    /// Adds lines to files that everybody adds lines to.
+    fn append(&self, machine: usize, random: &mut Random) {
+        for _ in 0..4 {
+            let name = format!("list {}.txt", random.below(3));
+            let path = self.lab.machines[machine].dir.join("common").join(&name);
+            let line = format!(
+                "line {} of machine {machine}: {:x}",
+                self.lines.fetch_add(1, Ordering::SeqCst),
+                random.next()
+            );
+            let written = fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(&path)
+                .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+            if written.is_ok() {
+                self.appended.lock().unwrap().insert(line, (name, machine));
+            }
+            std::thread::sleep(Duration::from_millis(random.below(200)));
+        }
+    }
+
+    /// Until told otherwise, what the server has is fetched and looked at.
+    fn look_at_the_server_until(&self, done: &AtomicBool) {
+        while !done.load(Ordering::SeqCst) {
+            // The server may be killed at any time; then nothing was fetched.
+            let Some(dir) = self.lab.try_audit() else { continue };
+            for part in 0..MACHINES {
+                let copied = copy(&dir.join(part.to_string()), &self.lab.world.path("audited-copy"));
+                check(&copied).unwrap_or_else(|error| panic!("seed {}: at the server: {error}", self.seed));
+            }
+        }
+    }
+
+    fn hit(&self, random: &mut Random) {
+        for _ in 0..1 + random.below(3) {
+            nap(random);
+            let blow = Blow::draw(random, self.kind.kills_machines);
+            println!("  {} {blow:?}", crate::machines::now());
+            match blow {
+                Blow::KillMachine(machine) => {
+                    self.kills[machine].fetch_add(1, Ordering::SeqCst);
+                    self.lab.kill(machine);
+                    nap(random);
+                    let _desk = self.desks[machine].lock().unwrap();
+                    self.lab.sync(machine, DELAYS[random.index(DELAYS.len())]);
+                }
+                Blow::KillServer => {
+                    self.lab.kill_server();
+                    nap(random);
+                    self.lab.start_server();
+                }
+                Blow::Cut(machine, end) => {
+                    if self.lab.set_link(machine, end, false) {
+                        nap(random);
+                        nap(random);
+                        self.lab.set_link(machine, end, true);
+                    }
+                }
+                Blow::Suspend(machine) => {
+                    self.lab.signal(machine, Signal::STOP);
+                    nap(random);
+                    nap(random);
+                    self.lab.signal(machine, Signal::CONT);
+                }
+                Blow::Restart(machine) => {
+                    let _desk = self.desks[machine].lock().unwrap();
+                    self.lab.unmount(machine);
+                    nap(random);
+                    self.lab.sync(machine, DELAYS[random.index(DELAYS.len())]);
+                }
+                Blow::Pause(machine) => {
+                    self.lab.on(machine, "pause", &[]).ends_with(0);
+                    nap(random);
+                    self.lab.on(machine, "resume", &[]).ends_with(0);
+                }
+            }
+        }
+    }
+
+    /// No line is lost, and no file is in conflict that one machine wrote to.
+    fn assert_all_lines_are_there(&self, tree: &Tree) {
+        let appended = self.appended.lock().unwrap();
+        let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        let mut copies = 0;
+        for (path, entry) in tree
+            .iter()
+            .filter(|(path, _)| path.starts_with("common") && *path != Path::new("common"))
+        {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let original = original_of(name);
+            if let Some(original) = &original {
+                copies += 1;
+                let writers: BTreeSet<usize> = appended
+                    .values()
+                    .filter(|(name, _)| name == original)
+                    .map(|(_, machine)| *machine)
+                    .collect();
+                assert!(
+                    writers.len() > 1,
+                    "{name} is in conflict, and only {writers:?} wrote to it"
+                );
+            }
+            let lines = std::str::from_utf8(&entry.content).unwrap().lines();
+            there
+                .entry(original.unwrap_or_else(|| name.to_owned()))
+                .or_default()
+                .extend(lines);
+        }
+        println!(
+            "  {} lines were appended, {copies} conflict copies are there",
+            appended.len()
+        );
+        let lost: Vec<_> = appended
+            .iter()
+            .filter(|(line, (name, _))| !there.get(name).is_some_and(|lines| lines.contains(line.as_str())))
+            .collect();
+        assert!(
+            lost.is_empty(),
+            "lost, of {} lines: {lost:#?}\n{there:#?}",
+            appended.len()
+        );
+    }
+
+    fn live(mut self, rounds: u64) {
+        for number in 0..rounds {
+            println!("round {number}");
+            let tree = self.round(number);
+            let copies: Vec<&PathBuf> = tree
+                .keys()
+                .filter(|path| path.to_string_lossy().contains("(conflict from"))
+                .filter(|path| !path.starts_with("common"))
+                .collect();
+            println!(
+                "  {} conflict copies in the parts that have one writer each",
+                copies.len()
+            );
+            if !self.kind.shares_files {
+                assert!(copies.is_empty(), "each part has one writer, and yet: {copies:#?}");
+            }
+            if self.kind.shares_files {
+                self.assert_all_lines_are_there(&tree);
+            } else {
+                for machine in 0..MACHINES {
+                    assert_eq!(self.lab.status(machine)["conflicts"], 0);
+                }
+            }
+        }
+        // What is there when nobody is in sync any more is that, too.
+        let mut before = None;
+        for machine in 0..MACHINES {
+            self.lab.unmount(machine);
+            let tree = crate::machines::look(&self.lab.machines[machine].dir).unwrap();
+            let first = before.get_or_insert_with(|| tree.clone());
+            let differing = crate::tree::differences(first, &tree, true);
+            assert!(
+                differing.is_empty(),
+                "below the mount of machine {machine}: {differing:#?}"
+            );
+        }
+    }
+}
+
+/// Of which file a name is a conflict copy.
+fn original_of(name: &str) -> Option<String> {
+    let (before, after) = name.split_once(" (conflict from ")?;
+    let (_, end) = after.split_once(')')?;
+    Some(format!("{before}{end}"))
+}
+
+fn nap(random: &mut Random) {
+    std::thread::sleep(Duration::from_millis(random.below(PAUSE_MAX_MS)));
+}
+
+fn all_lives(kind: Kind, rounds_by_default: u64) {
+    let seed = seed();
+    for life in 0..lives(1) {
+        let seed = if life == 0 { seed } else { mix(seed ^ life) };
+        println!("life {life}: BYTEBACK_SEED={seed}");
+        Life::new(seed, kind).live(rounds(rounds_by_default));
+    }
+}
+
+#[test]
+#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+fn what_real_programs_do_on_three_machines_is_the_same_everywhere_and_nothing_is_in_conflict() {
+    let kind = Kind {
+        shares_files: false,
+        kills_machines: false,
+    };
+    all_lives(kind, 2);
+}
+
+#[test]
+#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+fn what_real_programs_do_on_three_machines_that_are_killed_is_the_same_everywhere_and_nothing_is_in_conflict() {
+    let kind = Kind {
+        shares_files: false,
+        kills_machines: true,
+    };
+    all_lives(kind, 2);
+}
+
+#[test]
+#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+fn what_three_machines_append_to_the_same_files_is_there_whatever_is_killed() {
+    let kind = Kind {
+        shares_files: true,
+        kills_machines: true,
+    };
+    all_lives(kind, 1);
+}

@@ -1,0 +1,359 @@
+//! A server and the machines that keep a folder the same through it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::network::{End, Network, SERVER};
+use crate::tree::{Tree, differences, try_look};
+use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, program};
+
+/// What sending and landing may take where a link was away for long on a machine with other work: back-off and retransmission wait, too.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+
+/// The folder's name at the server.
+const FOLDER: &str = "home";
+
+/// One machine: a home, a folder and a link.
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) home: PathBuf,
+    /// What the folder is on.
+    pub(crate) disk: PathBuf,
+    /// Where the folder is mounted.
+    pub(crate) dir: PathBuf,
+    daemon: Mutex<Option<i32>>,
+}
+
+/// Everybody. What runs is ended when it is dropped.
+pub(crate) struct Lab {
+    pub(crate) machines: Vec<Machine>,
+    server: Mutex<Option<Child>>,
+    network: Option<Network>,
+    pub(crate) world: World,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for machine in &self.machines {
+            if let Some(pid) = *machine.daemon.lock().unwrap_or_else(|error| error.into_inner()) {
+                let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+            }
+        }
+        if let Some(server) = &mut *self.server.lock().unwrap_or_else(|error| error.into_inner()) {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Lab {
+    /// Machines that have joined, none of which is in sync yet.
+    pub(crate) fn new(machines: usize) -> Self {
+        Self::with_a_small_disk(machines, None)
+    }
+
+    /// The same; one of them has its folder on a disk of its own, with so many MiB: [`Machine::disk`].
+    pub(crate) fn with_a_small_disk(machines: usize, small: Option<(usize, u64)>) -> Self {
+        let world = World::new();
+        let machines: Vec<Machine> = (0..machines)
+            .map(|number| {
+                let name = ["kitchen", "study", "garden", "attic"][number].to_owned();
+                let home = world.path(&name);
+                fs::create_dir(&home).unwrap();
+                let disk = home.join("disk");
+                fs::create_dir(&disk).unwrap();
+                if let Some((_, size_mib)) = small.filter(|(small, _)| *small == number) {
+                    let image = world.path("image");
+                    fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
+                    let (image, disk) = (image.to_str().unwrap(), disk.to_str().unwrap());
+                    program("mkfs.ext4", &["-q", "-F", image]);
+                    // Taken away with all other mounts of the world.
+                    program("mount", &["-o", "loop", image, disk]);
+                }
+                Machine {
+                    dir: disk.join(FOLDER),
+                    disk,
+                    name,
+                    home,
+                    daemon: Mutex::new(None),
+                }
+            })
+            .collect();
+        let network = Network::new(machines.len());
+        let mut lab = Self {
+            machines,
+            server: Mutex::new(None),
+            network,
+            world,
+        };
+        lab.join();
+        lab
+    }
+
+    fn join(&mut self) {
+        self.start_server();
+        let first = self.world.path("data/join-token");
+        for machine in 0..self.machines.len() {
+            let code = match machine {
+                0 => first.to_str().unwrap().to_owned(),
+                _ => self.invite(&[]),
+            };
+            let dir = self.machines[machine].dir.clone();
+            let said = self.run(machine, &["join", &code, dir.to_str().unwrap()]).fine();
+            if self.network.is_some() {
+                said.says(&format!("Joined https://{SERVER}:7117"));
+            }
+        }
+        // Who looks at what the server has may not write.
+        let code = self.invite(&["--read-only", "--for", "auditor"]);
+        let dir = self.world.path("audit");
+        let command = self.world.command(&["join", &code, dir.to_str().unwrap()]);
+        self.finish("join", None, &command).fine();
+    }
+
+    fn invite(&self, arguments: &[&str]) -> String {
+        let data = self.world.path("data");
+        let all = [&["invite", FOLDER, "--data", data.to_str().unwrap()], arguments].concat();
+        self.world.run(&all).ends_with(0).stdout.trim().to_owned()
+    }
+
+    fn place(&self, machine: Option<usize>, command: &Command) -> Command {
+        if let Some(network) = &self.network {
+            return network.at(machine, command);
+        }
+        let mut same = Command::new(command.get_program());
+        same.args(command.get_args()).env_clear();
+        for (name, value) in command.get_envs() {
+            same.env(name, value.unwrap_or_default());
+        }
+        same
+    }
+
+    fn finish(&self, what: &str, machine: Option<usize>, command: &Command) -> Ran {
+        let mut placed = self.place(machine, command);
+        placed
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ended(what.to_owned(), placed.spawn().unwrap())
+    }
+
+    /// Starts the server, at the address that it had.
+    pub(crate) fn start_server(&self) {
+        let data = self.world.path("data");
+        let listen = match (&self.network, fs::read_to_string(self.world.path("address"))) {
+            (Some(_), _) => "0.0.0.0:7117".to_owned(),
+            (None, Ok(address)) => address,
+            (None, Err(_)) => "127.0.0.1:0".to_owned(),
+        };
+        let said = self.world.path("serve.out");
+        let command = self
+            .world
+            .command(&["serve", "--data", data.to_str().unwrap(), "--listen", &listen]);
+        let mut child = self
+            .place(None, &command)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&said).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let address = eventually("the server listens", || {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended at once");
+            let said = fs::read_to_string(&said).unwrap();
+            let mut lines = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let line = lines.find_map(|line| line.strip_prefix("listening on https://"))?;
+            Some(line.trim_end().to_owned())
+        });
+        fs::write(self.world.path("address"), address).unwrap();
+        *self.server.lock().unwrap() = Some(child);
+    }
+
+    /// Kills the server with SIGKILL.
+    pub(crate) fn kill_server(&self) {
+        let mut server = self.server.lock().unwrap().take().unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    /// Cuts a link, or restores it. False where there are no links.
+    pub(crate) fn set_link(&self, machine: usize, end: End, is_up: bool) -> bool {
+        let Some(network) = &self.network else { return false };
+        network.set(machine, end, is_up);
+        true
+    }
+
+    /// `byteback`, on a machine.
+    pub(crate) fn run(&self, machine: usize, arguments: &[&str]) -> Ran {
+        let at = &self.machines[machine];
+        let mut command = self.world.command(arguments);
+        command
+            .env("HOME", &at.home)
+            .env("XDG_CONFIG_HOME", at.home.join("config"))
+            .env("BYTEBACK_STATE_DIR", at.home.join("state"))
+            .env("BYTEBACK_HOST", &at.name);
+        self.finish(&arguments.join(" "), Some(machine), &command)
+    }
+
+    /// `byteback COMMAND ARGUMENTS DIR`, on a machine.
+    pub(crate) fn on(&self, machine: usize, command: &str, arguments: &[&str]) -> Ran {
+        let dir = self.machines[machine].dir.to_str().unwrap();
+        self.run(machine, &[&[command], arguments, &[dir]].concat())
+    }
+
+    /// Begins to keep the folder in sync on a machine. That the server cannot be reached now is no reason not to.
+    #[track_caller]
+    pub(crate) fn sync(&self, machine: usize, delay: &str) {
+        self.on(machine, "sync", &["--delay", delay]).ends_with(0);
+        let pid = self.folder_status(machine)["pid"].as_i64().unwrap();
+        *self.machines[machine].daemon.lock().unwrap() = Some(i32::try_from(pid).unwrap());
+    }
+
+    /// Ends it in good order.
+    #[track_caller]
+    pub(crate) fn unmount(&self, machine: usize) {
+        self.on(machine, "umount", &[]).ends_with(0);
+        *self.machines[machine].daemon.lock().unwrap() = None;
+    }
+
+    /// Kills the process behind the folder with SIGKILL. The folder is a plain directory soon.
+    #[track_caller]
+    pub(crate) fn kill(&self, machine: usize) {
+        let pid = self.machines[machine].daemon.lock().unwrap().take().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        let dir = &self.machines[machine].dir;
+        eventually("the mount is gone", || {
+            (!is_mounted(dir) && !is_alive(pid)).then_some(())
+        });
+    }
+
+    /// Stops the process behind the folder, as a suspended machine does, or lets it go on.
+    pub(crate) fn signal(&self, machine: usize, signal: Signal) {
+        let pid = self.machines[machine].daemon.lock().unwrap().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    fn folder_status(&self, machine: usize) -> Value {
+        self.on(machine, "status", &["--json"]).ends_with(0).line("folder")
+    }
+
+    /// What `status` tells of continuous sync on a machine.
+    pub(crate) fn status(&self, machine: usize) -> Value {
+        self.folder_status(machine)["sync"].clone()
+    }
+
+    /// Fetches what the server has, for whoever looks at it; it is one moment of the folder.
+    #[track_caller]
+    pub(crate) fn audit(&self) -> PathBuf {
+        self.fetch().ends_with(0);
+        self.world.path("audited")
+    }
+
+    /// The same; none if the server went away.
+    pub(crate) fn try_audit(&self) -> Option<PathBuf> {
+        let ran = self.fetch();
+        (ran.code == Some(0)).then(|| self.world.path("audited"))
+    }
+
+    fn fetch(&self) -> Ran {
+        let dir = self.world.path("audited");
+        let address = match &self.network {
+            Some(_) => format!("{SERVER}:7117"),
+            None => fs::read_to_string(self.world.path("address")).unwrap(),
+        };
+        let url = format!("https://{address}/{FOLDER}");
+        let command = self.world.command(&["pull", "--delete", &url, dir.to_str().unwrap()]);
+        self.finish("pull", None, &command)
+    }
+
+    /// Until all that was changed anywhere is everywhere, and at the server; returns what is there.
+    #[track_caller]
+    pub(crate) fn wait_until_equal(&self) -> Tree {
+        let deadline = Instant::now() + LONG;
+        let mut last;
+        loop {
+            let all: Vec<Value> = (0..self.machines.len()).map(|machine| self.status(machine)).collect();
+            last = format!("{all:#?}");
+            if all.iter().all(is_at_rest) {
+                match self.compare() {
+                    Ok(tree) => return tree,
+                    Err(differing) => last.push_str(&differing),
+                }
+            }
+            if Instant::now() >= deadline {
+                let logs = self.logs();
+                panic!("after {LONG:?} the machines are still not equal:\n{last}\n{logs}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn compare(&self) -> Result<Tree, String> {
+        let mut first: Option<Tree> = None;
+        let server = self.audit();
+        let dirs = self.machines.iter().map(|machine| &machine.dir).chain([&server]);
+        for dir in dirs {
+            let tree = look(dir)?;
+            let Some(first) = &first else {
+                first = Some(tree);
+                continue;
+            };
+            let differing = differences(first, &tree, true);
+            if !differing.is_empty() {
+                let shown = differing.iter().take(20).collect::<Vec<_>>();
+                return Err(format!(
+                    "{} and {}: {shown:#?}",
+                    self.machines[0].dir.display(),
+                    dir.display()
+                ));
+            }
+        }
+        Ok(first.unwrap())
+    }
+
+    /// What the daemons have to say, for whoever reads why a test failed.
+    pub(crate) fn logs(&self) -> String {
+        let mut text = String::new();
+        for machine in &self.machines {
+            let trees = fs::read_dir(machine.home.join("state/trees"))
+                .into_iter()
+                .flatten()
+                .flatten();
+            for tree in trees {
+                let log = fs::read_to_string(tree.path().join("daemon.log")).unwrap_or_default();
+                let lines: Vec<_> = log.lines().collect();
+                let end = &lines[lines.len().saturating_sub(15)..];
+                text.push_str(&format!("{}:\n{}\n", machine.name, end.join("\n")));
+            }
+        }
+        text
+    }
+}
+
+fn is_at_rest(sync: &Value) -> bool {
+    sync["connected"] == true
+        && sync["waiting_changes"] == 0
+        && sync["groups_in_flight"] == 0
+        && sync["folded"] == false
+}
+
+/// A tree as it is compared between machines; an error where it changes meanwhile.
+pub(crate) fn look(dir: &Path) -> Result<Tree, String> {
+    let mut tree = try_look(dir).map_err(|error| error.to_string())?;
+    for entry in tree.values_mut().filter(|entry| entry.is_dir()) {
+        // A directory's time moves with its names, and is sent when something else of it is.
+        entry.mtime = (0, 0);
+    }
+    Ok(tree)
+}
+
+/// Seconds since the test began, for whoever reads what happened.
+pub(crate) fn now() -> String {
+    static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    format!("{:8.3}", BEGAN.get_or_init(Instant::now).elapsed().as_secs_f64())
+}

@@ -1,0 +1,103 @@
+//! Network namespaces with a bridge between them. The server's has the bridge; each machine's has one link to it.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where the server is, for everybody.
+pub(crate) const SERVER: &str = "10.77.4.1";
+
+/// Tests of one process that run at the same time do not meet.
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
+/// See the module. What was made goes when it is dropped.
+pub(crate) struct Network {
+    /// The server's, then those of the machines.
+    names: Vec<String>,
+}
+
+/// Which end of a link is taken down: the machine's own (it is told at once that there is no way), or the other one (its packets go nowhere).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Machine,
+    Bridge,
+}
+
+fn ip(arguments: &str) -> bool {
+    let mut ip = Command::new("ip");
+    ip.args(arguments.split(' ')).stderr(Stdio::null());
+    ip.status().is_ok_and(|status| status.success())
+}
+
+impl Network {
+    /// None where this machine makes no networks.
+    pub(crate) fn new(machines: usize) -> Option<Self> {
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let id = std::process::id();
+        let names = (0..=machines)
+            .map(|end| format!("byteback-{id}-{number}-{end}"))
+            .collect();
+        let network = Self { names };
+        let server = &network.names[0];
+        let made = network.names.iter().all(|name| ip(&format!("netns add {name}")))
+            && ip(&format!("-n {server} link add br0 type bridge"))
+            && (1..=machines).all(|at| {
+                let machine = &network.names[at];
+                ip(&format!(
+                    "link add eth0 netns {machine} type veth peer name port{at} netns {server}"
+                ))
+            });
+        if !made {
+            println!("network namespaces cannot be made here: the machines share one network, and no link is cut");
+            return None;
+        }
+        assert!(ip(&format!("-n {server} addr add {SERVER}/24 dev br0")));
+        assert!(ip(&format!("-n {server} link set br0 up")) && ip(&format!("-n {server} link set lo up")));
+        // What a server tells of its addresses is the one that its way out begins at.
+        assert!(ip(&format!("-n {server} route add default via 10.77.4.254")));
+        for at in 1..=machines {
+            let machine = &network.names[at];
+            assert!(ip(&format!("-n {server} link set port{at} master br0")));
+            assert!(ip(&format!("-n {machine} addr add 10.77.4.{}/24 dev eth0", 10 + at)));
+            assert!(ip(&format!("-n {machine} link set lo up")));
+            for end in [End::Machine, End::Bridge] {
+                network.set(at - 1, end, true);
+            }
+        }
+        Some(network)
+    }
+
+    /// Takes an end of a machine's link up or down.
+    pub(crate) fn set(&self, machine: usize, end: End, is_up: bool) {
+        let to = if is_up { "up" } else { "down" };
+        let at = machine + 1;
+        let done = match end {
+            End::Machine => ip(&format!("-n {} link set eth0 {to}", self.names[at])),
+            End::Bridge => ip(&format!("-n {} link set port{at} {to}", self.names[0])),
+        };
+        assert!(done, "the link of machine {machine} does not go {to} at {end:?}");
+    }
+
+    /// The command, on a machine; without one, where the server is. Of the namespaces only the network is entered: mounts are seen by all.
+    pub(crate) fn at(&self, machine: Option<usize>, command: &Command) -> Command {
+        let name = &self.names[machine.map_or(0, |machine| machine + 1)];
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--net=/run/netns/{name}")).arg("--");
+        inside.arg(command.get_program()).args(command.get_args());
+        inside.env_clear();
+        for (name, value) in command.get_envs() {
+            inside.env(name, value.unwrap_or_default());
+        }
+        if let Some(dir) = command.get_current_dir() {
+            inside.current_dir(dir);
+        }
+        inside
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
