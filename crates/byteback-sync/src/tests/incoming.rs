@@ -228,7 +228,7 @@ impl Target for Bytes<'_> {
 fn what_others_did_leads_from_what_is_here_to_the_head() {
     let seed = seed(911);
     let (mut only_ours, mut first_ours, mut undone) = (0, 0, 0);
-    for life in 0..6 {
+    for life in 0..10 {
         let mut random = SplitMix64::new(seed + life);
         let rig = Rig::with(seed, patient());
         rig.backup().unwrap();
@@ -247,7 +247,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             counter: 1 << 50,
             follows: None,
         };
-        let places: Vec<Place> = (0..12)
+        let places: Vec<Place> = (0..20)
             .map(|at| Place {
                 parent: root,
                 name: format!("n{at}").into_bytes().into(),
@@ -264,11 +264,16 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
         let mut here = now.clone();
         let mut by_others: (BTreeSet<Place>, BTreeSet<FileId>) = Default::default();
         let mut by_us = by_others.clone();
+        // What lost a name by others: written by us, that would be a conflict, as removing what others wrote is.
+        let mut taken: BTreeSet<FileId> = BTreeSet::new();
         for _ in 0..25 {
             if random.below(2) == 0 {
+                let named = now.names.clone();
                 let may = |place: Option<&Place>, file: Option<FileId>| {
+                    let child = place.and_then(|place| named.get(place));
                     place.is_none_or(|place| !by_others.0.contains(place))
-                        && file.is_none_or(|file| !by_others.1.contains(&file))
+                        && child.is_none_or(|child| !by_others.1.contains(child))
+                        && file.is_none_or(|file| !by_others.1.contains(&file) && !taken.contains(&file))
                 };
                 let batch = change(&mut random, &mut now, &places, &may, &mut next);
                 seq = ours.send(&rig, root, cursor, &batch, &now).unwrap();
@@ -284,9 +289,11 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
                 by_us.0.extend(batch.names.into_keys());
                 by_us.1.extend(batch.nodes.into_keys());
             } else {
+                let named = now.names.clone();
                 let batch = change(&mut random, &mut now, &places, &|_, _| true, &mut next);
                 other.follows = None;
                 seq = other.send(&rig, root, seq, &batch, &now).unwrap();
+                taken.extend(batch.names.keys().filter_map(|place| named.get(place)));
                 by_others.0.extend(batch.names.into_keys());
                 by_others.1.extend(batch.nodes.into_keys());
             }
