@@ -63,6 +63,7 @@ use ground::Ground;
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
 use receiving::CONTACT;
+pub use receiving::Listener;
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
@@ -186,7 +187,8 @@ pub struct EngineParts {
     pub landing: Arc<dyn LandingTree>,
     /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
     pub server: Arc<ServerClient>,
-    /// Whether a thread listens to the server, to wake the engine when others sent something; otherwise it hears of them when it meets the server.
+    /// Whether the engine has a thread that listens to the server and wakes it when others sent something. If not, whoever runs it runs its
+    /// [`Listener`] beside it, or it hears of others only when it meets the server.
     pub is_listening: bool,
     /// The folder there.
     pub folder: FolderName,

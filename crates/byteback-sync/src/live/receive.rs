@@ -159,7 +159,7 @@ impl Receive<'_> {
             let ended = memory.end_cut(self.tree);
             let plan = plan?;
             ended?;
-            let about = self.subjects(&plan, &others, &memory);
+            let about = self.subjects(&plan, (cursor, &others), &memory);
             if is_folded {
                 let watched = watches.len();
                 watch(landing, about.nodes.iter().chain(&about.parents).copied(), &mut watches)?;
@@ -262,7 +262,7 @@ impl Receive<'_> {
         Ok(())
     }
 
-    fn seen<'s>(&'s self, others: &'s Others, memory: &'s Memory) -> Seen<'s> {
+    fn seen<'s>(&'s self, (cursor, others): (Seq, &'s Others), memory: &'s Memory) -> Seen<'s> {
         Seen {
             landing: self.landing,
             tree: self.tree,
@@ -272,6 +272,7 @@ impl Receive<'_> {
             monitor: self.monitor,
             identities: self.identities,
             others,
+            cursor,
             memory,
         }
     }
@@ -297,7 +298,12 @@ impl Receive<'_> {
                 let (high, low) = (halves.0.unwrap_or(0), halves.1.unwrap_or(0));
                 FileId((u128::from(high) << 64) | u128::from(low))
             };
-            let planned = plan(others, &self.seen(others, memory), &given, &mut fresh);
+            let planned = plan(
+                others,
+                &self.seen((incoming.cursor, others), memory),
+                &given,
+                &mut fresh,
+            );
             if !is_random {
                 return Err(ReceiveError::Hostile("the system has no random numbers".to_owned()));
             }
@@ -350,8 +356,8 @@ impl Receive<'_> {
     }
 
     /// What of the tree here the steps of a plan are about.
-    fn subjects(&self, plan: &Plan, others: &Others, memory: &Memory) -> Subjects {
-        let seen = self.seen(others, memory);
+    fn subjects(&self, plan: &Plan, (cursor, others): (Seq, &Others), memory: &Memory) -> Subjects {
+        let seen = self.seen((cursor, others), memory);
         let mut subjects = Subjects::default();
         // Identities come first: who gets another one is meant by both.
         let mut was = HashMap::new();

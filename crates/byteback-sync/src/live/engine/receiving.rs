@@ -5,19 +5,22 @@
 //! bound to the server's. A crash before that last step begins all over. Then others' changes are let in, which are all there is: what is the same on both sides
 //! becomes one, what differs is a conflict, and what is left of the notes is sent.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use byteback_api::{ByteString, FileId, Seq};
+use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
 use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
+use byteback_queue::GroupId;
 
+use super::shared::Shared;
 use super::{Engine, EngineError};
 use crate::backup::file_id;
 use crate::live::identities::{IdentityChange, Origin};
 use crate::live::receive::conflicts::Conflict;
 use crate::live::receive::{Receive, ReceiveError};
-use crate::server_client::Heard;
+use crate::server_client::{Heard, ServerClient};
 
 /// Why an order is given up that was made before the folder's first contact.
 pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
@@ -153,6 +156,16 @@ impl Engine {
         }
         let cut = fold.cut.cut;
         self.open_cut = Some(cut);
+        let contacted = self.contact_at(cut, group.id, root);
+        if contacted.is_err() {
+            // It is made once more, and from another cut: nobody will answer for this group.
+            self.drop_cut();
+            self.parts.live.give_up(CONTACT);
+        }
+        contacted
+    }
+
+    fn contact_at(&mut self, cut: CutId, group: GroupId, root: FileId) -> Result<(), EngineError> {
         self.note_all(cut)?;
         let head = self.parts.server.folder(&self.parts.folder)?.seq;
         self.ground.cursor = 0;
@@ -164,7 +177,7 @@ impl Engine {
             note: Vec::new(),
             unsaved: Vec::new(),
         })?;
-        self.parts.live.applied(group.id)?;
+        self.parts.live.applied(group)?;
         self.bind_root(root)?;
         self.contact = None;
         Ok(())
@@ -206,41 +219,71 @@ impl Engine {
 
     /// Begins to listen: whoever waits is woken when others sent something. It ends some time after the engine, and keeps nothing of the tree.
     pub(super) fn listen(&self) {
-        let server = Arc::clone(&self.parts.server);
-        let (folder, device) = (self.parts.folder.clone(), self.parts.device);
-        let shared = Arc::clone(&self.shared);
-        let live: Weak<dyn LiveTree> = Arc::downgrade(&self.parts.live);
-        let after = self.ground.head();
+        let listener = self.listener();
         let listening = std::thread::Builder::new().name("listen".to_owned());
-        let began = listening.spawn(move || {
-            let mut after = after;
-            while !shared.is_over() {
-                let mut listening = server.listen(&folder, after);
-                loop {
-                    let heard = listening.hear();
-                    if shared.is_over() {
-                        return;
-                    }
-                    match heard {
-                        Ok(Heard::Batch(batch)) => {
-                            after = batch.seq;
-                            if batch.device != device {
-                                shared.hear_of(batch.seq);
-                                let Some(live) = live.upgrade() else { return };
-                                live.wake();
-                            }
-                        }
-                        Ok(Heard::Nothing | Heard::Away(_)) => {}
-                        Ok(Heard::Cancelled) => return,
-                        Err(_) => break,
-                    }
-                }
-                // The engine meets the same failure, and says so.
-                server.clock().sleep(LISTEN_AGAIN_AFTER);
-            }
-        });
-        if began.is_err() {
+        if listening.spawn(move || listener.run()).is_err() {
             self.shared.cannot_listen();
+        }
+    }
+
+    /// What listens to the server, for a thread of the caller's: see [`EngineParts::is_listening`](super::EngineParts::is_listening).
+    #[must_use]
+    pub fn listener(&self) -> Listener {
+        Listener {
+            server: Arc::clone(&self.parts.server),
+            folder: self.parts.folder.clone(),
+            device: self.parts.device,
+            shared: Arc::clone(&self.shared),
+            live: Arc::downgrade(&self.parts.live),
+            after: self.ground.head(),
+        }
+    }
+}
+
+/// Listens to the server, and wakes the engine when others sent something.
+pub struct Listener {
+    server: Arc<ServerClient>,
+    folder: FolderName,
+    device: DeviceId,
+    shared: Arc<Shared>,
+    live: Weak<dyn LiveTree>,
+    after: Seq,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    /// Listens until some time after the engine has ended.
+    pub fn run(mut self) {
+        while !self.shared.is_over() {
+            let mut listening = self.server.listen(&self.folder, self.after);
+            loop {
+                let heard = listening.hear();
+                if self.shared.is_over() {
+                    return;
+                }
+                match heard {
+                    Ok(Heard::Batch(batch)) => {
+                        self.after = batch.seq;
+                        if batch.device != self.device {
+                            self.shared.hear_of(batch.seq);
+                            let Some(live) = self.live.upgrade() else { return };
+                            live.wake();
+                        }
+                    }
+                    Ok(Heard::Nothing | Heard::Away(_)) => {}
+                    Ok(Heard::Cancelled) => return,
+                    Err(_) => break,
+                }
+            }
+            // The engine meets the same failure, and says so.
+            self.server.clock().sleep(LISTEN_AGAIN_AFTER);
         }
     }
 }

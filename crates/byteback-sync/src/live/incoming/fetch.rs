@@ -20,13 +20,14 @@
 //! What this does not do: decide what is to be done with it.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_api::messages::{ChangedRange, DiffItem};
 use byteback_api::{Attributes, FileId, FolderName, Seq};
 use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
+use sha2::{Digest, Sha256};
 
 use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Place, Told};
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
@@ -175,6 +176,7 @@ impl Incoming<'_> {
         Ok(ContentDelta {
             incoming: *self,
             id,
+            at: self.head,
             len_bytes,
             ranges,
             current: None,
@@ -183,6 +185,20 @@ impl Incoming<'_> {
             out,
             failure: None,
         })
+    }
+
+    /// Whether a file that had the same length at `since` holds at the head what it held then: it may only have been sent once more, after a crash of who had it. Fetches
+    /// what was written since, as of both moments.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, or contradicts itself.
+    pub fn is_as_at(&self, others: &Others, id: FileId, since: Seq) -> Result<bool> {
+        let sum = |at| {
+            let mut delta = self.content(others, id, ContentFrom::Since(since), 0)?;
+            delta.at = at;
+            delta.sum()
+        };
+        Ok(sum(since)? == sum(self.head)?)
     }
 }
 
@@ -337,6 +353,8 @@ struct Stream {
 pub struct ContentDelta<'a> {
     incoming: Incoming<'a>,
     id: FileId,
+    /// The moment whose bytes these are.
+    at: Seq,
     len_bytes: u64,
     ranges: Ranges,
     /// What is left of the range that is being fetched.
@@ -380,6 +398,46 @@ impl ContentDelta<'_> {
     /// Why reading failed, if it did: what the reader was told is only that it did.
     pub fn take_failure(&mut self) -> Option<SyncError> {
         self.failure.take()
+    }
+
+    /// A sum of all bytes in it, whatever pieces they came in.
+    fn sum(mut self) -> Result<[u8; 32]> {
+        let mut sum = Sha256::new();
+        let summed = self.sum_into(&mut sum);
+        match (self.take_failure(), summed) {
+            (Some(failure), _) => Err(failure),
+            (None, Err(error)) => Err(SyncError::local(
+                "read",
+                format!("the new content of file {}", self.id),
+                error,
+            )),
+            (None, Ok(())) => Ok(sum.finalize().into()),
+        }
+    }
+
+    fn sum_into(&mut self, sum: &mut Sha256) -> io::Result<()> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let mut delta = DeltaReader::new(BufReader::new(self)).map_err(io::Error::other)?;
+        let mut decoder = FrameDecoder::new()?;
+        let (mut block, mut raw) = (Block::default(), Vec::new());
+        while delta.read_block(&mut block).map_err(io::Error::other)? {
+            let decoded = block.frame.decode(&mut decoder, &mut raw);
+            decoded.map_err(io::Error::other)?;
+            for extent in &block.extents {
+                let mut len = usize::try_from(extent.range.len_bytes()).unwrap_or(usize::MAX);
+                if let Source::Literal(slice) = extent.source {
+                    let from = usize::try_from(slice.skip_bytes).unwrap_or(usize::MAX);
+                    sum.update(raw.get(from..from.saturating_add(len)).unwrap_or_default());
+                    continue;
+                }
+                while len > 0 {
+                    let zeros = ZEROS.get(..len.min(ZEROS.len())).unwrap_or_default();
+                    sum.update(zeros);
+                    len -= zeros.len();
+                }
+            }
+        }
+        Ok(())
     }
 
     fn of_writer(&self, error: WriteError) -> SyncError {
@@ -467,13 +525,11 @@ impl ContentDelta<'_> {
     }
 
     fn open(&self, range: ByteRange) -> std::result::Result<Stream, Stopped> {
-        let Incoming {
-            server, folder, head, ..
-        } = self.incoming;
+        let Incoming { server, folder, .. } = self.incoming;
         let go_on = |_: &ServerError| !self.incoming.monitor.is_cancelled();
         let to = (range.end() < self.len_bytes).then_some(range.end());
         let content = server
-            .content_range(folder, self.id, head, range.start(), to, &go_on)
+            .content_range(folder, self.id, self.at, range.start(), to, &go_on)
             .map_err(SyncError::from)?;
         let delta = DeltaReader::new(content).map_err(|error| Stopped::Broken(error.to_string()))?;
         let header = *delta.header();

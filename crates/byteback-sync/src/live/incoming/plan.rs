@@ -144,6 +144,15 @@ pub trait Here {
         Ok(names)
     }
 
+    /// Whether others' change of a file's content, which was changed or removed here, too, left another content than it had: what was only sent once more was not
+    /// changed.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    fn is_changed_there(&self, _id: FileId, _change: &NodeChange) -> Result<bool, ServiceError> {
+        Ok(true)
+    }
+
     /// Whether a node here, which is no directory, is what `there` is at the head: content, or what a symlink points to; attributes apart.
     ///
     /// # Errors

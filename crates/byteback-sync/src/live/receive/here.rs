@@ -22,7 +22,8 @@ use super::log_changes::LogChanges;
 use crate::backup::file_id;
 use crate::error::{ServerErrorKind, SyncError};
 use crate::live::identities::Identities;
-use crate::live::incoming::plan::{Here, HereNode, Others, Place, are_same_attributes, is_name_on_its_way};
+use crate::live::incoming::fetch::Incoming;
+use crate::live::incoming::plan::{Here, HereNode, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way};
 use crate::monitor::Monitor;
 use crate::same_content::is_same_content;
 use crate::server_client::ServerClient;
@@ -37,6 +38,8 @@ pub(super) struct Seen<'a> {
     pub(super) monitor: &'a dyn Monitor,
     pub(super) identities: &'a Identities,
     pub(super) others: &'a Others,
+    /// Up to here, what others did is here.
+    pub(super) cursor: Seq,
     pub(super) memory: &'a Memory,
 }
 
@@ -46,6 +49,7 @@ pub(super) struct Memory {
     log: OnceCell<LogChanges>,
     known: RefCell<HashMap<FileId, bool>>,
     same: RefCell<HashMap<(NodeId, FileId, Seq), bool>>,
+    changed_there: RefCell<HashMap<FileId, bool>>,
     /// The moment at which contents are looked at: one for all, as making one costs with the size of the tree.
     cut: Cell<Option<CutId>>,
     /// What the server or the way to it failed with: the planner is only told that something did.
@@ -191,8 +195,10 @@ impl Seen<'_> {
         }
         match self.others.nodes.get(&id) {
             Some(change) if change.before.is_none() => Ok(!self.holds(node, id, self.others.head)?),
-            Some(change) if change.is_content_changed => Ok(!self.holds(node, id, change.since)?),
-            _ => Ok(true),
+            Some(change) => Ok(!self.holds(node, id, change.since)?),
+            // Others removed it, or only its names changed: what landed since the mark is in the log, too.
+            None if self.cursor > 0 => Ok(!self.holds(node, id, self.cursor)?),
+            None => Ok(true),
         }
     }
 }
@@ -219,8 +225,8 @@ impl Here for Seen<'_> {
         let is_known = node == NodeId::ROOT || self.is_known(id, node, unsent)?;
         let root = self.root();
         let is_on_its_way = |place: &Place| place.parent == root && is_name_on_its_way(place.name.as_bytes());
-        if is_known && places.iter().any(is_on_its_way) && places.len() == 1 {
-            // Nobody but us has written to it.
+        if places.iter().any(is_on_its_way) && places.len() == 1 {
+            // Nobody but us has written to it. What nobody knows was made before a crash that came before its identity was durable.
             return Ok(Some(HereNode {
                 attributes: found.attributes,
                 places,
@@ -287,6 +293,30 @@ impl Here for Seen<'_> {
             let told = page.into_iter();
             entries.extend(told.map(|entry| (entry.name.into_bytes(), self.file_of(entry.node))));
         }
+    }
+
+    fn is_changed_there(&self, id: FileId, change: &NodeChange) -> Result<bool> {
+        let was_as_long = change
+            .before
+            .as_ref()
+            .is_some_and(|before| before.size == change.after.size);
+        if !was_as_long {
+            return Ok(true);
+        }
+        if let Some(changed) = self.memory.changed_there.borrow().get(&id) {
+            return Ok(*changed);
+        }
+        let incoming = Incoming {
+            server: self.server,
+            folder: self.folder,
+            cursor: self.cursor,
+            head: self.others.head,
+            monitor: self.monitor,
+        };
+        let is_as_then = incoming.is_as_at(self.others, id, change.since);
+        let changed = !is_as_then.map_err(|error| self.memory.keep(error))?;
+        self.memory.changed_there.borrow_mut().insert(id, changed);
+        Ok(changed)
     }
 
     fn is_same(&self, here: FileId, there: FileId) -> Result<bool> {

@@ -237,7 +237,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             }
             if self.needs.is_empty() && !self.is_news {
                 self.vanished()?;
-                self.come_back();
+                self.come_back()?;
             }
             if !self.needs.is_empty() {
                 let needs = self.needs.into_iter().map(|(id, entries)| Need { id, entries });
@@ -304,7 +304,12 @@ impl<'a, 'g> Merge<'a, 'g> {
                     self.same.insert(*id);
                     continue;
                 }
+                if !self.view.here.is_changed_there(*id, change)? {
+                    continue;
+                }
                 self.renounce(*id, change.since);
+            } else if !self.view.here.is_changed_there(*id, change)? {
+                continue;
             }
             // It comes, or comes back.
             self.add_told_names(*id);
@@ -313,16 +318,19 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     /// Files that others changed keep the names that they have there, if they would be gone here otherwise.
-    fn come_back(&mut self) {
-        let is_changed = |id: &FileId| {
-            let change = self.others.nodes.get(id);
-            change.is_some_and(|change| change.is_content_changed && !is_directory(&change.after))
-        };
-        let mut going: Vec<FileId> = self.gone.iter().copied().filter(is_changed).collect();
+    fn come_back(&mut self) -> Result<()> {
+        let mut going: Vec<FileId> = self.gone.iter().copied().collect();
         going.sort_unstable();
         for id in going {
-            self.add_told_names(id);
+            if let Some(change) = self.others.nodes.get(&id)
+                && change.is_content_changed
+                && !is_directory(&change.after)
+                && self.view.here.is_changed_there(id, change)?
+            {
+                self.add_told_names(id);
+            }
         }
+        Ok(())
     }
 
     fn is_same(&self, here: FileId, there: FileId) -> Result<bool> {
