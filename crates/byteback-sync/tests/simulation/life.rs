@@ -1,14 +1,25 @@
 //! What happens with a seed, and what must hold then.
+//!
+//! Once nothing fails any more, everybody has sent and received all there is within an hour, and then:
+//! - all machines hold the same, with modes and times of files, and the server's head is that;
+//! - nothing that a program made is lost ([`Witness`](super::witness::Witness));
+//! - what only one machine uses (with one machine: everything) the server shows after each batch, and others whenever nothing is half done there, as it was at one
+//!   moment after the one that was shown before: nothing comes out of its order, in part or twice. The machinery of the machine itself never changes it.
+//!
+//! What this does not prove: which of two that meet keeps the name; the order of what several machines use, beyond that nothing of it is lost.
 
-use super::machine::{Canary, Machine, MachineParts, URL};
+use super::machine::{Machine, MachineParts, URL};
 use super::network::{Faults, SimNetwork, SimServer};
 use super::programs::Programs;
 use super::state::{Reader, State};
+use super::views::Canary;
+use super::witness::Follower;
 use super::world::World;
 use byteback_api::FolderName;
 use byteback_api::messages::JoinRequest;
 use byteback_host::random::SplitMix64;
 use byteback_sync::{ClientOptions, ServerClient, join};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +33,8 @@ const SETTLED_WITHIN_NS: u64 = 3600 * SECOND_NS;
 pub(crate) struct LifeOptions {
     pub(crate) canary: Canary,
     pub(crate) steps: u64,
+    /// Machines, at most 5.
+    pub(crate) machines: usize,
 }
 
 impl Default for LifeOptions {
@@ -29,6 +42,7 @@ impl Default for LifeOptions {
         Self {
             canary: Canary::None,
             steps: 120,
+            machines: 1,
         }
     }
 }
@@ -65,14 +79,18 @@ fn faults(random: &mut SplitMix64) -> (Faults, u64) {
     (faults, latency_ns_max)
 }
 
+const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
+
 struct Life {
     world: Arc<World>,
     server: Arc<SimServer>,
     /// Reads what the server has, without faults.
     reading: ServerClient,
     folder: FolderName,
-    machine: Machine,
-    programs: Programs,
+    machines: Vec<Machine>,
+    programs: Vec<Programs>,
+    /// What each machine has seen of each.
+    seen: Vec<Vec<Follower>>,
     random: SplitMix64,
     _place: tempfile::TempDir,
 }
@@ -88,37 +106,72 @@ impl Life {
             network: Some(Arc::new(quiet.clone())),
             ..ClientOptions::default()
         };
-        let join_token = server.store().create_join_token(i64::MAX / 4).unwrap();
-        let request = JoinRequest {
-            join_token,
-            name: "here".to_owned(),
-            device_token: None,
-        };
-        let joined = join(URL, &request, client_options()).unwrap();
-        let reading = ServerClient::new(URL, &joined.token, client_options()).unwrap();
         let folder: FolderName = "f".parse().unwrap();
-        reading.create_folder(&folder).unwrap();
-        let machine = Machine::new(MachineParts {
-            world: Arc::clone(&world),
-            number: 0,
-            name: "here",
-            base: place.path().join("here"),
-            network: SimNetwork::new(&world, &server, "here", seed ^ 0x6e65_7477),
-            token: joined.token,
-            device: joined.device_id,
-            folder: folder.clone(),
-            seed: seed ^ 0x6d61_6368,
-            canary: options.canary,
-        });
+        let mut reading = None;
+        let mut machines = Vec::new();
+        for (number, name) in NAMES.into_iter().enumerate().take(options.machines) {
+            let join_token = server.store().create_join_token(i64::MAX / 4).unwrap();
+            let request = JoinRequest {
+                join_token,
+                name: name.to_owned(),
+                device_token: None,
+            };
+            let joined = join(URL, &request, client_options()).unwrap();
+            if reading.is_none() {
+                let client = ServerClient::new(URL, &joined.token, client_options()).unwrap();
+                client.create_folder(&folder).unwrap();
+                reading = Some(client);
+            }
+            let mix = seed ^ ((number as u64) << 48);
+            machines.push(Machine::new(MachineParts {
+                world: Arc::clone(&world),
+                number,
+                name,
+                base: place.path().join(name),
+                network: SimNetwork::new(&world, &server, name, mix ^ 0x6e65_7477),
+                token: joined.token,
+                device: joined.device_id,
+                folder: folder.clone(),
+                seed: mix ^ 0x6d61_6368,
+                canary: options.canary,
+                own: (options.machines > 1).then(|| format!("m{number}").into()),
+            }));
+        }
+        let several = options.machines;
         Self {
             world,
             server,
-            reading,
+            reading: reading.unwrap(),
             folder,
-            machine,
-            programs: Programs::default(),
+            machines,
+            programs: (0..several).map(|_| Programs::default()).collect(),
+            seen: vec![vec![Follower::default(); several]; several],
             random: SplitMix64::new(seed ^ 0x6c69_6665),
             _place: place,
+        }
+    }
+
+    fn run_until(&mut self, until_ns: u64) {
+        self.world.run_until(until_ns);
+        self.look_around();
+    }
+
+    /// What is shown on each machine of what only another one uses.
+    fn look_around(&mut self) {
+        for at in 0..self.machines.len() {
+            if self.machines.len() == 1 || !self.machines[at].is_idle() {
+                continue;
+            }
+            let state = self.machines[at].state();
+            for of in (0..self.machines.len()).filter(|of| *of != at) {
+                let witness = &self.machines[of].witness;
+                if let Err(wrong) = self.seen[at][of].look(witness, &state) {
+                    let witness = &mut self.machines[at].witness;
+                    witness
+                        .wrong
+                        .get_or_insert(format!("of {} it shows {wrong}", NAMES[of]));
+                }
+            }
         }
     }
 
@@ -126,44 +179,74 @@ impl Life {
         let most_ns = [1_000_000, 100_000_000, SECOND_NS, 10 * SECOND_NS, 100 * SECOND_NS];
         let most_ns = most_ns[self.random.below(5) as usize];
         let until_ns = self.world.now_ns() + self.random.below(most_ns);
+        self.run_until(until_ns);
+    }
+
+    /// Does something, and cuts the power in the middle, if it is still the middle.
+    fn crash_within(&mut self, at: usize) {
+        let many = 4 << self.random.below(7);
+        let operations = 1 + self.random.below(many);
+        self.machines[at].crash_at(operations);
+        for _ in 0..self.random.below(5) {
+            self.programs[at].act(&mut self.machines[at], &mut self.random);
+        }
+        let until_ns = self.world.now_ns() + (1_000_000 << self.random.below(14));
         self.world.run_until(until_ns);
+        self.machines[at].crash();
+        self.programs[at].forget();
+        self.look_around();
     }
 
     fn step(&mut self) {
-        match self.random.below(100) {
+        let at = self.random.below(self.machines.len() as u64) as usize;
+        let (machine, programs) = (&mut self.machines[at], &mut self.programs[at]);
+        if machine.sleeps() {
+            return self.pass();
+        }
+        match self.random.below(104) {
             0..60 => {
                 for _ in 0..self.random.below(6) {
-                    self.programs.act(&mut self.machine, &mut self.random);
+                    programs.act(machine, &mut self.random);
                 }
             }
             60..78 => self.pass(),
-            78..80 => self.machine.tidy(),
+            78..80 => machine.tidy(),
             80..84 => {
                 let (faults, latency_ns_max) = faults(&mut self.random);
-                self.machine.network.set(faults, latency_ns_max);
+                machine.network.set(faults, latency_ns_max);
             }
-            84 => self.machine.network.cut(true),
-            85..87 => self.machine.network.cut(false),
+            84 => machine.network.cut(true),
+            85..87 => machine.network.cut(false),
             87 => self.server.crash(),
             88..90 => self.server.start(),
-            90..93 => self.machine.begin_sync(),
+            90..93 => machine.begin_sync(),
             93 => {
-                self.machine.crash();
-                self.programs.forget();
+                machine.crash();
+                programs.forget();
                 if self.random.coin() {
-                    self.machine.begin_sync();
+                    machine.begin_sync();
                 }
             }
-            94 => self.machine.end_sync(),
+            94 => machine.end_sync(),
             95 => {
-                self.programs.close(&mut self.machine);
-                self.machine.end();
+                programs.close(machine);
+                machine.end();
             }
-            96 => self.machine.give_up(),
-            97 => self.machine.start(),
+            96 => machine.give_up(),
+            97 => machine.start(),
+            100..102 => self.crash_within(at),
+            102 => {
+                const YEAR_S: i64 = 365 * 24 * 3600;
+                let wrong_s = [0, -3600, 3600, -YEAR_S, 20 * YEAR_S, -25 * YEAR_S][self.random.below(6) as usize];
+                machine.set_clock(wrong_s * 1_000_000_000);
+            }
+            103 => {
+                let until_ns = self.world.now_ns() + self.random.below(300 * SECOND_NS);
+                machine.suspend(until_ns);
+            }
             _ => {
                 self.server.start();
-                self.machine.begin_sync();
+                machine.begin_sync();
             }
         }
     }
@@ -172,56 +255,77 @@ impl Life {
     fn settle(&mut self) -> Result<(), String> {
         self.world.note("nothing fails any more");
         self.server.start();
-        self.machine.network.cut(false);
-        self.machine.network.set(Faults::default(), 1_000_000);
-        self.programs.close(&mut self.machine);
-        self.machine.begin_sync();
+        for (machine, programs) in self.machines.iter_mut().zip(&mut self.programs) {
+            machine.network.cut(false);
+            machine.network.set(Faults::default(), 1_000_000);
+            programs.close(machine);
+            machine.begin_sync();
+        }
         let until_ns = self.world.now_ns() + SETTLED_WITHIN_NS;
-        while !self.machine.is_settled() {
+        loop {
+            let head = self.reading.folder(&self.folder).unwrap().seq;
+            if self.machines.iter().all(|machine| machine.is_settled(head)) {
+                return Ok(());
+            }
             let now_ns = self.world.now_ns();
             if now_ns >= until_ns {
-                return Err(format!("not sent: {}", self.machine.status()));
+                let status: Vec<String> = self.machines.iter().map(Machine::status).collect();
+                return Err(format!("it does not come to rest at {head}: {status:#?}"));
             }
-            self.world.run_until(now_ns + SECOND_NS);
+            self.run_until(now_ns + SECOND_NS);
         }
-        Ok(())
     }
 
     /// Ends everything, and answers what happened.
     fn end(&mut self) -> u64 {
-        self.programs.close(&mut self.machine);
-        self.machine.end();
+        for (machine, programs) in self.machines.iter_mut().zip(&mut self.programs) {
+            programs.close(machine);
+            machine.end();
+        }
         self.world.end();
         self.world.trace()
     }
 
-    /// What the server had after each batch is what the folder was, in its order; at the end it is what it is.
+    /// See the module.
     fn check(&mut self) -> Result<u64, String> {
+        for machine in &mut self.machines {
+            machine.before();
+            if let Some(wrong) = &machine.witness.wrong {
+                return Err(format!("{}: {wrong}", machine.name()));
+            }
+        }
         let head = self.reading.folder(&self.folder).unwrap().seq;
         let mut reader = Reader::new(&self.reading, &self.folder);
-        let history = &self.machine.history;
-        let mut at = 0;
+        let mut followers = vec![Follower::default(); self.machines.len()];
+        let mut held = BTreeSet::new();
+        let mut state = State::default();
         for seq in 1..=head {
-            let state = reader.at(seq);
-            let found = history[at..].iter().position(|then| *then == state);
-            let Some(found) = found else {
-                let nearest = history[at..].iter().min_by_key(|then| then.differences(&state).len());
-                let different = nearest.map(|then| then.differences(&state));
+            state = reader.at(seq);
+            for (machine, follower) in self.machines.iter().zip(&mut followers) {
+                let looked = follower.look(&machine.witness, &state);
+                looked.map_err(|wrong| format!("batch {seq} of {head} shows of {}: {wrong}", machine.name()))?;
+            }
+            held.extend(state.0.values().filter_map(|entry| entry.content.clone()));
+        }
+        let first = State::of_directory_with_times(&self.machines[0].tree());
+        for machine in &self.machines {
+            match state.differences(&machine.state()) {
+                none if none.is_empty() => {}
+                some => return Err(format!("at the end, server and {}: {some:#?}", machine.name())),
+            }
+            match first.differences(&State::of_directory_with_times(&machine.tree())) {
+                none if none.is_empty() => {}
+                some => return Err(format!("at the end, the first and {}: {some:#?}", machine.name())),
+            }
+            if let Some(lost) = machine.witness.owed().iter().find(|content| !held.contains(*content)) {
                 return Err(format!(
-                    "batch {seq} of {head} is no moment of the folder after the one before; nearest: {different:#?}"
+                    "{}: {} bytes that a program wrote are nowhere",
+                    machine.name(),
+                    lost.len()
                 ));
-            };
-            at += found;
+            }
         }
-        let now = State::of_directory(&self.machine.tree());
-        let state = match head {
-            0 => State::default(),
-            head => reader.at(head),
-        };
-        match state.differences(&now) {
-            none if none.is_empty() => Ok(head),
-            some => Err(format!("at the end, server and folder: {some:#?}")),
-        }
+        Ok(head)
     }
 }
 
@@ -233,21 +337,20 @@ pub(crate) fn end_while_meeting(seed: u64) -> Result<u64, String> {
     let mut life = Life::new(seed, LifeOptions::default());
     life.settle()?;
     for _ in 0..3 {
-        for _ in 0..5 {
-            life.programs.act(&mut life.machine, &mut life.random);
+        for round in 0..2 {
+            for _ in 0..5 {
+                life.programs[0].act(&mut life.machines[0], &mut life.random);
+            }
+            life.programs[0].close(&mut life.machines[0]);
+            life.world.run_until(life.world.now_ns() + 100 * SECOND_NS);
+            if round == 0 {
+                life.machines[0].end_sync();
+            }
         }
-        life.programs.close(&mut life.machine);
-        life.world.run_until(life.world.now_ns() + 100 * SECOND_NS);
-        life.machine.end_sync();
-        for _ in 0..5 {
-            life.programs.act(&mut life.machine, &mut life.random);
-        }
-        life.programs.close(&mut life.machine);
-        life.world.run_until(life.world.now_ns() + 100 * SECOND_NS);
-        life.machine.network.set(Faults::default(), SECOND_NS);
-        life.machine.begin_sync();
+        life.machines[0].network.set(Faults::default(), SECOND_NS);
+        life.machines[0].begin_sync();
         life.world.run_until(life.world.now_ns() + 1_000_000);
-        life.machine.end_sync();
+        life.machines[0].end_sync();
         life.settle()?;
     }
     let batches = life.check();
@@ -261,8 +364,10 @@ pub(crate) fn end_while_meeting(seed: u64) -> Result<u64, String> {
 /// Says what does not hold.
 pub(crate) fn live(seed: u64, options: LifeOptions) -> Result<Lived, String> {
     let mut life = Life::new(seed, options);
-    if life.random.coin() {
-        life.machine.begin_sync();
+    for machine in &mut life.machines {
+        if life.random.coin() {
+            machine.begin_sync();
+        }
     }
     for _ in 0..options.steps {
         life.step();

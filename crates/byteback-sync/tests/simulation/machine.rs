@@ -5,9 +5,11 @@
 
 use super::network::SimNetwork;
 use super::state::State;
+use super::views::{Canary, Ear, SteppedLanding, WaitingTree};
+use super::witness::Witness;
 use super::world::{News, World};
-use byteback_api::FolderName;
-use byteback_control::{LiveContent, LiveGroup, LiveStatus, LiveTree, Piece, Work};
+use byteback_api::{FolderName, Seq};
+use byteback_control::SyncStatus;
 use byteback_daemon::daemon::Rhythm;
 use byteback_daemon::embedded::Embedded;
 use byteback_daemon::tree::TreeHost;
@@ -15,132 +17,24 @@ use byteback_daemon::{LiveOptions, StateFolder, TrackedTree};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::SimDisk;
-use byteback_oplog::NodeId;
-use byteback_queue::queue::Resolution;
-use byteback_queue::{ClientId, GroupId};
+use byteback_queue::ClientId;
 use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use byteback_sync::live::standing::{Counterpart, Standing};
 use byteback_sync::{ClientOptions, ServerClient};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The server's address: of nobody, as the network is brought.
 pub(crate) const URL: &str = "http://127.0.0.1:9";
 
-/// A bug that is let in, to see that it is found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Canary {
-    /// None.
-    #[default]
-    None,
-    /// What was not answered counts as applied.
-    UnansweredIsApplied,
-    /// The first name of a group is forgotten.
-    NameForgotten,
-}
-
-/// The queue as the engine sees it: it waits in virtual time.
-struct WaitingTree {
-    inner: Arc<dyn LiveTree>,
-    world: Arc<World>,
-    machine: usize,
-    canary: Canary,
-    in_flight: Mutex<Option<GroupId>>,
-}
-
-type Result<T> = byteback_control::Result<T>;
-
-impl WaitingTree {
-    fn hand_out(&self, group: Arc<LiveGroup>) -> Arc<LiveGroup> {
-        *self.in_flight.lock().unwrap() = Some(group.id);
-        match self.canary {
-            Canary::NameForgotten if group.names.len() > 1 => {
-                let mut group = (*group).clone();
-                group.names.remove(0);
-                Arc::new(group)
-            }
-            _ => group,
-        }
-    }
-}
-
-impl LiveTree for WaitingTree {
-    fn poll(&self) -> Result<Work> {
-        Ok(match self.inner.poll()? {
-            Work::Send(group) => Work::Send(self.hand_out(group)),
-            work => work,
-        })
-    }
-
-    fn wait(&self, at_most: Duration) {
-        self.world.pause(at_most, News::Machine(self.machine));
-    }
-
-    fn wake(&self) {
-        self.inner.wake();
-        self.world.tell(News::Machine(self.machine));
-    }
-
-    fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>> {
-        self.inner.cut_fold(also).map(|group| self.hand_out(group))
-    }
-
-    fn fold(&self) {
-        self.inner.fold();
-    }
-
-    fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
-        self.inner.read(content, sink)
-    }
-
-    fn read_delta(&self, stamp: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.inner.read_delta(stamp, sink)
-    }
-
-    fn applied(&self, group: GroupId) -> Result<()> {
-        self.inner.applied(group)
-    }
-
-    fn refused(&self, group: GroupId) -> Result<()> {
-        self.inner.refused(group)
-    }
-
-    fn resolve(&self, group: GroupId, resolution: &Resolution) -> Result<()> {
-        self.inner.resolve(group, resolution)
-    }
-
-    fn unanswered(&self, retry_after: Duration) {
-        let group = *self.in_flight.lock().unwrap();
-        match (self.canary, group) {
-            (Canary::UnansweredIsApplied, Some(group)) if self.inner.applied(group).is_ok() => {}
-            _ => self.inner.unanswered(retry_after),
-        }
-    }
-
-    fn never_arrived(&self, group: GroupId) -> Result<()> {
-        self.inner.never_arrived(group)
-    }
-
-    fn unanswered_before(&self) -> Vec<GroupId> {
-        self.inner.unanswered_before()
-    }
-
-    fn settled(&self, group: GroupId) {
-        self.inner.settled(group);
-    }
-
-    fn give_up(&self, why: &str) {
-        self.inner.give_up(why);
-    }
-
-    fn status(&self) -> LiveStatus {
-        self.inner.status()
-    }
-}
-
 struct Running {
     task: u64,
+    listener: u64,
+    ear: Arc<Ear>,
     handle: EngineHandle,
     ended: Arc<Mutex<Option<std::result::Result<(), EngineError>>>>,
 }
@@ -158,10 +52,16 @@ pub(crate) struct Machine {
     folder: FolderName,
     random: SplitMix64,
     canary: Canary,
+    /// Its clock is wrong by so much.
+    wrong_by_ns: Arc<AtomicI64>,
+    asleep_until_ns: u64,
     up: Option<Embedded>,
     running: Option<Running>,
-    /// What the tree was, after each change by a program.
-    pub(crate) history: Vec<State>,
+    /// Others use the folder, too, and leave this directory alone.
+    pub(crate) own: Option<PathBuf>,
+    pub(crate) witness: Witness,
+    /// What was in the folder before a program did something.
+    before: State,
 }
 
 pub(crate) struct MachineParts {
@@ -175,29 +75,40 @@ pub(crate) struct MachineParts {
     pub(crate) folder: FolderName,
     pub(crate) seed: u64,
     pub(crate) canary: Canary,
+    /// Others use the folder, too, and leave this directory alone.
+    pub(crate) own: Option<PathBuf>,
 }
 
 impl Machine {
     pub(crate) fn new(parts: MachineParts) -> Self {
         fs::create_dir_all(parts.base.join("tree")).unwrap();
-        let mut machine = Self {
+        let disk = SimDisk::new(parts.seed);
+        parts.network.of_disk(&disk);
+        let own = parts.own.as_ref().map(|own| own.as_os_str().as_bytes().to_vec());
+        Self {
             world: parts.world,
             number: parts.number,
             name: parts.name,
             base: parts.base,
-            disk: SimDisk::new(parts.seed),
+            disk,
             network: parts.network,
             token: parts.token,
             device: parts.device,
             folder: parts.folder,
             random: SplitMix64::new(parts.seed),
             canary: parts.canary,
+            wrong_by_ns: Arc::default(),
+            asleep_until_ns: 0,
             up: None,
             running: None,
-            history: Vec::new(),
-        };
-        machine.changed();
-        machine
+            own: parts.own,
+            witness: Witness::new(own),
+            before: State::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// The files.
@@ -236,7 +147,7 @@ impl Machine {
         let randomness = SimRandomness::new(self.random.next_u64());
         let host = TreeHost {
             dir: self.dir("state"),
-            clock: self.world.clock(),
+            clock: self.world.wrong_clock(&self.wrong_by_ns),
             randomness: &randomness,
         };
         let tree = TrackedTree::open_simulated(folder, host, &mut |_| {}).unwrap();
@@ -260,22 +171,25 @@ impl Machine {
             transfer_attempts_max: 3,
             idle_timeout: Duration::from_secs(20),
             commit_timeout: Duration::from_secs(60),
-            clock: self.world.clock(),
+            clock: self.world.wrong_clock(&self.wrong_by_ns),
             network: Some(Arc::new(self.network.clone())),
             is_cancelled: Arc::new(move || asked.is_raised()),
             ..ClientOptions::default()
         };
+        let ear = Ear::new(&self.world, self.number, self.canary, self.random.next_u64());
         let live = WaitingTree {
             inner: up.live(),
-            world: Arc::clone(&self.world),
-            machine: self.number,
-            canary: self.canary,
+            ear: Arc::clone(&ear),
             in_flight: Mutex::default(),
+        };
+        let landing = SteppedLanding {
+            inner: up.landing(),
+            ear: Arc::clone(&ear),
         };
         let parts = EngineParts {
             live: Arc::new(live),
             tree: up.service(),
-            landing: up.landing(),
+            landing: Arc::new(landing),
             is_listening: false,
             server: Arc::new(ServerClient::new(URL, &self.token, options).unwrap()),
             folder: self.folder.clone(),
@@ -291,13 +205,21 @@ impl Machine {
         };
         let mut engine = Engine::open(parts).unwrap();
         let handle = engine.handle();
+        let listener = engine.listener();
         let ended = Arc::new(Mutex::new(None));
         let told = Arc::clone(&ended);
         let task = self.world.spawn(self.name, move || {
             let result = engine.run();
             *told.lock().unwrap() = Some(result);
         });
-        self.running = Some(Running { task, handle, ended });
+        let listener = self.world.spawn("listener", move || listener.run());
+        self.running = Some(Running {
+            task,
+            listener,
+            ear,
+            handle,
+            ended,
+        });
     }
 
     /// Ends the engine in good order.
@@ -310,6 +232,7 @@ impl Machine {
             now_ns += 1_000_000_000;
             self.world.run_until(now_ns);
         }
+        self.world.kill(running.listener);
         if let Some(Err(error)) = running.ended.lock().unwrap().take() {
             panic!("{}: the engine gave up: {error}", self.name);
         }
@@ -331,9 +254,59 @@ impl Machine {
         self.disk.cut_power();
         if let Some(running) = self.running.take() {
             self.world.kill(running.task);
+            self.world.kill(running.listener);
         }
         drop(self.up.take());
         self.disk = self.disk.recover(self.random.next_u64());
+        self.network.of_disk(&self.disk);
+        self.asleep_until_ns = 0;
+        if self.canary == Canary::CursorBeforeSteps {
+            self.forget_landing();
+        }
+    }
+
+    /// As if the cursor had been made durable first.
+    fn forget_landing(&mut self) {
+        let counterpart = Counterpart {
+            server: URL.to_owned(),
+            folder: self.folder.clone(),
+            device: self.device,
+        };
+        let dir = self.dir("sync");
+        if let Some(mut standing) = Standing::read_of(&*dir, &counterpart).unwrap()
+            && let Some(head) = standing.landing.take()
+        {
+            standing.cursor = head;
+            standing.write(&dir).unwrap();
+        }
+    }
+
+    /// The power will be cut in the middle of something that is done soon.
+    pub(crate) fn crash_at(&self, operations: u64) {
+        let done = self.disk.counters().ops;
+        self.disk.crash_at_op(done + operations);
+    }
+
+    /// Its clock shows another time from now on.
+    pub(crate) fn set_clock(&self, wrong_by_ns: i64) {
+        self.world
+            .note(&format!("{}: its clock is wrong by {wrong_by_ns}", self.name));
+        self.wrong_by_ns.store(wrong_by_ns, Ordering::SeqCst);
+    }
+
+    /// It sleeps until then.
+    pub(crate) fn suspend(&mut self, until_ns: u64) {
+        self.world.note(&format!("{} sleeps until {until_ns}", self.name));
+        self.asleep_until_ns = until_ns;
+        if let Some(running) = &self.running {
+            self.world.suspend(running.task, until_ns);
+            self.world.suspend(running.listener, until_ns);
+        }
+    }
+
+    /// Whether nothing is done on it now.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.world.now_ns() < self.asleep_until_ns
     }
 
     /// What a daemon does once in a while.
@@ -361,20 +334,46 @@ impl Machine {
         self.up.as_ref()
     }
 
+    /// What is in the folder.
+    pub(crate) fn state(&self) -> State {
+        State::of_directory(&self.tree())
+    }
+
+    /// A program is about to change something.
+    pub(crate) fn before(&mut self) {
+        let now = self.state();
+        self.witness.before(&now);
+        self.before = now;
+    }
+
     /// A program has changed something.
-    pub(crate) fn changed(&mut self) {
-        let now = State::of_directory(&self.tree());
-        if self.history.last() != Some(&now) {
-            self.history.push(now);
+    pub(crate) fn after(&mut self) {
+        let now = self.state();
+        if self.world.is_told() {
+            for changed in self.before.differences(&now) {
+                self.world.note(&format!("{}: {changed}", self.name));
+            }
         }
+        self.witness.after(&now);
         self.world.tell(News::Machine(self.number));
     }
 
+    /// Nothing is half done by the engine.
+    pub(crate) fn is_idle(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.ear.is_idle.load(Ordering::SeqCst))
+    }
+
     /// All is sent, and the server said so.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self, head: Seq) -> bool {
         let Some(running) = &self.running else { return false };
-        let status = running.handle.status();
-        status.is_connected && status.waiting_nodes == 0 && status.groups_in_flight == 0 && !status.is_folded
+        let status: SyncStatus = running.handle.status();
+        let has_come = self.own.is_none() || status.cursor == head;
+        has_come
+            && status.is_connected
+            && status.waiting_nodes == 0
+            && status.groups_in_flight == 0
+            && !status.is_folded
     }
 
     pub(crate) fn status(&self) -> String {

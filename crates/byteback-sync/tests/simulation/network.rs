@@ -8,6 +8,7 @@
 use super::world::{News, World};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{SimRandomness, SplitMix64};
+use byteback_host::sim::SimDisk;
 use byteback_server::{InProcess, ServerConfig};
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::segments::SegmentFiles;
@@ -176,6 +177,8 @@ struct Link {
     is_cut: bool,
     /// Of a request and of an answer, at most.
     latency_ns_max: u64,
+    /// When its power is cut, its machine sends nothing any more.
+    disk: Option<SimDisk>,
 }
 
 /// The network between one machine and the server.
@@ -202,6 +205,7 @@ impl SimNetwork {
             random: SplitMix64::new(seed),
             is_cut: false,
             latency_ns_max: 0,
+            disk: None,
         };
         Self {
             world: Arc::clone(world),
@@ -221,8 +225,14 @@ impl SimNetwork {
         self.world.tell(News::Server);
     }
 
+    /// It is the machine's with this disk.
+    pub(crate) fn of_disk(&self, disk: &SimDisk) {
+        self.link.lock().unwrap().disk = Some(disk.clone());
+    }
+
     fn is_cut(&self) -> bool {
-        self.link.lock().unwrap().is_cut
+        let link = self.link.lock().unwrap();
+        link.is_cut || link.disk.as_ref().is_some_and(SimDisk::is_cut)
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut Link) -> T) -> T {
@@ -308,7 +318,7 @@ impl Network for SimNetwork {
     fn connect(&self) -> io::Result<Box<dyn Connection>> {
         let is_refused = match World::is_helper() {
             true => self.is_cut(),
-            false => self.draw(|link| link.is_cut || link.random.below(1000) < link.faults.refused),
+            false => self.is_cut() || self.draw(|link| link.random.below(1000) < link.faults.refused),
         };
         if is_refused {
             self.on_its_way();
@@ -455,6 +465,7 @@ impl Connection for SimConnection {
             Some(left) => left.min(buffer.len()),
             None => buffer.len(),
         };
+        let mut has_waited = false;
         loop {
             let (life, Some(stream)) = (self.life, &mut self.stream) else {
                 return Err(io::ErrorKind::ConnectionReset.into());
@@ -464,6 +475,9 @@ impl Connection for SimConnection {
                 Ok(Some(came)) => {
                     if is_new {
                         network.tell();
+                    }
+                    // News that was waited for, too, takes its time.
+                    if is_new || has_waited {
                         network.on_its_way();
                     }
                     if let Some(left) = &mut self.answer_left {
@@ -478,6 +492,7 @@ impl Connection for SimConnection {
                 }
                 Ok(None) if network.is_cut() => return Err(self.silence(patience)),
                 Ok(None) => {
+                    has_waited = true;
                     let left = until_ns.saturating_sub(network.world.now_ns());
                     network.world.pause(Duration::from_nanos(left), News::Server);
                 }

@@ -6,14 +6,15 @@ use byteback_mount::direct::{Direct, DirectFile};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file that a program keeps open, and what it does next with it.
+/// Files that programs keep open, and where they are at work: everywhere, or in the directory that is their machine's own.
 #[derive(Default)]
 pub(crate) struct Programs {
     open: Vec<DirectFile>,
+    at: PathBuf,
     saves: u64,
 }
 
-fn name(random: &mut SplitMix64) -> PathBuf {
+fn any_name(random: &mut SplitMix64) -> PathBuf {
     let names = ["a", "b", "c", "d", "e"];
     let name = names[random.below(5) as usize];
     match random.below(3) {
@@ -22,7 +23,7 @@ fn name(random: &mut SplitMix64) -> PathBuf {
     }
 }
 
-fn directory(random: &mut SplitMix64) -> PathBuf {
+fn any_directory(random: &mut SplitMix64) -> PathBuf {
     ["p", "q", "p/r", "q/r", "a"][random.below(5) as usize].into()
 }
 
@@ -45,11 +46,22 @@ impl Programs {
 
     /// Closes what is open.
     pub(crate) fn close(&mut self, machine: &mut Machine) {
-        let Some(up) = machine.up() else { return };
-        for file in self.open.drain(..) {
-            up.programs().close(file);
+        if machine.up().is_none() {
+            return;
         }
-        machine.changed();
+        machine.before();
+        for file in self.open.drain(..) {
+            machine.up().unwrap().programs().close(file);
+        }
+        machine.after();
+    }
+
+    fn name(&self, random: &mut SplitMix64) -> PathBuf {
+        self.at.join(any_name(random))
+    }
+
+    fn directory(&self, random: &mut SplitMix64) -> PathBuf {
+        self.at.join(any_directory(random))
     }
 
     /// Does one thing; some fail, as nobody looks before.
@@ -57,13 +69,21 @@ impl Programs {
         if machine.up().is_none() {
             return;
         }
+        self.at = match &machine.own {
+            Some(own) if random.coin() => {
+                let own = own.clone();
+                let _ = once(machine, |tree| tree.make_directory(&own, 0o755));
+                own
+            }
+            _ => PathBuf::new(),
+        };
         match random.below(20) {
             0..4 => self.write(machine, random),
             4..6 => self.create(machine, random),
             6..9 => self.save(machine, random),
             9 => {
                 if self.open.len() < 3
-                    && let Ok(file) = machine.up().unwrap().programs().open(&name(random))
+                    && let Ok(file) = machine.up().unwrap().programs().open(&self.name(random))
                 {
                     self.open.push(file);
                 }
@@ -74,19 +94,25 @@ impl Programs {
                     machine.up().unwrap().programs().close(file);
                 }
             }
-            11 => drop(once(machine, |tree| tree.remove(&name(random)))),
-            12 => drop(once(machine, |tree| tree.make_directory(&directory(random), 0o755))),
-            13 => drop(once(machine, |tree| tree.remove_directory(&directory(random)))),
-            14..16 => drop(once(machine, |tree| tree.rename(&name(random), &name(random)))),
-            16 => drop(once(machine, |tree| match random.below(4) {
-                0 => tree.rename(&directory(random), &directory(random)),
-                1 => tree.exchange(&name(random), &name(random)),
-                2 => tree.make_symlink(&name(random), std::ffi::OsStr::new("a")),
-                _ => tree.link(&name(random), &name(random)),
+            11 => drop(once(machine, |tree| tree.remove(&self.name(random)))),
+            12 => drop(once(machine, |tree| {
+                tree.make_directory(&self.directory(random), 0o755)
             })),
-            17 => drop(once(machine, |tree| tree.truncate(&name(random), random.below(3_000)))),
+            13 => drop(once(machine, |tree| tree.remove_directory(&self.directory(random)))),
+            14..16 => drop(once(machine, |tree| {
+                tree.rename(&self.name(random), &self.name(random))
+            })),
+            16 => drop(once(machine, |tree| match random.below(4) {
+                0 => tree.rename(&self.directory(random), &self.directory(random)),
+                1 => tree.exchange(&self.name(random), &self.name(random)),
+                2 => tree.make_symlink(&self.name(random), std::ffi::OsStr::new("a")),
+                _ => tree.link(&self.name(random), &self.name(random)),
+            })),
+            17 => drop(once(machine, |tree| {
+                tree.truncate(&self.name(random), random.below(3_000))
+            })),
             18 => drop(once(machine, |tree| {
-                tree.set_mode(&name(random), [0o600, 0o644, 0o755][random.below(3) as usize])
+                tree.set_mode(&self.name(random), [0o600, 0o644, 0o755][random.below(3) as usize])
             })),
             _ => self.burst(machine, random),
         }
@@ -98,7 +124,7 @@ impl Programs {
             let _ = once(machine, |tree| tree.write(file, offset, &bytes));
             return;
         }
-        let Ok(file) = machine.up().unwrap().programs().open(&name(random)) else {
+        let Ok(file) = machine.up().unwrap().programs().open(&self.name(random)) else {
             return;
         };
         let _ = once(machine, |tree| tree.write(&file, offset, &bytes));
@@ -110,7 +136,7 @@ impl Programs {
 
     fn create(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
         let bytes = bytes(random);
-        let Ok(file) = once(machine, |tree| tree.create(&name(random), 0o644)) else {
+        let Ok(file) = once(machine, |tree| tree.create(&self.name(random), 0o644)) else {
             return;
         };
         let _ = once(machine, |tree| tree.write(&file, 0, &bytes));
@@ -122,7 +148,7 @@ impl Programs {
 
     /// A transactional save, in one of the ways of programs (DeltaCFS section III-A): most of the content stays the same.
     fn save(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
-        let at = name(random);
+        let at = self.name(random);
         let Ok(mut content) = std::fs::read(machine.tree().join(&at)) else {
             return;
         };
@@ -132,8 +158,8 @@ impl Programs {
         let changed = random.below(content.len() as u64 + 1) as usize;
         content.splice(changed..changed, random.bytes(20));
         self.saves += 1;
-        let temporary = PathBuf::from(format!("t{}", self.saves % 3));
-        let backup = PathBuf::from("old~");
+        let temporary = self.at.join(format!("t{}", self.saves % 3));
+        let backup = self.at.join("old~");
         let is_moved_first = random.coin();
         if is_moved_first {
             let _ = once(machine, |tree| tree.rename(&at, &backup));
@@ -154,7 +180,7 @@ impl Programs {
 
     /// A file that is written piece by piece.
     fn burst(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
-        let Ok(file) = machine.up().unwrap().programs().open(&name(random)) else {
+        let Ok(file) = machine.up().unwrap().programs().open(&self.name(random)) else {
             return;
         };
         for _ in 0..random.below(8) {
@@ -167,7 +193,8 @@ impl Programs {
 
 /// Makes one call, which is one change at most.
 fn once<T>(machine: &mut Machine, call: impl FnOnce(&Direct) -> io::Result<T>) -> io::Result<T> {
+    machine.before();
     let done = call(machine.up().unwrap().programs());
-    machine.changed();
+    machine.after();
     done
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     /// Of a directory, nothing; of a symlink, its target.
     pub(crate) content: Option<Arc<Vec<u8>>>,
     mode: u32,
+    /// When it was modified; 0 where that is not looked at, and of directories.
+    modified_ns: i64,
 }
 
 impl fmt::Debug for Entry {
@@ -27,7 +29,13 @@ impl fmt::Debug for Entry {
                 let crc = content
                     .iter()
                     .fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
-                write!(f, "{} bytes #{crc:08x} {:o}", content.len(), self.mode)
+                write!(
+                    f,
+                    "{} bytes #{crc:08x} {:o} of {}",
+                    content.len(),
+                    self.mode,
+                    self.modified_ns
+                )
             }
         }
     }
@@ -47,26 +55,69 @@ fn joined(at: &[u8], name: &[u8]) -> Vec<u8> {
 impl State {
     pub(crate) fn of_directory(dir: &Path) -> Self {
         let mut state = Self::default();
-        state.add_directory(dir, &[]);
+        state.add_directory(dir, &[], false);
         state
     }
 
-    fn add_directory(&mut self, dir: &Path, at: &[u8]) {
+    /// The same, with the times of files.
+    pub(crate) fn of_directory_with_times(dir: &Path) -> Self {
+        let mut state = Self::default();
+        state.add_directory(dir, &[], true);
+        state
+    }
+
+    /// What a directory with these files holds.
+    pub(crate) fn of_files(files: &[(&str, &str)]) -> Self {
+        let entry = |content: &str| Entry {
+            content: Some(Arc::new(content.as_bytes().to_vec())),
+            mode: 0o644,
+            modified_ns: 0,
+        };
+        let files = files.iter();
+        Self(
+            files
+                .map(|(name, content)| (name.as_bytes().to_vec(), entry(content)))
+                .collect(),
+        )
+    }
+
+    /// A directory of it with all that is in it, under its names here.
+    pub(crate) fn below(&self, directory: &[u8]) -> Self {
+        let is_below = |name: &[u8]| {
+            let rest = name.strip_prefix(directory);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        let entries = self.0.iter().filter(|(name, _)| is_below(name));
+        Self(entries.map(|(name, entry)| (name.clone(), entry.clone())).collect())
+    }
+
+    fn add_directory(&mut self, dir: &Path, at: &[u8], with_times: bool) {
         for entry in fs::read_dir(dir).unwrap() {
             let entry = entry.unwrap();
             let (path, name) = (entry.path(), joined(at, entry.file_name().as_bytes()));
             let found = path.symlink_metadata().unwrap();
             let mode = found.permissions().mode() & 0o7777;
             let content = if found.is_dir() {
-                self.add_directory(&path, &name);
+                self.add_directory(&path, &name, with_times);
                 None
             } else if found.is_symlink() {
                 Some(fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec())
             } else {
                 Some(fs::read(&path).unwrap())
             };
+            let modified_ns = match with_times && found.is_file() {
+                true => found.mtime() * 1_000_000_000 + found.mtime_nsec(),
+                false => 0,
+            };
             let content = content.map(Arc::new);
-            self.0.insert(name, Entry { content, mode });
+            self.0.insert(
+                name,
+                Entry {
+                    content,
+                    mode,
+                    modified_ns,
+                },
+            );
         }
     }
 
@@ -127,7 +178,15 @@ impl<'a> Reader<'a> {
                         .map(|target| Arc::new(target.as_bytes().to_vec())),
                 };
                 let mode = node.attributes.mode & 0o7777;
-                state.0.insert(name, Entry { content, mode });
+                let modified_ns = 0;
+                state.0.insert(
+                    name,
+                    Entry {
+                        content,
+                        mode,
+                        modified_ns,
+                    },
+                );
             }
             match page.next_cursor {
                 Some(next) => cursor = Some(next),

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,6 +45,8 @@ struct Task {
     at_ns: u64,
     hears: News,
     is_killed: bool,
+    /// Its machine sleeps until then.
+    asleep_until_ns: u64,
 }
 
 struct State {
@@ -118,7 +121,12 @@ impl World {
     }
 
     pub(crate) fn clock(self: &Arc<Self>) -> Arc<dyn Clock> {
-        Arc::new(WorldClock(Arc::clone(self)))
+        self.wrong_clock(&Arc::default())
+    }
+
+    /// A clock that is wrong by so many nanoseconds.
+    pub(crate) fn wrong_clock(self: &Arc<Self>, by_ns: &Arc<AtomicI64>) -> Arc<dyn Clock> {
+        Arc::new(WorldClock(Arc::clone(self), Arc::clone(by_ns)))
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -128,6 +136,11 @@ impl World {
     /// What has happened so far, as a number.
     pub(crate) fn trace(&self) -> u64 {
         self.lock().trace
+    }
+
+    /// Whether anybody wants to read what happens.
+    pub(crate) fn is_told(&self) -> bool {
+        self.lock().is_told
     }
 
     /// Says that something happens. Not from helpers, who come at any time.
@@ -157,6 +170,7 @@ impl World {
             at_ns: state.now_ns + jitter,
             hears: News::None,
             is_killed: false,
+            asleep_until_ns: 0,
         };
         state.tasks.insert(id, task);
         let world = Arc::clone(self);
@@ -205,7 +219,7 @@ impl World {
                 let jitter = state.random.below(JITTER_NS);
                 let at_ns = state.now_ns.saturating_add(time_ns).saturating_add(jitter);
                 if let Some(task) = state.tasks.get_mut(&id) {
-                    (task.at_ns, task.hears) = (at_ns, hears);
+                    (task.at_ns, task.hears) = (at_ns.max(task.asleep_until_ns), hears);
                 }
                 state.running = None;
                 self.turned.notify_all();
@@ -219,7 +233,16 @@ impl World {
         let mut state = self.lock();
         let state = &mut *state;
         for task in state.tasks.values_mut().filter(|task| task.hears == news) {
-            task.at_ns = task.at_ns.min(state.now_ns + state.random.below(JITTER_NS));
+            let soon_ns = state.now_ns + state.random.below(JITTER_NS);
+            task.at_ns = task.at_ns.min(soon_ns.max(task.asleep_until_ns));
+        }
+    }
+
+    /// Lets a task do nothing until then: its machine sleeps.
+    pub(crate) fn suspend(&self, id: u64, until_ns: u64) {
+        if let Some(task) = self.lock().tasks.get_mut(&id) {
+            task.asleep_until_ns = until_ns;
+            task.at_ns = task.at_ns.max(until_ns);
         }
     }
 
@@ -296,11 +319,12 @@ impl World {
     }
 }
 
-struct WorldClock(Arc<World>);
+/// What shows the time; wrong by so many nanoseconds, which may change.
+struct WorldClock(Arc<World>, Arc<AtomicI64>);
 
 impl Clock for WorldClock {
     fn now_ns(&self) -> i64 {
-        BEGAN_NS + i64::try_from(self.0.now_ns()).unwrap()
+        BEGAN_NS + i64::try_from(self.0.now_ns()).unwrap() + self.1.load(Ordering::SeqCst)
     }
 
     fn monotonic_ns(&self) -> u64 {

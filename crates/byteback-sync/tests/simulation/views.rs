@@ -1,0 +1,295 @@
+//! What the engine has of its machine: it waits in virtual time, others have their turn between the steps of what lands, and bugs can be let in.
+
+use super::world::{News, World};
+use byteback_api::{Attributes, ByteString};
+use byteback_control::{
+    DirEntry, Expected, Landed, LandingNode, LandingTree, LiveContent, LiveGroup, LiveStatus, LiveTree,
+    MissedAttribute, NamePlace, Piece, Result, UnsentNode, WatchedFile, WatchedNode, Work,
+};
+use byteback_host::random::SplitMix64;
+use byteback_oplog::NodeId;
+use byteback_queue::GroupId;
+use byteback_queue::queue::Resolution;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A bug that is let in, to see that it is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Canary {
+    /// None.
+    #[default]
+    None,
+    /// What was not answered counts as applied.
+    UnansweredIsApplied,
+    /// The first name of a group is forgotten.
+    NameForgotten,
+    /// What is in the way of something that lands is removed and not kept under another name.
+    ConflictWithoutCopy,
+    /// Now and then a name that lands is left out.
+    StepLeftOut,
+    /// The cursor is durable before what it stands for is in the folder.
+    CursorBeforeSteps,
+    /// What waits to be sent is not looked at.
+    UnsentOverlooked,
+}
+
+/// What the views of a machine have in common.
+pub(crate) struct Ear {
+    pub(crate) world: Arc<World>,
+    pub(crate) machine: usize,
+    pub(crate) canary: Canary,
+    /// The engine waits for something to do: nothing is half done.
+    pub(crate) is_idle: AtomicBool,
+    random: Mutex<SplitMix64>,
+}
+
+impl Ear {
+    pub(crate) fn new(world: &Arc<World>, machine: usize, canary: Canary, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(world),
+            machine,
+            canary,
+            is_idle: AtomicBool::new(false),
+            random: Mutex::new(SplitMix64::new(seed)),
+        })
+    }
+
+    /// Now and then others have their turn: programs here, or a power cut.
+    fn between_steps(&self) {
+        let pause_ns = {
+            let mut random = self.random.lock().unwrap();
+            (random.below(3) == 0).then(|| 1_000 << random.below(24))
+        };
+        if let Some(pause_ns) = pause_ns {
+            self.world.pause(Duration::from_nanos(pause_ns), News::None);
+        }
+    }
+}
+
+/// What is to be sent.
+pub(crate) struct WaitingTree {
+    pub(crate) inner: Arc<dyn LiveTree>,
+    pub(crate) ear: Arc<Ear>,
+    pub(crate) in_flight: Mutex<Option<GroupId>>,
+}
+
+impl WaitingTree {
+    fn hand_out(&self, group: Arc<LiveGroup>) -> Arc<LiveGroup> {
+        *self.in_flight.lock().unwrap() = Some(group.id);
+        match self.ear.canary {
+            Canary::NameForgotten if group.names.len() > 1 => {
+                let mut group = (*group).clone();
+                group.names.remove(0);
+                Arc::new(group)
+            }
+            _ => group,
+        }
+    }
+}
+
+impl LiveTree for WaitingTree {
+    fn poll(&self) -> Result<Work> {
+        Ok(match self.inner.poll()? {
+            Work::Send(group) => Work::Send(self.hand_out(group)),
+            work => work,
+        })
+    }
+
+    fn wait(&self, at_most: Duration) {
+        self.ear.is_idle.store(true, Ordering::SeqCst);
+        self.ear.world.pause(at_most, News::Machine(self.ear.machine));
+        self.ear.is_idle.store(false, Ordering::SeqCst);
+    }
+
+    fn wake(&self) {
+        self.inner.wake();
+        self.ear.world.tell(News::Machine(self.ear.machine));
+    }
+
+    fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>> {
+        self.inner.cut_fold(also).map(|group| self.hand_out(group))
+    }
+
+    fn fold(&self) {
+        self.inner.fold();
+    }
+
+    fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+        self.inner.read(content, sink)
+    }
+
+    fn read_delta(&self, stamp: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.inner.read_delta(stamp, sink)
+    }
+
+    fn applied(&self, group: GroupId) -> Result<()> {
+        self.inner.applied(group)
+    }
+
+    fn refused(&self, group: GroupId) -> Result<()> {
+        self.inner.refused(group)
+    }
+
+    fn resolve(&self, group: GroupId, resolution: &Resolution) -> Result<()> {
+        self.inner.resolve(group, resolution)
+    }
+
+    fn unanswered(&self, retry_after: Duration) {
+        let group = *self.in_flight.lock().unwrap();
+        match (self.ear.canary, group) {
+            (Canary::UnansweredIsApplied, Some(group)) if self.inner.applied(group).is_ok() => {}
+            _ => self.inner.unanswered(retry_after),
+        }
+    }
+
+    fn never_arrived(&self, group: GroupId) -> Result<()> {
+        self.inner.never_arrived(group)
+    }
+
+    fn unanswered_before(&self) -> Vec<GroupId> {
+        self.inner.unanswered_before()
+    }
+
+    fn settled(&self, group: GroupId) {
+        self.inner.settled(group);
+    }
+
+    fn give_up(&self, why: &str) {
+        self.inner.give_up(why);
+    }
+
+    fn status(&self) -> LiveStatus {
+        self.inner.status()
+    }
+}
+
+/// What lands.
+pub(crate) struct SteppedLanding {
+    pub(crate) inner: Arc<dyn LandingTree>,
+    pub(crate) ear: Arc<Ear>,
+}
+
+impl SteppedLanding {
+    fn told(&self, what: impl FnOnce() -> String) {
+        self.ear.between_steps();
+        self.ear
+            .world
+            .note(&format!("machine {} lands: {}", self.ear.machine, what()));
+    }
+}
+
+impl LandingTree for SteppedLanding {
+    fn child(&self, place: &NamePlace) -> Result<Option<NodeId>> {
+        self.inner.child(place)
+    }
+
+    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool> {
+        self.inner.is_taken_otherwise(place)
+    }
+
+    fn look(&self, node: NodeId) -> Result<Option<LandingNode>> {
+        self.inner.look(node)
+    }
+
+    fn entries(&self, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+        self.inner.entries(directory, after)
+    }
+
+    fn is_node_queued(&self, node: NodeId) -> bool {
+        self.ear.canary != Canary::UnsentOverlooked && self.inner.is_node_queued(node)
+    }
+
+    fn unsent_of(&self, node: NodeId) -> UnsentNode {
+        match self.ear.canary {
+            Canary::UnsentOverlooked => UnsentNode::default(),
+            _ => self.inner.unsent_of(node),
+        }
+    }
+
+    fn is_name_queued(&self, place: &NamePlace) -> bool {
+        self.ear.canary != Canary::UnsentOverlooked && self.inner.is_name_queued(place)
+    }
+
+    fn make(
+        &self,
+        at: &NamePlace,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>> {
+        self.told(|| format!("make {at}"));
+        self.inner.make(at, attributes, expected)
+    }
+
+    fn link(&self, node: NodeId, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>> {
+        self.told(|| format!("link {node} {at}"));
+        self.inner.link(node, at, expected)
+    }
+
+    fn rename(
+        &self,
+        node: NodeId,
+        from: &NamePlace,
+        to: &NamePlace,
+        replaced: Option<NodeId>,
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>> {
+        self.told(|| format!("rename {node} {from} to {to}, which was {replaced:?}"));
+        if self.ear.canary == Canary::StepLeftOut && self.ear.random.lock().unwrap().below(4) == 0 {
+            return Ok(Landed::Done(()));
+        }
+        self.inner.rename(node, from, to, replaced, expected)
+    }
+
+    fn exchange(
+        &self,
+        one: (&NamePlace, NodeId),
+        other: (&NamePlace, NodeId),
+        expected: Expected<'_>,
+    ) -> Result<Landed<()>> {
+        self.told(|| format!("exchange {} and {}", one.0, other.0));
+        self.inner.exchange(one, other, expected)
+    }
+
+    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>> {
+        self.told(|| format!("displace {node} {from} to {to}"));
+        match self.ear.canary {
+            Canary::ConflictWithoutCopy => self.inner.remove(from, node, Expected::Folded(&[])),
+            _ => self.inner.displace(node, from, to),
+        }
+    }
+
+    fn remove(&self, at: &NamePlace, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
+        self.told(|| format!("remove {node} {at}"));
+        self.inner.remove(at, node, expected)
+    }
+
+    fn set_attributes(
+        &self,
+        node: NodeId,
+        attributes: &Attributes,
+        expected: Expected<'_>,
+    ) -> Result<Landed<Vec<MissedAttribute>>> {
+        self.told(|| format!("attributes of {node}"));
+        self.inner.set_attributes(node, attributes, expected)
+    }
+
+    fn watch(&self, node: NodeId) -> Result<Landed<Box<dyn WatchedNode + '_>>> {
+        self.inner.watch(node)
+    }
+
+    fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
+        self.told(|| format!("content of {node}"));
+        self.inner.watch_file(node, expected)
+    }
+
+    fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()> {
+        self.told(|| "keep numbers".to_owned());
+        self.inner.keep_numbers(nodes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.told(|| "sync".to_owned());
+        self.inner.sync()
+    }
+}

@@ -1,0 +1,147 @@
+//! Who sees all that programs do on a machine and what the machinery makes of its files, and knows what must not be lost.
+//!
+//! *Own directory*: each machine of several has one that programs of others leave alone. The machinery never changes anything in it here, so no crash, restart, clock
+//! or conflict elsewhere may show there; everybody else sees in it, one after the other, moments that it had here.
+//!
+//! *What programs made*: a content that a program made here is overwritten or removed by programs here, or stays; if it goes otherwise, the server must have it among
+//! its versions, or it is found in a file in the end.
+
+use super::state::State;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+type Content = Arc<Vec<u8>>;
+
+/// Shorter contents may come about twice.
+const CONTENT_LEN_MIN: usize = 12;
+
+fn contents(state: &State) -> BTreeSet<Content> {
+    let contents = state.0.values().filter_map(|entry| entry.content.clone());
+    contents.filter(|content| content.len() >= CONTENT_LEN_MIN).collect()
+}
+
+/// See the module.
+pub(crate) struct Witness {
+    /// The own directory; none: everything is the machine's own.
+    own: Option<Vec<u8>>,
+    /// What the own directory was, after each change by a program.
+    pub(crate) history: Vec<State>,
+    last: BTreeSet<Content>,
+    /// What programs made here, and is here.
+    made: BTreeSet<Content>,
+    /// What programs made here, and is not here any more without them.
+    owed: BTreeSet<Content>,
+    pub(crate) wrong: Option<String>,
+}
+
+impl Witness {
+    pub(crate) fn new(own: Option<Vec<u8>>) -> Self {
+        Self {
+            own,
+            history: vec![State::default()],
+            last: BTreeSet::new(),
+            made: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            wrong: None,
+        }
+    }
+
+    /// What of a folder anywhere is this machine's own.
+    pub(crate) fn own_of(&self, state: &State) -> State {
+        match &self.own {
+            Some(own) => state.below(own),
+            None => state.clone(),
+        }
+    }
+
+    /// What is here before a program does something.
+    pub(crate) fn before(&mut self, now: &State) {
+        let own = self.own_of(now);
+        if let Some(last) = self.history.last()
+            && *last != own
+        {
+            let different = last.differences(&own);
+            self.wrong
+                .get_or_insert(format!("what only this machine uses was changed: {different:#?}"));
+        }
+        let here = contents(now);
+        let gone: Vec<Content> = self.made.difference(&here).cloned().collect();
+        for content in gone {
+            self.made.remove(&content);
+            self.owed.insert(content);
+        }
+        self.last = here;
+    }
+
+    /// What is here after that.
+    pub(crate) fn after(&mut self, now: &State) {
+        let own = self.own_of(now);
+        if self.history.last() != Some(&own) {
+            self.history.push(own);
+        }
+        let here = contents(now);
+        self.made.retain(|content| here.contains(content));
+        self.made.extend(here.difference(&self.last).cloned());
+        self.last = here;
+    }
+
+    /// What has to be found at the server.
+    pub(crate) fn owed(&self) -> &BTreeSet<Content> {
+        &self.owed
+    }
+}
+
+/// Somebody who looks at what is only one machine's: sees its moments one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Follower {
+    at: usize,
+}
+
+impl Follower {
+    /// Takes a look.
+    ///
+    /// # Errors
+    /// It is no moment after the one that was seen last.
+    pub(crate) fn look(&mut self, witness: &Witness, state: &State) -> Result<(), String> {
+        let own = witness.own_of(state);
+        let rest = witness.history.get(self.at..).unwrap_or_default();
+        match rest.iter().position(|then| *then == own) {
+            Some(found) => {
+                self.at += found;
+                Ok(())
+            }
+            None => {
+                let nearest = rest.iter().min_by_key(|then| then.differences(&own).len());
+                let different = nearest.map(|then| then.differences(&own));
+                Err(format!("no moment of it after the one before; nearest: {different:#?}"))
+            }
+        }
+    }
+}
+
+#[test]
+fn a_content_that_goes_without_a_program_is_owed_and_a_moment_that_comes_back_is_none() {
+    let state = |files: &[(&str, &str)]| State::of_files(files);
+    let mut witness = Witness::new(Some(b"m0".to_vec()));
+    let (one, two) = ("the first content", "the second content");
+    witness.before(&state(&[]));
+    witness.after(&state(&[("a", one), ("m0/b", one)]));
+    witness.before(&state(&[("a", one), ("m0/b", one)]));
+    witness.after(&state(&[("a", two), ("m0/b", one)]));
+    // Overwritten by others, and kept under another name.
+    witness.before(&state(&[("a (conflict)", two), ("m0/b", one)]));
+    assert!(witness.owed().is_empty());
+    witness.after(&state(&[("a (conflict)", two), ("m0/b", two)]));
+    witness.before(&state(&[("m0/b", two)]));
+    assert!(witness.owed().is_empty() && witness.wrong.is_none());
+    witness.after(&state(&[("m0/b", two), ("c", one)]));
+    witness.before(&state(&[("m0/b", two)]));
+    assert_eq!(witness.owed().len(), 1);
+    let mut follower = Follower::default();
+    follower.look(&witness, &state(&[("other", one)])).unwrap();
+    follower.look(&witness, &state(&[("m0/b", one)])).unwrap();
+    follower.look(&witness, &state(&[("m0/b", two)])).unwrap();
+    assert!(follower.look(&witness, &state(&[("m0/b", one)])).is_err());
+    witness.before(&state(&[]));
+    assert!(witness.wrong.is_some());
+}
