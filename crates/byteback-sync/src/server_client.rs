@@ -128,6 +128,9 @@ impl std::fmt::Debug for ClientOptions {
     }
 }
 
+/// Who asks.
+const USER_AGENT: &str = concat!("byteback/", env!("CARGO_PKG_VERSION"));
+
 /// A Byteback server, reached with one device's token.
 pub struct ServerClient {
     agent: ureq::Agent,
@@ -223,7 +226,8 @@ impl ServerClient {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
-            .user_agent(concat!("byteback/", env!("CARGO_PKG_VERSION")))
+            // Requests that say who asks do so themselves: one whose configuration said otherwise would get no connection of the pool.
+            .user_agent("")
             .accept_encoding("")
             // The same as the usual "*/*", which is 13 bytes longer.
             .accept("")
@@ -363,6 +367,9 @@ impl ServerClient {
         for (header, value) in &ask.headers {
             request = request.header(*header, value);
         }
+        if !matches!(ask.body, Body::BatchPiece(_)) {
+            request = request.header(http::header::USER_AGENT, USER_AGENT);
+        }
         let bytes = match ask.body {
             Body::Nothing => &[][..],
             Body::Bytes { media, bytes } => {
@@ -392,12 +399,8 @@ impl ServerClient {
 
     fn limit_silence<S: ureq::AsSendBody>(&self, request: http::Request<S>, ask: &Ask<'_>) -> http::Request<S> {
         let timeout = Some(ask.timeout);
-        let config = self.agent.configure_request(request);
-        let config = match ask.body {
-            Body::BatchPiece(_) => config.user_agent(""),
-            _ => config,
-        };
-        config
+        self.agent
+            .configure_request(request)
             .timeout_per_read(timeout)
             .timeout_per_write(timeout)
             .timeout_recv_response(timeout)
