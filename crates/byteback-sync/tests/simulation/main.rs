@@ -90,10 +90,26 @@ const LIVES_OF_CANARIES: u64 = 30;
 #[test]
 fn the_same_seed_is_the_same_life() {
     for seed in 0..6 {
-        for options in [LifeOptions::default(), several(seed)] {
-            let lives = [(); 2].map(|()| live(seed, options));
-            assert_eq!(lives[0], lives[1], "seed {seed}");
-            assert!(lives[0].is_ok());
+        let lives = [(); 2].map(|()| live(seed, LifeOptions::default()));
+        assert_eq!(lives[0], lives[1], "seed {seed}");
+        assert!(lives[0].is_ok());
+    }
+}
+
+/// Of several machines nearly always: the times of files are the kernel's, and whether two changes fall into one tick of its clock decides whether a directory's
+/// attributes have to land. So of four lives two have to be the same, which by chance no two are.
+#[test]
+fn the_same_seed_is_nearly_always_the_same_life_of_several_machines() {
+    for seed in 0..6 {
+        let mut lives = Vec::new();
+        loop {
+            let life = live(seed, several(seed));
+            assert!(life.is_ok(), "seed {seed}: {life:?}");
+            if lives.contains(&life) {
+                break;
+            }
+            lives.push(life);
+            assert!(lives.len() < 4, "seed {seed}: all are different: {lives:?}");
         }
     }
 }
