@@ -373,7 +373,7 @@ fn all_lives(kind: Kind, rounds_by_default: u64) {
 }
 
 #[test]
-#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+#[ignore = "on demand, until many lives of it have passed under load"]
 fn what_real_programs_do_on_three_machines_is_the_same_everywhere_and_nothing_is_in_conflict() {
     let kind = Kind {
         shares_files: false,
@@ -383,7 +383,7 @@ fn what_real_programs_do_on_three_machines_is_the_same_everywhere_and_nothing_is
 }
 
 #[test]
-#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+#[ignore = "on demand, until many lives of it have passed under load"]
 fn what_real_programs_do_on_three_machines_that_are_killed_is_the_same_everywhere_and_nothing_is_in_conflict() {
     let kind = Kind {
         shares_files: false,
@@ -393,7 +393,7 @@ fn what_real_programs_do_on_three_machines_that_are_killed_is_the_same_everywher
 }
 
 #[test]
-#[ignore = "on demand, until what a restart sends once more is no change: a file that landed and was replaced meanwhile becomes a conflict"]
+#[ignore = "on demand, until many lives of it have passed under load"]
 fn what_three_machines_append_to_the_same_files_is_there_whatever_is_killed() {
     let kind = Kind {
         shares_files: true,
