@@ -18,5 +18,5 @@ pub(crate) mod replay;
 pub(crate) mod tree_hash;
 
 pub(crate) use load::{Trace, find};
-pub(crate) use replay::{Pace, Unmasked, replay};
+pub(crate) use replay::{Pace, Replayer, Unmasked, replay};
 pub(crate) use tree_hash::tree_hash;

@@ -30,6 +30,9 @@ pub(crate) struct DeltacfsArguments {
     /// Only workloads and contenders whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// The recorded traces: programs that were seen saving a document, and keeping chats in a database.
+    #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
+    traces: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
@@ -53,7 +56,7 @@ pub(crate) fn run(arguments: &DeltacfsArguments, options: Options, json: Option<
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     let mut findings = Findings::default();
     if wanted(Part::Traffic) {
-        findings.add(traffic::run(options, &arguments.only)?);
+        findings.add(traffic::run(options, &arguments.only, arguments.traces.as_deref())?);
     }
     if wanted(Part::Latency) {
         findings.add(latency::run(options)?);

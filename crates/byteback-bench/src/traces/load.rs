@@ -23,6 +23,8 @@ const GENERATOR: &str = "tools/gentext.py";
 /// A trace.
 pub(crate) struct Trace {
     pub(crate) name: String,
+    /// What the program did, in a sentence.
+    pub(crate) about: String,
     /// What the tree must hash to at the end.
     pub(crate) final_hash: String,
     pub(crate) operations: Vec<Timed>,
@@ -36,6 +38,8 @@ pub(crate) struct Trace {
 struct Description {
     format: u32,
     name: String,
+    #[serde(default)]
+    about: String,
     init_len: usize,
     payload_len: usize,
     final_hash: String,
@@ -116,6 +120,7 @@ impl Trace {
         check_payload(&operations, payload.len()).map_err(|error| failed(folder, &error))?;
         Ok(Self {
             name: description.name,
+            about: description.about,
             final_hash: description.final_hash,
             operations,
             initial_tar,

@@ -53,23 +53,7 @@ pub(crate) fn replay(
     with_fsync: bool,
     _unmasked: &Unmasked,
 ) -> Result<Replayed, SuiteError> {
-    let root = rustix::fs::openat(
-        CWD,
-        target,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|error| format!("cannot open {}: {error}", target.display()))?;
-    let mut replayer = Replayer {
-        trace,
-        target,
-        root,
-        handles: HashMap::new(),
-        is_root: rustix::process::geteuid().is_root(),
-        with_fsync,
-        skipped: 0,
-    };
-    replayer.run(pace)
+    Replayer::begin(trace, target, with_fsync)?.run(pace)
 }
 
 /// While this lives, what the process creates gets exactly the mode that it asks for: recorded modes are those after the umask. The
@@ -89,7 +73,8 @@ impl Drop for Unmasked {
     }
 }
 
-struct Replayer<'a> {
+/// A trace on its way, for whoever stops at its marks. [`replay`] goes through at once.
+pub(crate) struct Replayer<'a> {
     trace: &'a Trace,
     target: &'a Path,
     root: OwnedFd,
@@ -97,14 +82,58 @@ struct Replayer<'a> {
     is_root: bool,
     with_fsync: bool,
     skipped: u64,
+    /// The operation that is next.
+    next: usize,
 }
 
-impl Replayer<'_> {
+impl<'a> Replayer<'a> {
+    /// Before the first operation. `target` holds the initial tree.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub(crate) fn begin(trace: &'a Trace, target: &'a Path, with_fsync: bool) -> Result<Self, SuiteError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, target, flags, Mode::empty())
+            .map_err(|error| format!("cannot open {}: {error}", target.display()))?;
+        Ok(Self {
+            trace,
+            target,
+            root,
+            handles: HashMap::new(),
+            is_root: rustix::process::geteuid().is_root(),
+            with_fsync,
+            skipped: 0,
+            next: 0,
+        })
+    }
+
+    /// Goes on up to the next mark, or to the end if there is none.
+    ///
+    /// # Errors
+    /// As [`replay`].
+    pub(crate) fn go_to_next_mark(&mut self, pace: Pace) -> Result<(), SuiteError> {
+        self.until(pace, |operation| matches!(operation, Operation::Mark))
+    }
+
     fn run(&mut self, pace: Pace) -> Result<Replayed, SuiteError> {
         let (started, cpu_before_s) = (Instant::now(), thread_cpu_s());
-        let mut due = started;
-        let mut previous_us = 0;
-        for (index, timed) in self.trace.operations.iter().enumerate() {
+        self.until(pace, |_| false)?;
+        Ok(Replayed {
+            wall_s: started.elapsed().as_secs_f64(),
+            cpu_s: thread_cpu_s() - cpu_before_s,
+            skipped: self.skipped,
+        })
+    }
+
+    fn until(&mut self, pace: Pace, is_last: fn(&Operation) -> bool) -> Result<(), SuiteError> {
+        let mut due = Instant::now();
+        let mut previous_us = match self.next.checked_sub(1) {
+            Some(previous) => self.trace.operations[previous].at_us,
+            None => 0,
+        };
+        while let Some(timed) = self.trace.operations.get(self.next) {
+            let index = self.next;
+            self.next += 1;
             if let Pace::Recorded { gap_max } = pace {
                 let gap = Duration::from_micros(timed.at_us.saturating_sub(previous_us)).min(gap_max);
                 previous_us = timed.at_us;
@@ -122,14 +151,13 @@ impl Replayer<'_> {
                     timed.operation
                 )
             })?;
+            if is_last(&timed.operation) {
+                return Ok(());
+            }
         }
         // What is still open is closed as part of the work.
         self.handles.clear();
-        Ok(Replayed {
-            wall_s: started.elapsed().as_secs_f64(),
-            cpu_s: thread_cpu_s() - cpu_before_s,
-            skipped: self.skipped,
-        })
+        Ok(())
     }
 
     fn carry_out(&mut self, operation: &Operation) -> Result<(), Errno> {

@@ -6,6 +6,7 @@
 
 use super::{Catalog, CatalogRead, CatalogWrite, schema};
 use crate::error::StoreError;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,10 @@ impl SqliteCatalog {
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
+    // Without it the planner looks at the number behind a LIMIT, and prepares the statement anew whenever another one is bound.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map_err(|e| StoreError::catalog("configure a connection", e))?;
     // Inside a process the lock queues writers; the busy timeout is for others: `invite`, a person with a shell.
     connection
         .execute_batch("PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA busy_timeout=10000; PRAGMA cache_size=-16384; PRAGMA cell_size_check=ON;")

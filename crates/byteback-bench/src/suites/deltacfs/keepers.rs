@@ -95,12 +95,18 @@ pub(super) fn begin(
         SYNCTHING => {
             let both = Syncthing::start(work, folder, &copy)?;
             let before = of_syncthing(&both)?;
-            Ok(Box::new(BySyncthing { both, before }))
+            let (folder, copy) = (folder.to_owned(), copy);
+            Ok(Box::new(BySyncthing {
+                both,
+                before,
+                folder,
+                copy,
+            }))
         }
         UNISON => {
             let both = Unison::start(work, folder, &copy)?;
             let before = of_unison(&both)?;
-            let file = folder.join(workload.file);
+            let file = folder.join(&workload.file);
             Ok(Box::new(ByUnison {
                 both,
                 before,
@@ -109,7 +115,8 @@ pub(super) fn begin(
             }))
         }
         XDELTA => {
-            let (source, target) = (folder.join(workload.file), copy.join(workload.file));
+            let (source, target) = (folder.join(&workload.file), copy.join(&workload.file));
+            fs::create_dir_all(target.parent().unwrap_or(&copy))?;
             fs::copy(&source, &target)?;
             Ok(Box::new(ByXdelta {
                 xdelta: Xdelta::new(&target, work),
@@ -291,6 +298,8 @@ impl Keeper for ByRsync {
 struct BySyncthing {
     both: Syncthing,
     before: Spent,
+    folder: PathBuf,
+    copy: PathBuf,
 }
 
 fn of_syncthing(both: &Syncthing) -> Result<Spent, SuiteError> {
@@ -309,6 +318,10 @@ impl Keeper for BySyncthing {
     }
 
     fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
+        // It says that the server is complete also in the midst of a rename, when the server has neither name.
+        wait_for("Syncthing's copy to be what the folder is", SETTLE_TIMEOUT, || {
+            Ok(compare_contents(&self.folder, &self.copy).ok())
+        })?;
         Ok(of_syncthing(&self.both)?.since(self.before))
     }
 }
@@ -377,7 +390,7 @@ impl Keeper for ByXdelta {
 /// Whether what `name` kept is what was written.
 pub(super) fn check(name: &str, workload: &Workload, folder: &Path, copy: &Path) -> Result<(), SuiteError> {
     let checked = match name {
-        XDELTA => match fs::read(folder.join(workload.file))? == fs::read(copy.join(workload.file))? {
+        XDELTA => match fs::read(folder.join(&workload.file))? == fs::read(copy.join(&workload.file))? {
             true => Ok(()),
             false => Err("the file differs".into()),
         },

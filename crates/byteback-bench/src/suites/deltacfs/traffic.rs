@@ -17,6 +17,7 @@ use crate::figure::{Cell, Chart, Figure, GoalRow, Limit, Panel};
 use crate::findings::Findings;
 use crate::report::OURS;
 use crate::rig::interrupt;
+use crate::rig::process::{program, run as run_program};
 use crate::rig::scratch::{self, Scratch};
 use crate::{Options, SuiteError};
 
@@ -46,11 +47,15 @@ type Rounds = BTreeMap<&'static str, Vec<Spent>>;
 ///
 /// # Errors
 /// If a program fails, or if a copy differs.
-pub(super) fn run(options: Options, only: &[String]) -> Result<Findings, SuiteError> {
+pub(super) fn run(options: Options, only: &[String], traces: Option<&Path>) -> Result<Findings, SuiteError> {
     let all = keepers::names(|package| tell(&format!("{package} is not installed and is left out")));
     tell("Seafile's server and Dropbox are not packaged by Debian and are left out");
     let contenders = chosen(&all, only, |name| name);
-    let chosen_workloads = chosen(&workloads::ALL, only, |workload| workload.name);
+    if traces.is_none() {
+        tell("no traces: name their folder with --traces DIR; what real programs were seen doing is left out");
+    }
+    let workloads = workloads::all(traces)?;
+    let chosen_workloads = chosen(&workloads, only, |workload| &workload.name);
     let mut findings = Findings::default();
     let mut figure = Figure {
         id: "table-2",
@@ -73,7 +78,7 @@ pub(super) fn run(options: Options, only: &[String]) -> Result<Findings, SuiteEr
 }
 
 /// Those of `all` whose names contain one of the texts; all of them if none does.
-fn chosen<'a, T>(all: &'a [T], only: &[String], name: impl Fn(&'a T) -> &'a str) -> Vec<&'a T> {
+fn chosen<'a, T>(all: &'a [T], only: &[String], name: fn(&T) -> &str) -> Vec<&'a T> {
     let is_meant = |item: &&'a T| only.iter().any(|text| name(item).contains(text.as_str()));
     let meant: Vec<&T> = all.iter().filter(is_meant).collect();
     if meant.is_empty() { all.iter().collect() } else { meant }
@@ -82,7 +87,7 @@ fn chosen<'a, T>(all: &'a [T], only: &[String], name: impl Fn(&'a T) -> &'a str)
 fn measure(workload: &Workload, contenders: &[&&'static str], runs: usize) -> Result<Rounds, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, NEEDED_BYTES)?;
     let original = scratch.folder("original")?;
-    (workload.prepare)(&original)?;
+    workload.prepare(&original)?;
     let mut rounds = Rounds::new();
     for round in 0..runs {
         for turn in 0..contenders.len() {
@@ -103,9 +108,9 @@ fn measure(workload: &Workload, contenders: &[&&'static str], runs: usize) -> Re
 fn one(name: &'static str, workload: &Workload, original: &Path, work: &Path) -> Result<Spent, SuiteError> {
     let folder: PathBuf = work.join("folder");
     fs::create_dir(&folder)?;
-    fs::copy(original.join(workload.file), folder.join(workload.file))?;
+    run_program(program("cp").arg("-a").arg(original.join(".")).arg(&folder))?;
     let mut keeper = keepers::begin(name, workload, &folder, work)?;
-    let mut program = (workload.open)(&folder)?;
+    let mut program = workload.open(&folder)?;
     let every = if name == OURS { 1 } else { workload.peers_every };
     for index in 0..workload.steps {
         interrupt::check()?;
@@ -152,13 +157,13 @@ fn goals(workload: &Workload, rounds: &Rounds) -> Vec<GoalRow> {
             goals.push(GoalRow::new(name, "x", Limit::AtMost(limit), &ours.over(&theirs)));
         }
     };
-    match workload.name {
+    match workload.name.as_str() {
         "append write" | "random write" => over(CPU, "CPU", SYNCTHING, 0.1),
-        "document" => {
+        "document" | "lo-writer-docx" => {
             over(CPU, "CPU", RSYNC, 1.0);
             over(UP, "bytes up", XDELTA, 1.2);
         }
-        "database" => {
+        "database" | "sqlite-chat-delete" => {
             over(CPU, "CPU", SYNCTHING, 0.2);
             over(UP, "bytes up", XDELTA, 2.0);
         }

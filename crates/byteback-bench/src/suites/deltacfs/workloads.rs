@@ -8,16 +8,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::SuiteError;
 use crate::random::Random;
+use crate::traces::operation::{Operation, Timed};
+use crate::traces::{self, Pace, Replayer, Trace, Unmasked};
 
 /// Something that is done step by step.
 pub(super) struct Workload {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
-    /// The file that counts.
-    pub(super) file: &'static str,
+    pub(super) name: String,
+    pub(super) about: String,
+    /// The file that counts, relative to the folder.
+    pub(super) file: PathBuf,
     pub(super) steps: usize,
     /// Those who look for changes are run after so many steps: they would take too long after each.
     pub(super) peers_every: usize,
@@ -27,10 +30,43 @@ pub(super) struct Workload {
     pub(super) changed_bytes: Option<u64>,
     /// The program changes the file where it lies, so that a copy is best changed in place as well.
     pub(super) is_in_place: bool,
+    does: Does,
+}
+
+/// What is done.
+enum Does {
+    /// Something made of numbers: what fills the empty folder, and what starts the program in it.
+    Made {
+        prepare: fn(&Path) -> Result<(), SuiteError>,
+        open: fn(&Path) -> Result<Box<dyn Program>, SuiteError>,
+    },
+    /// What a real program was seen doing, from mark to mark.
+    Recorded(Trace),
+}
+
+impl Workload {
     /// Fills the empty folder.
-    pub(super) prepare: fn(&Path) -> Result<(), SuiteError>,
+    pub(super) fn prepare(&self, folder: &Path) -> Result<(), SuiteError> {
+        match &self.does {
+            Does::Made { prepare, .. } => prepare(folder),
+            Does::Recorded(trace) => trace.unpack_initial(folder),
+        }
+    }
+
     /// Starts the program in the folder.
-    pub(super) open: fn(&Path) -> Result<Box<dyn Program>, SuiteError>,
+    pub(super) fn open<'a>(&'a self, folder: &'a Path) -> Result<Box<dyn Program + 'a>, SuiteError> {
+        match &self.does {
+            Does::Made { open, .. } => open(folder),
+            Does::Recorded(trace) => {
+                let mut replayer = Replayer::begin(trace, folder, false)?;
+                let (unmasked, pace) = (Unmasked::begin(), Pace::Recorded { gap_max: PAUSE_MAX });
+                Ok(Box::new(move |_: usize| {
+                    let _ = &unmasked;
+                    replayer.go_to_next_mark(pace)
+                }))
+            }
+        }
+    }
 }
 
 /// A program at work.
@@ -56,16 +92,62 @@ const REWRITES: usize = 10;
 const REWRITTEN_BYTES: usize = 8 << 20;
 const WRITE_BYTES: usize = 64 << 10;
 
-pub(super) const ALL: [Workload; 5] = [
+/// Of recorded programs: no pause is longer than this, which is longer than what is waited for before something is sent.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The recorded programs: the trace, the file that counts, and what is left alone for so long is sent.
+const RECORDED: [(&str, &str, u64); 2] = [
+    ("lo-writer-docx", "Documents/report.docx", 400),
+    ("sqlite-chat-delete", "EnMicroMsg.db", 20),
+];
+
+/// What is made of numbers, and of the traces in a folder those that are like the paper's.
+///
+/// # Errors
+/// If a trace cannot be read.
+pub(super) fn all(traces: Option<&Path>) -> Result<Vec<Workload>, SuiteError> {
+    let mut all = Vec::from(made());
+    let Some(folder) = traces else { return Ok(all) };
+    for path in traces::find(folder)? {
+        let recorded_as = RECORDED.iter().find(|(name, ..)| path.ends_with(name));
+        if let Some((_, file, delay_ms)) = recorded_as {
+            all.push(recorded(Trace::load(&path)?, file, *delay_ms));
+        }
+    }
+    Ok(all)
+}
+
+fn recorded(trace: Trace, file: &str, delay_ms: u64) -> Workload {
+    let is_mark = |timed: &&Timed| matches!(timed.operation, Operation::Mark);
+    let steps = trace.operations.iter().filter(is_mark).count();
     Workload {
-        name: "append write",
-        about: "40 times 800 KiB of random bytes behind the end of a file that begins empty",
-        file: "appended",
+        name: trace.name.clone(),
+        about: format!(
+            "{}; recorded, with pauses of at most {} ms",
+            trace.about,
+            PAUSE_MAX.as_millis()
+        ),
+        file: file.into(),
+        steps,
+        peers_every: 1,
+        delay_ms,
+        changed_bytes: None,
+        is_in_place: false,
+        does: Does::Recorded(trace),
+    }
+}
+
+fn made() -> [Workload; 5] {
+    [
+    Workload {
+        name: "append write".to_owned(),
+        about: "40 times 800 KiB of random bytes behind the end of a file that begins empty".to_owned(),
+        file: "appended".into(),
         steps: APPENDS,
         peers_every: 1,
         delay_ms: 100,
         changed_bytes: Some((APPENDS * APPENDED_BYTES) as u64),
         is_in_place: true,
+        does: Does::Made {
         prepare: |folder| Ok(fs::write(folder.join("appended"), [])?),
         open: |folder| {
             let path = folder.join("appended");
@@ -74,16 +156,17 @@ pub(super) const ALL: [Workload; 5] = [
                 Ok(file.write_all(&random_bytes(100 + index as u64, APPENDED_BYTES))?)
             }))
         },
-    },
+    }},
     Workload {
-        name: "random write",
-        about: "40 times 1010 random bytes anywhere in a file of 20 MB",
-        file: "overwritten",
+        name: "random write".to_owned(),
+        about: "40 times 1010 random bytes anywhere in a file of 20 MB".to_owned(),
+        file: "overwritten".into(),
         steps: RANDOM_WRITES,
         peers_every: 1,
         delay_ms: 100,
         changed_bytes: Some((RANDOM_WRITES * RANDOM_WRITE_BYTES) as u64),
         is_in_place: true,
+        does: Does::Made {
         prepare: |folder| {
             let bytes = random_bytes(1, usize::try_from(RANDOM_FILE_BYTES)?);
             Ok(fs::write(folder.join("overwritten"), bytes)?)
@@ -97,17 +180,18 @@ pub(super) const ALL: [Workload; 5] = [
                 Ok(file.write_all_at(&random_bytes(200 + index as u64, RANDOM_WRITE_BYTES), at)?)
             }))
         },
-    },
+    }},
     Workload {
-        name: "document",
+        name: "document".to_owned(),
         about: "23 saves of a document of 11 MB, each by a new file that takes the old one's name (Fig. 3): 10.5 MB of it are pictures, 0.5 MB \
-                compressed text, which is edited anywhere and then differs from there on; all behind it moves",
-        file: "document.docx",
+                compressed text, which is edited anywhere and then differs from there on; all behind it moves".to_owned(),
+        file: "document.docx".into(),
         steps: SAVES,
         peers_every: 1,
         delay_ms: 400,
         changed_bytes: None,
         is_in_place: false,
+        does: Does::Made {
         prepare: |folder| Ok(fs::write(folder.join("document.docx"), Document::new().bytes()?)?),
         open: |folder| {
             let (folder, mut document) = (folder.to_owned(), Document::new());
@@ -116,17 +200,18 @@ pub(super) const ALL: [Workload; 5] = [
                 save_as_word_does(&folder, &document.bytes()?)
             }))
         },
-    },
+    }},
     Workload {
-        name: "database",
+        name: "database".to_owned(),
         about: "373 transactions on a SQLite database of 131 MB with chats (journal mode truncate, synchronous full): one to four new messages each, \
-                an overview of the chat, and what was read",
-        file: "chats.db",
+                an overview of the chat, and what was read".to_owned(),
+        file: "chats.db".into(),
         steps: TRANSACTIONS,
         peers_every: 25,
         delay_ms: 20,
         changed_bytes: None,
         is_in_place: true,
+        does: Does::Made {
         prepare: |folder| make_chats(&folder.join("chats.db")),
         open: |folder| {
             let mut chats = Chats::open(&folder.join("chats.db"))?;
@@ -134,16 +219,17 @@ pub(super) const ALL: [Workload; 5] = [
                 Ok(chats.transaction(i64::try_from(index)?)?)
             }))
         },
-    },
+    }},
     Workload {
-        name: "rewrite in place",
-        about: "10 times a file of 8 MiB is written over in place, from its beginning to its end, with 100 bytes more near its middle (section III-A, end)",
-        file: "rewritten",
+        name: "rewrite in place".to_owned(),
+        about: "10 times a file of 8 MiB is written over in place, from its beginning to its end, with 100 bytes more near its middle (section III-A, end)".to_owned(),
+        file: "rewritten".into(),
         steps: REWRITES,
         peers_every: 1,
         delay_ms: 400,
         changed_bytes: None,
         is_in_place: true,
+        does: Does::Made {
         prepare: |folder| Ok(fs::write(folder.join("rewritten"), random_bytes(3, REWRITTEN_BYTES))?),
         open: |folder| {
             let path = folder.join("rewritten");
@@ -158,8 +244,9 @@ pub(super) const ALL: [Workload; 5] = [
                 Ok(())
             }))
         },
-    },
-];
+    }},
+]
+}
 
 fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -324,9 +411,11 @@ impl Chats {
     }
 }
 
-/// The names and contents of all files in two folders, apart from those whose names begin with a dot, must be the same.
+/// The names and contents of all files in two folders must be the same, apart from what Syncthing keeps in them (`.st...`).
 pub(super) fn compare_contents(expected: &Path, actual: &Path) -> Result<(), SuiteError> {
-    let (names, others) = (names(expected)?, names(actual)?);
+    let (mut names, mut others) = (Vec::new(), Vec::new());
+    files(expected, Path::new(""), &mut names)?;
+    files(actual, Path::new(""), &mut others)?;
     if names != others {
         return Err(format!("{} holds {others:?} instead of {names:?}", actual.display()).into());
     }
@@ -338,14 +427,20 @@ pub(super) fn compare_contents(expected: &Path, actual: &Path) -> Result<(), Sui
     Ok(())
 }
 
-fn names(folder: &Path) -> Result<Vec<PathBuf>, SuiteError> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        if !name.as_encoded_bytes().starts_with(b".") {
-            names.push(PathBuf::from(name));
+/// All files below a directory of a folder, sorted by path.
+fn files(folder: &Path, directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), SuiteError> {
+    let mut entries = fs::read_dir(folder.join(directory))?.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        if directory.as_os_str().is_empty() && name.as_encoded_bytes().starts_with(b".st") {
+            continue;
+        }
+        let path = directory.join(name);
+        match entry.file_type()?.is_dir() {
+            true => files(folder, &path, found)?,
+            false => found.push(path),
         }
     }
-    names.sort();
-    Ok(names)
+    Ok(())
 }

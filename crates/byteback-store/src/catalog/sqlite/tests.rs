@@ -1,12 +1,24 @@
-use super::schema;
+use super::{SqliteCatalog, schema};
 use crate::devices::FolderAccess;
 use crate::error::StoreError;
 use crate::model::FileId;
 use crate::tests::store_with;
 use crate::{Store, StoreLimits};
 use byteback_host::random::noise;
-use rusqlite::Connection;
+use rusqlite::{Connection, StatementStatus};
 use std::path::Path;
+
+#[test]
+fn a_statement_is_prepared_once_whatever_is_bound_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(folder.path().join("catalog")).unwrap();
+    let connection = catalog.writer.lock().unwrap();
+    for count in [1, 2, 3_i64] {
+        let mut statement = connection.prepare_cached("SELECT seq FROM batch LIMIT ?1").unwrap();
+        assert!(!statement.exists([count]).unwrap());
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
+    }
+}
 
 /// A catalog as a program of version 1 made it, with the rows of one of the present.
 fn of_version_1(path: &Path, rows_of: &Path) {
