@@ -291,9 +291,16 @@ impl Target for LandedFile {
     fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let (piece, behind) = range.split_at(range.start().saturating_add(PIECE_LEN));
-            self.land(ContentHow::Allocated, What::Zeros(piece.unwrap_or(range)))?;
-            rest = behind;
+            // Where there is a hole already nothing changes; who writes there meanwhile keeps that. The first piece says from when on.
+            let data = match self.landed_bytes {
+                None => Some(range),
+                Some(_) => self.next_data(range)?,
+            };
+            let Some(data) = data else { break };
+            let (piece, _) = data.split_at(data.start().saturating_add(PIECE_LEN));
+            let piece = piece.unwrap_or(data);
+            self.land(ContentHow::Allocated, What::Zeros(piece))?;
+            rest = range.split_at(piece.end()).1;
         }
         Ok(())
     }

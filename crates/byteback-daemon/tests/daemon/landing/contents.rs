@@ -1,7 +1,7 @@
 //! Contents of files that programs read, map and write meanwhile.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,6 +150,35 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     rig.drain.finish();
     check_tree(&rig.drain.server, &rig.fixture.tree());
     drop((opened, mapping, appending));
+    rig.end();
+}
+
+#[test]
+fn zeros_that_land_on_a_hole_of_four_tebibytes_are_no_work() {
+    const LEN: u64 = 4 << 40;
+    let bytes = vec![b'b'; 600_000];
+    let rig = Rig::new(|tree| fs::write(tree.join("file"), "begin").unwrap());
+    let (path, landing) = (rig.fixture.tree().join("file"), rig.landing());
+    let mut file = done(landing.watch_file(rig.node("file"), UNQUEUED));
+    file.set_len_bytes(LEN).unwrap();
+    for at in [LEN / 2, LEN - 600_000] {
+        file.write_range(at, &bytes).unwrap();
+    }
+    // Piece by piece, as programs have to wait for each, this would take an hour.
+    file.punch_hole(range(2, LEN - 600_000)).unwrap();
+    assert!(!file.was_changed() && file.overtaken().is_none());
+    let opened = open(&path);
+    let read = |at: u64, len: usize| {
+        let mut read = vec![1; len];
+        opened.read_exact_at(&mut read, at).unwrap();
+        read
+    };
+    assert_eq!(read(0, 6), b"be\0\0\0\0");
+    assert!(read(LEN / 2, bytes.len()) == vec![0; bytes.len()]);
+    assert!(read(LEN - 600_000, bytes.len()) == bytes);
+    assert!(opened.metadata().unwrap().blocks() * 512 < 1 << 20);
+    drop((file, opened));
+    rig.assert_silent();
     rig.end();
 }
 
