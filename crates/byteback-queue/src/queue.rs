@@ -47,6 +47,7 @@ mod saves;
 mod spans;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -57,6 +58,8 @@ pub(crate) use node::places;
 pub use node::{Change, Content, ContentSource, Event, FoldScope, Group, GroupState, QueueNode};
 pub use presence::{Presence, Unsent};
 pub(crate) use spans::Spans;
+pub use together::FileSet;
+pub(crate) use together::Together;
 
 /// When things are sent, and how much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub struct QueueOptions {
     pub bytes_max: u64,
     /// Files and names that a fold tells one by one; past it, it is everything since the mark.
     pub fold_items_max: usize,
+    /// What took longer is no atomic operation, of which all files are in conflict if one is, in nanoseconds: it is what a server that is there would have got in several groups.
+    pub together_ns_max: u64,
     /// A new content of fewer bytes is sent as it is, not compared.
     pub delta_bytes_min: u64,
 }
@@ -95,6 +100,7 @@ impl Default for QueueOptions {
             extents_max: 200_000,
             bytes_max: 4 << 30,
             fold_items_max: 10_000,
+            together_ns_max: 30_000_000_000,
             delta_bytes_min: 1024,
         }
     }
@@ -175,6 +181,7 @@ pub struct Queue {
     pub(crate) frozen: Position,
     pub(crate) nodes: BTreeMap<Position, QueueNode>,
     pub(crate) spans: Spans,
+    pub(crate) together: Together,
     pub(crate) groups: VecDeque<Group>,
     pub(crate) fold: Option<Fold>,
     pub(crate) marks: BTreeMap<Position, u64>,
@@ -183,6 +190,8 @@ pub struct Queue {
     /// Removed files whose last contents were taken out unsent: what they hold is not what the server has.
     pub(crate) outdated: BTreeSet<NodeId>,
     relations: BTreeMap<NodeId, Relation>,
+    /// When the last event was told.
+    pub(crate) now_ns: u64,
     /// How many relations and deltas copy from a node.
     bases: BTreeMap<NodeId, usize>,
     /// The content node of a file that takes writes.
@@ -224,12 +233,14 @@ impl Queue {
             frozen: Position(0),
             nodes: BTreeMap::new(),
             spans: Spans::default(),
+            together: Together::default(),
             groups: VecDeque::new(),
             fold: None,
             marks: BTreeMap::new(),
             nameless: BTreeSet::new(),
             outdated: BTreeSet::new(),
             relations: BTreeMap::new(),
+            now_ns: 0,
             bases: BTreeMap::new(),
             open: BTreeMap::new(),
             attributes: BTreeMap::new(),
@@ -268,6 +279,7 @@ impl Queue {
     /// Takes note of what happened at `now_ns`. Returns its position.
     pub fn event(&mut self, event: &Event, now_ns: u64) -> Position {
         self.position.0 += 1;
+        self.now_ns = now_ns;
         if let Event::Mark { epoch } = event {
             self.mark(*epoch);
         } else if self.fold.is_some() {
@@ -472,6 +484,7 @@ impl Queue {
             return;
         }
         self.spans.join(first, self.position);
+        self.join_files(first, self.position);
     }
 
     /// Positions of the nodes that are about `node`, eldest first, from `from` on.

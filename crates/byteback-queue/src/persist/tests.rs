@@ -1,4 +1,4 @@
-//! The bytes of version 1, damage, and hostile bytes. That a state and a journal come back as they were is tested with random lives, by
+//! The bytes of each version, damage, and hostile bytes. That a state and a journal come back as they were is tested with random lives, by
 //! `World::restart` of the checker's tests.
 
 use byteback_extents::ByteRange;
@@ -48,8 +48,8 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn the_bytes_of_a_snapshot_are_those_of_version_1() {
-    let mut bytes = b"BYQUEUE\x01".to_vec();
+fn the_bytes_of_a_snapshot_are_those_of_version_2() {
+    let mut bytes = b"BYQUEUE\x02".to_vec();
     bytes.extend([7, 2, 1, 2, 1]); // client, last version, last group, last position, last position in a group
     bytes.push(2); // nodes
     bytes.extend([1, 7, 1, 5, 5, 1, 1, 1, 1, b'a', 2, 1]); // at 1: version 7.1, times 5 and 5, name, created, in 1, "a", file 2
@@ -58,9 +58,47 @@ fn the_bytes_of_a_snapshot_are_those_of_version_1() {
     bytes.push(0); // spans
     bytes.extend([1, 1, 1, 1, 1, 0, 0]); // one group: number 1, from 1 to 1, in flight, no conflict, no fold
     bytes.extend([0, 0, 0, 0, 0, 0]); // fold, marks, nameless, outdated, relations, open attributes
+    let before = [b"BYQUEUE\x01", &bytes[8..]].concat();
+    bytes.extend([5, 0, 0, 0]); // time of the last event; spans of files; sets that are folded, and in flight
     assert_eq!(encode_snapshot(&queue()), sealed(bytes.clone()));
     let read = decode_snapshot(&sealed(bytes), options()).unwrap();
     assert_eq!(encode_snapshot(&read), encode_snapshot(&queue()));
+    // Version 1 is the same without the last line.
+    let mut read = decode_snapshot(&sealed(before), options()).unwrap();
+    read.resume(5);
+    let mut same = queue();
+    same.resume(5);
+    assert_eq!(encode_snapshot(&read), encode_snapshot(&same));
+}
+
+#[test]
+fn what_belongs_together_is_kept() {
+    let mut queue = Queue::new(ClientId(7), options());
+    for node in [2, 3] {
+        let node = Moved {
+            node: NodeId(node),
+            kind: NodeKind::File,
+        };
+        let at = Place::new(NodeId(1), node.node.0.to_string().as_bytes());
+        queue.event(&Event::Name(NameOperation::Created { at, node }), 5);
+        queue.event(&write(), 6);
+    }
+    let check = |queue: &Queue| {
+        let read = decode_snapshot(&encode_snapshot(queue), options()).unwrap();
+        assert_eq!(encode_snapshot(&read), encode_snapshot(queue));
+        assert_eq!(read.together(), queue.together());
+    };
+    check(&queue);
+    queue.fold(7);
+    assert_eq!(queue.together(), [[NodeId(2), NodeId(3)].into_iter().collect()]);
+    check(&queue);
+    queue.cut().unwrap();
+    assert_eq!(queue.together(), []);
+    check(&queue);
+    queue.refused(GroupId(1), 8).unwrap();
+    queue.resolve(GroupId(1), &Resolution::Fold, 8).unwrap();
+    assert_eq!(queue.together().len(), 1);
+    check(&queue);
 }
 
 #[test]
@@ -115,10 +153,10 @@ fn each_damaged_or_short_snapshot_is_refused() {
         assert!(decode_snapshot(&damaged, options()).is_err(), "byte {at} is damaged");
     }
     let mut newer = bytes;
-    newer[7] = 2;
+    newer[7] = 3;
     assert_eq!(
         decode_snapshot(&newer, options()).unwrap_err(),
-        PersistError::Version(2)
+        PersistError::Version(3)
     );
 }
 
@@ -142,7 +180,7 @@ fn hostile_bytes_with_right_checksums_are_refused_or_harmless() {
                     }
                 }
             }
-            let bytes = sealed([b"BYQUEUE\x01".to_vec(), hostile].concat());
+            let bytes = sealed([b"BYQUEUE\x02".to_vec(), hostile].concat());
             let Ok(mut queue) = decode_snapshot(&bytes, options()) else {
                 continue;
             };

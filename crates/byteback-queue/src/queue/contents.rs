@@ -436,6 +436,7 @@ impl Queue {
             return;
         }
         self.spans.join(first, last);
+        self.join_files(first, last);
     }
 }
 

@@ -14,6 +14,7 @@ impl Queue {
     pub(super) fn keep_within(&mut self, now_ns: u64) {
         let (load, max) = (self.waiting, self.options);
         if load.nodes > max.nodes_max || load.extents > max.extents_max || load.bytes > max.bytes_max {
+            self.give_up_together_waiting();
             self.fold_waiting(now_ns);
         }
     }
@@ -31,6 +32,7 @@ impl Queue {
     /// Folds all that waits.
     pub(super) fn fold_waiting(&mut self, now_ns: u64) {
         let first = self.first_waiting();
+        self.fold_together(first);
         let mut enqueued_ns = now_ns;
         let mut scope = FoldScope::Items {
             contents: BTreeMap::new(),
@@ -50,7 +52,7 @@ impl Queue {
         }
         self.spans.forget_after(self.frozen);
         self.end_relations();
-        scope.keep_within(self.options.fold_items_max);
+        let mut is_too_much = scope.keep_within(self.options.fold_items_max);
         let fold = match self.fold.take() {
             None => Fold {
                 first,
@@ -62,10 +64,13 @@ impl Queue {
                 fold.first = fold.first.min(first);
                 fold.enqueued_ns = fold.enqueued_ns.min(enqueued_ns);
                 fold.scope.lay_over(scope);
-                fold.scope.keep_within(self.options.fold_items_max);
+                is_too_much |= fold.scope.keep_within(self.options.fold_items_max);
                 fold
             }
         };
+        if is_too_much {
+            self.together.folded.clear();
+        }
         self.fold = Some(fold);
     }
 
@@ -84,7 +89,9 @@ impl Queue {
             Event::Attributes { node, .. } => fold.scope.add_attributes(*node),
             Event::Closed { .. } | Event::Mark { .. } => {}
         }
-        fold.scope.keep_within(self.options.fold_items_max);
+        if fold.scope.keep_within(self.options.fold_items_max) {
+            self.together.folded.clear();
+        }
     }
 
     /// Ends the fold whose turn has come, in the same moment as the cut of the operation log from which it will be read.
@@ -97,6 +104,7 @@ impl Queue {
         }
         let fold = self.fold.take().ok_or(QueueError::NoFold)?;
         let version = self.next_version();
+        self.together.in_flight = std::mem::take(&mut self.together.folded);
         self.last_group += 1;
         let id = GroupId(self.last_group);
         // Nothing waits: up to here all is in the fold.
@@ -167,16 +175,20 @@ impl FoldScope {
         }
     }
 
-    fn keep_within(&mut self, items_max: usize) {
-        if let Self::Items {
-            contents,
-            attributes,
-            names,
-        } = self
-            && contents.len() + attributes.len() + names.len() > items_max
-        {
+    /// Whether it has become too much to be told one by one.
+    fn keep_within(&mut self, items_max: usize) -> bool {
+        let is_too_much = match self {
+            Self::Everything => false,
+            Self::Items {
+                contents,
+                attributes,
+                names,
+            } => contents.len() + attributes.len() + names.len() > items_max,
+        };
+        if is_too_much {
             *self = Self::Everything;
         }
+        is_too_much
     }
 }
 

@@ -198,6 +198,10 @@ impl Queue {
         let group = self.eldest(group, is_open)?;
         self.groups.pop_front();
         self.forget(&group);
+        self.together.forget_to(group.up_to);
+        if group.fold.is_some() {
+            self.together.in_flight.clear();
+        }
         self.settle();
         Ok(())
     }
@@ -239,6 +243,7 @@ impl Queue {
             self.fold_waiting(now_ns);
             if let Some((scope, _)) = group.fold {
                 self.unfold(group.first, scope, now_ns);
+                self.refold_together();
             }
             self.settle();
             return Ok(());
@@ -320,6 +325,7 @@ impl Queue {
             group.state = GroupState::Unknown;
         }
         self.freed.extend(self.nameless.iter().copied());
+        self.together.give_up();
         self.fold_waiting(now_ns);
         let first = self.fold.as_ref().map_or(self.position, |fold| fold.first);
         self.fold = Some(Fold::everything(first, now_ns));
@@ -329,6 +335,8 @@ impl Queue {
     /// Goes on after a clean stop, with another clock: no answer comes any more to what was in flight, and what was being compared is
     /// sent as it is, because the relation table is empty.
     pub fn resume(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.together.resume(now_ns);
         for node in self.nodes.values_mut() {
             node.enqueued_ns = now_ns;
             node.touched_ns = now_ns;

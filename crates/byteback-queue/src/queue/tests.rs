@@ -1,6 +1,8 @@
 //! What the queue does, case by case; what follows from it for the states that are seen is the checker's (`checker/tests.rs`).
 
 use byteback_extents::{ByteRange, ExtentSet};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::ids::{NodeKind, Place};
@@ -910,4 +912,193 @@ fn what_waits_is_folded_when_somebody_asks_and_there_is_a_cut_even_of_nothing() 
     );
     queue.abandon(0);
     assert!(queue.unsent_of(NodeId(9)).is_everything);
+}
+
+fn sets(sets: &[&[u64]]) -> Vec<FileSet> {
+    let set = |files: &&[u64]| files.iter().copied().map(NodeId).collect();
+    sets.iter().map(set).collect()
+}
+
+#[test]
+fn files_that_changed_in_one_span_belong_together_when_it_is_folded() {
+    let mut queue = queue();
+    // A database of two files, open all the time, and beside it what has nothing to do with it.
+    let events = [
+        create("alone", 9),
+        write(2, 0, 4),
+        write(3, 0, 4),
+        write(2, 4, 8),
+        Event::Closed { node: NodeId(2) },
+        write(8, 0, 1),
+    ];
+    feed(&mut queue, &events);
+    assert_eq!(queue.together(), sets(&[]), "nothing is folded");
+    queue.fold(0);
+    assert_eq!(queue.together(), sets(&[&[2, 3]]));
+    // It is so until the fold is applied, however often that is refused.
+    for _ in 0..2 {
+        let id = queue.cut().unwrap();
+        assert_eq!(queue.together(), sets(&[]));
+        let group = queue.groups().next().unwrap().clone();
+        assert_eq!(queue.together_in(&group), sets(&[&[2, 3]]));
+        queue.refused(id, 0).unwrap();
+        queue.resolve(id, &Resolution::Fold, 0).unwrap();
+        assert_eq!(queue.together(), sets(&[&[2, 3]]));
+    }
+    let id = queue.cut().unwrap();
+    queue.applied(id).unwrap();
+    queue.fold(0);
+    assert_eq!(queue.together(), sets(&[]));
+}
+
+#[test]
+fn what_is_sent_or_refused_at_once_does_not_belong_together_by_that() {
+    let mut queue = Queue::new(ClientId(7), QueueOptions::default());
+    let events = [
+        write(2, 0, 4),
+        write(3, 0, 4),
+        write(2, 4, 8),
+        Event::Closed { node: NodeId(2) },
+        Event::Closed { node: NodeId(3) },
+        write(4, 0, 4),
+        Event::Closed { node: NodeId(4) },
+        write(5, 0, 4),
+        write(6, 0, 4),
+        write(5, 0, 4),
+    ];
+    feed(&mut queue, &events);
+    let (id, nodes) = next_group(&mut queue);
+    assert_eq!(nodes.len(), 5, "all of it is one transaction");
+    let group = queue.groups().next().unwrap().clone();
+    assert_eq!(queue.together_in(&group), sets(&[&[2, 3], &[5, 6]]));
+    queue.event(&write(7, 0, 4), 0);
+    queue.refused(id, 0).unwrap();
+    queue.resolve(id, &Resolution::Fold, 0).unwrap();
+    queue.check().unwrap();
+    assert_eq!(queue.together(), sets(&[&[2, 3], &[5, 6]]));
+}
+
+#[test]
+fn what_is_behind_a_refused_group_still_belongs_together() {
+    let mut queue = queue();
+    feed(
+        &mut queue,
+        &[create("a", 2), write(3, 0, 4), create("b", 4), write(3, 4, 8)],
+    );
+    let (first, _) = next_group(&mut queue);
+    let (_, nodes) = next_group(&mut queue);
+    assert_eq!(nodes.len(), 2);
+    queue.refused(first, 0).unwrap();
+    queue.resolve(first, &Resolution::Fold, 0).unwrap();
+    assert_eq!(queue.together(), sets(&[&[3, 4]]));
+}
+
+#[test]
+fn an_applied_group_belongs_to_nothing_that_comes_later() {
+    let mut queue = queue();
+    feed(&mut queue, &[write(2, 0, 4), write(3, 0, 4), write(2, 4, 8)]);
+    let (id, _) = next_group(&mut queue);
+    feed(&mut queue, &[write(2, 0, 4), write(4, 0, 4), write(2, 4, 8)]);
+    queue.applied(id).unwrap();
+    queue.fold(0);
+    assert_eq!(queue.together(), sets(&[&[2, 4]]));
+}
+
+#[test]
+fn what_takes_long_or_is_too_much_is_no_atomic_operation() {
+    // A log that is written all the time while no server is there: what a program did at once meanwhile is told, what happened beside it is not.
+    let mut queue = queue();
+    queue.event(&write(2, 0, 4), 0);
+    queue.event(&write(3, 0, 4), 100 * SECOND);
+    queue.event(&write(4, 0, 4), 101 * SECOND);
+    queue.event(&write(3, 4, 8), 102 * SECOND);
+    queue.event(&write(2, 4, 8), 103 * SECOND);
+    queue.fold(103 * SECOND);
+    assert_eq!(queue.together(), sets(&[&[3, 4]]));
+
+    let many = |files: u64, options: QueueOptions| {
+        let mut queue = Queue::new(ClientId(7), options);
+        queue.event(&write(2, 0, 4), 0);
+        for file in 3..2 + files {
+            queue.event(&write(file, 0, 4), 0);
+        }
+        queue.event(&write(2, 4, 8), 0);
+        queue.fold(0);
+        queue.together().iter().map(FileSet::len).collect::<Vec<_>>()
+    };
+    let usual = QueueOptions::default();
+    assert_eq!(many(1000, usual), [1000]);
+    assert_eq!(many(1001, usual), []);
+    // The queue, or its fold, is full.
+    let (nodes_max, fold_items_max) = (10, 10);
+    assert_eq!(many(5, QueueOptions { nodes_max, ..usual }), [5]);
+    assert_eq!(many(50, QueueOptions { nodes_max, ..usual }), []);
+    assert_eq!(
+        many(
+            50,
+            QueueOptions {
+                fold_items_max,
+                ..usual
+            }
+        ),
+        []
+    );
+}
+
+#[test]
+fn an_order_that_is_given_up_says_nothing_of_what_belongs_together_but_what_was_noted() {
+    let mut queue = queue();
+    feed(&mut queue, &[write(2, 0, 4), write(3, 0, 4), write(2, 4, 8)]);
+    queue.abandon(0);
+    assert_eq!(queue.together(), sets(&[]));
+    queue.note_together(sets(&[&[2, 3], &[4]]));
+    // One file alone is no set; and what is told of later does not end it.
+    feed(&mut queue, &[write(2, 0, 4), create("a", 5)]);
+    assert_eq!(queue.together(), sets(&[&[2, 3]]));
+}
+
+/// Without bounds, what belongs together is what the queue sends together.
+#[test]
+fn in_random_lives_the_sets_are_the_spans() {
+    let mut seen = 0;
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut queue = queue();
+        let mut there: BTreeMap<u64, String> = (2..6).map(|node| (node, node.to_string())).collect();
+        let mut next = 6;
+        for _ in 0..random.random_range(0..20) {
+            let nodes: Vec<u64> = there.keys().copied().collect();
+            let any = nodes[random.random_range(0..nodes.len())];
+            let event = match random.random_range(0..8) {
+                0..4 => write(any, 0, 4),
+                4 => Event::Closed { node: NodeId(any) },
+                5 if nodes.len() > 2 => unlink(&there.remove(&any).unwrap(), any),
+                _ => {
+                    next += 1;
+                    there.insert(next, next.to_string());
+                    create(&next.to_string(), next)
+                }
+            };
+            queue.event(&event, 0);
+            queue.check().unwrap();
+        }
+        let mut expected = Vec::new();
+        for (first, last) in queue.spans.iter() {
+            let mut files = FileSet::new();
+            for (_, node) in queue.nodes.range(first..=last) {
+                match &node.change {
+                    Change::Content(content) => files.insert(content.node),
+                    Change::Name(NameOperation::Created { node, .. }) => files.insert(node.node),
+                    _ => false,
+                };
+            }
+            if files.len() > 1 && !expected.contains(&files) {
+                expected.push(files);
+            }
+        }
+        queue.fold(0);
+        assert_eq!(queue.together(), expected, "seed {seed}");
+        seen += expected.len();
+    }
+    assert!(seen > 50, "only {seen}");
 }
