@@ -233,6 +233,10 @@ pub trait LandingTree: Send + Sync {
     /// Whether anything of a name waits to be sent or is in flight.
     fn is_name_queued(&self, place: &NamePlace) -> bool;
 
+    /// The files whose contents several of which were changed by programs in one atomic operation (DeltaCFS section III-C), each such set of them, of what waits in a fold. One file may be in
+    /// several sets; what was sent since, or is gone, may still be in one.
+    fn together(&self) -> Vec<Vec<NodeId>>;
+
     /// Makes a node under a free name: an empty file, a directory, a symlink, a pipe, a socket or a device, as `attributes` say. Nobody sees it
     /// with other attributes.
     ///

@@ -185,6 +185,9 @@ pub struct SyncConflict {
     pub copy: ByteString,
     /// When that was found out, nanoseconds since 1970.
     pub at_ns: i64,
+    /// Files with the same number were changed here in one atomic operation: they became copies together, and are best decided together.
+    #[serde(default)]
+    pub set: Option<u64>,
 }
 
 /// A name of the server that this file system does not hold.

@@ -387,6 +387,7 @@ impl Live {
             Some(stopped) if self.is_untouched_since(&stopped)? => Ok(stopped),
             Some(_) => Err("the folder was changed while it was not kept in sync"),
         };
+        let noted = self.journal.lock().together();
         let mut state = self.state.lock();
         match resumed {
             Ok(stopped) => {
@@ -400,6 +401,7 @@ impl Live {
                 state.abandon(why.to_owned(), now_ns);
                 // That is how it begins, and nothing was given up by this process.
                 state.abandoned = 0;
+                state.queue.note_together(noted);
             }
         }
         drop(state);

@@ -345,8 +345,13 @@ impl Live {
         let places = names
             .iter()
             .map(|change| Place::new(of_queue(change.parent), change.name.as_bytes()));
+        let sets = {
+            let state = self.state.lock();
+            let noted = state.queue.groups().find(|noted| noted.id == group.id);
+            noted.map(|noted| state.queue.together_in(noted)).unwrap_or_default()
+        };
         let mut journal = self.journal.lock();
-        journal.handed(numbers, group.up_to, places).map_err(|error| {
+        journal.handed(numbers, group.up_to, places, sets).map_err(|error| {
             let message = format!("the number of a group cannot be kept: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })

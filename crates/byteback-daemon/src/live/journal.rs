@@ -3,7 +3,8 @@
 //! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So no number is given twice, and the next
 //! process knows of which groups it is unknown what became. With each group go the *names* that it changes, until the log's mark has passed them:
 //! the server may have what came after the mark, and the log does not tell of a name that came and went between two checkpoints, or
-//! before a crash. The same goes for names that something landed on, which the server has, too. Whoever sends everything since the mark tells what became of these names as well. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
+//! before a crash. The same goes for names that something landed on, which the server has, too. Whoever sends everything since the mark tells what became of these names as well. As long are kept the files that each
+//! group changed in one atomic operation: if the server refuses it, and a crash follows, they still share what becomes of them. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
 //! start, before the gate opens: a crash after that cannot resume from it again.
 //!
 //! Both are written down byte by byte in docs/format-queue.md.
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_oplog::{Epoch, TreeId};
 use byteback_queue::persist::{decode_snapshot, encode_snapshot};
-use byteback_queue::queue::{Numbers, Queue, QueueOptions};
+use byteback_queue::queue::{FileSet, Numbers, Queue, QueueOptions};
 use byteback_queue::{GroupId, NodeId, Place, Position};
 
 use super::LensBefore;
@@ -33,6 +34,13 @@ const NAME_RECORD_LEN: usize = 1 + 2 * 8 + 2 + 4;
 const TAG_HANDED: u8 = 1;
 const TAG_ANSWERED: u8 = 2;
 const TAG_NAME: u8 = 3;
+const TAG_TOGETHER: u8 = 4;
+
+/// A record of files that were changed together, but for the files.
+const SET_RECORD_LEN: usize = 1 + 8 + 2 + 4;
+
+/// Files in all sets that are kept, at most; the eldest go first.
+const SET_FILES_MAX: usize = 10_000;
 
 /// A journal is written anew, with what still counts, when it has this length and twice the one that it had then.
 const JOURNAL_LEN_MAX: u64 = 1 << 20;
@@ -56,6 +64,8 @@ struct Noted {
     unanswered: BTreeSet<GroupId>,
     /// Names that the server may have heard of since the mark, each with where the last group that changed it ends.
     names: BTreeMap<Place, Position>,
+    /// Files that groups changed in one atomic operation each, with where the group ends; eldest first.
+    together: Vec<(Position, FileSet)>,
 }
 
 fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
@@ -84,12 +94,30 @@ fn name_record(place: &Place, up_to: Position) -> Vec<u8> {
     out
 }
 
+fn set_record(set: &FileSet, up_to: Position) -> Vec<u8> {
+    let mut out = vec![TAG_TOGETHER];
+    out.extend(up_to.0.to_le_bytes());
+    // A set has at most a thousand files.
+    let count = u16::try_from(set.len()).unwrap_or(u16::MAX);
+    out.extend(count.to_le_bytes());
+    for file in set.iter().take(usize::from(count)) {
+        out.extend(file.0.to_le_bytes());
+    }
+    let check = crc32c::crc32c(&out);
+    out.extend(check.to_le_bytes());
+    out
+}
+
 /// The length of the record that `bytes` begin with.
 fn record_len(bytes: &[u8]) -> Option<usize> {
     match *bytes.first()? {
         TAG_NAME => {
             let name_len = bytes.get(1 + 2 * 8..)?.first_chunk::<2>()?;
             Some(NAME_RECORD_LEN + usize::from(u16::from_le_bytes(*name_len)))
+        }
+        TAG_TOGETHER => {
+            let count = bytes.get(1 + 8..)?.first_chunk::<2>()?;
+            Some(SET_RECORD_LEN + 8 * usize::from(u16::from_le_bytes(*count)))
         }
         _ => Some(RECORD_LEN),
     }
@@ -111,6 +139,13 @@ impl Noted {
             self.names.insert(place, Position(u64::from_le_bytes(*up_to)));
             return Some(rest);
         }
+        if *tag == TAG_TOGETHER {
+            let (up_to, fields) = fields.split_first_chunk::<8>()?;
+            let (files, _) = fields.get(2..)?.as_chunks::<8>();
+            let set = files.iter().map(|file| NodeId(u64::from_le_bytes(*file))).collect();
+            self.add_together(Position(u64::from_le_bytes(*up_to)), [set]);
+            return Some(rest);
+        }
         let (fields, _) = fields.as_chunks::<8>();
         let [group, counter, position] = fields else {
             return None;
@@ -128,6 +163,20 @@ impl Noted {
         Some(rest)
     }
 
+    fn add_together(&mut self, up_to: Position, sets: impl IntoIterator<Item = FileSet>) {
+        for set in sets {
+            // It may be on its way once more.
+            self.together.retain(|(_, kept)| *kept != set);
+            self.together.push((up_to, set));
+        }
+        let mut files: usize = self.together.iter().map(|(_, set)| set.len()).sum();
+        self.together.retain(|(_, set)| {
+            let is_kept = files <= SET_FILES_MAX;
+            files = files.saturating_sub(if is_kept { 0 } else { set.len() });
+            is_kept
+        });
+    }
+
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = JOURNAL_MAGIC.to_vec();
         // The last number first, as one that was answered.
@@ -139,6 +188,9 @@ impl Noted {
         }
         for (place, up_to) in &self.names {
             bytes.extend(name_record(place, *up_to));
+        }
+        for (up_to, set) in &self.together {
+            bytes.extend(set_record(set, *up_to));
         }
         bytes
     }
@@ -179,6 +231,11 @@ impl Journal {
         self.noted.names.keys()
     }
 
+    /// The files that groups changed in one atomic operation each, since the mark.
+    pub(super) fn together(&self) -> Vec<FileSet> {
+        self.noted.together.iter().map(|(_, set)| set.clone()).collect()
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.len_bytes >= self.len_max_bytes {
             (self.file, self.len_bytes) = write_anew(&*self.dir, &self.noted)?;
@@ -189,12 +246,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes durably that a group, which ends at `up_to` and changes these names, is handed out, with the last numbers that were given.
+    /// Notes durably that a group, which ends at `up_to` and changes these names and, in one atomic operation each, these files, is handed out, with the last numbers that
+    /// were given.
     pub(super) fn handed(
         &mut self,
         numbers: Numbers,
         up_to: Position,
         names: impl Iterator<Item = Place>,
+        sets: Vec<FileSet>,
     ) -> io::Result<()> {
         if self.noted.unanswered.contains(&numbers.group) {
             return Ok(());
@@ -204,11 +263,15 @@ impl Journal {
         for (place, up_to) in &names {
             bytes.extend(name_record(place, *up_to));
         }
+        for set in &sets {
+            bytes.extend(set_record(set, up_to));
+        }
         self.append(&bytes)?;
         self.file.sync_data()?;
         self.noted.numbers = numbers;
         self.noted.unanswered.insert(numbers.group);
         self.noted.names.extend(names);
+        self.noted.add_together(up_to, sets);
         Ok(())
     }
 
@@ -243,9 +306,10 @@ impl Journal {
     }
 
     /// The log's mark is where the queue was at `position`, and what was sent up to there was applied: from now on the log tells of each change of these
-    /// names. That is forgotten here at once and in the file when it is written anew.
+    /// names, and what was changed together is settled. That is forgotten here at once and in the file when it is written anew.
     pub(super) fn marked(&mut self, position: Position) {
         self.noted.names.retain(|_, up_to| *up_to > position);
+        self.noted.together.retain(|(up_to, _)| *up_to > position);
     }
 }
 

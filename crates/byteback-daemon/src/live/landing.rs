@@ -310,6 +310,13 @@ impl LandingTree for LiveService {
         self.live.state.lock().queue.presence_of_name(&place_of(place)) != Presence::Absent
     }
 
+    fn together(&self) -> Vec<Vec<LoggedNode>> {
+        let state = self.live.state.lock();
+        let sets = state.queue.together().iter();
+        sets.map(|set| set.iter().copied().map(super::of_log).collect())
+            .collect()
+    }
+
     fn make(
         &self,
         at: &NamePlace,

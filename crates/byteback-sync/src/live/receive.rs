@@ -193,6 +193,7 @@ impl Receive<'_> {
                 others: &others,
                 landed: &mut *self.landed,
                 watches: is_folded.then_some(&watches),
+                sets: set_numbers(&landing.together()),
                 now_ns: self.now.0,
                 unbound: HashMap::new(),
                 has_undurable: false,
@@ -271,6 +272,7 @@ impl Receive<'_> {
             folder: self.folder,
             monitor: self.monitor,
             identities: self.identities,
+            conflicts: self.conflicts,
             others,
             cursor,
             memory,
@@ -428,6 +430,24 @@ impl Subjects {
     fn is_queued(&self, landing: &dyn LandingTree) -> bool {
         let mut nodes = self.nodes.iter();
         nodes.any(|node| landing.is_node_queued(*node)) || self.places.iter().any(|place| landing.is_name_queued(place))
+    }
+}
+
+/// A number for what each node is changed together with, itself or by way of others: the smallest of their nodes.
+fn set_numbers(sets: &[Vec<NodeId>]) -> HashMap<NodeId, u64> {
+    let mut numbers: HashMap<NodeId, u64> = HashMap::new();
+    loop {
+        let mut is_news = false;
+        for set in sets {
+            let known = set.iter().map(|node| numbers.get(node).copied().unwrap_or(node.0));
+            let Some(smallest) = known.min() else { continue };
+            for node in set {
+                is_news |= numbers.insert(*node, smallest) != Some(smallest);
+            }
+        }
+        if !is_news {
+            return numbers;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Several machines keep one folder: each a real mount with its engine, with a server between them. What is done on one comes to the others; what is done on two at
 //! once is lost nowhere; at the end all trees are the same.
 
+mod atomic;
 mod pairs;
 
 use super::engine::{Mounted, PATIENCE, Place, Sending, assert_server_has, is_settled, live_options, rig, stop};

@@ -8,6 +8,8 @@
 //!
 //! What this does not prove: which of two that meet keeps the name; the order of what several machines use, beyond that nothing of it is lost.
 
+mod named;
+
 use super::machine::{Machine, MachineParts, URL};
 use super::network::{Faults, SimNetwork, SimServer};
 use super::programs::Programs;

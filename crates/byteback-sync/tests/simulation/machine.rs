@@ -18,6 +18,7 @@ use byteback_host::durable::DurableDir;
 use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::SimDisk;
 use byteback_queue::ClientId;
+use byteback_queue::queue::QueueOptions;
 use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
 use byteback_sync::live::standing::{Counterpart, Standing};
 use byteback_sync::{ClientOptions, ServerClient};
@@ -55,6 +56,8 @@ pub(crate) struct Machine {
     /// Its clock is wrong by so much.
     wrong_by_ns: Arc<AtomicI64>,
     asleep_until_ns: u64,
+    /// As much as programs do may wait.
+    pub(crate) is_roomy: bool,
     up: Option<Embedded>,
     running: Option<Running>,
     /// Others use the folder, too, and leave this directory alone.
@@ -99,6 +102,7 @@ impl Machine {
             canary: parts.canary,
             wrong_by_ns: Arc::default(),
             asleep_until_ns: 0,
+            is_roomy: false,
             up: None,
             running: None,
             own: parts.own,
@@ -134,6 +138,11 @@ impl Machine {
         if random.below(4) == 0 {
             options.queue.nodes_max = 6;
             options.queue.fold_items_max = [3, 40][random.below(2) as usize];
+        }
+        if self.is_roomy {
+            let usual = QueueOptions::default();
+            options.queue.nodes_max = usual.nodes_max;
+            options.queue.fold_items_max = usual.fold_items_max;
         }
         options
     }
@@ -356,6 +365,30 @@ impl Machine {
         }
         self.witness.after(&now);
         self.world.tell(News::Machine(self.number));
+    }
+
+    /// The engine waits for a power cut before the `nth` step that begins so, from now on.
+    pub(crate) fn hold_at(&self, step: &str, nth: u64) {
+        let running = self.running.as_ref().unwrap();
+        *running.ear.hold.lock().unwrap() = Some((step.to_owned(), nth));
+    }
+
+    /// It does.
+    pub(crate) fn is_held(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.ear.is_held.load(Ordering::SeqCst))
+    }
+
+    /// The server has answered last.
+    pub(crate) fn is_connected(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.handle.status().is_connected)
+    }
+
+    /// Something was handed out, and not answered.
+    pub(crate) fn has_in_flight(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.handle.status().groups_in_flight > 0)
     }
 
     /// Nothing is half done by the engine.

@@ -41,6 +41,10 @@ pub(crate) struct Ear {
     pub(crate) canary: Canary,
     /// The engine waits for something to do: nothing is half done.
     pub(crate) is_idle: AtomicBool,
+    /// Before this step of what lands, when it has come so often, it waits until the power is cut.
+    pub(crate) hold: Mutex<Option<(String, u64)>>,
+    /// It waits for that.
+    pub(crate) is_held: AtomicBool,
     random: Mutex<SplitMix64>,
 }
 
@@ -51,6 +55,8 @@ impl Ear {
             machine,
             canary,
             is_idle: AtomicBool::new(false),
+            hold: Mutex::default(),
+            is_held: AtomicBool::new(false),
             random: Mutex::new(SplitMix64::new(seed)),
         })
     }
@@ -173,9 +179,22 @@ pub(crate) struct SteppedLanding {
 impl SteppedLanding {
     fn told(&self, what: impl FnOnce() -> String) {
         self.ear.between_steps();
+        let what = what();
         self.ear
             .world
-            .note(&format!("machine {} lands: {}", self.ear.machine, what()));
+            .note(&format!("machine {} lands: {what}", self.ear.machine));
+        let is_held = {
+            let mut hold = self.ear.hold.lock().unwrap();
+            let counted = hold.as_mut().filter(|(step, _)| what.starts_with(step.as_str()));
+            counted.is_some_and(|(_, count)| {
+                *count = count.saturating_sub(1);
+                *count == 0
+            })
+        };
+        if is_held {
+            self.ear.is_held.store(true, Ordering::SeqCst);
+            self.ear.world.pause(Duration::from_secs(1 << 30), News::None);
+        }
     }
 }
 
@@ -209,6 +228,10 @@ impl LandingTree for SteppedLanding {
 
     fn is_name_queued(&self, place: &NamePlace) -> bool {
         self.ear.canary != Canary::UnsentOverlooked && self.inner.is_name_queued(place)
+    }
+
+    fn together(&self) -> Vec<Vec<NodeId>> {
+        self.inner.together()
     }
 
     fn make(

@@ -32,7 +32,12 @@ as 'NAME (conflict from MACHINE, DATE)'. Without --keep, the conflicts that this
 
   byteback conflicts --keep theirs          what came first stays, all copies are removed
   byteback conflicts --keep mine a.txt      the copy takes the name of a.txt
-  byteback conflicts --keep both            both stay; the copies get plain names, as 'a (2).txt'"
+  byteback conflicts --keep both            both stay; the copies get plain names, as 'a (2).txt'
+
+Files that a program here changed in one operation, as a database and its log, are in conflict together, also those that nobody else has changed. They are listed as
+belonging together, and should be decided alike:
+
+  byteback conflicts --keep mine --together a.db"
 )]
 pub(crate) struct ConflictsArguments {
     /// What to keep of each conflict, or of those of FILE
@@ -41,6 +46,9 @@ pub(crate) struct ConflictsArguments {
     /// The folder; without it, the one you are in
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
+    /// Also what belongs together with FILE
+    #[arg(long, requires = "files")]
+    together: bool,
     /// Only these: files in conflict, or their copies
     #[arg(value_name = "FILE", requires = "keep")]
     files: Vec<PathBuf>,
@@ -62,6 +70,8 @@ struct Line<'a> {
     path: &'a ByteString,
     copy: &'a ByteString,
     at: String,
+    /// Those with the same number belong together.
+    set: Option<u64>,
     /// What was kept, if that was decided.
     kept: Option<Keep>,
 }
@@ -80,7 +90,15 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
     let point = status
         .mounted_at
         .map_or_else(|| directory.to_owned(), |point| path_of(&point));
-    let chosen = chosen(&conflicts, &point, &arguments.files)?;
+    let mut chosen = chosen(&conflicts, &point, &arguments.files)?;
+    let left = belonging(&conflicts, &chosen);
+    let left = match arguments.together {
+        true => {
+            chosen.extend(left);
+            Vec::new()
+        }
+        false => left,
+    };
     let output = settings.output;
     for conflict in &chosen {
         if let Some(keep) = arguments.keep {
@@ -91,6 +109,7 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
             path,
             copy,
             at: timestamp::rfc3339(conflict.at_ns),
+            set: conflict.set,
             kept: arguments.keep,
         };
         if output.json {
@@ -101,6 +120,9 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
             None => {
                 output.line(path)?;
                 output.line(format!("  yours: {copy}"))?;
+                for other in belonging(&conflicts, &[*conflict]) {
+                    output.line(format!("  belongs together with: {}", other.path))?;
+                }
             }
             Some(Keep::Mine) => output.line(format!("{path}: yours was kept"))?,
             Some(Keep::Theirs) => output.line(format!("{path}: theirs was kept"))?,
@@ -116,8 +138,28 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
         (None, false) => output.say(format!(
             "{count}. Decide with: byteback conflicts --keep mine|theirs|both [FILE...]"
         )),
-        (Some(_), false) => output.say(format!("{count} decided.")),
+        (Some(_), false) if left.is_empty() => output.say(format!("{count} decided.")),
+        (Some(_), false) => {
+            output.say(format!(
+                "{count} decided. To be decided alike, as they were changed together:"
+            ))?;
+            for conflict in left {
+                output.say(format!("  {}", conflict.path))?;
+            }
+            output.say("With --together that is done at once.")
+        }
     }
+}
+
+/// Those that belong together with some of `chosen`, and are not among them.
+fn belonging<'a>(conflicts: &'a [SyncConflict], chosen: &[&'a SyncConflict]) -> Vec<&'a SyncConflict> {
+    let is_chosen = |conflict: &SyncConflict| chosen.iter().any(|chosen| chosen.copy == conflict.copy);
+    let belongs = |conflict: &SyncConflict| {
+        let mut chosen = chosen.iter();
+        conflict.set.is_some() && chosen.any(|chosen| chosen.set == conflict.set)
+    };
+    let others = conflicts.iter().filter(|conflict| !is_chosen(conflict));
+    others.filter(|conflict| belongs(conflict)).collect()
 }
 
 fn path_of(name: &ByteString) -> PathBuf {

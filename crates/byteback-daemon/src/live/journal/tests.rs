@@ -13,7 +13,7 @@ fn numbers(group: u64) -> Numbers {
 }
 
 fn hand_out(journal: &mut Journal, group: u64) -> io::Result<()> {
-    journal.handed(numbers(group), Position(group * 100), std::iter::empty())
+    journal.handed(numbers(group), Position(group * 100), std::iter::empty(), Vec::new())
 }
 
 fn place(parent: u64, name: &[u8]) -> Place {
@@ -115,7 +115,9 @@ fn names_are_known_until_the_mark_has_passed_their_last_change() {
     let (one, two, three) = (place(1, b"one"), place(1, b""), place(7, &[0xff; 255]));
     let mut handed = |group: u64, names: &[&Place]| {
         let names = names.iter().map(|place| (*place).clone());
-        journal.handed(numbers(group), Position(group * 100), names).unwrap();
+        journal
+            .handed(numbers(group), Position(group * 100), names, Vec::new())
+            .unwrap();
         journal.answered(GroupId(group));
     };
     handed(1, &[&one, &two]);
@@ -140,7 +142,9 @@ fn a_journal_is_written_anew_when_it_is_long_and_forgets_nothing_that_counts() {
     let mut len_most_bytes = 0;
     for group in 1..=2_000 {
         let names = (0..10).map(|number| place(group, format!("{number:0>200}").as_bytes()));
-        journal.handed(numbers(group), Position(group * 100), names).unwrap();
+        journal
+            .handed(numbers(group), Position(group * 100), names, Vec::new())
+            .unwrap();
         if group > 3 {
             journal.answered(GroupId(group - 3));
         }
@@ -167,7 +171,8 @@ fn the_bytes_of_a_journal_are_those_of_version_1() {
         position: Position(4),
     };
     let names = std::iter::once(place(5, b"name"));
-    journal.handed(numbers, Position(0x0304), names).unwrap();
+    let set = [NodeId(6), NodeId(7)].into_iter().collect();
+    journal.handed(numbers, Position(0x0304), names, vec![set]).unwrap();
     let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
     assert_eq!(bytes.get(..8).unwrap(), b"BYLIVEJ\x01");
     let last = bytes.get(8 + 2 * RECORD_LEN..).unwrap();
@@ -189,7 +194,17 @@ fn the_bytes_of_a_journal_are_those_of_version_1() {
     ]
     .concat();
     let check = crc32c::crc32c(&body).to_le_bytes();
-    assert_eq!(last.get(29..).unwrap(), [body, check.to_vec()].concat());
+    let name = [body, check.to_vec()].concat();
+    let body = [
+        &[4][..],
+        &[4, 3, 0, 0, 0, 0, 0, 0],
+        &[2, 0],
+        &[6, 0, 0, 0, 0, 0, 0, 0],
+        &[7, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    let check = crc32c::crc32c(&body).to_le_bytes();
+    assert_eq!(last.get(29..).unwrap(), [name, body, check.to_vec()].concat());
 }
 
 #[test]
@@ -211,4 +226,38 @@ fn names_that_something_landed_on_are_told_until_the_mark_has_passed_them() {
     journal.marked(Position(5));
     assert!(!journal.names().any(|name| *name == place("a")));
     assert!(journal.names().any(|name| *name == place("b")));
+}
+
+#[test]
+fn what_was_changed_together_is_known_until_the_mark_has_passed_it() {
+    let dir = dir();
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    let set = |files: std::ops::Range<u64>| files.map(NodeId).collect::<FileSet>();
+    let mut handed = |group: u64, sets: Vec<FileSet>| {
+        let up_to = Position(group * 100);
+        journal.handed(numbers(group), up_to, std::iter::empty(), sets).unwrap();
+        // It is needed most when it was refused.
+        journal.answered(GroupId(group));
+    };
+    handed(1, vec![set(1..3)]);
+    handed(2, vec![set(3..5), set(5..1005)]);
+    for _ in 0..2 {
+        let journal = Journal::open(Arc::clone(&dir)).unwrap();
+        assert_eq!(journal.together(), [set(1..3), set(3..5), set(5..1005)]);
+    }
+    let mut journal = Journal::open(Arc::clone(&dir)).unwrap();
+    journal.marked(Position(150));
+    assert_eq!(journal.together(), [set(3..5), set(5..1005)]);
+    // Past the bound the eldest are forgotten.
+    for group in 3..13 {
+        let sets = vec![set(group..group + 1000)];
+        let up_to = Position(group * 100);
+        journal.handed(numbers(group), up_to, std::iter::empty(), sets).unwrap();
+    }
+    assert_eq!(
+        journal.together(),
+        (3..13).map(|at| set(at..at + 1000)).collect::<Vec<_>>()
+    );
+    journal.marked(Position(1300));
+    assert!(journal.together().is_empty());
 }

@@ -205,6 +205,7 @@ impl EngineHandle {
                 path: path(&conflict.name),
                 copy: path(&conflict.copy),
                 at_ns: conflict.at_ns,
+                set: conflict.set,
             })
         });
         open.collect()

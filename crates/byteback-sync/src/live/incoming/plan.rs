@@ -12,6 +12,7 @@
 //! - A directory removed there in which something unsent is stays, and is told to be sent ([`Outcome::Stays`]).
 //! - Directories moved into each other, by here and there together: the moves there count, those here are taken back.
 //! - Both did the same: nothing to do; what both made becomes one node.
+//! - Files whose contents were changed here in one atomic operation, and that lie in one directory, share the outcome: if one gets a conflict name, all do (`merge/together`).
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -105,6 +106,17 @@ pub struct HereNode {
     pub has_unsent_attributes: bool,
 }
 
+/// A file that was changed here in one atomic operation with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The file.
+    pub id: FileId,
+    /// The server's file that it was before it became another one, for a conflict.
+    pub was: Option<FileId>,
+    /// It has the conflict name already that it was to get.
+    pub is_copy: bool,
+}
+
 /// What is here. Nodes go by their identities; what the server does not know by those that it would get.
 pub trait Here {
     /// The root.
@@ -143,6 +155,12 @@ pub trait Here {
         names.retain(|(name, _)| is_name_on_its_way(name));
         Ok(names)
     }
+
+    /// The files that were changed here in one atomic operation, each such set of them, as far as they wait to be sent.
+    ///
+    /// # Errors
+    /// As above.
+    fn together(&self) -> Result<Vec<Vec<Member>>, ServiceError>;
 
     /// Whether others' change of a file's content, which was changed or removed here, too, left another content than it had: what was only sent once more was not
     /// changed.

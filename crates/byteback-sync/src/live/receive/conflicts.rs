@@ -50,6 +50,9 @@ pub struct Conflict {
     pub copy: ByteString,
     /// When it was found, nanoseconds since 1970.
     pub at_ns: i64,
+    /// What has the same number was changed in one atomic operation, and is to be decided together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<u64>,
 }
 
 impl Conflict {

@@ -12,18 +12,21 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 
-use byteback_api::{Attributes, FileId, FolderName, NodeKind, Seq};
+use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_control::{
     CutId, CutRequest, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService, UnsentNode,
 };
 use byteback_oplog::{NodeId, TreeId};
 
+use super::conflicts::Conflicts;
 use super::log_changes::LogChanges;
 use crate::backup::file_id;
 use crate::error::{ServerErrorKind, SyncError};
 use crate::live::identities::Identities;
 use crate::live::incoming::fetch::Incoming;
-use crate::live::incoming::plan::{Here, HereNode, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way};
+use crate::live::incoming::plan::{
+    Here, HereNode, Member, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way,
+};
 use crate::monitor::Monitor;
 use crate::same_content::is_same_content;
 use crate::server_client::ServerClient;
@@ -37,6 +40,7 @@ pub(super) struct Seen<'a> {
     pub(super) folder: &'a FolderName,
     pub(super) monitor: &'a dyn Monitor,
     pub(super) identities: &'a Identities,
+    pub(super) conflicts: &'a Conflicts,
     pub(super) others: &'a Others,
     /// Up to here, what others did is here.
     pub(super) cursor: Seq,
@@ -293,6 +297,29 @@ impl Here for Seen<'_> {
             let told = page.into_iter();
             entries.extend(told.map(|entry| (entry.name.into_bytes(), self.file_of(entry.node))));
         }
+    }
+
+    fn together(&self) -> Result<Vec<Vec<Member>>> {
+        let mut copies: HashMap<u64, Vec<&ByteString>> = HashMap::new();
+        for conflict in self.conflicts.noted() {
+            copies.entry(conflict.node).or_default().push(&conflict.copy);
+        }
+        let member = |node: NodeId| -> Result<Member> {
+            let id = self.file_of(node);
+            let origin = self.identities.origin_of(node);
+            let was = origin.filter(|origin| origin.seq > 0 && origin.file != id);
+            let is_copy = match copies.get(&node.0) {
+                Some(copies) => {
+                    let mut names = self.landing.look(node)?.into_iter().flat_map(|found| found.names);
+                    names.any(|place| copies.contains(&&place.name))
+                }
+                None => false,
+            };
+            let was = was.map(|origin| origin.file);
+            Ok(Member { id, was, is_copy })
+        };
+        let sets = self.landing.together().into_iter();
+        sets.map(|set| set.into_iter().map(&member).collect()).collect()
     }
 
     fn is_changed_there(&self, id: FileId, change: &NodeChange) -> Result<bool> {

@@ -55,6 +55,8 @@ pub(super) struct Walk<'a, 'w> {
     pub(super) landed: &'a mut BTreeSet<FileId>,
     /// What waits is folded: these must have noticed nothing.
     pub(super) watches: Option<&'w HashMap<NodeId, Box<dyn WatchedNode + 'w>>>,
+    /// Numbers of what files were changed together with, in one atomic operation.
+    pub(super) sets: HashMap<NodeId, u64>,
     pub(super) now_ns: i64,
     /// What was made and is not bound durably.
     pub(super) unbound: HashMap<FileId, NodeId>,
@@ -347,6 +349,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             name: of.name.clone(),
             copy: copy.name.clone(),
             at_ns: self.now_ns,
+            set: self.sets.get(&node).copied(),
         })?;
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! up inside themselves. What was found about the server's names (`names`) and identities (`View`) is kept from round to round, all else made
 //! anew. Each round adds at least one name of the server to `names`, of which there are finitely many.
 
+mod together;
 mod vanish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,8 +13,8 @@ use byteback_api::{Attributes, ByteString, FileId, Seq};
 
 use super::names::{is_name_of_new, is_name_on_its_way, unfit};
 use super::{
-    ContentFrom, Given, Here, HereNode, Identity, NameChange, Need, Others, Outcome, Place, PlanError, Step, Told,
-    is_directory,
+    ContentFrom, Given, Here, HereNode, Identity, Member, NameChange, Need, Others, Outcome, Place, PlanError, Step,
+    Told, is_directory,
 };
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -152,6 +153,10 @@ pub(super) struct Merge<'a, 'g> {
     whole: HashSet<FileId>,
     identities: Vec<Step>,
     needs: BTreeMap<FileId, bool>,
+    /// What was changed here in one atomic operation each.
+    sets: Vec<Vec<Member>>,
+    /// Who shares a conflict, by the identities that they have now.
+    parted: HashSet<FileId>,
     // Of a round:
     want: BTreeMap<Place, Option<FileId>>,
     local: HashSet<Place>,
@@ -205,6 +210,8 @@ impl<'a, 'g> Merge<'a, 'g> {
             whole: HashSet::new(),
             identities: Vec::new(),
             needs: BTreeMap::new(),
+            sets: Vec::new(),
+            parted: HashSet::new(),
             want: BTreeMap::new(),
             local: HashSet::new(),
             outcomes: Vec::new(),
@@ -216,6 +223,7 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     pub(super) fn run(mut self) -> Result<Merged<'a>> {
+        self.sets = self.view.here.together()?;
         loop {
             self.want.clear();
             self.local.clear();
@@ -225,6 +233,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             self.present.clear();
             self.is_news = false;
             self.changed_contents()?;
+            self.part()?;
             self.arrivals()?;
             self.adopt()?;
             self.decide_names()?;
@@ -236,8 +245,12 @@ impl<'a, 'g> Merge<'a, 'g> {
                 self.nothing_inside_itself()?;
             }
             if self.needs.is_empty() && !self.is_news {
+                self.vacate()?;
                 self.vanished()?;
                 self.come_back()?;
+            }
+            if self.needs.is_empty() && !self.is_news {
+                self.share()?;
             }
             if !self.needs.is_empty() {
                 let needs = self.needs.into_iter().map(|(id, entries)| Need { id, entries });

@@ -4,7 +4,7 @@
 mod conflict_names;
 mod model;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use byteback_host::random::SplitMix64;
 
@@ -33,6 +33,8 @@ struct Life {
     goes_on: bool,
     /// No name may end so.
     refused: bool,
+    /// Changes here are made in atomic operations.
+    together: bool,
 }
 
 struct Run {
@@ -74,6 +76,10 @@ impl Run {
                 server.apply(&op, &mut next_there, leaves_inside);
             }
             for _ in 0..life.local {
+                if life.together && random.below(3) == 0 {
+                    let goes_together = random.below(3) > 0;
+                    here.operate(goes_together);
+                }
                 let op = random_op(&here.tree, &mut random, here_names);
                 here.apply(&op, &mut next_here);
                 if random.below(10) == 0 {
@@ -229,6 +235,9 @@ impl Run {
             assert_eq!(names(&here), names(&there), "who does the same is in no conflict");
             assert_eq!(self.outcomes, []);
         }
+        if !went_on {
+            self.check_together();
+        }
         if !life.refused {
             // What is sent then makes the server's tree this one.
             let mut sent = self.server.clone();
@@ -273,6 +282,38 @@ impl Run {
     }
 }
 
+impl Run {
+    /// In each directory, all files of an operation that were changed here have the names that they had here, or all have others, by a conflict.
+    fn check_together(&self) {
+        for set in &self.here.sets {
+            let mut parents: BTreeMap<byteback_api::FileId, (Vec<&super::Place>, Vec<&super::Place>)> = BTreeMap::new();
+            let unsent: BTreeSet<_> = self.here.unsent_of_set(set).collect();
+            for (place, id) in &self.here.tree.entries {
+                if !unsent.contains(id) || self.is_as_there(*id) {
+                    continue;
+                }
+                let (own, copies) = parents.entry(place.parent).or_default();
+                match model::is_conflict_name(place.name.as_bytes()) {
+                    true => copies.push(place),
+                    false => own.push(place),
+                }
+            }
+            for (own, copies) in parents.values() {
+                assert!(
+                    own.is_empty() || copies.is_empty(),
+                    "of one operation {copies:?} are copies, and {own:?} are not"
+                );
+            }
+        }
+    }
+
+    /// Whether a file has the same content at the server.
+    fn is_as_there(&self, id: byteback_api::FileId) -> bool {
+        let content = |tree: &Tree| tree.nodes.get(&id).map(|node| node.content);
+        content(&self.server) == content(&self.here.tree)
+    }
+}
+
 fn assert_same(here: &model::Paths, there: &model::Paths, what: &str) {
     let differ = |one: &model::Paths, other: &model::Paths| {
         let lines = one.iter().filter(|(path, node)| other.get(*path) != Some(node));
@@ -307,6 +348,29 @@ fn what_was_changed_here_and_there_loses_nothing_and_converges() {
     lives("both", 1_000_000, 2000, |random| Life {
         remote: 1 + random.below(12),
         local: 1 + random.below(12),
+        ..Life::default()
+    });
+}
+
+#[test]
+fn all_files_of_an_atomic_operation_share_its_outcome() {
+    lives("together", 6_000_000, 4000, |random| Life {
+        remote: 1 + random.below(12),
+        local: 1 + random.below(16),
+        together: true,
+        ..Life::default()
+    });
+}
+
+#[test]
+fn all_files_of_an_atomic_operation_share_its_outcome_whatever_interrupts_it() {
+    lives("together, interrupted", 7_000_000, 3000, |random| Life {
+        remote: 1 + random.below(12),
+        local: 1 + random.below(16),
+        interrupted: true,
+        together: true,
+        refused: random.below(4) == 0,
+        goes_on: random.below(4) == 0,
         ..Life::default()
     });
 }

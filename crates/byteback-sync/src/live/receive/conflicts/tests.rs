@@ -7,6 +7,7 @@ fn conflict(node: u64) -> Conflict {
         name: "a.txt".into(),
         copy: ByteString::from(vec![b'a', 0xff, b'"']),
         at_ns: 5,
+        set: None,
     }
 }
 
@@ -50,6 +51,15 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
         "{text}"
     );
     assert_eq!(FILE.body_of::<Body>(&bytes).unwrap().conflicts, [conflict(7)]);
+    let together = Conflict {
+        set: Some(3),
+        ..conflict(7)
+    };
+    let conflicts = vec![together.clone()];
+    let in_a_set = FILE.bytes_of(&Body { conflicts }).unwrap();
+    let text = String::from_utf8_lossy(&in_a_set).into_owned();
+    assert!(text.contains(r#""at_ns":5,"set":3}"#), "{text}");
+    assert_eq!(FILE.body_of::<Body>(&in_a_set).unwrap().conflicts, [together]);
     for bit in 0..bytes.len() * 8 {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -184,6 +184,7 @@ impl<'a> Merge<'a, '_> {
         let Some(node) = self.view.node(id)? else { return Ok(()) };
         let places = losses.lost.remove(&id).unwrap_or_default();
         let is_changed_file = self.is_unsent(id, &node) && !is_directory(&node.attributes);
+        let is_parted = self.view.inner(id).is_some_and(|inner| self.parted.contains(&inner));
         // What the server has of it may be something else by now.
         let id = match node.is_known && is_changed_file {
             true => {
@@ -209,7 +210,7 @@ impl<'a> Merge<'a, '_> {
         let mut own_names = places.iter().filter(is_own_name);
         let first = own_names.clone().next();
         let free = own_names.find(|place| self.want.get(place).is_some_and(Option::is_none));
-        if let Some(place) = free.filter(|_| moved_to.is_none()) {
+        if let Some(place) = free.filter(|_| moved_to.is_none() && !is_parted) {
             self.want.insert(place.clone(), Some(id));
             losses.kept_in.insert(place.parent);
             let place = place.clone();

@@ -6,7 +6,9 @@ use byteback_api::{Attributes, FileId, NodeKind};
 use byteback_control::ServiceError;
 use byteback_host::random::SplitMix64;
 
-use super::super::{ContentFrom, Here, HereNode, Identity, NameChange, Need, NodeChange, Others, Place, Step, Told};
+use super::super::{
+    ContentFrom, Here, HereNode, Identity, Member, NameChange, Need, NodeChange, Others, Place, Step, Told,
+};
 
 pub(super) const ROOT: FileId = FileId(1);
 
@@ -396,7 +398,18 @@ pub(super) struct Local {
     unsent_places: BTreeSet<Place>,
     unsent: BTreeSet<FileId>,
     unsent_attributes: BTreeSet<FileId>,
+    /// Files whose contents were changed in one operation.
+    pub(super) sets: Vec<BTreeSet<FileId>>,
+    /// The operation goes on.
+    is_set_open: bool,
+    /// What nodes were that became others.
+    was: BTreeMap<FileId, FileId>,
     pub(super) next: u128,
+}
+
+/// Whether a name is one that a conflict gave.
+pub(super) fn is_conflict_name(name: &[u8]) -> bool {
+    name.windows(10).any(|part| part == b"(conflict ")
 }
 
 impl Local {
@@ -407,14 +420,39 @@ impl Local {
             unsent_places: BTreeSet::new(),
             unsent: BTreeSet::new(),
             unsent_attributes: BTreeSet::new(),
+            sets: Vec::new(),
+            is_set_open: false,
+            was: BTreeMap::new(),
             next: 0,
         }
+    }
+
+    /// What programs do from now on is one atomic operation, or none.
+    pub(super) fn operate(&mut self, together: bool) {
+        if together {
+            self.sets.push(BTreeSet::new());
+        }
+        self.is_set_open = together;
+    }
+
+    /// The files of a set that hold what was written here and is not sent.
+    pub(super) fn unsent_of_set<'s>(&'s self, set: &'s BTreeSet<FileId>) -> impl Iterator<Item = FileId> + 's {
+        let is_file = |id: &FileId| {
+            let node = self.tree.nodes.get(id);
+            node.is_some_and(|node| node.kind == NodeKind::File)
+        };
+        set.iter()
+            .copied()
+            .filter(move |id| self.unsent.contains(id) && is_file(id))
     }
 
     /// A program does something.
     pub(super) fn apply(&mut self, op: &Op, next: &mut u128) {
         let touched = self.tree.apply(op, next, false);
         self.unsent_places.extend(touched.places);
+        if let Some(set) = self.sets.last_mut().filter(|_| self.is_set_open) {
+            set.extend(touched.contents.iter().copied());
+        }
         self.unsent.extend(touched.contents);
         self.unsent_attributes.extend(touched.attributes);
         self.forget_nameless();
@@ -498,10 +536,16 @@ impl Local {
                         set.insert(*becomes);
                     }
                 }
+                for set in &mut self.sets {
+                    if set.remove(was) {
+                        set.insert(*becomes);
+                    }
+                }
                 match kind {
                     Identity::New(since) => {
                         assert!(*since == SINCE || *since == 9);
                         self.unsent.insert(*becomes);
+                        self.was.insert(*becomes, *was);
                     }
                     Identity::Theirs => {
                         self.known.insert(*becomes);
@@ -628,6 +672,19 @@ impl Here for Seen<'_> {
 
     fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId)>, ServiceError> {
         Ok(self.local.tree.inside(directory))
+    }
+
+    fn together(&self) -> Result<Vec<Vec<Member>>, ServiceError> {
+        let local = self.local;
+        let member = |id: &FileId| {
+            let places = local.tree.places_of(*id);
+            Member {
+                id: *id,
+                was: local.was.get(id).copied(),
+                is_copy: places.iter().any(|place| is_conflict_name(place.name.as_bytes())),
+            }
+        };
+        Ok(local.sets.iter().map(|set| set.iter().map(member).collect()).collect())
     }
 
     fn is_same(&self, here: FileId, there: FileId) -> Result<bool, ServiceError> {
