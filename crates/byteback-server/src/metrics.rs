@@ -51,6 +51,10 @@ impl Metrics {
         add(&self.sent_bytes, bytes);
     }
 
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections_opened.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }

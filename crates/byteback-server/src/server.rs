@@ -215,6 +215,12 @@ impl ServerHandle {
         self.metrics.sent_bytes()
     }
 
+    /// Connections that were made so far.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.metrics.connections()
+    }
+
     /// Stops accepting, lets requests at work finish, and waits for the end.
     ///
     /// # Errors

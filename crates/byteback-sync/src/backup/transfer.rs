@@ -15,7 +15,7 @@ use super::report::{BackupReport, UnsavedFile};
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
-use crate::error::{Result, SyncError};
+use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
 use crate::monitor::{Event, Phase, check_cancelled};
 use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, Totals};
@@ -597,7 +597,7 @@ impl Transfer<'_, '_, '_> {
             // Without its root a tree is none.
             return Err(error.clone().into());
         }
-        if !self.server_has(change) {
+        if !self.server_has(change) && !self.is_there(change.node)? {
             self.missing.insert(change.node);
         }
         self.unsaved.push(change.node);
@@ -612,6 +612,21 @@ impl Transfer<'_, '_, '_> {
         self.job.tell_failure(Some(&file));
         self.report.unsaved.push(file);
         Ok(())
+    }
+
+    /// Whether the server has a node of which the log only knows that it is new since the mark: it may have come in a group of its own since. Were it taken for missing, its name
+    /// would be taken away there, and from all other machines, because it cannot be read here now.
+    fn is_there(&self, node: NodeId) -> Result<bool> {
+        if !self.is_on_top || self.missing.contains(&node) {
+            return Ok(false);
+        }
+        let (job, tree) = (self.job, self.cut.tree);
+        let newest = job.server.folder(job.folder)?.seq;
+        match job.server.node(job.folder, job.file_id(tree, node), newest) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == ServerErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn name(&mut self, change: &NameChange) -> Result<()> {

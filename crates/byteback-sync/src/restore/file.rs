@@ -224,7 +224,10 @@ fn fetch_from(
         _ => apply_in_place(&mut delta, target),
     };
     match applied {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            delta.into_inner().finish();
+            Ok(())
+        }
         Err(ApplyError::WriteTarget { source, .. } | ApplyError::SetLen { source, .. } | ApplyError::Len(source)) => {
             Err(local(source))
         }

@@ -578,6 +578,18 @@ impl Broken {
 /// The delta stream of a file's contents.
 pub struct ContentReader(BufReader<AnswerBody>);
 
+/// So much of an answer is read after all that counts, for the sake of its connection.
+const REST_LEN_MAX: u64 = 64 << 10;
+
+impl ContentReader {
+    /// Reads what is left behind the last byte that counts: a connection whose answer was not read to its end serves no other request, and
+    /// a new one costs more than a small file.
+    pub(crate) fn finish(self) {
+        // Whatever happens to it now, the content is whole.
+        let _ = io::copy(&mut self.0.take(REST_LEN_MAX), &mut io::sink());
+    }
+}
+
 impl std::fmt::Debug for ContentReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ContentReader").finish_non_exhaustive()

@@ -9,12 +9,17 @@ use crate::live::upload::batch_counter;
 use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, TreePlace, VerifyOptions};
 use byteback_api::FolderName;
 use byteback_api::messages::SnapshotLabel;
-use byteback_control::{LandingTree, LiveTree, SYNC_CONSUMER, SyncStatus, TreeService};
+use byteback_api::{Attributes, ByteString};
+use byteback_control::{
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, LandingTree, LiveTree,
+    NodeNames, Outcome, Piece, SYNC_CONSUMER, ServiceError, SyncStatus, TreeService, TreeStatus,
+};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Service, StateFolder, TrackedTree};
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
 use byteback_mount::{Mount, MountOptions, Unmount};
+use byteback_oplog::{Epoch, NodeId};
 use byteback_queue::{ClientId, GroupId};
 use byteback_store::StoreLimits;
 use std::ffi::OsStr;
@@ -627,6 +632,127 @@ fn what_was_folded_and_not_answered_is_sent_again_from_the_same_cut() {
     let counter = batch_counter(mounted.tree.status().unwrap().tree, GroupId(1));
     let asked = rig.client.batch_status(&rig.folder, counter).unwrap();
     assert!(asked.applied.is_some());
+    mounted.end();
+    assert_server_has(&rig, &rig.folder, &place.tree(), "at the end");
+}
+
+type Served<T> = byteback_control::Result<T>;
+
+/// A tree in which contents cannot be read.
+struct Unreadable(Arc<dyn TreeService>);
+
+impl TreeService for Unreadable {
+    fn peek(&self, _: CutId, _: NodeId, _: &[(u64, u64)], _: &mut dyn FnMut(Piece<'_>) -> Served<()>) -> Served<()> {
+        Err(ServiceError::new(ErrorKind::Node, "the disk is broken here"))
+    }
+
+    fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Served<()>,
+    ) -> Served<()> {
+        self.peek(cut, node, ranges, sink)
+    }
+
+    fn status(&self) -> Served<TreeStatus> {
+        self.0.status()
+    }
+
+    fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Served<()> {
+        self.0.resolve_pending(consumer, saved)
+    }
+
+    fn drop_consumer(&self, consumer: &str) -> Served<bool> {
+        self.0.drop_consumer(consumer)
+    }
+
+    fn cut(&self, request: &CutRequest) -> Served<CutInfo> {
+        self.0.cut(request)
+    }
+
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Served<ChangesPage> {
+        self.0.changes(cut, cursor)
+    }
+
+    fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Served<Vec<Served<Attributes>>> {
+        self.0.attributes(cut, nodes)
+    }
+
+    fn path(&self, cut: CutId, node: NodeId) -> Served<Option<ByteString>> {
+        self.0.path(cut, node)
+    }
+
+    fn names(&self, cut: CutId, nodes: &[NodeId]) -> Served<Vec<NodeNames>> {
+        self.0.names(cut, nodes)
+    }
+
+    fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Served<Vec<DirEntry>> {
+        self.0.entries(cut, directory, after)
+    }
+
+    fn find(&self, cut: CutId, path: &ByteString) -> Served<Option<NodeId>> {
+        self.0.find(cut, path)
+    }
+
+    fn advance(&self, consumer: &str, cut: Epoch) -> Served<bool> {
+        self.0.advance(consumer, cut)
+    }
+
+    fn note_batch(&self, cut: CutId, batch: u64) -> Served<()> {
+        self.0.note_batch(cut, batch)
+    }
+
+    fn finish(&self, cut: CutId, outcome: &Outcome) -> Served<FinishReport> {
+        self.0.finish(cut, outcome)
+    }
+
+    fn unmount(&self) -> Served<()> {
+        self.0.unmount()
+    }
+}
+
+#[test]
+fn a_file_that_was_sent_and_cannot_be_read_any_more_stays_at_the_server() {
+    let rig = rig(91);
+    let place = Place::of(&rig, "here");
+    let mut options = LiveOptions::new(ClientId(7));
+    options.queue.delay_ns = 0;
+    // The log goes on to tell that it is new.
+    options.mark_every = Duration::from_secs(3600);
+    let mounted = Mounted::new(&place, options);
+    let sending = mounted.send(&place);
+    wait_until("at first", &sending.0, is_settled);
+    fs::write(place.tree().join("file"), "sent").unwrap();
+    wait_until("it is sent", &sending.0, |status| {
+        status.sent_groups > 0 && is_settled(status)
+    });
+    stop(sending);
+    fs::write(place.tree().join("file"), "cannot be read").unwrap();
+    fs::write(place.tree().join("new"), "nor can this one, of which nobody has heard").unwrap();
+    mounted.live.give_up("the test says so");
+    let unreadable = Arc::new(Unreadable(Arc::clone(&mounted.tree)));
+    let parts = place.parts(Arc::clone(&mounted.live), unreadable, Arc::clone(&mounted.landing));
+    let mut engine = Engine::open(parts).unwrap();
+    let sending = (engine.handle(), std::thread::spawn(move || engine.run()));
+    wait_until("what cannot be read is told", &sending.0, |status| {
+        status.unsaved_files == 2 && is_settled(status)
+    });
+    stop(sending);
+    assert_eq!(content_at(&rig, b"file", rig.seq()), b"sent");
+    let new = rig
+        .client
+        .tree_page(&rig.folder, rig.seq(), TreePlace::Path(b"new"), None);
+    assert_eq!(new.unwrap_err().kind, crate::ServerErrorKind::NotFound);
+    // Once they can be read, they come.
+    fs::write(place.tree().join("file"), "can be read").unwrap();
+    let sending = mounted.send(&place);
+    mounted.live.give_up("the test says so");
+    wait_until("all is sent", &sending.0, |status| {
+        status.unsaved_files == 0 && is_settled(status)
+    });
+    stop(sending);
     mounted.end();
     assert_server_has(&rig, &rig.folder, &place.tree(), "at the end");
 }

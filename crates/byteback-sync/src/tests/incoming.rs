@@ -427,3 +427,49 @@ fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
     apply_in_place(&mut DeltaReader::new(&stream[..]).unwrap(), &mut Bytes(&mut here)).unwrap();
     assert!(here == content);
 }
+
+/// Whatever is done with many small files takes the connections that are there.
+#[test]
+fn contents_of_many_files_share_the_connections() {
+    const FILES: usize = 60;
+    let rig = Rig::with(1, patient());
+    rig.backup().unwrap();
+    let cursor = rig.seq();
+    for number in 0..FILES {
+        let mut tree = rig.tree.lock();
+        let name = format!("file {number}");
+        let file = tree.create(NodeId::ROOT, name.as_bytes(), NodeKind::File);
+        tree.write(file, 0, name.repeat(1 + number * 50).as_bytes());
+    }
+    rig.backup().unwrap();
+    let before = rig.server_connections();
+    rig.assert_snapshot(crate::SnapshotSpec::default(), &rig.tree.picture());
+    let restored = rig.server_connections() - before;
+    assert!(restored < 10, "{FILES} files were restored by {restored} connections");
+
+    let (client, _) = rig.another_device();
+    let incoming = Incoming {
+        server: &client,
+        folder: &rig.folder,
+        cursor,
+        head: rig.seq(),
+        monitor: &Silent,
+    };
+    let others = incoming.others().unwrap();
+    let before = rig.server_connections();
+    let mut fetched = 0;
+    for (id, change) in others.nodes.iter().filter(|(_, change)| change.is_content_changed) {
+        let mut delta = incoming.content(&others, *id, ContentFrom::Nothing, 0).unwrap();
+        let mut stream = Vec::new();
+        delta.read_to_end(&mut stream).unwrap();
+        let mut here = vec![1; change.after.size as usize];
+        apply_in_place(&mut DeltaReader::new(&stream[..]).unwrap(), &mut Bytes(&mut here)).unwrap();
+        assert!(here.starts_with(b"file "));
+        fetched += 1;
+    }
+    let made = rig.server_connections() - before;
+    assert!(
+        fetched == FILES && made < 3,
+        "{fetched} files were fetched by {made} connections"
+    );
+}

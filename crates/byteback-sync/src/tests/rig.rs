@@ -341,6 +341,11 @@ impl Rig {
         (server.received_bytes(), server.sent_bytes())
     }
 
+    /// Connections that were made to the server so far.
+    pub(super) fn server_connections(&self) -> u64 {
+        self.serving.lock().unwrap().as_ref().unwrap().1.connections()
+    }
+
     pub(super) fn data(&self) -> PathBuf {
         self.temp.path().join("data")
     }

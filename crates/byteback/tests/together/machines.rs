@@ -267,7 +267,10 @@ impl Lab {
             None => fs::read_to_string(self.world.path("address")).unwrap(),
         };
         let url = format!("https://{address}/{FOLDER}");
-        let command = self.world.command(&["pull", "--delete", &url, dir.to_str().unwrap()]);
+        // By content: who looks while groups are on their way may have a file of the same length and time already that holds less.
+        let command = self
+            .world
+            .command(&["pull", "--delete", "--checksum", &url, dir.to_str().unwrap()]);
         self.finish("pull", None, &command)
     }
 

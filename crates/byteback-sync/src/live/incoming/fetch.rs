@@ -520,7 +520,10 @@ impl ContentDelta<'_> {
             writer.zero(hole).map_err(of_writer)?;
         }
         // What the trailer says is of no matter: each block was checked by itself.
-        (self.current, self.stream) = (None, None);
+        self.current = None;
+        if let Some(stream) = self.stream.take() {
+            stream.delta.into_inner().finish();
+        }
         Ok(())
     }
 
