@@ -223,6 +223,10 @@ impl State {
     }
 }
 
+/// The queue's clock is the kernel's coarse one, which goes by steps, mostly of this length: who were to wait for less would find the same moment
+/// again, and ask over and over until the step is done.
+const CLOCK_STEP: Duration = Duration::from_millis(4);
+
 impl Live {
     /// An `O_PATH` or readable descriptor of a node, wherever it is; `None` if it is nowhere.
     fn any_fd(&self, node: NodeId) -> io::Result<Option<Arc<OwnedFd>>> {
@@ -418,7 +422,8 @@ impl Live {
             self.clean();
             match poll {
                 Poll::Idle { wake_ns } => {
-                    let wait = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
+                    let wait =
+                        wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)).max(CLOCK_STEP));
                     return Ok(Work::Idle(wait));
                 }
                 Poll::Encode(order) => self.encode(&order),

@@ -234,6 +234,8 @@ impl Drain {
                 self.served().live.resolve(id, &resolution).unwrap();
             }
             Work::Idle(wait) => {
+                // Who comes sooner finds the same moment of the coarse clock, and would ask without end until its step is over.
+                assert!(wait.is_none_or(|wait| wait >= Duration::from_millis(4)), "{wait:?}");
                 if self.in_flight.is_empty() {
                     let at_most = Duration::from_millis(20);
                     self.served().live.wait(wait.unwrap_or(at_most).min(at_most));
