@@ -155,6 +155,10 @@ fn proxy(to: Arc<Mutex<SocketAddr>>, cutter: Arc<Cutter>) -> SocketAddr {
             }
             let to = *to.lock().unwrap();
             let Ok(server) = TcpStream::connect(to) else { continue };
+            // As the ends do it: otherwise each answer of two packets takes as long as its first one is not confirmed.
+            for stream in [&client, &server] {
+                let _ = stream.set_nodelay(true);
+            }
             for (from, to) in [(&client, &server), (&server, &client)] {
                 let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                 let cutter = Arc::clone(&cutter);

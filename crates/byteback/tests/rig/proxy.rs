@@ -143,6 +143,8 @@ impl Shared {
         let Ok(server) = TcpStream::connect(address) else {
             return;
         };
+        // As the ends do it: otherwise each answer of two packets takes as long as its first one is not confirmed.
+        let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
         // Whether what the client sent last commits a batch.
         let is_commit = AtomicBool::new(false);
         std::thread::scope(|scope| {
