@@ -38,7 +38,6 @@ fn holds(path: &Path, at: u64, bytes: &[u8]) -> bool {
 }
 
 #[test]
-#[ignore = "on demand: it takes minutes"]
 fn a_file_of_100_gib_with_little_in_it_is_little_everywhere() {
     let lab = Lab::new(2);
     for machine in 0..2 {
