@@ -10,7 +10,8 @@
 //! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by somebody's `umount` or
 //! `fusermount3 -u`, or because we are killed. In each case the descriptor of `/dev/fuse` is closed or answers
 //! `ENODEV`, the threads return, and [`Mount::wait`] with them. If we are killed the connection is aborted by the
-//! kernel and the watcher removes the dead mount, so that the plain directory is visible again.
+//! kernel and the watcher removes the dead mount, so that the plain directory is visible again. A thread that had just been
+//! given a request when the kernel let go (the release of the last file, say) hears `ECONNABORTED` instead, which is the same end.
 //!
 //! What this does not do: signals (the binary turns them into [`Mount::unmount`]), reading the environment.
 
@@ -28,6 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
 use byteback_host::tree as host;
 use fuser::{Config, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use self::below::ProgramBelow;
@@ -154,6 +156,11 @@ struct End {
     ended: Condvar,
 }
 
+/// Whether this answer of `/dev/fuse` says no more than that the kernel has let go of the mount, as `ENODEV` does.
+fn is_orderly_end(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error())
+}
+
 /// Removes what a daemon that died left at `path`, if there is such a mount; a living one stays.
 ///
 /// # Errors
@@ -274,7 +281,10 @@ impl Mount {
             std::thread::Builder::new()
                 .name("byteback-mount".into())
                 .spawn(move || {
-                    let result = session.run().map_err(|error| error.to_string());
+                    let result = match session.run() {
+                        Err(error) if !is_orderly_end(&error) => Err(error.to_string()),
+                        _ => Ok(()),
+                    };
                     quit.disarm();
                     drop(watch);
                     if let Some(cuts) = ending {

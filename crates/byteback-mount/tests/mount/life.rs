@@ -535,6 +535,21 @@ fn a_busy_mount_is_not_unmounted_unless_detached() {
     assert_eq!(fs::read(fixture.tree().join("f")).unwrap(), b"still served");
 }
 
+/// The release of the last file is on its way to the daemon in the instant in which the kernel lets go of the mount.
+#[test]
+fn a_request_that_was_just_taken_when_the_mount_went_is_no_error() {
+    for round in 0..40 {
+        let fixture = Fixture::new();
+        let files: Vec<_> = (0..8)
+            .map(|name| fs::File::create(fixture.at(&name.to_string())).unwrap())
+            .collect();
+        fixture.mount().unmount(Unmount::Detach).unwrap();
+        drop(files);
+        let end = fixture.mount().wait();
+        assert!(end.is_ok(), "round {round}: {end:?}");
+    }
+}
+
 #[test]
 fn one_directory_is_mounted_once() {
     let fixture = Fixture::new();
