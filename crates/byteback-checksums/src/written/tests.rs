@@ -1,5 +1,9 @@
 //! Random lives of files that are changed by all means, rot, and are read, over a database that crashes; against a model that keeps what was
 //! written as bytes, and for each block whether it must be known.
+//!
+//! The model is exact. What a sum stands for are bytes; of a change of a part of a block the sum follows the difference to what was *there*
+//! (a CRC is linear), so what had rotted of that part stays as wrong as it was, wherever it lay. What a database may say after a crash is what a list of
+//! [`Durable`] says: a commit that reported an error may have become durable as a whole, or not at all.
 
 use std::cell::RefCell;
 
@@ -13,14 +17,22 @@ const BLOCK: usize = BLOCK_LEN as usize;
 /// Files are not longer: three chunks.
 const BLOCKS_MAX: usize = 3 * 256;
 
+/// What is known of a file's blocks.
+#[derive(Clone, PartialEq)]
+struct Sums {
+    /// What the sums stand for, in whole blocks, as many as the file has.
+    written: Vec<u8>,
+    known: Vec<bool>,
+}
+
+/// What a record in the database may say of a file: what it looked like, and what was known then; `None`: not to be believed.
+type Durable = Option<(Stamp, Sums)>;
+
 /// A file, with what it holds and what was written to it.
 #[derive(Clone)]
 struct Life {
     content: Vec<u8>,
-    written: Vec<u8>,
-    known: Vec<bool>,
-    /// Bytes that rotted were part of what was changed in part: whether that is noticed is open.
-    is_open: Vec<bool>,
+    sums: Sums,
     stamp: Stamp,
     reads_fail: bool,
 }
@@ -60,16 +72,26 @@ impl Shared {
             ino,
             birth_ns: Some(5),
         };
-        let mut life = Life {
-            written: content.clone(),
-            known: vec![true; BLOCKS_MAX],
-            is_open: vec![false; BLOCKS_MAX],
+        let life = Life {
+            sums: Sums::unknown(&content),
             stamp: stamp_of(identity, content.len() as u64, 0, 0),
             reads_fail: false,
             content,
         };
-        life.forget();
         Self(RefCell::new(life))
+    }
+
+    /// What was read is what is known of those of its blocks of which nothing was; how many those are.
+    fn learn(&self, read: &Read, bytes: &[u8]) -> u64 {
+        let mut life = self.0.borrow_mut();
+        let mut learned = 0;
+        for (block, bytes) in (read.first_block as usize..).zip(bytes[..read.len_bytes].chunks(BLOCK)) {
+            if !life.sums.known[block] {
+                life.sums.learn(block, bytes);
+                learned += 1;
+            }
+        }
+        learned
     }
 
     fn read(&self, sums: &WrittenSums, file: u64, first: usize, count: usize) -> (Read, Vec<u8>, Option<Mismatch>) {
@@ -79,13 +101,47 @@ impl Shared {
     }
 }
 
+impl Sums {
+    /// Of a file of which nothing is known but its length.
+    fn unknown(content: &[u8]) -> Self {
+        let blocks = content.len().div_ceil(BLOCK);
+        let mut written = content.to_vec();
+        written.resize(blocks * BLOCK, 0);
+        Self {
+            written,
+            known: (0..BLOCKS_MAX).map(|block| block >= blocks).collect(),
+        }
+    }
+
+    /// The sum of a block becomes that of these bytes.
+    fn learn(&mut self, block: usize, bytes: &[u8]) {
+        self.written[block * BLOCK..(block + 1) * BLOCK].copy_from_slice(&block_of(bytes, 0));
+        self.known[block] = true;
+    }
+
+    /// The sum of each block that a file can have.
+    fn all(&self) -> Vec<Option<u32>> {
+        let sum = |block: usize| match self.written.get(block * BLOCK..(block + 1) * BLOCK) {
+            Some(bytes) => sum_of(bytes),
+            None => blocks::zero_sum(),
+        };
+        (0..BLOCKS_MAX)
+            .map(|block| self.known[block].then(|| sum(block)))
+            .collect()
+    }
+
+    /// Known blocks that are not what their sums say.
+    fn rotten(&self, content: &[u8]) -> Vec<u64> {
+        let blocks = 0..content.len().div_ceil(BLOCK);
+        let is_rotten =
+            |block: &usize| self.known[*block] && block_of(content, *block) != block_of(&self.written, *block);
+        blocks.filter(is_rotten).map(|block| block as u64).collect()
+    }
+}
+
 impl Life {
     fn forget(&mut self) {
-        let blocks = self.content.len().div_ceil(BLOCK);
-        self.known = (0..BLOCKS_MAX).map(|block| block >= blocks).collect();
-        self.is_open.fill(false);
-        // What is there is what is there.
-        self.written = self.content.clone();
+        self.sums = Sums::unknown(&self.content);
     }
 
     fn changed(&mut self) {
@@ -94,50 +150,45 @@ impl Life {
         self.stamp.mtime_ns += 1;
     }
 
+    /// What the sums stand for follows the content from `at`, which becomes `data`; zeros, where there was none.
+    fn follow(&mut self, at: usize, data: &[u8]) {
+        for (index, new) in (at..).zip(data) {
+            let old = self.content.get(index).copied().unwrap_or(0);
+            self.sums.written[index] ^= old ^ new;
+        }
+    }
+
     /// These bytes become `data`.
     fn put(&mut self, at: usize, data: &[u8], is_known: bool) {
         let end = at + data.len();
+        let blocks = self.content.len().max(end).div_ceil(BLOCK);
+        self.sums.written.resize(blocks * BLOCK, 0);
+        self.follow(at, data);
         for block in at / BLOCK..end.div_ceil(BLOCK) {
             let (start, behind) = (block * BLOCK, (block + 1) * BLOCK);
-            let is_whole = at <= start && behind <= end;
-            if is_whole || !is_known {
-                self.known[block] = is_known;
-                self.is_open[block] = false;
-            } else if block_of(&self.content, block) != block_of(&self.written, block) {
-                self.is_open[block] = true;
+            if !is_known {
+                self.sums.known[block] = false;
+            } else if at <= start && behind <= end {
+                self.sums.learn(block, &data[start - at..behind - at]);
             }
         }
-        for bytes in [&mut self.content, &mut self.written] {
-            bytes.resize(bytes.len().max(end), 0);
-            bytes[at..end].copy_from_slice(data);
-        }
+        self.content.resize(self.content.len().max(end), 0);
+        self.content[at..end].copy_from_slice(data);
         self.changed();
     }
 
     fn truncate(&mut self, len: usize) {
-        if !len.is_multiple_of(BLOCK) && block_of(&self.content, len / BLOCK) != block_of(&self.written, len / BLOCK) {
-            self.is_open[len / BLOCK] = true;
-        }
-        for block in len.div_ceil(BLOCK)..BLOCKS_MAX {
-            self.known[block] = true;
-            self.is_open[block] = false;
-        }
+        let blocks = len.div_ceil(BLOCK);
+        self.sums.written.resize(blocks * BLOCK, 0);
+        // Of the block in which the file ends then, the rest becomes zeros.
+        self.follow(len, &vec![0; blocks * BLOCK - len]);
+        self.sums.known[blocks..].fill(true);
         self.content.resize(len, 0);
-        self.written.resize(len, 0);
         self.changed();
     }
 
-    /// Blocks that must be found, and those that may be.
-    fn rotten(&self) -> (Vec<u64>, Vec<u64>) {
-        let (mut must, mut may) = (Vec::new(), Vec::new());
-        for block in 0..self.content.len().div_ceil(BLOCK) {
-            if self.known[block] && self.is_open[block] {
-                may.push(block as u64);
-            } else if self.known[block] && block_of(&self.content, block) != block_of(&self.written, block) {
-                must.push(block as u64);
-            }
-        }
-        (must, may)
+    fn rotten(&self) -> Vec<u64> {
+        self.sums.rotten(&self.content)
     }
 
     /// Where something may be changed: mostly near to the borders of blocks and chunks.
@@ -159,7 +210,8 @@ fn open(disk: &SimDisk, boot: u8, interrupted: &[u64]) -> std::result::Result<Wr
     WrittenSums::open(disk, NAME, 99, [boot; 16], interrupted)
 }
 
-fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut SplitMix64) {
+/// Answers whether there was one.
+fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut SplitMix64) -> bool {
     let (at, end) = {
         let life = shared.0.borrow();
         let (one, other) = (life.place(random), life.place(random));
@@ -175,11 +227,22 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     let kind = random.below(12);
     let done: Result<(), ()> = match (kind, range) {
         (0 | 1, _) => {
+            // Now and then it fails, and was done or was not.
+            let (is_failing, is_done) = (random.below(8) == 0, random.coin());
             let truncate = || {
-                shared.0.borrow_mut().truncate(at);
+                let mut life = shared.0.borrow_mut();
+                if is_done || !is_failing {
+                    life.truncate(at);
+                }
+                if is_failing {
+                    life.sums.known[at / BLOCK..].fill(false);
+                    return Err(());
+                }
                 Ok(())
             };
-            sums.change(file, &shared, Change::Truncated(at as u64), truncate, ok)
+            let done = sums.change(file, &shared, Change::Truncated(at as u64), truncate, ok);
+            assert_eq!(done.is_err(), is_failing);
+            Ok(())
         }
         (2, Some(range)) => {
             let end = end.min(shared.0.borrow().content.len().max(at));
@@ -190,7 +253,12 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             };
             match ByteRange::new(at as u64, end as u64) {
                 Some(range) => sums.change(file, &shared, Change::Zeroed(range), zero, ok),
-                None => sums.change(file, &shared, Change::Zeroed(range), || Ok(()), ok),
+                None => {
+                    // A hole behind the end of the file changes nothing, and tells of blocks there that were given up that they are zeros.
+                    let (first, behind) = blocks_within(range);
+                    shared.0.borrow_mut().sums.known[first as usize..behind as usize].fill(true);
+                    sums.change(file, &shared, Change::Zeroed(range), || Ok(()), ok)
+                }
             }
         }
         (3, Some(range)) => {
@@ -221,10 +289,7 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
                 if written > 0 {
                     life.put(at, &data[..written], false);
                 }
-                for block in at / BLOCK..end.div_ceil(BLOCK) {
-                    life.known[block] = false;
-                    life.is_open[block] = false;
-                }
+                life.sums.known[at / BLOCK..end.div_ceil(BLOCK)].fill(false);
                 if written.is_multiple_of(2) {
                     Ok(written)
                 } else {
@@ -258,16 +323,16 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
                 // What could not be read is not known any more.
                 for (block, is_partial) in [(at / BLOCK, at % BLOCK != 0), ((end - 1) / BLOCK, end % BLOCK != 0)] {
                     if is_partial || (block == at / BLOCK && end < (block + 1) * BLOCK) {
-                        life.known[block] = false;
-                        life.is_open[block] = false;
+                        life.sums.known[block] = false;
                     }
                 }
             }
             done
         }
-        (_, None) => Ok(()),
+        (_, None) => return false,
     };
     done.unwrap();
+    true
 }
 
 /// Tells what was read before whatever happened since: only what is wrong now is noted, and only what is there now is learned.
@@ -275,41 +340,29 @@ fn judge_late(
     sums: &WrittenSums,
     file: u64,
     shared: &Shared,
-    (read, bytes, mismatch): (Read, Vec<u8>, Option<Mismatch>),
+    (read, bytes, mismatch, stamp): (Read, Vec<u8>, Option<Mismatch>, Stamp),
     note: &str,
 ) {
     let Some(mismatch) = mismatch else {
-        sums.learn(file, &read, &bytes);
-        let mut life = shared.0.borrow_mut();
-        for block in 0..life.content.len().div_ceil(BLOCK) {
-            drop(life);
-            let is_known = shared.read(sums, file, block, 1).0.unknown_blocks == 0;
-            life = shared.0.borrow_mut();
-            if is_known && !life.known[block] {
-                // It was learned: then it is what is there.
-                let (from, to) = (block * BLOCK, life.content.len().min((block + 1) * BLOCK));
-                let now = life.content[from..to].to_vec();
-                life.written[from..to].copy_from_slice(&now);
-                life.known[block] = true;
-                life.is_open[block] = false;
-            }
+        let learned = sums.learn(file, &read, &bytes);
+        if learned > 0 {
+            assert_eq!(stamp, shared.0.borrow().stamp, "{note}: it was changed since");
+            // Blocks that were held, as they were then: what rotted since is noticed.
+            assert_eq!(shared.learn(&read, &bytes), learned, "{note}");
         }
         return;
     };
     let noted = sums.flag(file, &shared, &mismatch, 78).unwrap();
     let noted = noted.iter().flat_map(|noted| &noted.blocks);
-    let (must, may) = shared.0.borrow().rotten();
+    let rotten = shared.0.borrow().rotten();
     for (block, _) in noted.clone() {
-        assert!(
-            must.contains(block) || may.contains(block),
-            "{note}: block {block} was put right since"
-        );
+        assert!(rotten.contains(block), "{note}: block {block} was put right since");
     }
     let noted: Vec<u64> = noted.map(|(block, _)| *block).collect();
     let lost = mismatch
         .blocks
         .iter()
-        .find(|(block, _)| must.contains(block) && !noted.contains(block));
+        .find(|(block, _)| rotten.contains(block) && !noted.contains(block));
     assert_eq!(lost, None, "{note}: it is still wrong");
 }
 
@@ -319,37 +372,53 @@ fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     let (read, _, mismatch) = shared.read(sums, file, 0, blocks);
     let life = shared.0.borrow();
     assert_eq!(read.len_bytes, life.content.len(), "{note}");
-    let known = life.known[..blocks].iter().filter(|known| !**known).count() as u64;
-    assert_eq!(read.unknown_blocks, known, "{note}: blocks that are unknown");
-    let (must, may) = life.rotten();
+    let unknown = life.sums.known[..blocks].iter().filter(|known| !**known).count() as u64;
+    assert_eq!(read.unknown_blocks, unknown, "{note}: blocks that are unknown");
+    let rotten = life.rotten();
     let told: Vec<u64> = mismatch
         .iter()
         .flat_map(|mismatch| &mismatch.blocks)
         .map(|(block, _)| *block)
         .collect();
-    assert!(
-        must.iter().all(|block| told.contains(block)),
-        "{note}: {must:?} of {told:?}"
-    );
-    let rest: Vec<_> = told
-        .iter()
-        .filter(|block| !must.contains(block) && !may.contains(block))
-        .collect();
-    assert!(rest.is_empty(), "{note}: false alarm {rest:?}");
+    assert_eq!(told, rotten, "{note}: what is told and what rotted");
     if let Some(mismatch) = mismatch {
         let noted = sums.flag(file, &shared, &mismatch, 77).unwrap();
         assert_eq!(noted.as_ref(), Some(&mismatch), "{note}");
         let flagged = sums.flagged_of(file).unwrap();
         assert!(told.iter().all(|block| flagged.blocks.contains(*block)), "{note}");
     }
-    !must.is_empty()
+    !rotten.is_empty()
+}
+
+/// What became of a file's sums by a crash: what one of those records says that the database may hold, if the file still looks like that.
+fn recovered(sums: &WrittenSums, file: u64, shared: &Shared, durable: &mut Vec<Durable>, note: &str) {
+    let mut life = shared.0.borrow_mut();
+    let found: Vec<_> = {
+        let cell = sums.cell(file);
+        let mut known = cell.lock();
+        sums.load(file, &mut known, || Ok(life.stamp));
+        let rows = |chunk| sums.row(file, chunk);
+        // Behind the end of the file as well: it may become longer.
+        let blocks = 0..BLOCKS_MAX as u64;
+        blocks.map(|block| known.sums.get(block, &rows)).collect()
+    };
+    let says = |durable: &Durable| match durable {
+        Some((stamp, sums)) if *stamp == life.stamp => sums.clone(),
+        _ => Sums::unknown(&life.content),
+    };
+    durable.retain(|durable| says(durable).all() == found);
+    assert!(
+        !durable.is_empty(),
+        "{note}: nothing that was to be committed says this"
+    );
+    life.sums = says(&durable[0]);
 }
 
 #[test]
 fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
     let first = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
     let (mut found, mut kept, mut lost) = (0, 0, 0);
-    for seed in first..first + 60 {
+    for seed in first..first + 150 {
         println!("BYTEBACK_SEED={seed}");
         let mut random = SplitMix64::new(seed);
         let mut disk = SimDisk::new(seed);
@@ -360,6 +429,8 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 Shared::new(file, random.bytes(len))
             })
             .collect();
+        // What the database may say of each.
+        let mut durable: Vec<Vec<Durable>> = vec![vec![None]; files.len()];
         for life in 0..6 {
             let sums = open(&disk, boot, &[]).unwrap();
             let syncs = disk.counters().syncs;
@@ -368,9 +439,7 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 disk.crash_at_sync(syncs + 1 + random.below(6), phases[random.below(3) as usize]);
             }
             // What was read a while ago by somebody who has not judged it yet.
-            let mut held: Vec<(u64, Read, Vec<u8>, Option<Mismatch>)> = Vec::new();
-            // What the file looked like at the last commit that succeeded.
-            let mut committed: Vec<Option<Life>> = vec![None; files.len()];
+            let mut held: Vec<(u64, (Read, Vec<u8>, Option<Mismatch>, Stamp))> = Vec::new();
             for _ in 0..random.below(60) {
                 if disk.is_cut() {
                     // Nothing can be looked up any more: everything is unknown.
@@ -384,20 +453,37 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                         let blocks = shared.0.borrow().content.len() / BLOCK + 1;
                         let first = random.below(blocks as u64) as usize;
                         let (read, bytes, mismatch) = shared.read(&sums, file, first, 1 + random.below(20) as usize);
-                        held.push((file, read, bytes, mismatch));
+                        held.push((file, (read, bytes, mismatch, shared.0.borrow().stamp)));
                     }
                     11 => {
-                        if let Some((file, read, bytes, mismatch)) = held.pop() {
-                            judge_late(&sums, file, &files[file as usize], (read, bytes, mismatch), &note);
+                        if let Some((file, held)) = held.pop() {
+                            judge_late(&sums, file, &files[file as usize], held, &note);
                         }
                     }
                     0 | 1 => {
                         let looks: Vec<_> = files.iter().map(|_| random.below(4) > 0).collect();
-                        let look = |file: u64| looks[file as usize].then(|| files[file as usize].0.borrow().stamp);
-                        if sums.commit(&look).is_ok() {
-                            for (number, file) in files.iter().enumerate() {
-                                committed[number] = looks[number].then(|| file.0.borrow().clone());
+                        // Some files are changed right after they were looked at.
+                        let meanwhile = RefCell::new(SplitMix64::new(random.next_u64()));
+                        let changed = RefCell::new(vec![false; files.len()]);
+                        let look = |file: u64| {
+                            let shared = &files[file as usize];
+                            let stamp = looks[file as usize].then(|| shared.0.borrow().stamp);
+                            if meanwhile.borrow_mut().below(8) == 0 {
+                                let is_changed = one_change(&sums, file, shared, &mut meanwhile.borrow_mut());
+                                changed.borrow_mut()[file as usize] = is_changed;
                             }
+                            stamp
+                        };
+                        let is_done = sums.commit(&look).is_ok();
+                        for (number, file) in files.iter().enumerate() {
+                            let life = file.0.borrow();
+                            let is_stamped = looks[number] && !changed.borrow()[number];
+                            let now = is_stamped.then(|| (life.stamp, life.sums.clone()));
+                            // One that failed may yet be durable, as a whole; and one that could not look leaves alone what is settled.
+                            if is_done && now.is_some() {
+                                durable[number].clear();
+                            }
+                            durable[number].push(now);
                         }
                     }
                     2 => {
@@ -415,23 +501,14 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                         let (read, buffer, _) = shared.read(&sums, file, first, count);
                         let unknown = read.unknown_blocks;
                         assert_eq!(sums.learn(file, &read, &buffer), unknown, "{note}");
-                        let mut life = shared.0.borrow_mut();
-                        for block in first..(first + count).min(life.content.len().div_ceil(BLOCK)) {
-                            if !life.known[block] {
-                                let (from, to) = (block * BLOCK, life.content.len().min((block + 1) * BLOCK));
-                                let now = life.content[from..to].to_vec();
-                                life.written[from..to].copy_from_slice(&now);
-                                life.known[block] = true;
-                                life.is_open[block] = false;
-                            }
-                        }
+                        assert_eq!(shared.learn(&read, &buffer), unknown, "{note}");
                     }
                     5 if random.below(4) == 0 => {
                         sums.look(file, || Ok(shared.0.borrow().stamp));
                         shared.0.borrow_mut().stamp.ctime_ns += 1;
                         sums.touched(file);
                     }
-                    _ => one_change(&sums, file, shared, &mut random),
+                    _ => drop(one_change(&sums, file, shared, &mut random)),
                 }
             }
             for (file, shared) in (0..).zip(&files).filter(|_| !disk.is_cut()) {
@@ -447,54 +524,15 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
             let sums = open(&disk, boot, &[]).unwrap();
             for (number, shared) in files.iter().enumerate() {
                 let note = format!("seed {seed}, after life {life}, file {number}");
-                let is_same = committed[number]
-                    .as_ref()
-                    .is_some_and(|old| old.stamp == shared.0.borrow().stamp);
-                if is_same {
-                    // Nothing changed it since: all is known as it was then; what was learned since may be.
-                    kept += 1;
-                    let blocks = shared.0.borrow().content.len().div_ceil(BLOCK);
-                    for block in 0..blocks {
-                        let (read, ..) = shared.read(&sums, number as u64, block, 1);
-                        let mut life = shared.0.borrow_mut();
-                        let was_known = committed[number].as_ref().unwrap().known[block];
-                        assert!(
-                            !was_known || read.unknown_blocks == 0,
-                            "{note}: block {block} was known"
-                        );
-                        if was_known && !life.known[block] {
-                            // A write that failed and did nothing.
-                            let old = committed[number].as_ref().unwrap();
-                            let bytes = block_of(&old.written, block);
-                            let (from, to) = (block * BLOCK, life.content.len().min((block + 1) * BLOCK));
-                            life.written[from..to].copy_from_slice(&bytes[..to - from]);
-                            life.known[block] = true;
-                            life.is_open[block] = old.is_open[block];
-                        }
-                        assert!(life.known[block] || read.unknown_blocks == 1, "{note}: block {block}");
-                        if read.unknown_blocks == 1 {
-                            life.known[block] = false;
-                            life.is_open[block] = false;
-                        }
-                    }
-                } else {
-                    lost += 1;
-                    // Either all of a commit that was not acknowledged, or nothing.
-                    let (read, ..) = shared.read(&sums, number as u64, 0, BLOCKS_MAX);
-                    let blocks = shared.0.borrow().content.len().div_ceil(BLOCK) as u64;
-                    let mut life = shared.0.borrow_mut();
-                    if read.unknown_blocks == blocks && blocks > 0 {
-                        life.forget();
-                    } else {
-                        drop(life);
-                        for block in 0..blocks as usize {
-                            let (read, ..) = shared.read(&sums, number as u64, block, 1);
-                            let mut life = shared.0.borrow_mut();
-                            assert!(life.known[block] || read.unknown_blocks == 1, "{note}: block {block}");
-                            life.known[block] &= read.unknown_blocks == 0;
-                        }
-                    }
+                let is_same = |durable: &Durable| {
+                    let stamp = durable.as_ref().map(|(stamp, _)| *stamp);
+                    stamp == Some(shared.0.borrow().stamp)
+                };
+                match durable[number].iter().all(is_same) {
+                    true => kept += 1,
+                    false => lost += 1,
                 }
+                recovered(&sums, number as u64, shared, &mut durable[number], &note);
                 check(&sums, number as u64, shared, &note);
             }
             boot += u8::from(random.below(3) == 0);
@@ -651,7 +689,7 @@ fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
         let sums = open(&disk, 1, &[]).unwrap();
         let rot = |at: usize| shared.0.borrow_mut().content[at] ^= 1;
         let put_right = |at: usize| {
-            let data = shared.0.borrow().written[at..at + BLOCK].to_vec();
+            let data = shared.0.borrow().sums.written[at..at + BLOCK].to_vec();
             let write = || {
                 shared.0.borrow_mut().put(at, &data, true);
                 Ok::<_, ()>(())
