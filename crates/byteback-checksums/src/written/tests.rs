@@ -335,14 +335,11 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     true
 }
 
+/// What was read of a file, and what it looked like.
+type Held = (Read, Vec<u8>, Option<Mismatch>, Stamp);
+
 /// Tells what was read before whatever happened since: only what is wrong now is noted, and only what is there now is learned.
-fn judge_late(
-    sums: &WrittenSums,
-    file: u64,
-    shared: &Shared,
-    (read, bytes, mismatch, stamp): (Read, Vec<u8>, Option<Mismatch>, Stamp),
-    note: &str,
-) {
+fn judge_late(sums: &WrittenSums, file: u64, shared: &Shared, (read, bytes, mismatch, stamp): Held, note: &str) {
     let Some(mismatch) = mismatch else {
         let learned = sums.learn(file, &read, &bytes);
         if learned > 0 {
@@ -439,7 +436,7 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 disk.crash_at_sync(syncs + 1 + random.below(6), phases[random.below(3) as usize]);
             }
             // What was read a while ago by somebody who has not judged it yet.
-            let mut held: Vec<(u64, (Read, Vec<u8>, Option<Mismatch>, Stamp))> = Vec::new();
+            let mut held: Vec<(u64, Held)> = Vec::new();
             for _ in 0..random.below(60) {
                 if disk.is_cut() {
                     // Nothing can be looked up any more: everything is unknown.
