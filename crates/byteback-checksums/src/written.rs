@@ -86,6 +86,10 @@ pub enum Change<'a> {
     Overwritten(ByteRange),
     /// Bytes move to other places.
     Moved,
+    /// Blocks that are damaged become what was written, as [`WrittenSums::sum_of`] has proven: sums stay as they are.
+    Healed(ByteRange),
+    /// What lies in the blocks of this range is to count from now on, whoever wrote it.
+    Accepted(ByteRange),
 }
 
 /// What is wrong with a file.
@@ -401,17 +405,22 @@ impl WrittenSums {
                 (ByteRange::new(offset, end), Some(data))
             }
             Change::Zeroed(range) => (Some(range), None),
-            Change::Overwritten(range) => (Some(range), None),
+            Change::Overwritten(range) | Change::Healed(range) | Change::Accepted(range) => (Some(range), None),
             // Of the block in which the file ends then, the rest; what is behind it need not be looked at.
             Change::Truncated(len_bytes) => (ByteRange::new(len_bytes, len_bytes.next_multiple_of(BLOCK_LEN)), None),
             Change::Moved => (None, None),
         };
-        let edges = match (range, change) {
+        let mut edges = match (range, change) {
             (Some(range), Change::Written { .. } | Change::Zeroed(_) | Change::Truncated(_)) => {
                 known.sums.edges(range, data, &rows, old)
             }
             _ => Vec::new(),
         };
+        if edges.iter().any(|(_, sum)| sum.is_none()) {
+            // What is damaged stays so, though nobody knows what it is to be now.
+            let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
+            edges.retain(|(block, sum)| sum.is_some() || !damaged.contains(*block));
+        }
         let done = perform();
         let is_done = match &done {
             Ok(done) => is_whole(done),
@@ -434,8 +443,13 @@ impl WrittenSums {
                 self.unflag(file, Some((first, u64::MAX)));
             }
             (None, _) => {}
-            (Some(range), Change::Overwritten(_)) => touch_all(&mut known.sums, range),
-            (Some(range), _) if !is_done => touch_all(&mut known.sums, range),
+            // Where it failed the blocks are as damaged as before, or not: that is compared when they are read.
+            (Some(range), Change::Healed(_)) if is_done => self.unflag(file, Some(blocks_of(range))),
+            (Some(_), Change::Healed(_)) => {}
+            (Some(range), Change::Accepted(_)) if is_done => self.accept(file, &mut known.sums, backing, range),
+            (Some(_), Change::Accepted(_)) => {}
+            (Some(range), Change::Overwritten(_)) => self.overwritten(file, &mut known.sums, range, is_done),
+            (Some(range), _) if !is_done => self.overwritten(file, &mut known.sums, range, false),
             (Some(range), _) => {
                 known.sums.put_edges(edges);
                 let (first, end) = blocks_within(range);
@@ -451,12 +465,51 @@ impl WrittenSums {
             let more = chunks - chunks_before;
             if self.chunks.fetch_add(more, Ordering::Relaxed).saturating_add(more) > CHUNKS_MAX {
                 let len_bytes = backing.stamp().ok().map(|now| now.len_bytes);
+                let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
+                let blocks = damaged.iter().flat_map(|range| range.start()..range.end());
+                let sums: Vec<_> = blocks.map(|block| (block, known.sums.get(block, &rows))).collect();
                 known.sums.forget(len_bytes);
+                sums.into_iter().for_each(|(block, sum)| known.sums.set(block, sum));
                 let fewer = |now: usize| Some(now.saturating_sub(chunks));
                 let _ = self.chunks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
             }
         }
         done
+    }
+
+    /// Nobody knows what a range of a file holds now. Blocks that are damaged stay so, with the sums that say it, unless all of each was replaced: what is left of them
+    /// is not what was written.
+    fn overwritten(&self, file: u64, sums: &mut FileSums, range: ByteRange, is_done: bool) {
+        if is_done {
+            self.unflag(file, Some(blocks_within(range)));
+        }
+        let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
+        let (first, end) = blocks_of(range);
+        let touched = ByteRange::new(first, end);
+        for forgotten in touched.iter().flat_map(|touched| damaged.gaps_within(*touched)) {
+            sums.unknown(forgotten.start(), forgotten.end());
+        }
+    }
+
+    /// What lies in the blocks of a range counts. What cannot be read is not known.
+    fn accept(&self, file: u64, sums: &mut FileSums, backing: &impl Backing, range: ByteRange) {
+        let (first, end) = blocks_of(range);
+        let mut room = Vec::new();
+        for block in first..end {
+            let bytes = aligned_block(&mut room);
+            let count = read_full(backing, block.saturating_mul(BLOCK_LEN), bytes).ok();
+            let sum = count.map(|count| sum_of(bytes.get(..count).unwrap_or_default()));
+            sums.set(block, sum);
+        }
+        self.unflag(file, Some((first, end)));
+    }
+
+    /// The sum that a block of a file is to have (see [`block_sum`]), if it is known.
+    pub fn sum_of(&self, file: u64, backing: &impl Backing, block: u64) -> Option<u32> {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        self.load(file, &mut known, || backing.stamp());
+        known.sums.get(block, &|chunk| self.row(file, chunk))
     }
 
     /// Whether a program that wants its bytes of a file to be durable must have its times as well: once after each commit.
@@ -506,15 +559,15 @@ impl WrittenSums {
         };
         let mut differing = Vec::new();
         let found = buffer.get(..len_bytes).unwrap_or_default().chunks(BLOCK_LEN as usize);
-        for ((block, bytes), sum) in (first..).zip(found).zip(expected) {
+        for ((block, bytes), sum) in (first..).zip(found).zip(&expected) {
             match sum {
                 None => read.unknown_blocks += 1,
-                Some(sum) if sum == sum_of(bytes) => {}
+                Some(sum) if *sum == sum_of(bytes) => {}
                 Some(_) => differing.push(block),
             }
         }
         if differing.is_empty() {
-            self.agreed(file, first, first.saturating_add(blocks));
+            self.agreed(file, first, &expected);
             return Ok((read, None));
         }
         let mut known = cell.lock();
@@ -673,9 +726,14 @@ impl WrittenSums {
         self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
     }
 
-    /// Blocks agreed with their sums: somebody put right what is below.
-    fn agreed(&self, file: u64, first: u64, end: u64) {
-        self.unflag(file, Some((first, end)));
+    /// Blocks from `first` on agreed with these sums: somebody put right what is below. Where none is known, nothing is known to be right.
+    fn agreed(&self, file: u64, first: u64, sums: &[Option<u32>]) {
+        if self.flagged_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (block, _) in (first..).zip(sums).filter(|(_, sum)| sum.is_some()) {
+            self.unflag(file, Some((block, block.saturating_add(1))));
+        }
     }
 
     /// Where a passage through all files is, as the caller said last: a file and an offset.
@@ -717,9 +775,15 @@ impl WrittenSums {
     }
 }
 
-/// Every block that has a part in the range is unknown.
-fn touch_all(sums: &mut FileSums, range: ByteRange) {
-    sums.unknown(range.start() / BLOCK_LEN, range.end().div_ceil(BLOCK_LEN));
+/// The blocks that have a part in a range of bytes, from the first to behind the last.
+fn blocks_of(range: ByteRange) -> (u64, u64) {
+    (range.start() / BLOCK_LEN, range.end().div_ceil(BLOCK_LEN))
+}
+
+/// The sum of a block that begins with `bytes`, and is zeros from there on.
+#[must_use]
+pub fn block_sum(bytes: &[u8]) -> u32 {
+    sum_of(bytes)
 }
 
 /// The whole blocks of what was written.

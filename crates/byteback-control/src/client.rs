@@ -13,6 +13,7 @@ use byteback_oplog::{Epoch, NodeId};
 use crate::frame::{self, Frame, protocol};
 use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold};
 use crate::messages::{Answer, Request};
+use crate::repair::{RepairReport, RepairRequest};
 use crate::server::socket_address;
 use crate::service::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory, FinishReport, NamedCut,
@@ -336,6 +337,13 @@ impl TreeService for Client {
     fn sync_wishes_changed(&self) -> Result<bool> {
         match self.call(&Request::SyncWishesChanged)? {
             Answer::Heard(is_heard) => Ok(is_heard),
+            other => unexpected(&other),
+        }
+    }
+
+    fn repair(&self, request: &RepairRequest) -> Result<RepairReport> {
+        match self.call(&Request::Repair { repair: *request })? {
+            Answer::Repaired(report) => Ok(report),
             other => unexpected(&other),
         }
     }

@@ -32,7 +32,8 @@ use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
 use byteback_oplog::{NodeId, NodeKind};
 
-use crate::service::{DirEntry, Result};
+use crate::repair::Damage;
+use crate::service::{DirEntry, ErrorKind, Result, ServiceError};
 
 /// A program was faster, or what was expected was not so to begin with: nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -316,6 +317,31 @@ pub trait LandingTree: Send + Sync {
     /// If it cannot be opened.
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>>;
 
+    /// What is wrong with a file: bytes of it that nobody wrote.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    fn damage_of(&self, _node: NodeId) -> Result<Option<Damage>> {
+        Ok(None)
+    }
+
+    /// Puts damaged blocks of a file right with what a server has from `offset`, a multiple of the length of a block, on: those for which that proves what was written. What programs
+    /// changed in them since stays; of others nothing is done. It is no change of the file. Answers how many bytes are right now.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    fn heal(&self, node: NodeId, _offset: u64, _good: &[u8]) -> Result<Landed<u64>> {
+        Err(no_sums(node))
+    }
+
+    /// Lets the damaged blocks of a file count as they are, as if a program had just written them. Answers how many bytes these are.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    fn accept(&self, node: NodeId) -> Result<Landed<u64>> {
+        Err(no_sums(node))
+    }
+
     /// Makes durable which files these nodes are: after a crash they have the same numbers. To be done before a number of something that was made is
     /// noted anywhere else.
     ///
@@ -328,6 +354,11 @@ pub trait LandingTree: Send + Sync {
     /// # Errors
     /// If the disk does not take it. It is as if nothing had been made durable then.
     fn sync(&self) -> Result<()>;
+}
+
+fn no_sums(node: NodeId) -> ServiceError {
+    let message = format!("no checksums are kept of node {node}");
+    ServiceError::new(ErrorKind::Refused, message)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod landing;
 mod leaves;
 mod live;
 mod messages;
+mod repair;
 mod server;
 mod service;
 
@@ -40,11 +41,12 @@ pub use live::{
     LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER,
     SyncConflict, SyncLeftOut, SyncStatus, Work,
 };
+pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};
 pub use service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
     ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, NameChange, NamedCut, NodeChange, NodeNames, Outcome,
-    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
+    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus, not_synced,
 };
 
 #[cfg(test)]

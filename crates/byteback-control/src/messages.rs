@@ -8,6 +8,7 @@ use byteback_oplog::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::leaves::{LeafOffer, LeafRequest, LeavesTold};
+use crate::repair::{RepairReport, RepairRequest};
 use crate::service::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames,
     Outcome, PastFile, ServiceError, TreeStatus,
@@ -89,6 +90,9 @@ pub(crate) enum Request {
     },
     Unmount,
     SyncWishesChanged,
+    Repair {
+        repair: RepairRequest,
+    },
     OpenCut {
         name: ByteString,
     },
@@ -113,6 +117,7 @@ pub(crate) enum Answer {
     Status(Box<TreeStatus>),
     Dropped(bool),
     Heard(bool),
+    Repaired(RepairReport),
     Cut(CutInfo),
     Changes(ChangesPage),
     Attributes(Vec<Result<Attributes, ServiceError>>),

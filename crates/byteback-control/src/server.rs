@@ -440,6 +440,7 @@ fn answer(
             Answer::Done
         }
         Request::SyncWishesChanged => Answer::Heard(service.sync_wishes_changed()?),
+        Request::Repair { repair } => Answer::Repaired(service.repair(&repair)?),
         // They belong to the tree, not to the connection.
         Request::OpenCut { name } => Answer::NamedCut(service.open_cut(&name)?),
         Request::CloseCut { name } => {

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesTold};
 use crate::live::SyncStatus;
+use crate::repair::{RepairReport, RepairRequest};
 
 /// A cut that is being read, as long as its tree's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -600,6 +601,14 @@ pub trait TreeService: Send + Sync {
         Ok(false)
     }
 
+    /// Says what the server has of a damaged file, or puts it right with that, or lets it count as it is: where continuous sync runs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] where it does not, the server has nothing of the file, or a program came in between; what went wrong with server or disk. Nothing is lost then.
+    fn repair(&self, _request: &RepairRequest) -> Result<RepairReport> {
+        Err(not_synced())
+    }
+
     /// Opens a cut of the whole tree under a name, for programs that read files: only where the tree is mounted. It lasts until
     /// [`close_cut`](TreeService::close_cut) or the end of the mount, whatever becomes of this connection.
     ///
@@ -665,6 +674,13 @@ pub trait TreeService: Send + Sync {
 
 fn no_undo() -> ServiceError {
     let message = "nothing is kept of this folder; mount it with byteback mount --undo-window 30m";
+    ServiceError::new(ErrorKind::Refused, message)
+}
+
+/// For who is asked to put something right, without a server.
+#[must_use]
+pub fn not_synced() -> ServiceError {
+    let message = "this folder is not kept in sync now; start that with: byteback sync DIR";
     ServiceError::new(ErrorKind::Refused, message)
 }
 

@@ -22,7 +22,7 @@ use crate::error::DaemonError;
 use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::memory;
-use crate::service::{HearSyncWishes, PAGE_LIMITS, Service, TellSync};
+use crate::service::{HearSyncWishes, PAGE_LIMITS, Repair, Service, TellSync};
 use crate::tree::TrackedTree;
 
 /// How many steps of the compaction follow each checkpoint.
@@ -79,24 +79,32 @@ impl DaemonOptions {
     }
 }
 
-/// The thread that looks through the disk.
+/// The thread that looks through the disk: first at what was being changed when the last process ended.
 struct Scrub {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
-    state: Arc<scrub::ScrubState>,
+    /// `None`: it does nothing more.
+    state: Option<Arc<scrub::ScrubState>>,
 }
 
 impl Scrub {
-    fn start(tree: &Arc<TrackedTree>, options: scrub::ScrubOptions) -> io::Result<Option<Self>> {
+    fn start(tree: &Arc<TrackedTree>, options: Option<scrub::ScrubOptions>) -> io::Result<Option<Self>> {
         let Some(integrity) = tree.integrity().cloned() else {
             return Ok(None);
         };
+        if options.is_none() && integrity.unchecked().is_empty() {
+            return Ok(None);
+        }
         let (stop, stopped) = mpsc::channel();
-        let state = Arc::new(scrub::ScrubState::default());
-        let (tree, seen) = (Arc::clone(tree), Arc::clone(&state));
-        let thread = std::thread::Builder::new()
-            .name("scrub".to_owned())
-            .spawn(move || scrub::run(&tree, &integrity, options, &seen, &stopped))?;
+        let state = options.map(|_| Arc::new(scrub::ScrubState::default()));
+        let (tree, seen) = (Arc::clone(tree), state.clone());
+        let look = move || {
+            integrity::check_interrupted(&tree, &integrity, &stopped);
+            if let (Some(options), Some(seen)) = (options, seen) {
+                scrub::run(&tree, &integrity, options, &seen, &stopped);
+            }
+        };
+        let thread = std::thread::Builder::new().name("scrub".to_owned()).spawn(look)?;
         Ok(Some(Self { stop, thread, state }))
     }
 
@@ -194,8 +202,7 @@ impl Daemon {
         let served: Arc<dyn TreeService> = Arc::clone(&service) as Arc<dyn TreeService>;
         let path = tree.folder().socket();
         let server = Server::start(&path, served).map_err(|source| DaemonError::Socket { path, source })?;
-        let scrub = options.checksums.and_then(|checksums| checksums.scrub);
-        let scrub = scrub.map(|scrub| Scrub::start(&tree, scrub)).transpose();
+        let scrub = Scrub::start(&tree, options.checksums.and_then(|checksums| checksums.scrub));
         let scrub = scrub.map_err(|source| DaemonError::Folder {
             path: tree.folder().directory().to_owned(),
             source,
@@ -219,7 +226,7 @@ impl Daemon {
             server: Some(server),
             service,
             live,
-            scrub: scrub.flatten(),
+            scrub,
             stop_checkpoints: Some(stop_checkpoints),
             checkpoints: Some(checkpoints),
         })
@@ -258,7 +265,7 @@ impl Daemon {
     /// What the scrub has done, and whether it may go on; `None` if there is none.
     #[must_use]
     pub fn scrub(&self) -> Option<&Arc<scrub::ScrubState>> {
-        self.scrub.as_ref().map(|scrub| &scrub.state)
+        self.scrub.as_ref()?.state.as_ref()
     }
 
     /// The tree.
@@ -270,6 +277,11 @@ impl Daemon {
     /// Lets `tell` say how continuous sync stands, to those who ask for the state of the tree.
     pub fn tell_sync(&self, tell: TellSync) {
         self.service.tell_sync(tell);
+    }
+
+    /// Lets `repair` put right what is damaged, when somebody asks for it.
+    pub fn repair_with(&self, repair: Repair) {
+        self.service.repair_with(repair);
     }
 
     /// Lets `hear` read again how fast the tree is to be kept in sync, when somebody has changed that.

@@ -1,7 +1,8 @@
 //! Sums of what programs wrote to a mounted tree: opened with it, made durable every few seconds, and compared with the disk in the background.
 //!
 //! The gate keeps them ([`byteback_mount::integrity`]). Here is what they need of the rest: which files were open for change when the last
-//! process ended without saying so, as the log found it; how a file is found by its number; and the thread of the [`scrub`].
+//! process ended without saying so, as the log found it, and that each of them is compared before anything of it is sent; how a file is found by its number; and the
+//! thread of the [`scrub`].
 //!
 //! What this does not do: decide about a file with a fault. Who reads content to send it is told.
 
@@ -9,12 +10,15 @@ pub mod scrub;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 use byteback_checksums::written::{Stamp, WrittenSums, stamp_of};
 use byteback_host::boot::boot_id;
+use byteback_host::tree::{FileKind, reopen};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_oplog::{ChangesCursor, Content, Fence, NodeId, PageLimits, WholeReason};
+use rustix::fs::OFlags;
 
 use crate::error::DaemonError;
 use crate::service::PAGE_LIMITS;
@@ -42,6 +46,7 @@ pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<I
     };
     let boot = boot_id().map_err(failed)?;
     let interrupted = interrupted(tree)?;
+    let unchecked: Vec<NodeId> = interrupted.iter().copied().map(NodeId).collect();
     let sums = WrittenSums::open(&**tree.dir(), WRITTEN_NAME, log.tree().0, boot, interrupted);
     let sums = sums.map_err(|error| failed(std::io::Error::other(error)))?;
     let integrity = Arc::new(Integrity::new(
@@ -49,6 +54,7 @@ pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<I
         Arc::clone(log),
         Arc::clone(tree.clock()),
         options.verify_reads,
+        unchecked,
     ));
     let told = Arc::clone(&integrity);
     log.set_on_untracked(move |node| told.sums().forget(node.0));
@@ -71,6 +77,24 @@ fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
         cursor = page.next.filter(|next| next.name.is_none());
     }
     Ok(found)
+}
+
+/// Compares the files that were open for change when the last process ended, until that is done or `stopped` says so.
+pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopped: &Receiver<()>) {
+    for node in integrity.unchecked() {
+        if let Ok(()) | Err(TryRecvError::Disconnected) = stopped.try_recv() {
+            return;
+        }
+        let found = tree.live().find(node).ok().flatten();
+        match found.filter(|(_, stat)| stat.kind == FileKind::File) {
+            // What cannot be read now is compared when it is to be sent.
+            Some((fd, _)) => {
+                let file = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK);
+                let _ = file.map(|file| integrity.check_interrupted(node, &file));
+            }
+            None => integrity.leave_unchecked(node),
+        }
+    }
 }
 
 /// What a file looks like, if a change from now on has other times. `latest_ns`: what was changed later may have passed the gate by.

@@ -21,7 +21,8 @@ use byteback_checksums::written::Reason;
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, DirEntry, ErrorKind,
     FileHistory, FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome,
-    PastFile, Piece, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
+    PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
+    not_synced,
 };
 use byteback_host::tree::{FileKind, wait_for_writers};
 use byteback_mount::picture::{Picture, PictureError};
@@ -57,6 +58,7 @@ pub struct Service {
     page_limits: PageLimits,
     sync: OnceLock<TellSync>,
     sync_wishes: OnceLock<HearSyncWishes>,
+    repair: OnceLock<Repair>,
 }
 
 /// Tells how continuous sync stands.
@@ -64,6 +66,9 @@ pub type TellSync = Box<dyn Fn() -> SyncStatus + Send + Sync>;
 
 /// Reads again how fast the tree is to be kept in sync, and whether at all.
 pub type HearSyncWishes = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Puts right what is damaged, as somebody asks for it.
+pub type Repair = Box<dyn Fn(&RepairRequest) -> Result<RepairReport> + Send + Sync>;
 
 impl Service {
     /// Serves a tree that is not mounted.
@@ -98,6 +103,7 @@ impl Service {
             page_limits: PAGE_LIMITS,
             sync: OnceLock::new(),
             sync_wishes: OnceLock::new(),
+            repair: OnceLock::new(),
         }
     }
 
@@ -109,6 +115,11 @@ impl Service {
     /// Calls `hear` from now on, when somebody has changed how fast the tree is to be kept in sync. The first one is called for ever.
     pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
         let _ = self.sync_wishes.set(hear);
+    }
+
+    /// Calls `repair` from now on, when something damaged is to be put right. The first one is called for ever.
+    pub fn repair_with(&self, repair: Repair) {
+        let _ = self.repair.set(repair);
     }
 
     /// The same with pages of changes of another size than [`PAGE_LIMITS`].
@@ -664,6 +675,13 @@ impl TreeService for Service {
         match self.sync_wishes.get() {
             Some(hear) => hear().map(|()| true),
             None => Ok(false),
+        }
+    }
+
+    fn repair(&self, request: &RepairRequest) -> Result<RepairReport> {
+        match self.repair.get() {
+            Some(repair) => repair(request),
+            None => Err(not_synced()),
         }
     }
 

@@ -8,10 +8,12 @@
 //! What this does not do: decide what becomes of a file with a fault. Whoever reads gets the fault beside the bytes, and a fault is noted until
 //! its blocks are written anew.
 
-use std::collections::BTreeMap;
+mod heal;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_checksums::written::{
     BLOCK_LEN, Backing, Change, Flagged, Mismatch, Read, Reason, Stamp, WrittenSums, stamp_of,
@@ -30,8 +32,7 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// Bytes of a file are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} of it changed although nobody wrote them{}; they are not sent. Put a good version in its place (byteback restore); to keep it \
-     as it is, copy it and put the copy in its place",
+    "{} of it changed although nobody wrote them{}; they are not sent. 'byteback repair' gets a good version, or keeps it as it is",
     ranges_text(ranges),
     match reason { Reason::Changed => "", Reason::Crash => " (the machine stopped while it was being written)" }
 )]
@@ -77,18 +78,66 @@ pub struct Integrity {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     verify_reads: bool,
+    /// Files that were open for change when the last process, or the machine, ended without saying so, and that nobody has looked at since.
+    unchecked: Mutex<BTreeSet<LoggedNode>>,
 }
 
 impl Integrity {
-    /// Of the tree that `log` tracks. `verify_reads`: whether what programs read is compared.
+    /// Of the tree that `log` tracks. `verify_reads`: whether what programs read is compared. `interrupted`: files that were open for change when the last process, or the
+    /// machine, ended without saying so: each is compared as a whole before anything of it is sent (DeltaCFS, section III-E).
     #[must_use]
-    pub fn new(sums: WrittenSums, log: Arc<Log>, clock: Arc<dyn Clock>, verify_reads: bool) -> Self {
+    pub fn new(
+        sums: WrittenSums,
+        log: Arc<Log>,
+        clock: Arc<dyn Clock>,
+        verify_reads: bool,
+        interrupted: impl IntoIterator<Item = LoggedNode>,
+    ) -> Self {
         Self {
             sums,
             log,
             clock,
             verify_reads,
+            unchecked: Mutex::new(interrupted.into_iter().collect()),
         }
+    }
+
+    /// The files that are still to be compared because they were being changed when the last process ended.
+    #[must_use]
+    pub fn unchecked(&self) -> BTreeSet<LoggedNode> {
+        self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A file that was open for change when the last process ended is compared as a whole, if that was not done: what is wrong with it is noted. As [`Integrity::judge`] about
+    /// locks. Reads all of such a file.
+    ///
+    /// # Errors
+    /// What the system answered: it is still to be compared then.
+    pub fn check_interrupted(&self, node: LoggedNode, backing: &(impl Backing + AsFd)) -> io::Result<()> {
+        let is_unchecked = |unchecked: &Mutex<BTreeSet<LoggedNode>>| {
+            let unchecked = unchecked.lock().unwrap_or_else(PoisonError::into_inner);
+            unchecked.contains(&node)
+        };
+        if !is_unchecked(&self.unchecked) {
+            return Ok(());
+        }
+        let mut buffer = Vec::new();
+        let mut at = 0;
+        while let Some(range) = ByteRange::from_offset_len(at, PIECE_LEN_BYTES) {
+            let (read, _) = self.check(node, backing, range, &mut buffer)?;
+            if (read.len_bytes as u64) < range.len_bytes() {
+                break;
+            }
+            at = range.end();
+        }
+        self.leave_unchecked(node);
+        Ok(())
+    }
+
+    /// A file need not be compared any more: it was, or it is gone.
+    pub fn leave_unchecked(&self, node: LoggedNode) {
+        let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
+        unchecked.remove(&node);
     }
 
     /// The sums.
@@ -118,6 +167,33 @@ impl Integrity {
             ranges: flagged.ranges(),
             reason: flagged.reason,
         })
+    }
+
+    /// What is wrong with a file.
+    #[must_use]
+    pub fn fault_of(&self, node: LoggedNode) -> Option<Flagged> {
+        self.sums.flagged_of(node.0)
+    }
+
+    /// What a damaged block of a file was when somebody wrote it, as far as `good` tells: what it holds, or that with some of what lies there now. Only what has the sum of what was
+    /// written is answered. Called with nobody changing the file.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn healed_block(
+        &self,
+        node: LoggedNode,
+        backing: &impl Backing,
+        block: u64,
+        good: &[u8],
+    ) -> io::Result<Option<Vec<u8>>> {
+        let Some(sum) = self.sums.sum_of(node.0, backing, block) else {
+            return Ok(None);
+        };
+        let mut now = vec![0; BLOCK_LEN as usize];
+        let len = read_whole(backing, block.saturating_mul(BLOCK_LEN), &mut now)?;
+        now.truncate(len);
+        Ok(heal::healed(sum, &now, good))
     }
 
     /// Performs a change of a file's content, and lets the sums follow.
@@ -285,6 +361,18 @@ impl Integrity {
             .commit(&|node| look(LoggedNode(node)))
             .map_err(io::Error::other)
     }
+}
+
+/// Reads as much as there is.
+fn read_whole(backing: &impl Backing, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match backing.read_at(offset.saturating_add(filled as u64), rest)? {
+            0 => break,
+            count => filled = filled.saturating_add(count),
+        }
+    }
+    Ok(filled)
 }
 
 fn overtaken() -> io::Error {

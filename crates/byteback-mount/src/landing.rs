@@ -303,6 +303,18 @@ impl Landing {
         Ok(done?)
     }
 
+    /// Lets what lies in the blocks of a range of a file count as if a program had just written it: the log is told, and who is told of what programs do.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn accept(&self, file: &LandingFile, range: ByteRange) -> Result<(), LandingError> {
+        let done = self.tree.tracked.accept(&file.identity, file.as_fd(), range);
+        // A program may still see what was there before it was damaged.
+        self.forget_content(file, Some(range));
+        self.stores.forget_attributes(file.number);
+        Ok(done?)
+    }
+
     /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it: then it also learns the new one, so
     /// that who has it mapped reaches what was gained.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {

@@ -601,6 +601,10 @@ impl Picture {
         let faulty = |fault| PictureError::Node {
             source: io::Error::other::<Fault>(fault),
         };
+        if let (Some(integrity), Source::File(file)) = (self.integrity.get(), source) {
+            let checked = integrity.check_interrupted(node, file);
+            checked.map_err(|source| PictureError::Node { source })?;
+        }
         let held_back = self.integrity.get().and_then(|integrity| integrity.held_back(node));
         if let Some(fault) = held_back {
             return Err(faulty(fault));

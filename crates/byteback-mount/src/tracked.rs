@@ -35,7 +35,7 @@ use byteback_host::errno_of;
 use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
 use byteback_oplog::{Fence, LogError, NodeId as LoggedNode};
 use byteback_undo::ContentHow;
-use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timestamps};
+use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::handles::OpenFile;
@@ -392,6 +392,24 @@ impl Tracked {
         change.perform(file.as_fd(), what, allocate, |()| true)
     }
 
+    /// Lets what lies in the blocks of a range count, whoever wrote it, as if it had just been written.
+    ///
+    /// # Errors
+    /// What the backing file answered; an error of the log.
+    pub fn accept(&self, identity: &Identity, fd: BorrowedFd<'_>, range: ByteRange) -> TrackedResult<()> {
+        let ranges_of = |_: Look<'_>| Ok(Some(range).into());
+        let change = self.begin_content(identity, fd, ContentHow::Written, Extent::of(Some(range)), ranges_of)?;
+        let accept = || {
+            // No byte changes, but it is another version of the file.
+            let now = Timestamps {
+                last_access: KEEP_TIME,
+                last_modification: TIME_OF_NOW,
+            };
+            uninterrupted(|| rustix::fs::futimens(fd, &now)).map_err(backing("change the times"))
+        };
+        change.perform(fd, written::Change::Accepted(range), accept, |()| true)
+    }
+
     /// Copies up to `len_bytes` inside the backing file system. Returns how many.
     ///
     /// # Errors
@@ -622,6 +640,18 @@ impl Tracked {
         host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
     }
 }
+
+/// A time that stays.
+const KEEP_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: rustix::fs::UTIME_OMIT,
+};
+
+/// A time that becomes that of the system.
+const TIME_OF_NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: rustix::fs::UTIME_NOW,
+};
 
 /// Writes until the disk or a limit is reached: how many bytes, at least one.
 fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> {

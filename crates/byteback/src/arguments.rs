@@ -126,6 +126,8 @@ pub(crate) enum Command {
     Resume(commands::pause::PauseArguments),
     /// Files that two machines changed at once, and what to keep of them
     Conflicts(commands::conflicts::ConflictsArguments),
+    /// Files with bytes that nobody wrote, and a good version of them from the server
+    Repair(commands::repair::RepairArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
     /// List the snapshots of a repository

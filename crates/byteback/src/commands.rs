@@ -21,6 +21,7 @@ pub(crate) mod pause;
 mod plain;
 pub(crate) mod pull;
 pub(crate) mod push;
+pub(crate) mod repair;
 pub(crate) mod restore;
 pub(crate) mod serve;
 pub(crate) mod snapshots;
@@ -48,6 +49,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Pause(arguments) => pause::pause(&arguments, settings),
         Command::Resume(arguments) => pause::resume(&arguments, settings),
         Command::Conflicts(arguments) => conflicts::run(&arguments, settings),
+        Command::Repair(arguments) => repair::run(&arguments, settings),
         Command::Backup(arguments) => backup::run(arguments, settings),
         Command::Snapshots(arguments) => snapshots::run(&arguments, settings),
         Command::Ls(arguments) => ls::run(&arguments, settings),

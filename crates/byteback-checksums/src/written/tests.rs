@@ -119,6 +119,15 @@ impl Sums {
         self.known[block] = true;
     }
 
+    /// The sum of a block is what it was before.
+    fn stay(&mut self, block: usize, before: &Self) {
+        self.known[block] = before.known[block];
+        let (start, behind) = (block * BLOCK, (block + 1) * BLOCK);
+        if let (Some(into), Some(of)) = (self.written.get_mut(start..behind), before.written.get(start..behind)) {
+            into.copy_from_slice(of);
+        }
+    }
+
     /// The sum of each block that a file can have.
     fn all(&self) -> Vec<Option<u32>> {
         let sum = |block: usize| match self.written.get(block * BLOCK..(block + 1) * BLOCK) {
@@ -225,6 +234,21 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     let range = ByteRange::new(at as u64, end as u64);
     let ok = |(): &()| true;
     let kind = random.below(12);
+    sums.look(file, || Ok(shared.0.borrow().stamp));
+    let damaged = sums.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
+    let before = (damaged.iter().next().is_some()).then(|| shared.0.borrow().sums.clone());
+    // What is known to be damaged stays so, with the sum that says it, whatever is put over parts of it by somebody who does not say what.
+    let stay_damaged = |life: &mut Life, is_whole_gone: bool| {
+        for block in at / BLOCK..end.div_ceil(BLOCK) {
+            let is_whole = at <= block * BLOCK && (block + 1) * BLOCK <= end;
+            if let Some(before) = &before
+                && damaged.contains(block as u64)
+                && !(is_whole && is_whole_gone)
+            {
+                life.sums.stay(block, before);
+            }
+        }
+    };
     let done: Result<(), ()> = match (kind, range) {
         (0 | 1, _) => {
             // Now and then it fails, and was done or was not.
@@ -264,7 +288,9 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
         (3, Some(range)) => {
             let data = random.bytes(end - at);
             let copy = || {
-                shared.0.borrow_mut().put(at, &data, false);
+                let mut life = shared.0.borrow_mut();
+                life.put(at, &data, false);
+                stay_damaged(&mut life, true);
                 Ok(())
             };
             sums.change(file, &shared, Change::Overwritten(range), copy, ok)
@@ -290,6 +316,7 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
                     life.put(at, &data[..written], false);
                 }
                 life.sums.known[at / BLOCK..end.div_ceil(BLOCK)].fill(false);
+                stay_damaged(&mut life, false);
                 if written.is_multiple_of(2) {
                     Ok(written)
                 } else {
@@ -324,6 +351,9 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
                 for (block, is_partial) in [(at / BLOCK, at % BLOCK != 0), ((end - 1) / BLOCK, end % BLOCK != 0)] {
                     if is_partial || (block == at / BLOCK && end < (block + 1) * BLOCK) {
                         life.sums.known[block] = false;
+                        if damaged.contains(block as u64) {
+                            before.iter().for_each(|before| life.sums.stay(block, before));
+                        }
                     }
                 }
             }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::leaves::{LeafKind, LeafSource};
+use crate::repair::{RepairWish, Repaired, ServerVersion};
 use crate::service::{ContentChange, ErrorKind, NameChange, NodeChange};
 
 fn json<T: Serialize>(value: &T) -> String {
@@ -18,6 +19,15 @@ fn golden_requests_of_version_6() {
         (Request::Status, r#""status""#),
         (Request::Unmount, r#""unmount""#),
         (Request::SyncWishesChanged, r#""sync_wishes_changed""#),
+        (
+            Request::Repair {
+                repair: RepairRequest {
+                    node: NodeId(9),
+                    wish: RepairWish::KeepServer,
+                },
+            },
+            r#"{"repair":{"repair":{"node":9,"wish":"keep_server"}}}"#,
+        ),
         (Request::ListCuts, r#""list_cuts""#),
         (
             Request::OpenCut {
@@ -274,6 +284,11 @@ proptest! {
             Answer::Finished(FinishReport { read_bytes, kept_bytes, cpu_ns }),
             Answer::LeafOffer(LeafOffer { kind: LeafKind::Blake3, source: LeafSource::Btrfs, has_crcs: read_bytes % 2 == 0 }),
             Answer::LeafSums(LeavesTold { source: LeafSource::Read, read_bytes }),
+            Answer::Repaired(RepairReport {
+                server: Some(ServerVersion { seq: read_bytes, len_bytes: kept_bytes, mtime_ns: -1 }),
+                repaired: Repaired::WasSound,
+            }),
+            Answer::Repaired(RepairReport { server: None, repaired: Repaired::Healed(cpu_ns) }),
             Answer::Done,
         ] {
             prop_assert_eq!(&serde_json::from_str::<Answer>(&json(&answer)).unwrap(), &answer);

@@ -5,10 +5,11 @@
 //! end of the step, so no program comes in between. The queue is not told of what lands. The relation table is: a name that something
 //! landed on stands for no save, and a file that was removed by a landing can be the old content of nothing.
 //!
-//! What is watched is in [`watch`], how a file is landed in in [`file`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
+//! What is watched is in [`watch`], how a file is landed in in [`file`], how damage is put right in [`repair`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
 
 mod attributes;
 mod file;
+mod repair;
 pub(super) mod watch;
 
 use std::collections::BTreeSet;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 
 use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
 use byteback_control::{
-    DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, Result,
-    ServiceError, UnsentNode, WatchedFile, WatchedNode,
+    Damage, DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken,
+    Result, ServiceError, UnsentNode, WatchedFile, WatchedNode,
 };
 use byteback_host::tree as host;
 use byteback_mount::landing::{Arbiter, LandingError, NewKind};
@@ -468,6 +469,18 @@ impl LandingTree for LiveService {
         let watched = open();
         self.note_undurable([node]);
         answered(watched, || format!("node {node} cannot be opened"))
+    }
+
+    fn damage_of(&self, node: LoggedNode) -> Result<Option<Damage>> {
+        Ok(self.damage(node))
+    }
+
+    fn heal(&self, node: LoggedNode, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
+        self.put_right(node, offset, good)
+    }
+
+    fn accept(&self, node: LoggedNode) -> Result<Landed<u64>> {
+        self.accept_damage(node)
     }
 
     fn keep_numbers(&self, nodes: &[LoggedNode]) -> Result<()> {

@@ -28,15 +28,20 @@ impl Live {
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
         let node = NodeId(content.node.0);
-        if let Some(fault) = self.integrity.as_ref().and_then(|kept| kept.held_back(content.node)) {
-            return Err(self.faulty(content.node, &fault));
-        }
         let unread = |error: io::Error| match fault_in(&error) {
             Some(fault) => self.faulty(content.node, fault),
             None => self.unread("a content", &error),
         };
         // None: then all of it was put aside.
         let file = self.open_file(node).map_err(unread)?;
+        if let Some(integrity) = &self.integrity {
+            if let Some(file) = &file {
+                integrity.check_interrupted(content.node, file).map_err(unread)?;
+            }
+            if let Some(fault) = integrity.held_back(content.node) {
+                return Err(self.faulty(content.node, &fault));
+            }
+        }
         let mut buffer = Vec::new();
         for (start, len_bytes) in ranges {
             let end = start.saturating_add(*len_bytes);

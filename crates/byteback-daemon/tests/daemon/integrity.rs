@@ -1,5 +1,7 @@
 //! Bytes that change although nobody wrote them: on a file system in an image, whose blocks are changed below it.
 
+mod healing;
+
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use byteback_checksums::written;
+use byteback_checksums::written::Change;
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host, FileKind, Identity, Stat};
 use byteback_oplog::NodeId as LoggedNode;
@@ -40,11 +40,14 @@ pub trait LandingContent {
     /// Why not; an error of the file.
     fn decide(&mut self) -> io::Result<Result<Vec<ByteRange>, String>>;
 
-    /// Changes them. What is left undone after an error was announced nevertheless.
+    /// What is done to them, one after the other. The sums follow each.
+    fn parts(&self) -> Vec<Change<'_>>;
+
+    /// Does one of these. What is left undone after an error was announced nevertheless.
     ///
     /// # Errors
     /// What the file answered.
-    fn perform(&mut self) -> io::Result<()>;
+    fn perform(&self, part: &Change<'_>) -> io::Result<()>;
 
     /// It was performed, or failed on the way. Nothing has happened since.
     fn has_landed(&mut self);
@@ -203,22 +206,13 @@ impl Tracked {
                 }
             }
         }
-        let perform = |landing: &mut dyn LandingContent| {
-            let performed = landing.perform();
-            performed.map_err(backing("change a file that is landed"))
-        };
-        let hull = ranges.iter().copied().reduce(ByteRange::hull);
-        let performed = match (&account.integrity, &begun, hull) {
-            (Some(integrity), Some((_, node)), Some(hull)) => {
-                // Which bytes land is not looked at here: what was summed of them is forgotten, and summed anew.
-                let what = match how {
-                    ContentHow::Truncated => written::Change::Moved,
-                    _ => written::Change::Overwritten(hull),
-                };
-                integrity.change(*node, fd, what, || perform(landing), |()| true)
+        let performed = landing.parts().iter().try_for_each(|part| {
+            let perform = || landing.perform(part).map_err(backing("change a file that is landed"));
+            match (&account.integrity, &begun) {
+                (Some(integrity), Some((_, node))) => integrity.change(*node, fd, *part, perform, |()| true),
+                _ => perform(),
             }
-            _ => perform(landing),
-        };
+        });
         landing.has_landed();
         performed
     }

@@ -8,7 +8,8 @@
 //!    listens to the server and wakes this one.
 //! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each following the one before ([`ground`]). What the tree has folded is
 //!    taken from its cut through a backup's transfer ([`fold`]).
-//! 4. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
+//! 4. *Put right* ([`repair`]) what is damaged, when somebody asks for it, and nothing is on its way in either direction.
+//! 5. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
 //!
 //! | what the server, or the tree, says | what follows |
 //! |---|---|
@@ -31,6 +32,7 @@ mod folding;
 mod ground;
 mod pause;
 mod receiving;
+mod repair;
 mod shared;
 
 use std::collections::BTreeSet;
@@ -477,6 +479,7 @@ impl Engine {
                 Err(error) if error.is_end() => {}
                 Err(error) => {
                     self.failed(&error);
+                    self.refuse_repairs(&error);
                     if !self.has_begun && !error.is_passing() {
                         break Err(error);
                     }
@@ -491,6 +494,7 @@ impl Engine {
 
     /// Does one thing. False when the mount is gone.
     fn round(&mut self) -> Result<bool, EngineError> {
+        self.accept_asked();
         if !self.has_met {
             self.meet()?;
             self.worked();
@@ -506,9 +510,14 @@ impl Engine {
             self.has_met = false;
             return Ok(true);
         }
-        let is_turn = self.landing.is_some() || self.is_turn_of_others;
+        let has_repairs = self.shared.has_repairs();
+        let is_turn = self.landing.is_some() || self.is_turn_of_others || has_repairs;
         if (self.may_receive() && is_turn) || (self.may_land() && self.is_collision_over()?) {
             self.receive()?;
+            return Ok(true);
+        }
+        if has_repairs && self.may_land() && !self.ground.has_news() {
+            self.repair_asked()?;
             return Ok(true);
         }
         match self.parts.live.poll()? {
@@ -717,10 +726,10 @@ impl Engine {
         self.failures.next(self.parts.pauses, is_passing, random)
     }
 
-    /// Waits, unless somebody asks for an end.
+    /// Waits, unless somebody asks for an end, or for something to be put right.
     fn rest(&self, pause: Duration) {
         let mut left = pause;
-        while !left.is_zero() && !self.parts.stop.is_raised() {
+        while !left.is_zero() && !self.parts.stop.is_raised() && !self.shared.has_repairs() {
             let nap = left.min(NAP);
             self.clock().sleep(nap);
             left = left.saturating_sub(nap);

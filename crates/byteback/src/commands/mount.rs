@@ -64,15 +64,8 @@ pub(crate) struct MountArguments {
     /// Keep at most so much of it (default 1G), in the state folder
     #[arg(long, value_name = "SIZE")]
     undo_budget: Option<String>,
-    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent
-    #[arg(long)]
-    checksums: bool,
-    /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
-    #[arg(long)]
-    verify_reads: bool,
-    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies --checksums; default 8)
-    #[arg(long, value_name = "MIB")]
-    scrub_rate: Option<u32>,
+    #[command(flatten)]
+    checksums: ChecksumArguments,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -97,10 +90,28 @@ impl MountArguments {
     }
 }
 
-impl MountArguments {
-    /// How sums of what programs write are kept, if they are.
-    fn checksums(&self) -> Option<ChecksumOptions> {
-        let is_wanted = self.checksums || self.verify_reads || self.scrub_rate.is_some();
+/// How sums of what programs write are kept.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ChecksumArguments {
+    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent
+    #[arg(long, overrides_with = "no_checksums")]
+    checksums: bool,
+    /// Keep none
+    #[arg(long, conflicts_with_all = ["verify_reads", "scrub_rate"])]
+    no_checksums: bool,
+    /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
+    #[arg(long)]
+    verify_reads: bool,
+    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies --checksums; default 8)
+    #[arg(long, value_name = "MIB")]
+    scrub_rate: Option<u32>,
+}
+
+impl ChecksumArguments {
+    /// What is wanted, if anything is; `is_usual`: also where nobody said so.
+    pub(super) fn options(&self, is_usual: bool) -> Option<ChecksumOptions> {
+        let is_said = self.checksums || self.verify_reads || self.scrub_rate.is_some();
+        let is_wanted = is_said || (is_usual && !self.no_checksums);
         let scrub = match self.scrub_rate {
             Some(0) => None,
             Some(mib_per_s) => Some(ScrubOptions {
@@ -113,6 +124,21 @@ impl MountArguments {
             verify_reads: self.verify_reads,
             scrub,
         })
+    }
+
+    /// The same, for the process in the background.
+    pub(super) fn passed_on(&self) -> Vec<OsString> {
+        let flags = [
+            (self.checksums, "--checksums"),
+            (self.no_checksums, "--no-checksums"),
+            (self.verify_reads, "--verify-reads"),
+        ];
+        let said = flags.into_iter().filter(|(is_said, _)| *is_said);
+        let mut passed_on: Vec<OsString> = said.map(|(_, flag)| flag.into()).collect();
+        if let Some(rate) = self.scrub_rate {
+            passed_on.extend(["--scrub-rate".into(), rate.to_string().into()]);
+        }
+        passed_on
     }
 }
 
@@ -202,15 +228,7 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
             child.extend([flag.into(), value.into()]);
         }
     }
-    if arguments.checksums {
-        child.push("--checksums".into());
-    }
-    if arguments.verify_reads {
-        child.push("--verify-reads".into());
-    }
-    if let Some(rate) = arguments.scrub_rate {
-        child.extend(["--scrub-rate".into(), rate.to_string().into()]);
-    }
+    child.extend(arguments.checksums.passed_on());
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "mount", None);
     let log = background::log_path(folder.path());
@@ -337,7 +355,11 @@ fn run_foreground(
     let slot = watch_signals()?;
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
-    let options = (arguments.log_options(settings), undo, arguments.checksums());
+    let options = (
+        arguments.log_options(settings),
+        undo,
+        arguments.checksums.options(false),
+    );
     let (daemon, ready) = start(folder, at, arguments.mode, options, None, &slot, &mut |nodes| {
         progress.compared(nodes)
     })?;
@@ -362,7 +384,11 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             }
         };
         let undo = settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
-        let options = (arguments.log_options(settings), undo, arguments.checksums());
+        let options = (
+            arguments.log_options(settings),
+            undo,
+            arguments.checksums.options(false),
+        );
         start(
             folder,
             arguments.at.clone(),

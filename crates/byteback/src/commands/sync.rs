@@ -24,7 +24,7 @@ use byteback_sync::throttle::{RateLimits, Wish};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::mount::{self, Ready};
+use super::mount::{self, ChecksumArguments, Ready};
 use crate::background::{self, Started, Starter, Tell};
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
@@ -41,6 +41,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long the end waits for the engine. What it has under way then is asked for at the next start.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Whether sums of what programs write are kept where nobody says so.
+const HAS_CHECKSUMS_USUALLY: bool = false;
 
 /// Flags of `sync`.
 #[derive(Args, Debug)]
@@ -62,6 +65,8 @@ pub(crate) struct SyncArguments {
     /// =pause and =unlimited; may be given several times, the last that fits counts. Of a folder that is in sync already, too
     #[arg(long, value_name = "RATE")]
     limit_rate: Vec<String>,
+    #[command(flatten)]
+    checksums: ChecksumArguments,
     /// Stay in the foreground, for service managers
     #[arg(long)]
     foreground: bool,
@@ -136,7 +141,9 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     child.extend(["-r".into(), binding.repository.to_string().into()]);
     child.extend(settings.passed_on());
     child.extend(["sync".into(), "--detached".into(), "--delay".into()]);
-    child.extend([arguments.delay.clone().into(), "--".into(), folder.directory().into()]);
+    child.push(arguments.delay.clone().into());
+    child.extend(arguments.checksums.passed_on());
+    child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "sync", None);
     let log = background::log_path(folder.path());
     let started = background::start::<SyncReady>(&child, &log, |nodes| progress.compared(nodes))?;
@@ -203,7 +210,8 @@ fn start(
     let path = folder.path().join(throttling::DIR_NAME);
     let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
-    let options = (settings.log.options(), settings.undo(None, None)?, None);
+    let checksums = arguments.checksums.options(HAS_CHECKSUMS_USUALLY);
+    let options = (settings.log.options(), settings.undo(None, None)?, checksums);
     let (daemon, ready) = mount::start(
         folder.clone(),
         None,
@@ -275,6 +283,8 @@ fn start(
         wanted.set(throttling::noted_for_others(&noted_for)?);
         Ok(())
     }));
+    let asked = handle.clone();
+    daemon.repair_with(Box::new(move |request| asked.repair(request)));
     // Also what was said since it was read first: from now on it is heard.
     throttle.set(throttling::noted(&folder).unwrap_or(wish));
     let running = std::thread::Builder::new()

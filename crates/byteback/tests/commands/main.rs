@@ -12,6 +12,7 @@
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
+//! | `rot` | bytes that change by themselves, and what a crash of the machine leaves: not sent, and repaired; the order of what is sent |
 //! | `undo` | files brought back without a backup, also after a kill |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
 //! | `shell` | completions, help, usage errors, readers that go away |
@@ -41,6 +42,7 @@ mod joining;
 mod json;
 mod mounting;
 mod plain;
+mod rot;
 mod shell;
 mod syncing;
 mod tour;

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use byteback_checksums::written::Change;
 use byteback_control::{Overtaken, WatchedFile, WatchedNode};
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
@@ -37,7 +38,7 @@ pub(super) struct LandedFile {
     landed_bytes: Option<u64>,
 }
 
-fn failed(error: LandingError) -> io::Error {
+pub(super) fn failed(error: LandingError) -> io::Error {
     match error {
         LandingError::Overtaken(why) => io::Error::other(Overtaken(why)),
         LandingError::Failed(error) => error,
@@ -45,7 +46,7 @@ fn failed(error: LandingError) -> io::Error {
     }
 }
 
-fn write_all(file: &LandingFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_all(file: &LandingFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let (mut at, mut rest) = (offset, bytes);
     while !rest.is_empty() {
         match rustix::io::pwrite(file, rest, at) {
@@ -164,21 +165,28 @@ impl LandingContent for Piece<'_> {
         Ok(Ok(self.ranges.clone()))
     }
 
-    fn perform(&mut self) -> io::Result<()> {
-        for range in &self.ranges {
-            match self.what {
-                What::Bytes(offset, bytes) => {
-                    let from = usize::try_from(range.start().saturating_sub(offset)).unwrap_or(usize::MAX);
-                    let to = usize::try_from(range.end().saturating_sub(offset)).unwrap_or(usize::MAX);
-                    write_all(self.file, range.start(), bytes.get(from..to).unwrap_or_default())?;
-                }
-                What::Zeros(_) | What::Len(_) => zero(self.file, *range)?,
+    fn parts(&self) -> Vec<Change<'_>> {
+        let part = |range: &ByteRange| match self.what {
+            What::Bytes(offset, bytes) => {
+                let from = usize::try_from(range.start().saturating_sub(offset)).unwrap_or(usize::MAX);
+                let to = usize::try_from(range.end().saturating_sub(offset)).unwrap_or(usize::MAX);
+                let (offset, data) = (range.start(), bytes.get(from..to).unwrap_or_default());
+                Change::Written { offset, data }
             }
-        }
-        match self.lens {
-            Some((before_bytes, after_bytes)) if before_bytes != after_bytes => {
-                Ok(rustix::fs::ftruncate(self.file, after_bytes)?)
-            }
+            What::Zeros(_) | What::Len(_) => Change::Zeroed(*range),
+        };
+        let resized = self
+            .lens
+            .filter(|(before_bytes, after_bytes)| before_bytes != after_bytes);
+        let resized = resized.map(|(_, after_bytes)| Change::Truncated(after_bytes));
+        self.ranges.iter().map(part).chain(resized).collect()
+    }
+
+    fn perform(&self, part: &Change<'_>) -> io::Result<()> {
+        match *part {
+            Change::Written { offset, data } => write_all(self.file, offset, data),
+            Change::Zeroed(range) => zero(self.file, range),
+            Change::Truncated(len_bytes) => Ok(rustix::fs::ftruncate(self.file, len_bytes)?),
             _ => Ok(()),
         }
     }

@@ -1,11 +1,16 @@
 //! What other threads see of an engine, and how they end it.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use byteback_api::{ByteString, Seq};
-use byteback_control::{LandingTree, LiveTree, NamePlace, SyncConflict, SyncLeftOut, SyncStatus};
+use byteback_control::{
+    LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut, SyncStatus,
+    not_synced,
+};
 use byteback_oplog::NodeId;
 
 use super::{EngineError, EngineParts, told};
@@ -29,6 +34,19 @@ impl StopSign {
     }
 }
 
+/// What somebody asked for, and waits for.
+pub(super) struct AskedRepair {
+    pub(super) request: RepairRequest,
+    answer: Sender<Result<RepairReport, ServiceError>>,
+}
+
+impl AskedRepair {
+    /// Who asked may have gone.
+    pub(super) fn answer(self, answer: Result<RepairReport, ServiceError>) {
+        let _ = self.answer.send(answer);
+    }
+}
+
 /// What the engine's thread tells.
 pub(super) struct Shared {
     stop: StopSign,
@@ -39,6 +57,8 @@ pub(super) struct Shared {
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
     left_out: Mutex<Vec<(NamePlace, bool)>>,
+    /// What is asked for; nothing more when it has ended.
+    repairs: Mutex<VecDeque<AskedRepair>>,
 }
 
 impl Shared {
@@ -57,6 +77,7 @@ impl Shared {
             told: Mutex::new(told),
             conflicts: Mutex::default(),
             left_out: Mutex::default(),
+            repairs: Mutex::default(),
         }
     }
 
@@ -140,8 +161,29 @@ impl Shared {
         self.stop.is_raised() || self.has_ended.load(Ordering::SeqCst)
     }
 
+    fn repairs(&self) -> MutexGuard<'_, VecDeque<AskedRepair>> {
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody wants something put right.
+    pub(super) fn has_repairs(&self) -> bool {
+        !self.repairs().is_empty()
+    }
+
+    /// The first of these that somebody asks for.
+    pub(super) fn next_repair(&self, is_meant: impl Fn(&RepairRequest) -> bool) -> Option<AskedRepair> {
+        let mut repairs = self.repairs();
+        let at = repairs.iter().position(|asked| is_meant(&asked.request))?;
+        repairs.remove(at)
+    }
+
     pub(super) fn ended(&self) {
-        self.has_ended.store(true, Ordering::SeqCst);
+        {
+            let mut repairs = self.repairs();
+            self.has_ended.store(true, Ordering::SeqCst);
+            // Who waits hears that nobody will answer.
+            repairs.clear();
+        }
         let mut told = self.told();
         told.has_ended = true;
         told.is_connected = false;
@@ -187,6 +229,24 @@ impl EngineHandle {
     pub fn stop(&self) {
         self.shared.stop.raise();
         self.live.wake();
+    }
+
+    /// Says what the server has of a damaged file, or has it put right: waits until that is done.
+    ///
+    /// # Errors
+    /// Why it was not; nothing is lost then.
+    pub fn repair(&self, request: &RepairRequest) -> Result<RepairReport, ServiceError> {
+        let (answer, answered) = channel();
+        {
+            let mut repairs = self.shared.repairs();
+            if self.shared.has_ended.load(Ordering::SeqCst) {
+                return Err(not_synced());
+            }
+            let request = *request;
+            repairs.push_back(AskedRepair { request, answer });
+        }
+        self.live.wake();
+        answered.recv().unwrap_or_else(|_| Err(not_synced()))
     }
 
     /// Conflicts that nobody has decided about: what was removed, or has another name by now, is not among them.

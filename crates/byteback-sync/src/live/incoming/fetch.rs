@@ -187,6 +187,45 @@ impl Incoming<'_> {
         })
     }
 
+    /// The bytes in a range of a file of `len_bytes` at the head.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, or contradicts itself.
+    pub fn bytes(&self, id: FileId, range: ByteRange, len_bytes: u64) -> Result<Vec<u8>> {
+        let out = Out::default();
+        let writer = DeltaWriter::new(out.clone(), 0, len_bytes, WriterOptions::default());
+        let delta = ContentDelta {
+            incoming: *self,
+            id,
+            at: self.head,
+            len_bytes,
+            ranges: Ranges {
+                id,
+                since: None,
+                waiting: VecDeque::from([range]),
+                cursor: None,
+                is_last: true,
+                told_to: 0,
+            },
+            current: None,
+            stream: None,
+            writer: Some(writer.map_err(|error| SyncError::delta(format!("file {id}"), error))?),
+            out,
+            failure: None,
+        };
+        let mut bytes = vec![0; usize::try_from(range.len_bytes()).unwrap_or(usize::MAX)];
+        delta.each(&mut |at, found| {
+            let from = at
+                .checked_sub(range.start())
+                .and_then(|from| usize::try_from(from).ok());
+            let place = from.and_then(|from| bytes.get_mut(from..from.checked_add(found.len())?));
+            if let Some(place) = place {
+                place.copy_from_slice(found);
+            }
+        })?;
+        Ok(bytes)
+    }
+
     /// Whether a file that had the same length at `since` holds at the head what it held then: it may only have been sent once more, after a crash of who had it. Fetches
     /// what was written since, as of both moments.
     ///
@@ -401,21 +440,27 @@ impl ContentDelta<'_> {
     }
 
     /// A sum of all bytes in it, whatever pieces they came in.
-    fn sum(mut self) -> Result<[u8; 32]> {
+    fn sum(self) -> Result<[u8; 32]> {
         let mut sum = Sha256::new();
-        let summed = self.sum_into(&mut sum);
-        match (self.take_failure(), summed) {
+        self.each(&mut |_, bytes| sum.update(bytes))?;
+        Ok(sum.finalize().into())
+    }
+
+    /// Hands on all bytes in it, with where they are, in order.
+    fn each(mut self, take: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
+        let taken = self.each_of(take);
+        match (self.take_failure(), taken) {
             (Some(failure), _) => Err(failure),
             (None, Err(error)) => Err(SyncError::local(
                 "read",
                 format!("the new content of file {}", self.id),
                 error,
             )),
-            (None, Ok(())) => Ok(sum.finalize().into()),
+            (None, Ok(())) => Ok(()),
         }
     }
 
-    fn sum_into(&mut self, sum: &mut Sha256) -> io::Result<()> {
+    fn each_of(&mut self, take: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut delta = DeltaReader::new(BufReader::new(self)).map_err(io::Error::other)?;
         let mut decoder = FrameDecoder::new()?;
@@ -424,16 +469,18 @@ impl ContentDelta<'_> {
             let decoded = block.frame.decode(&mut decoder, &mut raw);
             decoded.map_err(io::Error::other)?;
             for extent in &block.extents {
+                let mut at = extent.range.start();
                 let mut len = usize::try_from(extent.range.len_bytes()).unwrap_or(usize::MAX);
                 if let Source::Literal(slice) = extent.source {
                     let from = usize::try_from(slice.skip_bytes).unwrap_or(usize::MAX);
-                    sum.update(raw.get(from..from.saturating_add(len)).unwrap_or_default());
+                    take(at, raw.get(from..from.saturating_add(len)).unwrap_or_default());
                     continue;
                 }
                 while len > 0 {
                     let zeros = ZEROS.get(..len.min(ZEROS.len())).unwrap_or_default();
-                    sum.update(zeros);
+                    take(at, zeros);
                     len -= zeros.len();
+                    at = at.saturating_add(zeros.len() as u64);
                 }
             }
         }

@@ -187,6 +187,8 @@ impl Seen<'_> {
             self.tree.peek(cut, node, ranges, sink)
         };
         match is_same_content((self.server, self.folder, at), id, read, here.size, self.monitor) {
+            // What nobody wrote is the same as nothing that anybody sent: it is kept beside what comes, and everything else goes on.
+            Ok(Err(error)) if error.kind == ErrorKind::Node && self.landing.damage_of(node)?.is_some() => Ok(false),
             Ok(same) => same,
             Err(error) => Err(self.memory.keep(error)),
         }

@@ -249,9 +249,7 @@ fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
         output.line(format!("    bytes {}", listed(&ranges)))?;
     }
     if !damaged.is_empty() {
-        output.line(
-            "    to get a good version: byteback restore; to keep a file as it is: copy it, and put the copy in its place",
-        )?;
+        output.line("    to get a good version, or to keep a file as it is: byteback repair")?;
     }
     Ok(())
 }

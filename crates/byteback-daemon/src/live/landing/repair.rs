@@ -1,0 +1,148 @@
+//! Blocks that are not what was written, put right in place, or accepted as they are (DeltaCFS, section III-E).
+//!
+//! A block is put right with what a server has of it, and only if the result has the sum of what was written ([`Integrity::healed_block`]): so what programs wrote since stays,
+//! and what the server has of another version is not taken. Looking and writing are one moment, as everything that lands. It is no news for the queue, as nothing changes that
+//! anybody wrote; so the modification time stays, too.
+//!
+//! What is accepted is news: it counts as written by a program, and is sent.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use byteback_checksums::written::{BLOCK_LEN, Change, Reason};
+use byteback_control::{Damage, Landed, Result};
+use byteback_extents::ByteRange;
+use byteback_host::tree::{self as host, SetTime};
+use byteback_mount::integrity::Integrity;
+use byteback_mount::landing::{ContentHow, LandingContent, LandingError, LandingFile};
+use byteback_oplog::NodeId as LoggedNode;
+
+use super::super::LiveService;
+use super::answered;
+use super::file::write_all;
+
+/// Good bytes for some blocks of a file.
+struct Heal<'a> {
+    integrity: &'a Integrity,
+    node: LoggedNode,
+    file: &'a LandingFile,
+    /// From a multiple of a block on.
+    offset: u64,
+    good: &'a [u8],
+    mtime_ns: i64,
+    /// What is written where.
+    blocks: Vec<(ByteRange, Vec<u8>)>,
+}
+
+impl LandingContent for Heal<'_> {
+    fn decide(&mut self) -> io::Result<std::result::Result<Vec<ByteRange>, String>> {
+        let Some(damaged) = self.integrity.fault_of(self.node) else {
+            return Ok(Ok(Vec::new()));
+        };
+        let stat = host::stat_fd(self.file)?;
+        self.mtime_ns = stat.mtime_ns;
+        let fd = self.file.as_fd();
+        let first = self.offset / BLOCK_LEN;
+        for (block, good) in (first..).zip(self.good.chunks(BLOCK_LEN as usize)) {
+            let start = block.saturating_mul(BLOCK_LEN);
+            if !damaged.blocks.contains(block) || start >= stat.size {
+                continue;
+            }
+            let healed = self.integrity.healed_block(self.node, &fd, block, good)?;
+            let healed = healed.and_then(|bytes| Some((ByteRange::from_offset_len(start, bytes.len() as u64)?, bytes)));
+            self.blocks.extend(healed);
+        }
+        Ok(Ok(self.blocks.iter().map(|(range, _)| *range).collect()))
+    }
+
+    fn parts(&self) -> Vec<Change<'_>> {
+        self.blocks.iter().map(|(range, _)| Change::Healed(*range)).collect()
+    }
+
+    fn perform(&self, part: &Change<'_>) -> io::Result<()> {
+        let Change::Healed(of) = *part else { return Ok(()) };
+        if let Some((range, bytes)) = self.blocks.iter().find(|(range, _)| *range == of) {
+            write_all(self.file, range.start(), bytes)?;
+            host::set_times(self.file, SetTime::Keep, SetTime::To(self.mtime_ns))?;
+        }
+        Ok(())
+    }
+
+    fn has_landed(&mut self) {}
+}
+
+impl LiveService {
+    fn no_sums<T>() -> std::result::Result<T, LandingError> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "no checksums are kept of this folder").into())
+    }
+
+    /// What is wrong with a file.
+    pub(super) fn damage(&self, node: LoggedNode) -> Option<Damage> {
+        let flagged = self.live.integrity.as_ref()?.fault_of(node)?;
+        let ranges = flagged.ranges().into_iter();
+        Some(Damage {
+            ranges: ranges.map(|range| (range.start(), range.len_bytes())).collect(),
+            after_crash: flagged.reason == Reason::Crash,
+        })
+    }
+
+    pub(super) fn put_right(&self, node: LoggedNode, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
+        let heal = || {
+            let Some(integrity) = &self.live.integrity else {
+                return Self::no_sums();
+            };
+            let file = self.landing.open(node)?;
+            let mut heal = Heal {
+                integrity,
+                node,
+                file: &file,
+                offset,
+                good,
+                mtime_ns: 0,
+                blocks: Vec::new(),
+            };
+            let done = self.landing.content(&file, ContentHow::Written, &mut heal);
+            let healed = heal.blocks.iter().map(|(range, _)| range.len_bytes()).sum();
+            let range = ByteRange::from_offset_len(offset, good.len() as u64);
+            self.landing.forget_content(&file, range);
+            done.map(|()| healed)
+        };
+        let healed = heal();
+        self.note_undurable([node]);
+        answered(healed, || format!("node {node} cannot be put right"))
+    }
+
+    pub(super) fn accept_damage(&self, node: LoggedNode) -> Result<Landed<u64>> {
+        let accept = || {
+            let Some(integrity) = &self.live.integrity else {
+                return Self::no_sums();
+            };
+            let file = self.landing.open(node)?;
+            self.landing.flush_file(&file)?;
+            let mut accepted = 0;
+            while let Some(flagged) = integrity.fault_of(node) {
+                let Some(range) = flagged.ranges().first().copied() else {
+                    break;
+                };
+                let size = host::stat_fd(&file)?.size;
+                let Some(there) = range.split_at(size).0 else {
+                    // It ends before: what was to be there is gone.
+                    integrity.sums().forget(node.0);
+                    break;
+                };
+                self.landing.accept(&file, there)?;
+                accepted += there.len_bytes();
+                if integrity
+                    .fault_of(node)
+                    .is_some_and(|left| left.blocks == flagged.blocks)
+                {
+                    return Err(io::Error::other("it changes all the time").into());
+                }
+            }
+            Ok(accepted)
+        };
+        let accepted = accept();
+        self.note_undurable([node]);
+        answered(accepted, || format!("node {node} cannot be accepted as it is"))
+    }
+}

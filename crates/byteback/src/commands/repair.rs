@@ -1,0 +1,297 @@
+//! `byteback repair`: files with bytes that nobody wrote, and what becomes of them.
+//!
+//! What is done is done by the process that keeps the folder in sync; here it is asked, and told.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use byteback_api::ByteString;
+use byteback_control::{
+    DamagedFile, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion, TreeService, TreeStatus,
+};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::timestamp;
+use crate::tracked_folder::{self, BoundFolder};
+use crate::wording::{counted, listed};
+
+/// Ranges of a file that are shown without `-v`.
+const RANGES_SHOWN: usize = 3;
+
+/// Flags of `repair`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Where checksums are kept (byteback sync --checksums), bytes that changed although no program wrote them are noticed and never sent; so are files that a
+crash of the machine left as they never were. Without --keep, such files are listed, with both versions.
+
+  byteback repair --keep server a.txt   the damaged blocks come from the server; what was changed here since stays. If that does
+                                        not prove what was written, the file stays as it is
+  byteback repair --keep mine a.txt     what lies here counts, and is sent"
+)]
+pub(crate) struct RepairArguments {
+    /// What to keep of each damaged file, or of FILE
+    #[arg(long, value_name = "WHICH")]
+    keep: Option<Keep>,
+    /// The folder; without it, the one you are in
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Only these
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Keep {
+    /// What lies here
+    Mine,
+    /// What the server has
+    Server,
+}
+
+/// A version of a file.
+#[derive(Serialize)]
+struct VersionLine {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    size: u64,
+    mtime: String,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    path: Option<&'a ByteString>,
+    after_crash: bool,
+    found: String,
+    ranges: &'a [(u64, u64)],
+    here: Option<VersionLine>,
+    server: Option<VersionLine>,
+    /// Why it is not known what the server has.
+    problem: Option<String>,
+    /// What was kept, if that was decided.
+    kept: Option<Keep>,
+    /// So many bytes are right again, or count as they are.
+    bytes: Option<u64>,
+}
+
+pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()> {
+    let BoundFolder { folder, .. } = tracked_folder::bound_folder(arguments.folder.as_deref(), settings)?;
+    let directory = folder.directory();
+    let daemon = tracked_folder::daemon(&folder)?.ok_or_else(|| {
+        CommandError::new(format!("{} is not mounted", directory.display())).next(format!(
+            "Start it with: byteback sync --checksums {}",
+            directory.display()
+        ))
+    })?;
+    let status = daemon.status()?;
+    let point = status.mounted_at.as_ref().map_or_else(|| directory.to_owned(), path_of);
+    let chosen = chosen(&status.damaged, &point, &arguments.files)?;
+    let unasked = unasked(&status);
+    if let (Some(Keep::Server), Some(why)) = (arguments.keep, unasked) {
+        return Err(CommandError::new(format!("the server cannot be asked: {why}")));
+    }
+    let output = settings.output;
+    let mut failed = 0;
+    for file in &chosen {
+        let wish = match arguments.keep {
+            None => RepairWish::Look,
+            Some(Keep::Mine) => RepairWish::KeepMine,
+            Some(Keep::Server) => RepairWish::KeepServer,
+        };
+        let here = here(file, &point);
+        let node = file.node;
+        let asked = match (wish, unasked) {
+            (RepairWish::Look, Some(why)) => Err(why.to_owned()),
+            _ => daemon
+                .repair(&RepairRequest { node, wish })
+                .map_err(|error| error.message),
+        };
+        if let (Some(_), Err(why)) = (arguments.keep, &asked) {
+            failed += 1;
+            output.warn(&format!("{} stays as it is: {why}", name_of(file)));
+            continue;
+        }
+        match output.json {
+            true => output.object("damaged", &line(file, here, asked, arguments.keep))?,
+            false => print(file, here, asked, output)?,
+        }
+    }
+    if failed > 0 {
+        let count = counted(failed, "file was", "files were");
+        return Err(CommandError::new(format!(
+            "{count} not repaired; nothing of them was lost"
+        )));
+    }
+    if output.json {
+        return Ok(());
+    }
+    let count = counted(
+        u64::try_from(chosen.len()).unwrap_or(u64::MAX),
+        "damaged file",
+        "damaged files",
+    );
+    match (arguments.keep, chosen.is_empty()) {
+        (_, true) => output.say("No damaged files are known."),
+        (None, false) => output.say(format!(
+            "{count}. Decide with: byteback repair --keep server|mine [FILE...]"
+        )),
+        (Some(_), false) => Ok(()),
+    }
+}
+
+fn path_of(name: &ByteString) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(name.as_bytes()))
+}
+
+fn name_of(file: &DamagedFile) -> String {
+    let path = file.path.as_ref();
+    path.map_or_else(|| "a file without a name".to_owned(), ToString::to_string)
+}
+
+/// Why the server is not to be asked now, if that is so.
+fn unasked(status: &TreeStatus) -> Option<&'static str> {
+    match &status.sync {
+        None => Some("the folder is not kept in sync now; start that with: byteback sync --checksums"),
+        Some(sync) if sync.paused_since_ns.is_some() => Some("the sync is paused; end that with: byteback resume"),
+        Some(sync) if sync.bytes_per_second_max == Some(0) => Some("at this time of the day nothing moves"),
+        Some(_) => None,
+    }
+}
+
+fn chosen<'a>(damaged: &'a [DamagedFile], point: &Path, files: &[PathBuf]) -> Result<Vec<&'a DamagedFile>> {
+    if files.is_empty() {
+        return Ok(damaged.iter().collect());
+    }
+    let mut chosen: Vec<&DamagedFile> = Vec::new();
+    for file in files {
+        let absolute = std::path::absolute(file).map_err(|error| CommandError::file("find", file, &error))?;
+        let is_meant = |name: &ByteString| point.join(path_of(name)) == absolute || path_of(name) == *file;
+        let found = damaged
+            .iter()
+            .find(|damaged| damaged.path.as_ref().is_some_and(is_meant));
+        let Some(found) = found else {
+            return Err(
+                CommandError::new(format!("nothing is known to be wrong with {}", file.display()))
+                    .next("'byteback repair' lists the files with damage."),
+            );
+        };
+        if !chosen.iter().any(|chosen| chosen.node == found.node) {
+            chosen.push(found);
+        }
+    }
+    Ok(chosen)
+}
+
+/// What the file is here.
+fn here(file: &DamagedFile, point: &Path) -> Option<VersionLine> {
+    let found = fs::symlink_metadata(point.join(path_of(file.path.as_ref()?))).ok()?;
+    let mtime_ns = found
+        .mtime()
+        .saturating_mul(1_000_000_000)
+        .saturating_add(found.mtime_nsec());
+    Some(VersionLine {
+        seq: None,
+        size: found.size(),
+        mtime: timestamp::rfc3339(mtime_ns),
+    })
+}
+
+fn version(there: &ServerVersion) -> VersionLine {
+    VersionLine {
+        seq: Some(there.seq),
+        size: there.len_bytes,
+        mtime: timestamp::rfc3339(there.mtime_ns),
+    }
+}
+
+fn line<'a>(
+    file: &'a DamagedFile,
+    here: Option<VersionLine>,
+    asked: std::result::Result<RepairReport, String>,
+    kept: Option<Keep>,
+) -> Line<'a> {
+    let (report, problem) = match asked {
+        Ok(report) => (Some(report), None),
+        Err(why) => (None, Some(why)),
+    };
+    let server = report.as_ref().and_then(|report| report.server.as_ref()).map(version);
+    let bytes = match report.map(|report| report.repaired) {
+        Some(Repaired::Accepted(bytes) | Repaired::Healed(bytes)) => Some(bytes),
+        Some(Repaired::Looked | Repaired::WasSound) | None => None,
+    };
+    Line {
+        path: file.path.as_ref(),
+        after_crash: file.after_crash,
+        found: timestamp::rfc3339(file.found_at_ns),
+        ranges: &file.ranges,
+        here,
+        server,
+        problem,
+        kept,
+        bytes,
+    }
+}
+
+fn print(
+    file: &DamagedFile,
+    here: Option<VersionLine>,
+    asked: std::result::Result<RepairReport, String>,
+    output: Output,
+) -> Result<()> {
+    let path = name_of(file);
+    let report = match asked {
+        Ok(report) => report,
+        Err(why) => return print_versions(file, here, &format!("not known: {why}"), output),
+    };
+    match report.repaired {
+        Repaired::Looked => {
+            let there = report
+                .server
+                .as_ref()
+                .map_or_else(|| "has no version of it".to_owned(), |there| said(&version(there)));
+            print_versions(file, here, &there, output)
+        }
+        Repaired::WasSound => output.line(format!("{path}: nothing is wrong with it any more")),
+        Repaired::Accepted(bytes) => output.line(format!(
+            "{path}: {} count as they are, and are sent",
+            counted(bytes, "byte", "bytes")
+        )),
+        Repaired::Healed(bytes) => output.line(format!(
+            "{path}: {} are again what was written",
+            counted(bytes, "byte", "bytes")
+        )),
+    }
+}
+
+fn said(version: &VersionLine) -> String {
+    format!("{}, modified {}", counted(version.size, "byte", "bytes"), version.mtime)
+}
+
+fn print_versions(file: &DamagedFile, here: Option<VersionLine>, there: &str, output: Output) -> Result<()> {
+    output.line(name_of(file))?;
+    let shown = if output.verbosity > 0 { usize::MAX } else { RANGES_SHOWN };
+    let ranges = file.ranges.iter().take(shown);
+    let mut ranges: Vec<String> = ranges
+        .map(|(offset, len)| format!("{offset} to {}", offset.saturating_add(*len)))
+        .collect();
+    if file.ranges.len() > ranges.len() {
+        ranges.push(format!("{} more (-v shows all)", file.ranges.len() - ranges.len()));
+    }
+    let what = match file.after_crash {
+        true => "are not what was written before the crash; nothing of the file is sent",
+        false => "changed although nobody wrote them; they are not sent",
+    };
+    let found = timestamp::local(file.found_at_ns);
+    output.line(format!("  bytes {} {what} (found {found})", listed(&ranges)))?;
+    if let Some(here) = here {
+        output.line(format!("  here:   {}", said(&here)))?;
+    }
+    output.line(format!("  server: {there}"))
+}

@@ -1,0 +1,402 @@
+//! The reliability tests of DeltaCFS (section IV-E, table IV) with real processes: a folder on a file system in an image, whose blocks are changed below it while nobody looks,
+//! and a machine that seems to have started anew.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use byteback_host::random::noise;
+use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::world::{Ran, World, ended, eventually, is_mounted, program, settle};
+
+const BLOCK: u64 = 4096;
+
+/// A served world whose folder is an ext4 of its own, what is below its mount, and the image.
+struct Disk {
+    world: World,
+    below: OwnedFd,
+    image: PathBuf,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let world = World::served();
+        let (image, tree) = (world.path("image"), world.tree());
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let (image_text, tree_text) = (image.to_str().unwrap(), tree.to_str().unwrap());
+        program("mkfs.ext4", &["-q", "-b", "4096", "-I", "256", image_text]);
+        program("mount", &["-o", "loop", image_text, tree_text]);
+        // What is mounted over it in another namespace is here, too.
+        program("mount", &["--make-shared", tree_text]);
+        fs::remove_dir(tree.join("lost+found")).unwrap();
+        let below = openat(CWD, &tree, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        Self { world, below, image }
+    }
+
+    fn tree(&self, name: &str) -> PathBuf {
+        self.world.tree().join(name)
+    }
+
+    /// Begins to keep the folder in sync, on a machine that has been started so many times.
+    fn sync_after_boot(&self, boots: u8, arguments: &[&str]) -> Ran {
+        let boot = self.world.path("boot-id");
+        fs::write(&boot, format!("00000000-0000-4000-8000-0000000000{boots:02x}\n")).unwrap();
+        let tree = self.world.tree();
+        let mut all = vec!["sync", "--delay", "0", "--checksums"];
+        all.extend(arguments);
+        all.push(tree.to_str().unwrap());
+        let plain = self.world.command(&all);
+        let script =
+            "mount --make-rprivate /proc && mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "unchanged", "sh", "-c", script]);
+        command.arg(&boot).arg(plain.get_program()).args(plain.get_args());
+        command.env_clear();
+        for (name, value) in plain.get_envs() {
+            command.env(name, value.unwrap());
+        }
+        command
+            .current_dir(plain.get_current_dir().unwrap())
+            .stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        ended(all.join(" "), child)
+    }
+
+    fn sync(&self) {
+        // The disk is not looked through: what is found is found because it was to be sent.
+        self.sync_after_boot(1, &["--scrub-rate", "0"]).fine();
+    }
+
+    fn umount(&self) {
+        // Sums of what was changed just before the end are not kept.
+        settle();
+        settle();
+        self.world.on_tree("umount", &[]).fine();
+    }
+
+    /// Writes past the file system what lies at an offset of a file, and lets nobody have it in memory.
+    fn overwrite(&self, name: &str, at: u64, change: impl FnOnce(&mut [u8])) {
+        let flags = OFlags::RDONLY | OFlags::NOATIME;
+        let file = File::from(openat(&self.below, name, flags, Mode::empty()).unwrap());
+        file.sync_all().unwrap();
+        let mut block = i32::try_from(at / BLOCK).unwrap();
+        const FIBMAP: libc::c_ulong = 1;
+        // SAFETY: the call reads and writes one int, which lives while it lasts.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), FIBMAP, std::ptr::from_mut(&mut block)) };
+        assert!(done == 0 && block > 0, "byte {at} of {name} has no place on the disk");
+        let image = File::options().read(true).write(true).open(&self.image).unwrap();
+        let place = u64::try_from(block).unwrap() * BLOCK;
+        let mut bytes = [0; BLOCK as usize];
+        image.read_exact_at(&mut bytes, place).unwrap();
+        change(&mut bytes[(at % BLOCK) as usize..]);
+        image.write_all_at(&bytes, place).unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    }
+
+    fn flip(&self, name: &str, at: u64) {
+        self.overwrite(name, at, |bytes| bytes[0] ^= 0x10);
+    }
+
+    fn status(&self) -> Value {
+        self.world.on_tree("status", &["--json"]).ends_with(0).line("folder")
+    }
+
+    /// Until nothing waits but so many files that are damaged.
+    #[track_caller]
+    fn wait_until_sent_but(&self, unsaved: u64) {
+        eventually(&format!("everything is sent but {unsaved} files"), || {
+            let sync = &self.status()["sync"];
+            let is_sent = sync["connected"] == true
+                && sync["waiting_changes"] == 0
+                && sync["groups_in_flight"] == 0
+                && sync["folded"] == false
+                && sync["unsaved_files"] == unsaved;
+            is_sent.then_some(())
+        });
+    }
+
+    /// What the server has, in a directory of its own.
+    fn pulled(&self) -> PathBuf {
+        let target: PathBuf = (0..)
+            .map(|number| self.world.path(&format!("pulled-{number}")))
+            .find(|path| !path.exists())
+            .unwrap();
+        self.world
+            .run(&["pull", &self.world.repository(), target.to_str().unwrap()])
+            .fine();
+        target
+    }
+
+    /// What the server has of a file.
+    fn at_server(&self, name: &str) -> Vec<u8> {
+        fs::read(self.pulled().join(name)).unwrap()
+    }
+
+    fn repair(&self, arguments: &[&str]) -> Ran {
+        let tree = self.world.tree();
+        let mut all = vec!["repair", "--folder", tree.to_str().unwrap()];
+        all.extend(arguments);
+        self.world.run(&all)
+    }
+
+    fn kill_daemon(&self) {
+        let daemon = self.world.daemon_pid();
+        kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+        eventually("the mount is gone", || {
+            (fuse_mounts(&self.world.tree()) == 0).then_some(())
+        });
+    }
+}
+
+/// How many FUSE file systems are mounted at a path.
+fn fuse_mounts(path: &Path) -> usize {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = path.to_str().unwrap();
+    let is_of = |line: &&str| line.split(' ').nth(4) == Some(point) && line.contains(" - fuse");
+    table.lines().filter(is_of).count()
+}
+
+fn write_at(path: &Path, at: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// "We inject corrupted data by flipping a bit in a file. After sync clients are restarted, we write 1 byte to that file to see whether the corrupted data is also uploaded."
+#[test]
+fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_since() {
+    let disk = Disk::new();
+    disk.sync();
+    let content = noise(1, 5 * BLOCK as usize + 100);
+    for name in ["same", "other", "mine", "good"] {
+        fs::write(disk.tree(name), &content).unwrap();
+    }
+    disk.wait_until_sent_but(0);
+    disk.umount();
+    for name in ["same", "other", "mine"] {
+        disk.flip(name, BLOCK + 100);
+    }
+    disk.sync();
+    // In the block that is damaged, and in another one; and a file that nothing is wrong with.
+    write_at(&disk.tree("same"), BLOCK + 7, b"x");
+    write_at(&disk.tree("other"), 5 * BLOCK + 50, b"y");
+    write_at(&disk.tree("mine"), 7, b"z");
+    // So that it is looked at.
+    write_at(&disk.tree("other"), BLOCK + 200, b"y");
+    write_at(&disk.tree("mine"), BLOCK + 200, b"z");
+    fs::write(disk.tree("good"), "better").unwrap();
+    disk.wait_until_sent_but(3);
+    let mut rotten = content.clone();
+    rotten[BLOCK as usize + 100] ^= 0x10;
+    let pulled = disk.pulled();
+    assert_eq!(fs::read(pulled.join("good")).unwrap(), b"better");
+    for name in ["same", "other", "mine"] {
+        let there = fs::read(pulled.join(name)).unwrap();
+        assert_eq!(
+            there[BLOCK as usize + 100],
+            content[BLOCK as usize + 100],
+            "{name}: the flipped bit was sent"
+        );
+    }
+
+    let told = disk.repair(&["--json"]).fine().json();
+    assert_eq!(told.len(), 3, "{told:?}");
+    let same = told.iter().find(|line| line["path"] == "same").unwrap();
+    assert_eq!(same["message_type"], "damaged");
+    assert_eq!(
+        (&same["ranges"], &same["after_crash"]),
+        (&json!([[BLOCK, BLOCK]]), &Value::Bool(false))
+    );
+    assert_eq!(
+        (&same["here"]["size"], &same["server"]["size"]),
+        (&json!(content.len()), &json!(content.len()))
+    );
+    disk.repair(&[])
+        .fine()
+        .says("bytes 4096 to 8192 changed although nobody wrote them; they are not sent")
+        .says("3 damaged files");
+    disk.repair(&["good"])
+        .ends_with(1)
+        .says("nothing is known to be wrong with good");
+
+    // What the server has, with what was written here since.
+    for (name, at, byte) in [("same", BLOCK + 7, b'x'), ("other", BLOCK + 200, b'y')] {
+        let said = disk.repair(&["--keep", "server", name]).fine();
+        said.says(&format!("{name}: 4,096 bytes are again what was written"));
+        let mut wanted = content.clone();
+        wanted[at as usize] = byte;
+        if name == "other" {
+            wanted[5 * BLOCK as usize + 50] = b'y';
+        }
+        assert_eq!(fs::read(disk.tree(name)).unwrap(), wanted, "{name}");
+        eventually("the rest of it is sent", || {
+            (disk.at_server(name) == wanted).then_some(())
+        });
+    }
+    // Kept as it is: the bit is somebody's choice now.
+    let kept = disk
+        .repair(&["--keep", "mine", "mine", "--json"])
+        .fine()
+        .line("damaged");
+    assert_eq!((&kept["kept"], &kept["bytes"]), (&json!("mine"), &json!(4096)));
+    rotten[7] = b'z';
+    rotten[BLOCK as usize + 200] = b'z';
+    assert_eq!(fs::read(disk.tree("mine")).unwrap(), rotten);
+    eventually("it is sent", || (disk.at_server("mine") == rotten).then_some(()));
+    assert_eq!(disk.status()["damaged"], json!([]));
+    disk.repair(&[]).fine().says("No damaged files are known");
+    disk.wait_until_sent_but(0);
+    disk.umount();
+}
+
+/// "We cut off the power of the machine during a file in the sync folder is being written. After the machine is powered on, we first inject inconsistent data to simulate crash
+/// inconsistency by writing data to the file bypassing the file system."
+#[test]
+fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions() {
+    for keep in ["server", "mine"] {
+        let disk = Disk::new();
+        disk.sync();
+        let content = noise(4, 6 * BLOCK as usize);
+        for name in ["bad", "sound"] {
+            fs::write(disk.tree(name), &content).unwrap();
+        }
+        disk.wait_until_sent_but(0);
+        // Both are being written when the machine stops.
+        let open = ["bad", "sound"].map(|name| File::options().write(true).open(disk.tree(name)).unwrap());
+        let mut written = content.clone();
+        for file in &open {
+            file.write_all_at(b"being written", 100).unwrap();
+            file.sync_all().unwrap();
+        }
+        written[100..113].copy_from_slice(b"being written");
+        eventually("the server has it", || (disk.at_server("bad") == written).then_some(()));
+        wait_for_sums(&disk);
+        disk.kill_daemon();
+        drop(open);
+        // Data are changed while metadata are not.
+        disk.overwrite("bad", 3 * BLOCK, |bytes| bytes.fill(0xee));
+        let mut inconsistent = written.clone();
+        inconsistent[3 * BLOCK as usize..4 * BLOCK as usize].fill(0xee);
+        // What was written just before is not to be sent either; another file goes on.
+        disk.sync_after_boot(2, &["--scrub-rate", "0"]).ends_with(0);
+        fs::write(disk.tree("new"), "new").unwrap();
+        write_at(&disk.tree("bad"), 5 * BLOCK, b"after the crash");
+        inconsistent[5 * BLOCK as usize..5 * BLOCK as usize + 15].copy_from_slice(b"after the crash");
+        disk.wait_until_sent_but(1);
+        assert_eq!(disk.at_server("bad"), written, "nothing of it is sent");
+        let pulled = disk.pulled();
+        assert_eq!(fs::read(pulled.join("sound")).unwrap(), written);
+        assert_eq!(fs::read(pulled.join("new")).unwrap(), b"new");
+        let status = disk.status();
+        assert_eq!(status["damaged"].as_array().unwrap().len(), 1, "{status}");
+        assert_eq!(
+            (&status["damaged"][0]["path"], &status["damaged"][0]["after_crash"]),
+            (&json!("bad"), &json!(true))
+        );
+        let told = disk.repair(&["--json"]).fine().line("damaged");
+        assert_eq!(
+            (&told["ranges"], &told["server"]["size"]),
+            (&json!([[3 * BLOCK, BLOCK]]), &json!(written.len()))
+        );
+        disk.repair(&[])
+            .fine()
+            .says("bytes 12288 to 16384 are not what was written before the crash; nothing of the file is sent")
+            .says("  here:   24,576 bytes")
+            .says("  server: 24,576 bytes");
+
+        let mut wanted = inconsistent;
+        if keep == "server" {
+            wanted[3 * BLOCK as usize..4 * BLOCK as usize]
+                .copy_from_slice(&written[3 * BLOCK as usize..4 * BLOCK as usize]);
+        }
+        disk.repair(&["--keep", keep, "bad"]).fine();
+        assert_eq!(fs::read(disk.tree("bad")).unwrap(), wanted, "{keep}");
+        eventually("it is sent", || (disk.at_server("bad") == wanted).then_some(()));
+        assert_eq!(disk.status()["damaged"], json!([]));
+        disk.wait_until_sent_but(0);
+        disk.umount();
+        assert!(!is_mounted_by_fuse(&disk));
+    }
+}
+
+fn is_mounted_by_fuse(disk: &Disk) -> bool {
+    is_mounted(&disk.world.tree()) && fuse_mounts(&disk.world.tree()) > 0
+}
+
+/// Until the sums of all that was written are durable, with the files' times: the database is written every few seconds.
+fn wait_for_sums(disk: &Disk) {
+    settle();
+    settle();
+    let state = disk.world.path("home/state");
+    let newest = || {
+        let mut found = Vec::new();
+        find(&state, "written.redb", &mut found);
+        assert_eq!(found.len(), 1, "{found:?}");
+        fs::metadata(&found[0]).unwrap().modified().unwrap()
+    };
+    // The commit that is seen first may have begun before.
+    for round in 0..2 {
+        let before = newest();
+        // Without anything new nothing is committed.
+        fs::write(disk.tree("scratch"), [round]).unwrap();
+        eventually("the sums are made durable", || (newest() > before).then_some(()));
+    }
+}
+
+fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find(&path, name, found);
+        } else if path.file_name().is_some_and(|file| file == name) {
+            found.push(path);
+        }
+    }
+}
+
+/// "We tested the uploading order by generating files of different sizes. DeltaCFS always follows the update order."
+#[test]
+fn files_of_all_sizes_arrive_in_the_order_in_which_they_were_written() {
+    let world = World::served();
+    world.on_tree("sync", &["--delay", "0", "--limit-rate", "3MiB"]).fine();
+    let lens = [2_000_000, 10, 900_000, 1, 0, 4_000_000, 70_000, 3, 1_500_000, 20];
+    let contents: Vec<Vec<u8>> = (0..).zip(lens).map(|(seed, len)| noise(seed, len)).collect();
+    let name = |number: usize| format!("file-{number}");
+    for (number, content) in contents.iter().enumerate() {
+        fs::write(world.tree().join(name(number)), content).unwrap();
+    }
+    let (mut seen, mut rounds) = (0, 0);
+    eventually("all are there", || {
+        let target = world.path(&format!("pulled-{rounds}"));
+        rounds += 1;
+        world
+            .run(&["pull", &world.repository(), target.to_str().unwrap()])
+            .fine();
+        let there: Vec<Option<Vec<u8>>> = (0..lens.len())
+            .map(|number| fs::read(target.join(name(number))).ok())
+            .collect();
+        let count = there.iter().take_while(|content| content.is_some()).count();
+        assert!(
+            there.iter().skip(count).all(Option::is_none),
+            "a younger file is there without an elder one"
+        );
+        for (number, content) in there.iter().take(count).enumerate() {
+            let content = content.as_ref().unwrap();
+            // Of the last one not all may have been written at that moment.
+            match number + 1 == count {
+                true => assert!(contents[number].starts_with(content), "{}", name(number)),
+                false => assert!(*content == contents[number], "{}", name(number)),
+            }
+        }
+        assert!(count >= seen, "what was there is gone");
+        seen = count;
+        let last = there.last().unwrap();
+        fs::remove_dir_all(&target).unwrap();
+        last.as_ref().is_some_and(|content| content.len() == 20).then_some(())
+    });
+    world.on_tree("umount", &[]).fine();
+}
