@@ -29,8 +29,9 @@ pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
 /// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance; consumers can be
-/// dropped, cuts can be for nobody; named cuts. Version 4: undo. Version 5: peek, checksums of leaves.
-const VERSION: u8 = 6;
+/// dropped, cuts can be for nobody; named cuts. Version 4: undo. Version 5: peek, checksums of leaves. Version 6:
+/// how fast continuous sync is to go is heard at once. Version 7: repair.
+const VERSION: u8 = 7;
 
 const KIND_HELLO: u8 = 0;
 const KIND_JSON: u8 = 1;

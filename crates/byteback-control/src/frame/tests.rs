@@ -30,8 +30,8 @@ fn refused(bytes: &[u8], len_max: u32) -> ServiceError {
 }
 
 #[test]
-fn golden_bytes_of_version_6() {
-    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x06");
+fn golden_bytes_of_version_7() {
+    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x07");
     assert_eq!(written(|out| write_json(out, &"hi", 100)), b"\x05\0\0\0\x01\"hi\"");
     assert_eq!(
         written(|out| write_data(out, 0x0102, b"abc")),

@@ -13,7 +13,7 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 #[test]
-fn golden_requests_of_version_6() {
+fn golden_requests_of_version_7() {
     let cut = CutId(7);
     for (request, text) in [
         (Request::Status, r#""status""#),

@@ -48,14 +48,21 @@ fn promises() -> BTreeMap<(String, String), Promise> {
 }
 
 /// Compares, and ticks off what was seen.
-struct Check {
+pub(crate) struct Check {
     promises: BTreeMap<(String, String), Promise>,
     seen: BTreeSet<(String, String)>,
 }
 
 impl Check {
+    pub(crate) fn new() -> Self {
+        Self {
+            promises: promises(),
+            seen: BTreeSet::new(),
+        }
+    }
+
     #[track_caller]
-    fn of(&mut self, command: &str, ran: &Ran) {
+    pub(crate) fn of(&mut self, command: &str, ran: &Ran) {
         let (lines, errors) = (ran.json(), ran.json_errors());
         for line in lines.iter().chain(&errors) {
             self.line(command, line);
@@ -99,10 +106,7 @@ impl Check {
 
 #[test]
 fn every_line_of_every_command_has_just_the_documented_fields() {
-    let mut check = Check {
-        promises: promises(),
-        seen: BTreeSet::new(),
-    };
+    let mut check = Check::new();
     let mut world = World::new();
     let tree = world.tree();
     world.serve();
@@ -271,8 +275,10 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);
     check.of("backup", &failed);
     assert_eq!(failed.json_errors()[0]["code"], 1);
-    // What only comes with failures that other tests make.
-    check.seen.insert(("any".to_owned(), "error".to_owned()));
+    // What only comes with failures that other tests make; that of `repair` is checked there.
+    for (command, message_type) in [("any", "error"), ("repair", "damaged")] {
+        check.seen.insert((command.to_owned(), message_type.to_owned()));
+    }
     let unseen: Vec<_> = check.promises.keys().filter(|key| !check.seen.contains(*key)).collect();
     assert!(unseen.is_empty(), "documented, but never printed: {unseen:?}");
 }

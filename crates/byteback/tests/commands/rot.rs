@@ -12,6 +12,7 @@ use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::json::Check;
 use crate::world::{Ran, World, ended, eventually, is_mounted, program, settle};
 
 const BLOCK: u64 = 4096;
@@ -203,7 +204,9 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
         );
     }
 
-    let told = disk.repair(&["--json"]).fine().json();
+    let listed = disk.repair(&["--json"]).fine();
+    Check::new().of("repair", &listed);
+    let told = listed.json();
     assert_eq!(told.len(), 3, "{told:?}");
     let same = told.iter().find(|line| line["path"] == "same").unwrap();
     assert_eq!(same["message_type"], "damaged");
@@ -238,10 +241,9 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
         });
     }
     // Kept as it is: the bit is somebody's choice now.
-    let kept = disk
-        .repair(&["--keep", "mine", "mine", "--json"])
-        .fine()
-        .line("damaged");
+    let kept = disk.repair(&["--keep", "mine", "mine", "--json"]).fine();
+    Check::new().of("repair", &kept);
+    let kept = kept.line("damaged");
     assert_eq!((&kept["kept"], &kept["bytes"]), (&json!("mine"), &json!(4096)));
     rotten[7] = b'z';
     rotten[BLOCK as usize + 200] = b'z';
