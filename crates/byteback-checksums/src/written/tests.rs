@@ -306,6 +306,46 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             };
             sums.change(file, &shared, Change::Moved, shift, ok)
         }
+        (6, _) if let Some(block) = damaged.iter().next().map(|range| range.start()) => {
+            // Put right, or accepted, or neither, as the disk failed.
+            let (is_healed, mut is_failing) = (random.coin(), random.below(4) == 0);
+            let start = block as usize * BLOCK;
+            let behind = shared.0.borrow().content.len().min(start + BLOCK);
+            if is_healed {
+                // Nobody has what has this sum, as what rotted was cut off since, or there is none.
+                let sums = &shared.0.borrow().sums;
+                let rest = sums.written.get(behind..start + BLOCK).unwrap_or_default();
+                is_failing |= !sums.known[block as usize] || rest.iter().any(|byte| *byte != 0);
+            }
+            let Some(range) = ByteRange::new(start as u64, behind as u64) else {
+                return false;
+            };
+            let perform = || {
+                let mut life = shared.0.borrow_mut();
+                let life = &mut *life;
+                life.changed();
+                if is_failing {
+                    return Err(());
+                }
+                if is_healed {
+                    life.content[start..behind].copy_from_slice(&life.sums.written[start..behind]);
+                } else {
+                    life.sums.learn(block as usize, &life.content[start..behind]);
+                }
+                Ok(())
+            };
+            let change = match is_healed {
+                true => Change::Healed(range),
+                false => Change::Accepted(range),
+            };
+            let done = sums.change(file, &shared, change, perform, ok);
+            assert_eq!(done.is_err(), is_failing);
+            let is_damaged = sums
+                .flagged_of(file)
+                .is_some_and(|flagged| flagged.blocks.contains(block));
+            assert_eq!(is_damaged, is_failing);
+            Ok(())
+        }
         (5, Some(_)) => {
             // As far as the disk had room, or not at all.
             let data = random.bytes(end - at);
