@@ -1,0 +1,44 @@
+//! What is damaged stays so, unless it is replaced, put right, or accepted as it is.
+
+use byteback_extents::ByteRange;
+
+use super::backing::{Backing, aligned_block, read_full};
+use super::blocks::{BLOCK_LEN, FileSums, blocks_within, sum_of};
+use super::{WrittenSums, blocks_of};
+
+impl WrittenSums {
+    /// Nobody knows what a range of a file holds now. Blocks that are damaged stay so, with the sums that say it, unless all of each was replaced: what is left of them
+    /// is not what was written.
+    pub(super) fn overwritten(&self, file: u64, sums: &mut FileSums, range: ByteRange, is_done: bool) {
+        if is_done {
+            self.unflag(file, Some(blocks_within(range)));
+        }
+        let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
+        let (first, end) = blocks_of(range);
+        let touched = ByteRange::new(first, end);
+        for forgotten in touched.iter().flat_map(|touched| damaged.gaps_within(*touched)) {
+            sums.unknown(forgotten.start(), forgotten.end());
+        }
+    }
+
+    /// What lies in the blocks of a range counts. What cannot be read is not known.
+    pub(super) fn accept(&self, file: u64, sums: &mut FileSums, backing: &impl Backing, range: ByteRange) {
+        let (first, end) = blocks_of(range);
+        let mut room = Vec::new();
+        for block in first..end {
+            let bytes = aligned_block(&mut room);
+            let count = read_full(backing, block.saturating_mul(BLOCK_LEN), bytes).ok();
+            let sum = count.map(|count| sum_of(bytes.get(..count).unwrap_or_default()));
+            sums.set(block, sum);
+        }
+        self.unflag(file, Some((first, end)));
+    }
+
+    /// The sum that a block of a file is to have (see [`block_sum`]), if it is known.
+    pub fn sum_of(&self, file: u64, backing: &impl Backing, block: u64) -> Option<u32> {
+        let cell = self.cell(file);
+        let mut known = cell.lock();
+        self.load(file, &mut known, || backing.stamp());
+        known.sums.get(block, &|chunk| self.row(file, chunk))
+    }
+}
