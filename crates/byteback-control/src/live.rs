@@ -19,7 +19,7 @@
 //! [`unanswered`](LiveTree::unanswered). When a group is applied the server has exactly the state that the tree had at [`LiveGroup::up_to`]; only
 //! the modification times may be younger, by as much as the next groups bring.
 //!
-//! A group's number is durable when it is handed out, and never stands for anything else. What was handed out by an earlier process that ended
+//! A group's number is durable when it is handed out, and never stands for anything else; that it is lost is noticed by [`known_up_to`](LiveTree::known_up_to). What was handed out by an earlier process that ended
 //! without an answer is [`unanswered_before`](LiveTree::unanswered_before): it cannot be sent again, its changes are in what follows.
 //!
 //! Only within one process: nothing of this crosses the socket.
@@ -324,6 +324,13 @@ pub trait LiveTree: Send + Sync {
 
     /// What became of one of these is known: it is not told at the next start.
     fn settled(&self, group: GroupId);
+
+    /// The server has a group of this number from here. If none with it was handed out here, what is remembered here is older than what was sent, or was lost: then this number
+    /// and those behind it that may be on their way are not given again, and all that there is, is sent.
+    ///
+    /// # Errors
+    /// If it cannot be made durable that all is to be sent. Nothing may be sent before.
+    fn known_up_to(&self, group: GroupId) -> Result<()>;
 
     /// Gives the order of changes up: all that waits is to be taken from a cut, and what is in flight is asked for. For who notices that what was
     /// sent cannot be right.

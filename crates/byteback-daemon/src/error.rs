@@ -26,6 +26,18 @@ pub enum DaemonError {
         /// What the system said.
         source: io::Error,
     },
+    /// What is remembered of continuous sync was written by another version of this program.
+    #[error(
+        "{path} has version {version} of its format, and this program knows versions 1 to {newest}: use the newer Byteback that wrote it. If there is none any more, move \
+         that file away: the whole folder is then compared with the server once, and nothing is lost",
+        newest = crate::live::JOURNAL_VERSION
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u8,
+    },
     /// Another process owns the tree.
     #[error("{path} is already in use: {reason}")]
     InUse {

@@ -57,7 +57,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::error::DaemonError;
 use crate::tree::TrackedTree;
 pub use handout::LiveService;
-use journal::{Journal, Stopped};
+pub(crate) use journal::JOURNAL_VERSION;
+use journal::{Found, Journal, JournalError, SKIPPED, Stopped};
 use landing::Undurable;
 use landing::watch::Watches;
 use rewrites::{REWRITES_MAX, Rewrite};
@@ -316,16 +317,16 @@ impl Live {
     /// Makes what the gate is to be told of, before it opens. [`Live::begin`] comes next.
     ///
     /// # Errors
-    /// If its folder cannot be read or written.
+    /// If its folder cannot be read or written, or another version of this program wrote what is there.
     pub(crate) fn open(tree: &TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
-        let open = || -> io::Result<Self> {
+        let open = || -> Result<Self, JournalError> {
             let dir = tree.dir().subdir(LIVE_NAME)?;
             tree.dir().sync()?;
             let spool = Spool::open(dir.subdir(SPOOL_NAME)?, options.saved_bytes_max)?;
             let rewritten = Spool::open(dir.subdir(REWRITTEN_NAME)?, options.saved_bytes_max)?;
             rewritten.clear();
             let deltas = encode::Deltas::open(dir.subdir(DELTA_NAME)?)?;
-            let journal = Journal::open(Arc::clone(&dir))?;
+            let journal = Journal::begin(Arc::clone(&dir), found(tree.log(), &*dir, options.queue)?)?;
             let state = State {
                 queue: Queue::starting_after(options.client, options.queue, journal.numbers()),
                 table: RelationTable::new(options.relations),
@@ -368,9 +369,13 @@ impl Live {
                 has_ended: AtomicBool::new(false),
             })
         };
-        open().map_err(|source| DaemonError::State {
-            path: tree.folder().path().join(LIVE_NAME),
-            source,
+        let path = tree.folder().path().join(LIVE_NAME);
+        open().map_err(|error| match error {
+            JournalError::Io(source) => DaemonError::State { path, source },
+            JournalError::Version(version) => DaemonError::Version {
+                path: path.join(journal::JOURNAL_NAME),
+                version,
+            },
         })
     }
 
@@ -582,6 +587,20 @@ impl Live {
             abandoned_because: state.abandoned_because.clone(),
         }
     }
+}
+
+/// Looks what is left of the journal. If it does not say all that it said, or is gone, nothing is believed to be at the server, and that is durable before the damage is
+/// forgotten: what came and went since the log's mark may be there and nobody knows of it.
+fn found(log: &Log, dir: &dyn DurableDir, options: QueueOptions) -> Result<Found, JournalError> {
+    let mut found = Found::read(dir)?;
+    let consumer = log.consumer(SYNC_CONSUMER).map_err(io::Error::other)?;
+    let has_begun = consumer.mark.is_some() || consumer.pending.is_some();
+    if found.is_damaged || (found.is_missing && has_begun) {
+        log.reset_mark(SYNC_CONSUMER).map_err(io::Error::other)?;
+        let stopped = Stopped::read(dir, options)?;
+        found.skip(stopped.map(|stopped| stopped.queue.numbers()).unwrap_or_default());
+    }
+    Ok(found)
 }
 
 /// The queue's number of a node of the log: the same.

@@ -266,6 +266,11 @@ impl Queue {
         }
     }
 
+    /// Groups up to this one were given numbers by somebody else than this queue: it does not give them.
+    pub fn skip_groups(&mut self, up_to: GroupId) {
+        self.last_group = self.last_group.max(up_to.0);
+    }
+
     /// The last numbers that were given: no queue of this client may give them again.
     #[must_use]
     pub fn numbers(&self) -> Numbers {

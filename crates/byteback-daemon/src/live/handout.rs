@@ -23,7 +23,7 @@ use byteback_queue::{GroupId, NameOperation, NodeId, Place, Position, Version};
 
 use super::rewrites::stamps_of;
 use super::spool::open_for_reading;
-use super::{Live, State, Wake, of_log, of_queue};
+use super::{Live, SKIPPED, State, Wake, of_log, of_queue};
 use crate::service::{Service, attributes_to_api};
 
 /// Content is handed on in pieces of this length.
@@ -716,6 +716,23 @@ impl LiveTree for LiveService {
         if is_before && self.live.state.lock().in_flight(group).is_none() {
             self.live.journal.lock().answered(group);
         }
+    }
+
+    fn known_up_to(&self, group: GroupId) -> Result<()> {
+        let live = &self.live;
+        // No mark is made or reached meanwhile.
+        let marking = live.marking.lock();
+        if group <= live.state.lock().queue.numbers().group {
+            return Ok(());
+        }
+        let forgotten = live.log.abandon(SYNC_CONSUMER, None);
+        let forgotten = forgotten.and_then(|()| live.log.reset_mark(SYNC_CONSUMER));
+        forgotten.map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
+        let up_to = GroupId(group.0.saturating_add(SKIPPED));
+        live.state.lock().queue.skip_groups(up_to);
+        drop(marking);
+        live.abandon("the server has later changes from here than are remembered here");
+        Ok(())
     }
 
     fn give_up(&self, why: &str) {

@@ -7,7 +7,11 @@
 //! group changed in one atomic operation: if the server refuses it, and a crash follows, they still share what becomes of them. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
 //! start, before the gate opens: a crash after that cannot resume from it again.
 //!
+//! A journal that is damaged, or of another version, is none that is empty: see [`found`].
+//!
 //! Both are written down byte by byte in docs/format-queue.md.
+
+mod found;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,10 +24,14 @@ use byteback_queue::queue::{FileSet, Numbers, Queue, QueueOptions};
 use byteback_queue::{GroupId, NodeId, Place, Position};
 
 use super::LensBefore;
+pub(super) use found::{Found, JournalError, SKIPPED};
 
-const JOURNAL_NAME: &str = "journal";
+pub(super) const JOURNAL_NAME: &str = "journal";
 const JOURNAL_NEW_NAME: &str = "journal.new";
-const JOURNAL_MAGIC: [u8; 8] = *b"BYLIVEJ\x01";
+const JOURNAL_MAGIC: [u8; 7] = *b"BYLIVEJ";
+/// The second has records of files that were changed together, and a checksum of its header.
+pub(crate) const JOURNAL_VERSION: u8 = 2;
+const HEADER_LEN: usize = JOURNAL_MAGIC.len() + 1 + 4;
 const QUEUE_NAME: &str = "queue";
 const QUEUE_USED_NAME: &str = "queue.used";
 const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";
@@ -178,7 +186,7 @@ impl Noted {
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = JOURNAL_MAGIC.to_vec();
+        let mut bytes = found::header().to_vec();
         // The last number first, as one that was answered.
         bytes.extend(record(TAG_HANDED, self.numbers));
         bytes.extend(record(TAG_ANSWERED, self.numbers));
@@ -197,14 +205,9 @@ impl Noted {
 }
 
 impl Journal {
-    /// Reads the journal in `dir`, and writes it anew. What was torn off at its end was never handed out.
-    pub(super) fn open(dir: Arc<dyn DurableDir>) -> io::Result<Self> {
-        let mut noted = Noted::default();
-        let bytes = read_all(&*dir, JOURNAL_NAME)?.unwrap_or_default();
-        let mut rest = bytes.strip_prefix(&JOURNAL_MAGIC);
-        while let Some(behind) = rest.and_then(|rest| noted.read(rest)) {
-            rest = Some(behind);
-        }
+    /// Writes the journal in `dir` anew, with what was found of it. From then on damage is not known any more.
+    pub(super) fn begin(dir: Arc<dyn DurableDir>, found: Found) -> io::Result<Self> {
+        let noted = found.noted;
         let (file, len_bytes) = write_anew(&*dir, &noted)?;
         Ok(Self {
             dir,
@@ -374,6 +377,12 @@ impl Stopped {
         let check = crc32c::crc32c(&bytes);
         bytes.extend(check.to_le_bytes());
         write_whole(dir, "queue.new", QUEUE_NAME, &bytes).map(|_| ())
+    }
+
+    /// Reads it and leaves it where it is.
+    pub(super) fn read(dir: &dyn DurableDir, options: QueueOptions) -> io::Result<Option<Self>> {
+        let bytes = read_all(dir, QUEUE_NAME)?;
+        Ok(bytes.and_then(|bytes| Self::parse(&bytes, options)))
     }
 
     /// Takes it away, durably, and reads it; `None` if there is none that can be read.

@@ -59,7 +59,7 @@ use crate::live::receive::ReceiveError;
 use crate::live::receive::conflicts::Conflicts;
 use crate::live::receive::left_out::LeftOutNames;
 use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
-use crate::live::upload::{Sent, Upload, batch_counter};
+use crate::live::upload::{Sent, Upload, batch_counter, group_of};
 use crate::server_client::{Heard, ServerClient};
 use ground::Ground;
 pub use pause::PauseOptions;
@@ -405,6 +405,10 @@ impl Engine {
             }
             (contact, _) => contact,
         };
+        let newest = ground.newest.and_then(|own| group_of(self.tree, own.counter));
+        if let Some(group) = newest {
+            self.parts.live.known_up_to(group)?;
+        }
         self.ground = ground;
         self.note()?;
         for group in self.parts.live.unanswered_before() {

@@ -47,6 +47,13 @@ pub fn batch_counter(tree: TreeId, group: GroupId) -> u64 {
     COUNTERS_FROM | (low(tree.0, TREE_BITS) << GROUP_BITS) | low(group.0, GROUP_BITS)
 }
 
+/// The group whose batch has this counter, if it is one of this tree.
+#[must_use]
+pub fn group_of(tree: TreeId, counter: u64) -> Option<GroupId> {
+    let group = GroupId(counter & ((1 << GROUP_BITS) - 1));
+    (batch_counter(tree, group) == counter).then_some(group)
+}
+
 /// What a batch stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {

@@ -6,6 +6,7 @@ use super::unmounted::change;
 use crate::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
 use crate::live::standing::{Standing, StandingError};
 use crate::live::upload::batch_counter;
+use crate::server_client::Heard;
 use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, TreePlace, VerifyOptions};
 use byteback_api::FolderName;
 use byteback_api::messages::SnapshotLabel;
@@ -589,6 +590,95 @@ fn a_state_that_was_put_back_to_an_older_one_loses_nothing() {
         // Numbers of groups are given once more, for other contents.
         copied("old", ".");
     }
+}
+
+/// The file `journal` of a tree.
+fn journal(place: &Place) -> PathBuf {
+    let mut found = Vec::new();
+    let mut folders = vec![place.base.join("state")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.ends_with("live/journal") {
+                found.push(path);
+            }
+        }
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+/// What the journal said beside the numbers is lost with them: names that the server has and that were gone again before the log was asked.
+#[test]
+fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_journal() {
+    let rig = rig(94);
+    let place = Place::of(&rig, "here");
+    let mut options = live_options(&mut SplitMix64::new(1));
+    options.queue.delay_ns = 0;
+    options.mark_every = Duration::from_secs(3600);
+    let newest = || {
+        let mut listening = rig.client.listen(&rig.folder, rig.seq() - 1);
+        loop {
+            if let Heard::Batch(last) = listening.hear().unwrap() {
+                return last.counter;
+            }
+        }
+    };
+    begun(&rig, &place).end();
+    let elder = fs::read(journal(&place)).unwrap();
+    type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+    let damages: [Damage<'_>; 5] = [
+        ("gone", &|journal| fs::remove_file(journal).unwrap()),
+        ("empty", &|journal| fs::write(journal, b"").unwrap()),
+        ("put back", &|journal| fs::write(journal, &elder).unwrap()),
+        ("its header is damaged", &|journal| {
+            let mut bytes = fs::read(journal).unwrap();
+            bytes[3] ^= 1;
+            fs::write(journal, bytes).unwrap();
+        }),
+        ("a record is damaged", &|journal| {
+            let mut bytes = fs::read(journal).unwrap();
+            bytes[30] ^= 1;
+            fs::write(journal, bytes).unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let mounted = Mounted::new(&place, options);
+        let sending = mounted.send(&place);
+        for number in 0..3 {
+            fs::write(place.tree().join(format!("{what} {number}")), what).unwrap();
+            wait_until("it is sent", &sending.0, is_settled);
+        }
+        stop(sending);
+        // The server has it, and what the log knows of it is nothing.
+        fs::remove_file(place.tree().join(format!("{what} 1"))).unwrap();
+        mounted.end();
+        let before = newest();
+        damage(&journal(&place));
+        let mounted = Mounted::new(&place, options);
+        let sending = mounted.send(&place);
+        wait_until(what, &sending.0, is_settled);
+        fs::write(place.tree().join(format!("{what} 2")), "after that").unwrap();
+        wait_until(what, &sending.0, is_settled);
+        stop(sending);
+        mounted.end();
+        assert!(newest() > before + (1 << 20), "{what}");
+        assert_server_has(&rig, &rig.folder, &place.tree(), what);
+    }
+    // Another version is told, and left alone.
+    let mut bytes = fs::read(journal(&place)).unwrap();
+    bytes[7] = 3;
+    let check = crc32c::crc32c(&bytes[..8]).to_le_bytes();
+    bytes[8..12].copy_from_slice(&check);
+    fs::write(journal(&place), &bytes).unwrap();
+    let mut daemon = DaemonOptions::new(MountOptions::new(place.tree()));
+    daemon.live = Some(options);
+    let refused = Daemon::start(place.open(), &daemon).err().unwrap();
+    assert!(matches!(refused, DaemonError::Version { version: 3, .. }), "{refused}");
+    assert!(refused.to_string().contains("live/journal"), "{refused}");
+    assert_eq!(fs::read(journal(&place)).unwrap(), bytes);
 }
 
 #[test]

@@ -88,6 +88,10 @@ impl LiveTree for Bytes {
 
     fn settled(&self, _: GroupId) {}
 
+    fn known_up_to(&self, _: GroupId) -> byteback_control::Result<()> {
+        Ok(())
+    }
+
     fn give_up(&self, _: &str) {}
 
     fn status(&self) -> LiveStatus {

@@ -161,6 +161,10 @@ impl LiveTree for WaitingTree {
         self.inner.settled(group);
     }
 
+    fn known_up_to(&self, group: GroupId) -> Result<()> {
+        self.inner.known_up_to(group)
+    }
+
     fn give_up(&self, why: &str) {
         self.inner.give_up(why);
     }

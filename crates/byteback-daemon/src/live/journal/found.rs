@@ -1,0 +1,148 @@
+//! What is found of a journal at a start, whatever became of it meanwhile.
+//!
+//! Numbers of groups must never be given twice: the server takes what comes under a number that it knows for what it has. So of a journal that is damaged all
+//! records count that still can be read, wherever they lie, and numbers go on far behind the last of them ([`SKIPPED`]). What else it said may be lost with it, above all
+//! names that came and went since the mark: then nothing but all that there is tells the server's folder right, which is up to who opens ([`Found::is_damaged`]).
+//!
+//! At its *end* a journal is torn by a crash while it was written: what is torn off there was never handed out, and nobody is told of it. If the end is damaged all the same,
+//! its numbers are still passed over.
+
+use std::io;
+
+use byteback_host::durable::DurableDir;
+use byteback_queue::queue::Numbers;
+use byteback_queue::{GroupId, Position};
+
+use super::{HEADER_LEN, JOURNAL_MAGIC, JOURNAL_NAME, JOURNAL_VERSION, Noted, RECORD_LEN, read_all, record_len};
+
+/// Numbers that are passed over when some may have been lost. Nobody hands out so many while no answer comes, and there are enough for sixty thousand times.
+pub(in crate::live) const SKIPPED: u64 = 1 << 20;
+
+/// No device gives so many numbers: what looks like a record with a greater one is none.
+const GROUPS_MAX: u64 = 1 << 40;
+
+/// Longest names and sets of files, of which a piece of a damaged journal could be a record.
+const SALVAGED_LEN_MAX: usize = 16 << 10;
+
+/// Why a journal is not used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::live) enum JournalError {
+    /// The system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another version of this program wrote it.
+    #[error("its version is {0}")]
+    Version(u8),
+}
+
+/// What is left of a journal.
+#[derive(Default)]
+pub(in crate::live) struct Found {
+    pub(super) noted: Noted,
+    /// There is none.
+    pub(in crate::live) is_missing: bool,
+    /// What it said is not all known.
+    pub(in crate::live) is_damaged: bool,
+}
+
+impl Found {
+    /// Reads the journal in `dir`, if there is one.
+    pub(in crate::live) fn read(dir: &dyn DurableDir) -> Result<Self, JournalError> {
+        match read_all(dir, JOURNAL_NAME)? {
+            Some(bytes) => Self::parse(&bytes),
+            None => Ok(Self {
+                is_missing: true,
+                ..Self::default()
+            }),
+        }
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
+        let mut found = Self::default();
+        let Some(records) = records_of(bytes)? else {
+            found.is_damaged = true;
+            found.salvage(bytes);
+            return Ok(found);
+        };
+        let mut rest = records;
+        while let Some(behind) = found.noted.read(rest) {
+            rest = behind;
+        }
+        // It begins with records, always.
+        found.is_damaged = rest.len() == records.len();
+        if found.salvage(rest) {
+            found.is_damaged = true;
+        } else if !rest.is_empty() {
+            // What would be lost, should it have been handed out after all.
+            let numbers = &mut found.noted.numbers;
+            numbers.group.0 = numbers.group.0.saturating_add(rest.len().div_ceil(RECORD_LEN) as u64);
+        }
+        Ok(found)
+    }
+
+    /// Takes in the records that lie anywhere in these bytes. Answers whether there was one.
+    fn salvage(&mut self, mut rest: &[u8]) -> bool {
+        let mut is_found = false;
+        while !rest.is_empty() {
+            rest = match self.salvaged(rest) {
+                Some(behind) => {
+                    is_found = true;
+                    behind
+                }
+                None => rest.get(1..).unwrap_or_default(),
+            };
+        }
+        is_found
+    }
+
+    fn salvaged<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let len = record_len(bytes).filter(|len| *len <= SALVAGED_LEN_MAX)?;
+        // A name is anything but zeros, so none looks like a record of a number that is given.
+        let group = bytes.get(1..9)?.first_chunk::<8>()?;
+        if len == RECORD_LEN && u64::from_le_bytes(*group) > GROUPS_MAX {
+            return None;
+        }
+        self.noted.read(bytes)
+    }
+
+    /// Nobody knows which numbers were given: these, at least, and some behind all that are known.
+    pub(in crate::live) fn skip(&mut self, known: Numbers) {
+        let numbers = &mut self.noted.numbers;
+        *numbers = Numbers {
+            counter: numbers.counter.max(known.counter).saturating_add(SKIPPED),
+            group: GroupId(numbers.group.max(known.group).0.saturating_add(SKIPPED)),
+            position: Position(numbers.position.max(known.position).0.saturating_add(SKIPPED)),
+        };
+    }
+}
+
+/// The first bytes of a journal.
+pub(super) fn header() -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    let (begin, check) = header.split_at_mut(HEADER_LEN - 4);
+    if let Some((version, magic)) = begin.split_last_mut() {
+        magic.copy_from_slice(&JOURNAL_MAGIC);
+        *version = JOURNAL_VERSION;
+    }
+    check.copy_from_slice(&crc32c::crc32c(begin).to_le_bytes());
+    header
+}
+
+/// What follows the first bytes of a journal; `None` if those are damaged. What has another version says so in a header that is whole.
+fn records_of(bytes: &[u8]) -> Result<Option<&[u8]>, JournalError> {
+    let Some((version, behind)) = bytes.strip_prefix(&JOURNAL_MAGIC).and_then(<[u8]>::split_first) else {
+        return Ok(None);
+    };
+    // The first version had no checksum here.
+    if *version == 1 {
+        return Ok(Some(behind));
+    }
+    let begin = bytes.get(..HEADER_LEN - 4).unwrap_or_default();
+    match behind.split_first_chunk::<4>() {
+        Some((check, records)) if crc32c::crc32c(begin) == u32::from_le_bytes(*check) => match *version {
+            JOURNAL_VERSION => Ok(Some(records)),
+            version => Err(JournalError::Version(version)),
+        },
+        _ => Ok(None),
+    }
+}
