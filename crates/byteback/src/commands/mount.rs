@@ -93,11 +93,11 @@ impl MountArguments {
 /// How sums of what programs write are kept.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ChecksumArguments {
-    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent
+    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent ('sync' does)
     #[arg(long, overrides_with = "no_checksums")]
     checksums: bool,
     /// Keep none
-    #[arg(long, conflicts_with_all = ["verify_reads", "scrub_rate"])]
+    #[arg(long, overrides_with = "checksums", conflicts_with_all = ["verify_reads", "scrub_rate"])]
     no_checksums: bool,
     /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
     #[arg(long)]

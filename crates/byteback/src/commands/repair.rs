@@ -28,7 +28,7 @@ const RANGES_SHOWN: usize = 3;
 /// Flags of `repair`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Where checksums are kept (byteback sync --checksums), bytes that changed although no program wrote them are noticed and never sent; so are files that a
+    after_help = "Where checksums are kept (as byteback sync does), bytes that changed although no program wrote them are noticed and never sent; so are files that a
 crash of the machine left as they never were. Without --keep, such files are listed, with both versions.
 
   byteback repair --keep server a.txt   the damaged blocks come from the server; what was changed here since stays. If that does
@@ -85,10 +85,8 @@ pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()
     let BoundFolder { folder, .. } = tracked_folder::bound_folder(arguments.folder.as_deref(), settings)?;
     let directory = folder.directory();
     let daemon = tracked_folder::daemon(&folder)?.ok_or_else(|| {
-        CommandError::new(format!("{} is not mounted", directory.display())).next(format!(
-            "Start it with: byteback sync --checksums {}",
-            directory.display()
-        ))
+        CommandError::new(format!("{} is not mounted", directory.display()))
+            .next(format!("Start it with: byteback sync {}", directory.display()))
     })?;
     let status = daemon.status()?;
     let point = status.mounted_at.as_ref().map_or_else(|| directory.to_owned(), path_of);
@@ -158,7 +156,7 @@ fn name_of(file: &DamagedFile) -> String {
 /// Why the server is not to be asked now, if that is so.
 fn unasked(status: &TreeStatus) -> Option<&'static str> {
     match &status.sync {
-        None => Some("the folder is not kept in sync now; start that with: byteback sync --checksums"),
+        None => Some("the folder is not kept in sync now; start that with: byteback sync"),
         Some(sync) if sync.paused_since_ns.is_some() => Some("the sync is paused; end that with: byteback resume"),
         Some(sync) if sync.bytes_per_second_max == Some(0) => Some("at this time of the day nothing moves"),
         Some(_) => None,

@@ -42,8 +42,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the end waits for the engine. What it has under way then is asked for at the next start.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Whether sums of what programs write are kept where nobody says so.
-const HAS_CHECKSUMS_USUALLY: bool = false;
+/// Sums of what programs write are kept where nobody says otherwise. What of a folder was written without them is not complained about, and learned by the scrub.
+const HAS_CHECKSUMS_USUALLY: bool = true;
 
 /// Flags of `sync`.
 #[derive(Args, Debug)]
@@ -51,7 +51,8 @@ const HAS_CHECKSUMS_USUALLY: bool = false;
     after_help = "The folder is mounted over itself, as by 'byteback mount', and each change is sent in the order in which it was made: what the
 server has is at every moment what the folder was at one. What other machines do with the same folder comes in as soon as the server
 has it, also into files that programs have open. While the server is away, changes wait; they also survive the end of this program,
-and a crash. Of a file that two machines changed at once both versions are kept: 'byteback conflicts'.
+and a crash. Of a file that two machines changed at once both versions are kept: 'byteback conflicts'. Bytes that changed although no
+program wrote them are not sent (unless --no-checksums): 'byteback repair'.
 'byteback status DIR' says how it stands, 'byteback umount DIR' ends it."
 )]
 pub(crate) struct SyncArguments {

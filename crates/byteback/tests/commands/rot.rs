@@ -48,7 +48,7 @@ impl Disk {
         let boot = self.world.path("boot-id");
         fs::write(&boot, format!("00000000-0000-4000-8000-0000000000{boots:02x}\n")).unwrap();
         let tree = self.world.tree();
-        let mut all = vec!["sync", "--delay", "0", "--checksums"];
+        let mut all = vec!["sync", "--delay", "0"];
         all.extend(arguments);
         all.push(tree.to_str().unwrap());
         let plain = self.world.command(&all);
@@ -323,6 +323,63 @@ fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions()
         disk.umount();
         assert!(!is_mounted_by_fuse(&disk));
     }
+}
+
+/// Nobody says that checksums are to be kept, or that the disk is to be looked through.
+#[test]
+fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_without_an_alarm() {
+    let disk = Disk::new();
+    let damaged = || disk.status()["damaged"].clone();
+    let has_sums = || {
+        let mut found = Vec::new();
+        find(&disk.world.path("home/state"), "written.redb", &mut found);
+        !found.is_empty()
+    };
+    // As an elder version did.
+    disk.sync_after_boot(1, &["--no-checksums"]).fine();
+    let content = noise(5, 4 * BLOCK as usize);
+    fs::write(disk.tree("elder"), &content).unwrap();
+    disk.wait_until_sent_but(0);
+    disk.umount();
+    assert!(!has_sums());
+    // What rotted before is not known to have.
+    disk.flip("elder", BLOCK + 9);
+    disk.sync_after_boot(1, &[]).fine();
+    assert!(has_sums());
+    fs::write(disk.tree("younger"), &content).unwrap();
+    write_at(&disk.tree("elder"), 3 * BLOCK, b"changed");
+    disk.wait_until_sent_but(0);
+    assert_eq!(damaged(), json!([]));
+    disk.umount();
+
+    disk.flip("younger", 2 * BLOCK);
+    disk.sync_after_boot(1, &[]).fine();
+    eventually("the disk is looked through", || {
+        let damaged = damaged();
+        (damaged.as_array().unwrap().len() == 1 && damaged[0]["path"] == "younger").then_some(())
+    });
+    disk.umount();
+
+    // Somebody changes both without checksums, and then they are kept again: what was known of them before does not count.
+    disk.sync_after_boot(1, &["--no-checksums"]).fine();
+    assert_eq!(damaged(), json!([]));
+    let fresh = noise(6, 4 * BLOCK as usize);
+    for name in ["younger", "elder"] {
+        write_at(&disk.tree(name), 0, &fresh);
+    }
+    disk.wait_until_sent_but(0);
+    disk.umount();
+    disk.sync_after_boot(1, &[]).fine();
+    eventually("it is seen to be sound", || (damaged() == json!([])).then_some(()));
+    for name in ["younger", "elder"] {
+        write_at(&disk.tree(name), BLOCK + 3, b"changed");
+        let mut wanted = fresh.clone();
+        wanted[BLOCK as usize + 3..][..7].copy_from_slice(b"changed");
+        eventually("it is sent", || (disk.at_server(name) == wanted).then_some(()));
+    }
+    disk.wait_until_sent_but(0);
+    assert_eq!(damaged(), json!([]));
+    disk.umount();
 }
 
 fn is_mounted_by_fuse(disk: &Disk) -> bool {
