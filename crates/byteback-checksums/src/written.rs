@@ -435,7 +435,7 @@ impl WrittenSums {
                 self.unflag(file, None);
             }
             (_, Change::Truncated(len_bytes)) if !is_done => {
-                known.sums.unknown(len_bytes / BLOCK_LEN, u64::MAX);
+                self.unknown_but_damaged(file, &mut known.sums, (len_bytes / BLOCK_LEN, u64::MAX));
             }
             (_, Change::Truncated(len_bytes)) => {
                 known.sums.put_edges(edges);

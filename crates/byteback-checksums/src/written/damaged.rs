@@ -13,8 +13,12 @@ impl WrittenSums {
         if is_done {
             self.unflag(file, Some(blocks_within(range)));
         }
+        self.unknown_but_damaged(file, sums, blocks_of(range));
+    }
+
+    /// Nobody knows any more what these blocks hold, the first and the one behind the last; those that are damaged stay so.
+    pub(super) fn unknown_but_damaged(&self, file: u64, sums: &mut FileSums, (first, end): (u64, u64)) {
         let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
-        let (first, end) = blocks_of(range);
         let touched = ByteRange::new(first, end);
         for forgotten in touched.iter().flat_map(|touched| damaged.gaps_within(*touched)) {
             sums.unknown(forgotten.start(), forgotten.end());

@@ -252,7 +252,7 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     let done: Result<(), ()> = match (kind, range) {
         (0 | 1, _) => {
             // Now and then it fails, and was done or was not.
-            let (is_failing, is_done) = (random.below(8) == 0, random.coin());
+            let (is_failing, is_done) = (random.below(8) == 0, random.coin() && before.is_none());
             let truncate = || {
                 let mut life = shared.0.borrow_mut();
                 if is_done || !is_failing {
@@ -260,6 +260,11 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
                 }
                 if is_failing {
                     life.sums.known[at / BLOCK..].fill(false);
+                    for block in at / BLOCK..BLOCKS_MAX {
+                        if let Some(before) = before.as_ref().filter(|_| damaged.contains(block as u64)) {
+                            life.sums.stay(block, before);
+                        }
+                    }
                     return Err(());
                 }
                 Ok(())
