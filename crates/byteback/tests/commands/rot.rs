@@ -255,6 +255,51 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
     disk.umount();
 }
 
+/// A block was written here, is not at the server, and rots: nobody has it any more. It stays as it is until somebody decides, whatever becomes of the server.
+#[test]
+fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
+    let mut disk = Disk::new();
+    disk.sync();
+    let content = noise(2, 5 * BLOCK as usize);
+    fs::write(disk.tree("file.txt"), &content).unwrap();
+    disk.wait_until_sent_but(0);
+    disk.world.kill_server();
+    let mut local = content.clone();
+    let fresh = noise(3, 2 * BLOCK as usize);
+    local[BLOCK as usize..3 * BLOCK as usize].copy_from_slice(&fresh);
+    write_at(&disk.tree("file.txt"), BLOCK, &fresh);
+    // What was read to be sent before it rotted is not in anybody's memory then.
+    disk.umount();
+    disk.flip("file.txt", 2 * BLOCK + 5);
+    local[2 * BLOCK as usize + 5] ^= 0x10;
+    disk.world.serve();
+    disk.sync();
+    disk.wait_until_sent_but(1);
+    assert_eq!(disk.at_server("file.txt"), content, "nothing of it is sent");
+    disk.world.on_tree("pause", &[]).fine();
+    disk.repair(&["--keep", "server"])
+        .ends_with(1)
+        .says("the sync is paused");
+    disk.repair(&[]).fine().says("server: not known: the sync is paused");
+    disk.world.on_tree("resume", &[]).fine();
+
+    disk.repair(&["--keep", "server", "file.txt"])
+        .ends_with(1)
+        .says("the server's version does not prove what was written here")
+        .says("1 file was not repaired; nothing of them was lost");
+    assert_eq!(fs::read(disk.tree("file.txt")).unwrap(), local);
+    disk.wait_until_sent_but(1);
+    assert_eq!(disk.at_server("file.txt"), content);
+    // Nobody is asked for that but this machine.
+    disk.world.kill_server();
+    disk.repair(&["--keep", "mine"]).fine();
+    disk.world.serve();
+    eventually("it is sent", || (disk.at_server("file.txt") == local).then_some(()));
+    disk.wait_until_sent_but(0);
+    assert_eq!(disk.status()["damaged"], json!([]));
+    disk.umount();
+}
+
 /// "We cut off the power of the machine during a file in the sync folder is being written. After the machine is powered on, we first inject inconsistent data to simulate crash
 /// inconsistency by writing data to the file bypassing the file system."
 #[test]
