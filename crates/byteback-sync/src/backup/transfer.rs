@@ -94,6 +94,7 @@ pub(super) fn transfer(
             report,
             is_on_top: basis.base_seq.is_some(),
             compared_seq: basis.compared_seq(),
+            newest_seq: None,
             followed: match (basis.base_seq, basis.replaces) {
                 (None, Some(at)) => Some(Followed::new(job, cut.cut, at)),
                 _ => None,
@@ -240,6 +241,8 @@ struct Transfer<'a, 'scope, 'env> {
     is_on_top: bool,
     /// What it follows, or replaces and may be compared with.
     compared_seq: Option<Seq>,
+    /// The server's newest batch, once it was asked for.
+    newest_seq: Option<Seq>,
     /// Finds what files follow that the server does not know, when everything is sent.
     followed: Option<Followed<'a>>,
     /// Nodes that the server lacks even after this batch, as far as is known.
@@ -616,13 +619,19 @@ impl Transfer<'_, '_, '_> {
 
     /// Whether the server has a node of which the log only knows that it is new since the mark: it may have come in a group of its own since. Were it taken for missing, its name
     /// would be taken away there, and from all other machines, because it cannot be read here now.
-    fn is_there(&self, node: NodeId) -> Result<bool> {
-        if !self.is_on_top || self.missing.contains(&node) {
+    fn is_there(&mut self, node: NodeId) -> Result<bool> {
+        if self.is_on_top && self.missing.contains(&node) {
             return Ok(false);
         }
         let (job, tree) = (self.job, self.cut.tree);
-        let newest = job.server.folder(job.folder)?.seq;
-        match job.server.node(job.folder, job.file_id(tree, node), newest) {
+        // What this device sent is no younger than what is asked for once: it sends nothing else meanwhile. What is replaced is asked as it is replaced.
+        let at = match (self.is_on_top, self.newest_seq, self.compared_seq) {
+            (true, Some(newest), _) | (false, _, Some(newest)) => newest,
+            (true, None, _) => job.server.folder(job.folder)?.seq,
+            (false, _, None) => return Ok(false),
+        };
+        self.newest_seq = Some(at);
+        match job.server.node(job.folder, job.file_id(tree, node), at) {
             Ok(_) => Ok(true),
             Err(error) if error.kind == ServerErrorKind::NotFound => Ok(false),
             Err(error) => Err(error.into()),

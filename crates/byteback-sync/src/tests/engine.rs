@@ -135,7 +135,7 @@ pub(super) type Sending = (EngineHandle, JoinHandle<Result<(), EngineError>>);
 pub(super) struct Mounted {
     mount: Arc<Mount>,
     pub(super) live: Arc<dyn LiveTree>,
-    tree: Arc<dyn TreeService>,
+    pub(super) tree: Arc<dyn TreeService>,
     pub(super) landing: Arc<dyn LandingTree>,
     serving: JoinHandle<()>,
 }
@@ -805,6 +805,16 @@ impl TreeService for Unreadable {
 
 #[test]
 fn a_file_that_was_sent_and_cannot_be_read_any_more_stays_at_the_server() {
+    unreadable_files_stay(false);
+}
+
+/// Everything is sent in place of what the server has.
+#[test]
+fn a_file_that_cannot_be_read_stays_at_the_server_when_the_mark_is_lost() {
+    unreadable_files_stay(true);
+}
+
+fn unreadable_files_stay(is_mark_lost: bool) {
     let rig = rig(91);
     let place = Place::of(&rig, "here");
     let mut options = LiveOptions::new(ClientId(7));
@@ -821,6 +831,9 @@ fn a_file_that_was_sent_and_cannot_be_read_any_more_stays_at_the_server() {
     stop(sending);
     fs::write(place.tree().join("file"), "cannot be read").unwrap();
     fs::write(place.tree().join("new"), "nor can this one, of which nobody has heard").unwrap();
+    if is_mark_lost {
+        assert!(mounted.tree.drop_consumer(SYNC_CONSUMER).unwrap());
+    }
     mounted.live.give_up("the test says so");
     let unreadable = Arc::new(Unreadable(Arc::clone(&mounted.tree)));
     let parts = place.parts(Arc::clone(&mounted.live), unreadable, Arc::clone(&mounted.landing));

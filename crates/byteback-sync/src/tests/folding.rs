@@ -128,6 +128,22 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     settled(&rig, &one, &two, "everything");
     two.restart();
     check(&one, &two);
+    // What it does not hold is not taken from others when all that it has is sent in place of what is there.
+    fs::create_dir_all(one.path("d/deep/deeper")).unwrap();
+    fs::write(one.path("d/deep/deeper/v"), "v").unwrap();
+    settled(&rig, &one, &two, "deep");
+    let before = look(&one.path(""));
+    two.machine.lose_mark();
+    fs::write(two.machine.path("D/w"), "w").unwrap();
+    settled(&rig, &one, &two, "in place of what is there");
+    fs::remove_file(two.machine.path("D/w")).unwrap();
+    settled(&rig, &one, &two, "in place of what is there");
+    check(&one, &two);
+    let after = look(&one.path(""));
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    assert_eq!(fs::read(one.path("d/deep/deeper/v")).unwrap(), b"v");
+    fs::remove_dir_all(one.path("d/deep")).unwrap();
+    settled(&rig, &one, &two, "as before");
     // What is in the way gets another name here, or goes there.
     fs::rename(two.machine.path("A"), two.machine.path("B")).unwrap();
     settled(&rig, &one, &two, "renamed here");

@@ -6,7 +6,7 @@ mod pairs;
 
 use super::engine::{Mounted, PATIENCE, Place, Sending, assert_server_has, is_settled, live_options, rig, stop};
 use super::rig::{Rig, seed};
-use byteback_control::SyncStatus;
+use byteback_control::{SYNC_CONSUMER, SyncStatus};
 use byteback_host::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -75,6 +75,13 @@ impl Machine {
     /// The order of what waits is given up.
     pub(super) fn give_up(&self) {
         self.mounted.as_ref().unwrap().live.give_up("the test says so");
+    }
+
+    /// The log's mark is lost: everything there is is sent in place of what the server has.
+    pub(super) fn lose_mark(&self) {
+        let mounted = self.mounted.as_ref().unwrap();
+        assert!(mounted.tree.drop_consumer(SYNC_CONSUMER).unwrap());
+        mounted.live.give_up("the test says so");
     }
 
     pub(super) fn status(&self) -> SyncStatus {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::live::incoming::plan::is_name_on_its_way;
-use byteback_api::{Attributes, ByteString};
+use byteback_api::{Attributes, ByteString, FileId};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutId, CutInfo, CutRequest, DirEntry, FinishReport, LeafOffer,
     LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NameChange, NodeChange, NodeNames, Outcome, Piece, Result,
@@ -131,6 +131,30 @@ pub(super) struct FoldedTree<'a> {
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
+    /// What the server has and this tree does not hold, when everything is sent in place of all that is there.
+    elsewhere: &'a Elsewhere,
+}
+
+/// Names of the server that this tree does not hold, and all that is below them.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    names: BTreeMap<(NodeId, ByteString), NodeId>,
+    files: BTreeMap<NodeId, FileId>,
+}
+
+impl Elsewhere {
+    /// Takes in a name of the server; answers the number by which it is told here, which no node of the tree has.
+    pub(super) fn add(&mut self, parent: NodeId, name: ByteString, file: FileId) -> NodeId {
+        let node = NodeId(u64::MAX.saturating_sub(self.files.len() as u64));
+        self.files.insert(node, file);
+        self.names.insert((parent, name), node);
+        node
+    }
+
+    /// What stands at the server behind such a number.
+    pub(super) fn file_of(&self, node: NodeId) -> Option<FileId> {
+        self.files.get(&node).copied()
+    }
 }
 
 impl<'a> FoldedTree<'a> {
@@ -140,6 +164,7 @@ impl<'a> FoldedTree<'a> {
         unsent: &'a Untold,
         (is_there, is_forgotten): Identified<'a>,
         is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
+        elsewhere: &'a Elsewhere,
     ) -> Self {
         Self {
             tree,
@@ -149,6 +174,7 @@ impl<'a> FoldedTree<'a> {
             is_forgotten,
             is_left_out,
             untold: Mutex::default(),
+            elsewhere,
         }
     }
 
@@ -225,8 +251,14 @@ impl TreeService for FoldedTree<'_> {
         let is_on_its_way = |name: &NameChange| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
         let is_left_out = |name: &NameChange| name.child.is_none() && (self.is_left_out)(name.parent, &name.name);
         let is_of_gone = |name: &NameChange| (self.is_forgotten)(name.parent);
-        page.names
-            .retain(|name| !is_told(name) && !is_of_gone(name) && !is_on_its_way(name) && !is_left_out(name));
+        // A name of the server stays what it is there.
+        let is_elsewhere = |name: &NameChange| {
+            let name = (name.parent, name.name.clone());
+            self.elsewhere.names.contains_key(&name)
+        };
+        page.names.retain(|name| {
+            !is_told(name) && !is_of_gone(name) && !is_on_its_way(name) && !is_left_out(name) && !is_elsewhere(name)
+        });
         for change in &mut page.nodes {
             change.is_new &= !(self.is_there)(change.node);
         }
@@ -235,6 +267,12 @@ impl TreeService for FoldedTree<'_> {
             page.nodes.splice(0..0, self.unsent.nodes.values().cloned());
         }
         if page.next.is_none() {
+            let elsewhere = self.elsewhere.names.iter();
+            page.names.extend(elsewhere.map(|((parent, name), child)| NameChange {
+                parent: *parent,
+                name: name.clone(),
+                child: Some(*child),
+            }));
             let names = self.unsent.names.iter();
             page.names.extend(names.map(|((parent, name), child)| NameChange {
                 parent: *parent,

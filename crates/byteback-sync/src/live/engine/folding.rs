@@ -1,10 +1,12 @@
 //! How what was folded is sent: from its cut, with what the server does not have under its name yet, as one batch on top of what is here, or in place of all that there is.
 
-use byteback_api::ByteString;
+use std::collections::BTreeSet;
+
+use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
 use byteback_control::{LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 
-use super::fold::{FoldedTree, Untold};
+use super::fold::{Elsewhere, FoldedTree, Untold};
 use super::{Engine, TWICE, UNSAVED_AGAIN_AFTER};
 use crate::backup::{CutBatch, CutSent, send_cut};
 use crate::error::{ServerErrorKind, SyncError};
@@ -71,11 +73,16 @@ impl Engine {
         let is_forgotten = |node| self.identities.file_of(node).is_none();
         let identities = (&is_there as _, &is_forgotten as _);
         let is_left_out = |parent, name: &ByteString| self.is_left_out(parent, name);
-        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities, &is_left_out);
+        let replaces = self.ground.replaced();
+        let elsewhere = match is_whole {
+            true => self.elsewhere(fold, replaces)?,
+            false => Elsewhere::default(),
+        };
+        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities, &is_left_out, &elsewhere);
         let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
-        let file_id = |node| self.file_id(node);
+        let file_id = |node| elsewhere.file_of(node).unwrap_or_else(|| self.file_id(node));
         send_cut(&CutBatch {
             tree: &tree,
             server: &self.parts.server,
@@ -87,11 +94,49 @@ impl Engine {
             file_id: &file_id,
             origin: &origin,
             base_seq: (!is_whole).then_some(self.ground.cursor),
-            replaces: is_whole.then(|| self.ground.seen()),
+            replaces: is_whole.then_some(replaces),
             follows: self.ground.newest,
             note: &note.map(|consumer| consumer.note).unwrap_or_default(),
             is_in_full: self.is_in_full,
         })
+    }
+
+    /// What the server has at a moment under names that this tree does not hold: without it, everything that there is here would take it from all others.
+    fn elsewhere(&self, fold: &LiveFold, at: Seq) -> Result<Elsewhere, SyncError> {
+        let mut elsewhere = Elsewhere::default();
+        let noted = self.left_out.noted();
+        let parents: BTreeSet<FileId> = noted.iter().map(|left_out| left_out.parent).collect();
+        for file in parents {
+            let Some(parent) = self.identities.node_of(file) else {
+                continue;
+            };
+            let told = self.parts.tree.names(fold.cut.cut, &[parent])?;
+            // With what was removed here it is removed.
+            if parent != NodeId::ROOT && told.iter().all(|told| told.names.is_empty()) {
+                continue;
+            }
+            let is_left_out = |name: &[u8]| {
+                let mut noted = noted.iter();
+                noted.any(|left_out| left_out.parent == file && left_out.name.as_bytes() == name)
+            };
+            let mut directories = vec![(parent, file)];
+            while let Some((parent, directory)) = directories.pop() {
+                let listed = match listing(&self.parts.server, &self.parts.folder, at, directory, &*self.shared) {
+                    Err(error) if error.server_kind() == Some(ServerErrorKind::NotFound) => Vec::new(),
+                    listed => listed?,
+                };
+                for (name, child, attributes) in listed {
+                    if directory == file && !is_left_out(&name) {
+                        continue;
+                    }
+                    let node = elsewhere.add(parent, ByteString(name), child);
+                    if attributes.kind == ApiKind::Directory {
+                        directories.push((node, child));
+                    }
+                }
+            }
+        }
+        Ok(elsewhere)
     }
 
     /// What a cut has to tell of though it may not have changed: what the server does not have under its name, and what could not be read last time. A file that grew from

@@ -24,9 +24,18 @@ impl Ground {
         self.seen().max(self.others)
     }
 
-    /// The newest batch of which all that it holds is known here: what others sent since is not to be replaced unseen.
+    /// The newest batch of which something is known here.
     pub(super) fn seen(self) -> Seq {
         self.cursor.max(self.newest.map_or(0, |own| own.seq))
+    }
+
+    /// What is replaced by all that there is here. What others sent and is not here is not to be undone unseen, also where an own batch came after it: then this is not the
+    /// folder's newest moment, the server refuses to have it replaced, and what others did comes here first.
+    pub(super) fn replaced(self) -> Seq {
+        match self.has_news() {
+            true => self.cursor,
+            false => self.seen(),
+        }
     }
 
     /// Whether others did something that is not here.
@@ -100,6 +109,7 @@ mod tests {
         // Somebody else's lies between, of which was not heard.
         ground.applied(own(4));
         assert_eq!((ground.cursor, ground.head(), ground.others), (2, 4, 3));
+        assert_eq!(ground.replaced(), 2);
         assert_eq!(ground.footing(), footing(2, Some(40)));
         ground.heard(&batch(3, 8), 7);
         ground.heard(&batch(4, 7), 7);
@@ -107,6 +117,7 @@ mod tests {
         assert_eq!((ground.cursor, ground.others, ground.has_news()), (2, 5, true));
         ground.received(5);
         assert_eq!((ground.cursor, ground.has_news()), (5, false));
+        assert_eq!(ground.replaced(), 5);
         ground.heard(&batch(6, 7), 7);
         assert_eq!(ground.footing(), footing(6, Some(60)));
     }
