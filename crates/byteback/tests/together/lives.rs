@@ -87,6 +87,15 @@ struct Life {
     lines: AtomicU64,
 }
 
+/// Says that something is done when it is dropped, also by a panic: whoever waits for it must not wait for ever.
+struct Finished<'a>(&'a AtomicBool);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 impl Life {
     fn new(seed: u64, kind: Kind) -> Self {
         let lab = Lab::new(MACHINES);
@@ -134,9 +143,10 @@ impl Life {
                 .map(|(machine, random)| scope.spawn(move || life.work(machine, random)))
                 .collect();
             let auditing = scope.spawn(|| life.look_at_the_server_until(&done));
+            let until_here = Finished(&done);
             life.hit(&mut random);
             let ended: Vec<_> = working.into_iter().map(|worker| worker.join()).collect();
-            done.store(true, Ordering::SeqCst);
+            drop(until_here);
             let audited = auditing.join();
             for result in ended.into_iter().chain([audited]) {
                 if let Err(panic) = result {
