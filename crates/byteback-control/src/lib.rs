@@ -39,7 +39,7 @@ pub use leaves::{
 };
 pub use live::{
     LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER,
-    SyncConflict, SyncLeftOut, SyncStatus, Work,
+    SyncConflict, SyncLeftOut, SyncStatus, SyncUnusableRule, Work,
 };
 pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};

@@ -199,6 +199,17 @@ pub struct SyncLeftOut {
     pub collides: bool,
 }
 
+/// A line of a file with rules for what is ignored that says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncUnusableRule {
+    /// The file.
+    pub path: ByteString,
+    /// The line, from 1 on.
+    pub line: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
 /// How continuous sync of a tree with its server stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncStatus {
@@ -231,6 +242,21 @@ pub struct SyncStatus {
     /// The first of them.
     #[serde(default)]
     pub left_out: Vec<SyncLeftOut>,
+    /// Names of the server that are ignored here, each with all that is below it.
+    #[serde(default)]
+    pub ignored_names: u64,
+    /// Files, directories and the like here that are ignored, as of what was sent last.
+    #[serde(default)]
+    pub ignored_here: u64,
+    /// Files that say what is ignored: `.bytebackignore` and `CACHEDIR.TAG`.
+    #[serde(default)]
+    pub ignore_files: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub ignored_by: Vec<ByteString>,
+    /// The first lines of files with rules for that which say nothing.
+    #[serde(default)]
+    pub unusable_rules: Vec<SyncUnusableRule>,
     /// Conflict copies that nobody has decided about, eldest first.
     pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.

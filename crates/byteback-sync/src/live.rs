@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`engine`] | the loop that sends what the tree hands out, and lets in what others did |
 //! | [`identities`] | which node here is which file at the server |
-//! | [`ignore_rules`] | which paths are ignored, by the rules in the folder; nobody asks yet |
+//! | [`ignore_rules`] | which paths are ignored, by the rules in the folder |
+//! | `ignored` | what of the tree here is ignored by them |
 //! | [`standing`] | with which server, and up to which of its batches |
 //! | [`incoming`] | what others did: fetched, and planned as steps that bring the tree here to the state of the server |
 //! | [`receive`] | the steps of that plan, done in the tree while programs use it; conflicts |
@@ -17,6 +18,7 @@
 pub mod engine;
 pub mod identities;
 pub mod ignore_rules;
+mod ignored;
 pub mod incoming;
 pub mod patches;
 pub mod receive;

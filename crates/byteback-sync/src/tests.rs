@@ -31,6 +31,7 @@ mod folding;
 mod folding_disk;
 mod following;
 mod hostile;
+mod ignoring;
 mod incoming;
 mod listening;
 mod local_tree;

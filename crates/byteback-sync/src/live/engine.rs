@@ -30,6 +30,7 @@
 mod fold;
 mod folding;
 mod ground;
+mod ignoring;
 mod pause;
 mod receiving;
 mod repair;
@@ -42,7 +43,7 @@ use std::time::Duration;
 use byteback_api::messages::BatchApplied;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
 use byteback_control::{
-    CutId, LandingTree, LiveGroup, LiveTree, NameChange, SYNC_CONSUMER, ServiceError, TreeService, Work,
+    CutId, LandingTree, LiveGroup, LiveScope, LiveTree, NameChange, SYNC_CONSUMER, ServiceError, TreeService, Work,
 };
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
@@ -62,6 +63,7 @@ use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
 use crate::live::upload::{Sent, Upload, batch_counter, group_of};
 use crate::server_client::{Heard, ServerClient};
 use ground::Ground;
+use ignoring::{Ignoring, Sifted};
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
 use receiving::CONTACT;
@@ -259,6 +261,9 @@ pub struct Engine {
     unsaved: Vec<NodeId>,
     /// Names of the server that this tree does not hold.
     left_out: LeftOutNames,
+    ignoring: Ignoring,
+    /// Nothing was remembered of this directory when the engine began.
+    is_new_here: bool,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
 }
@@ -308,6 +313,7 @@ impl Engine {
             source,
         })?;
         let landing = noted.as_ref().and_then(|noted| noted.landing);
+        let is_new_here = noted.is_none();
         let mut left_out = LeftOutNames::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?;
         if noted.is_none() {
             left_out.note(Vec::new()).map_err(ReceiveError::from)?;
@@ -336,6 +342,8 @@ impl Engine {
             is_in_full: false,
             unsaved: Vec::new(),
             left_out,
+            ignoring: Ignoring::default(),
+            is_new_here,
             unsaved_again_ns: None,
             parts,
         };
@@ -411,6 +419,7 @@ impl Engine {
         }
         self.ground = ground;
         self.note()?;
+        self.load_rules()?;
         for group in self.parts.live.unanswered_before() {
             // What became of it is known now: it is among the batches that were heard of, or will never count.
             self.parts.live.settled(group);
@@ -516,7 +525,7 @@ impl Engine {
         }
         let has_repairs = self.shared.has_repairs();
         let is_turn = self.landing.is_some() || self.is_turn_of_others || has_repairs;
-        if (self.may_receive() && is_turn) || (self.may_land() && self.is_collision_over()?) {
+        if (self.may_receive() && is_turn) || (self.may_land() && self.is_left_out_over()?) {
             self.receive()?;
             return Ok(true);
         }
@@ -583,17 +592,35 @@ impl Engine {
 
     fn send(&mut self, group: &LiveGroup) -> Result<(), EngineError> {
         self.is_turn_of_others = true;
+        let sifted = match &group.fold {
+            Some(fold) => {
+                self.open_cut = Some(fold.cut.cut);
+                let (LiveScope::Everything { names } | LiveScope::Items { names, .. }) = &fold.scope;
+                let is_due = self.review(fold.cut.cut, Some(names));
+                is_due.map(|is_due| if is_due { Sifted::Fold } else { Sifted::Whole })
+            }
+            None => self.sift(group),
+        };
+        let names = match &sifted {
+            Ok(Sifted::Whole) => group.names.as_slice(),
+            Ok(Sifted::Part(part)) => part.names.as_slice(),
+            _ => &[],
+        };
         let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
-        if self.is_collision_over()? || group.names.iter().any(removes) {
+        let removes = names.iter().any(removes);
+        if self.is_left_out_over()? || removes || matches!(sifted, Ok(Sifted::Fold)) {
             // What was left out comes first: what is sent may have taken its name. What is gone is another node than the one that the server has by the name, so that is
             // left to a fold, which leaves out such names.
             self.drop_cut();
             let _ = self.parts.live.refused(group.id);
             return Ok(());
         }
-        let sent = match &group.fold {
-            Some(fold) => self.send_fold(group, fold),
-            None => self.upload(group),
+        let sent = match (sifted, &group.fold) {
+            (Err(error), _) => Err(error),
+            (Ok(Sifted::Nothing), _) => Ok(Sent::Nothing),
+            (Ok(Sifted::Part(part)), _) => self.upload(&part),
+            (Ok(_), Some(fold)) => self.send_fold(group, fold),
+            (Ok(_), None) => self.upload(group),
         };
         let sent = match sent {
             Ok(Sent::Applied(applied)) if self.is_known_twice(group, &applied) => {

@@ -17,6 +17,9 @@
 //!
 //! After a write or sync that failed nothing is known of the file: all further changes are refused until it is opened again.
 //!
+//! **What is withheld**: nodes that are here and are not to be told to the server, as they are ignored ([`Withheld`]). Such a node has a name that the server has never
+//! heard, and an origin with a sequence number that no batch has.
+//!
 //! What this does not do: know whether a node exists, or draw names.
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -102,6 +105,44 @@ pub struct Origin {
     pub file: FileId,
     /// The folder's sequence number at which it had that content.
     pub seq: Seq,
+}
+
+/// Why a node is not told to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// All its names are ignored.
+    Ignored,
+    /// It is a directory that others removed, and that is kept here for what is ignored in it.
+    Holding,
+}
+
+impl Withheld {
+    /// What stands for it in the place of an origin's moment.
+    const fn seq(self) -> Seq {
+        match self {
+            Self::Ignored => Seq::MAX,
+            Self::Holding => Seq::MAX - 1,
+        }
+    }
+
+    const fn of(origin: Origin) -> Option<Self> {
+        match origin.seq {
+            Seq::MAX => Some(Self::Ignored),
+            seq if seq == Seq::MAX - 1 => Some(Self::Holding),
+            _ => None,
+        }
+    }
+
+    /// Binds a node to a name that the server has never heard, and withholds it.
+    #[must_use]
+    pub const fn bound(self, node: NodeId, file: FileId) -> IdentityChange {
+        let seq = self.seq();
+        IdentityChange::Bound {
+            node,
+            file,
+            origin: Some(Origin { file, seq }),
+        }
+    }
 }
 
 /// A change of the map.
@@ -211,6 +252,12 @@ struct Entry {
     /// `None`: it is gone.
     file: Option<FileId>,
     origin: Option<Origin>,
+}
+
+impl Entry {
+    fn is_unsent(&self) -> bool {
+        self.file.is_some() && self.origin.is_some_and(|origin| Withheld::of(origin).is_none())
+    }
 }
 
 /// What was known of a node before a change.
@@ -415,7 +462,20 @@ impl Identities {
     /// What a node grew from that the server does not have yet.
     #[must_use]
     pub fn origin_of(&self, node: NodeId) -> Option<Origin> {
-        self.known.nodes.get(&node)?.origin
+        let origin = self.known.nodes.get(&node)?.origin?;
+        Withheld::of(origin).is_none().then_some(origin)
+    }
+
+    /// Why a node is not told to the server, if it is not.
+    #[must_use]
+    pub fn withheld(&self, node: NodeId) -> Option<Withheld> {
+        Withheld::of(self.known.nodes.get(&node)?.origin?)
+    }
+
+    /// All nodes that are not told to the server, in no order.
+    pub fn all_withheld(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.known.nodes.iter();
+        nodes.filter_map(|(node, entry)| Withheld::of(entry.origin?).map(|_| *node))
     }
 
     /// Whether a node has been given an identity, so that it is not simply its own.
@@ -428,7 +488,7 @@ impl Identities {
     #[must_use]
     pub fn unsent(&self) -> Vec<NodeId> {
         let entries = self.known.nodes.iter();
-        let unsent = entries.filter(|(_, entry)| entry.file.is_some() && entry.origin.is_some());
+        let unsent = entries.filter(|(_, entry)| entry.is_unsent());
         let mut unsent: Vec<NodeId> = unsent.map(|(node, _)| *node).collect();
         unsent.sort_unstable();
         unsent
@@ -438,7 +498,7 @@ impl Identities {
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         let mut entries = self.known.nodes.values();
-        entries.any(|entry| entry.file.is_some() && entry.origin.is_some())
+        entries.any(|entry| entry.is_unsent())
     }
 
     /// How many nodes are not simply their own.

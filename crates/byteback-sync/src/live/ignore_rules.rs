@@ -5,6 +5,8 @@
 //! A pattern that is none matches nothing, and is told ([`IgnoreRules::unusable`]); so is one that is no text: the rules of a synced folder are another
 //! machine's as well, and must not keep it from being synced.
 //!
+//! A `.bytebackignore` is not ignored by what it says itself, only by one of a directory above.
+//!
 //! A directory that holds a `CACHEDIR.TAG` with the right beginning ([`is_cache_tag`]) is ignored with all that is in it, the tag included.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +131,11 @@ impl IgnoreRules {
         if is_directory && self.caches.contains(path) {
             return true;
         }
+        let name_at = path
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .map_or(0, |at| at.saturating_add(1));
+        let mut is_passed_over = path.get(name_at..) == Some(RULES_NAME);
         // The deepest file first.
         let mut end = path.len();
         loop {
@@ -136,7 +143,8 @@ impl IgnoreRules {
                 .get(..end)
                 .and_then(|above| above.iter().rposition(|byte| *byte == b'/'));
             let directory = slash.and_then(|at| path.get(..at)).unwrap_or_default();
-            if let Some(rules) = self.files.get(directory) {
+            let is_its_own = std::mem::take(&mut is_passed_over);
+            if let Some(rules) = self.files.get(directory).filter(|_| !is_its_own) {
                 let below = path
                     .get(slash.map_or(0, |at| at.saturating_add(1))..)
                     .unwrap_or_default();

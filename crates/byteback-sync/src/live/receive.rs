@@ -18,6 +18,9 @@
 //! file system does not tell it from another one (it folds cases, or spellings of a letter) is found by comparing what answers to the name with what the log
 //! knows by it. It is let in when that is over.
 //!
+//! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is left out in the same way, until it is not ignored any more. What is here
+//! under its name then was new all the while, so that both are brought together like what two machines made apart.
+//!
 //! What this does not do: decide when; send.
 
 pub mod conflicts;
@@ -26,18 +29,21 @@ pub mod left_out;
 mod log_changes;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::{FileId, FolderName, Seq};
+use byteback_api::{ByteString, FileId, FolderName, Seq};
 use byteback_control::{Landed, LandingTree, LiveTree, NamePlace, ServiceError, TreeService, WatchedNode};
 use byteback_host::random::Randomness;
 use byteback_oplog::{NodeId, NodeKind, TreeId};
 
 use crate::error::SyncError;
 use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
+use crate::live::ignore_rules::{CACHE_TAG_NAME, RULES_NAME};
+use crate::live::ignored::{Ignored, joined, path_of};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    ConflictLabel, Given, Identity, NameChange, Others, Outcome, Place, Plan, PlanError, Step, is_name_on_its_way, plan,
+    ConflictLabel, Given, Identity, NameChange, Need, Others, Outcome, Place, Plan, PlanError, Step,
+    is_name_on_its_way, plan,
 };
 use crate::live::patches::{PatchError, Patches};
 use crate::monitor::{Monitor, check_cancelled};
@@ -86,6 +92,8 @@ pub struct Received {
     pub has_unsent: bool,
     /// Names that this tree does not hold, in place of those that were left out before.
     pub left_out: Vec<LeftOut>,
+    /// What is ignored here may be something else from now on.
+    pub may_ignore_other: bool,
 }
 
 /// See the module.
@@ -109,6 +117,12 @@ pub(super) struct Receive<'e> {
     pub(super) landed: &'e mut BTreeSet<FileId>,
     /// Names that were left out so far.
     pub(super) left_out: &'e [LeftOut],
+    /// What is ignored here.
+    pub(super) ignored: &'e Ignored,
+    /// Something here is withheld.
+    pub(super) has_withheld: bool,
+    /// Files that say what is.
+    pub(super) sources: &'e HashSet<NodeId>,
 }
 
 /// Names that the file system refuses.
@@ -141,12 +155,13 @@ impl Receive<'_> {
         };
         let mut others = incoming.others()?;
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
-        let mut refused = self.left_out_before(&mut others)?;
+        let mut refused = self.left_out_before(&incoming, &mut others)?;
         let landing = self.landing;
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
         let mut memory = Memory::default();
         let mut overtaken = 0;
         let mut came_back = BTreeSet::new();
+        let mut may_ignore_other = self.has_rules(&others);
         loop {
             check_cancelled(self.monitor)?;
             let is_folded = self.live.status().is_folded;
@@ -196,19 +211,25 @@ impl Receive<'_> {
                 sets: set_numbers(&landing.together()),
                 now_ns: self.now.0,
                 unbound: HashMap::new(),
+                returned: BTreeSet::new(),
                 has_undurable: false,
             }
             .run(&plan)?;
             match walked {
                 Walked::All => {
                     landing.sync()?;
+                    may_ignore_other |= self.has_moved(&plan)?;
                     self.note_returned(&came_back, &others)?;
                     return Ok(Received {
                         has_unsent: self.identities.has_unsent(),
                         left_out: refused.left_out(&plan),
+                        may_ignore_other,
                     });
                 }
-                Walked::Overtaken => overtaken += 1,
+                Walked::Overtaken => {
+                    may_ignore_other |= self.has_moved(&plan)?;
+                    overtaken += 1;
+                }
                 Walked::Refused(place) => self.refused(place, &mut refused)?,
             }
             watches.clear();
@@ -217,7 +238,7 @@ impl Receive<'_> {
     }
 
     /// What was left out before still is, unless others changed it, or nothing is in its way any more: then it is as if it were new.
-    fn left_out_before(&self, others: &mut Others) -> Result<Refused, ReceiveError> {
+    fn left_out_before(&self, incoming: &Incoming<'_>, others: &mut Others) -> Result<Refused, ReceiveError> {
         let mut refused = Refused::default();
         for left_out in self.left_out {
             let place = left_out.place();
@@ -227,6 +248,18 @@ impl Receive<'_> {
             };
             let heard = others.names.get(&place);
             if heard.is_some_and(|change| change.after != Some(left_out.node)) {
+                continue;
+            }
+            if left_out.is_ignored {
+                if left_out.is_due {
+                    let (before, after) = (None, Some(left_out.node));
+                    others.names.insert(place, NameChange { before, after });
+                    if left_out.is_directory {
+                        self.let_in(incoming, others, (parent, left_out))?;
+                    }
+                } else if heard.is_none() {
+                    refused.kept.push(left_out.clone());
+                }
                 continue;
             }
             let name = left_out.name.clone();
@@ -244,6 +277,47 @@ impl Receive<'_> {
             refused.all.insert(place);
         }
         Ok(refused)
+    }
+
+    /// All that is in a directory which was left out as it was ignored is as if it were new: part of that may be here, under other identities, and what is made one with it
+    /// is known from then on, whatever becomes of the rest.
+    fn let_in(
+        &self,
+        incoming: &Incoming<'_>,
+        others: &mut Others,
+        (parent, left_out): (NodeId, &LeftOut),
+    ) -> Result<(), ReceiveError> {
+        let Some(above) = path_of(self.landing, parent)? else {
+            return Ok(());
+        };
+        let mut seen = BTreeSet::new();
+        let mut directories = vec![(left_out.node, joined(&above, left_out.name.as_bytes()))];
+        while let Some((directory, path)) = directories.pop() {
+            if !seen.insert(directory) {
+                continue;
+            }
+            let need = Need {
+                id: directory,
+                entries: true,
+            };
+            incoming.ask(others, &[need])?;
+            let told = others.told.get(&directory).and_then(Option::as_ref);
+            let entries = told.and_then(|told| told.entries.clone()).unwrap_or_default();
+            for (name, child, attributes) in entries {
+                let is_directory = attributes.kind == byteback_api::NodeKind::Directory;
+                let path = joined(&path, &name);
+                let place = Place {
+                    parent: directory,
+                    name: ByteString(name),
+                };
+                let (before, after) = (None, Some(child));
+                others.names.entry(place).or_insert(NameChange { before, after });
+                if is_directory && !self.ignored.rules.is_ignored(&path, true) {
+                    directories.push((child, path));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The file system refused a name. What collided with it may be gone by now: then it is tried once more.
@@ -276,7 +350,53 @@ impl Receive<'_> {
             others,
             cursor,
             memory,
+            ignored: self.ignored,
+            has_withheld: self.has_withheld,
         }
+    }
+
+    /// Whether others changed what says what is ignored.
+    fn has_rules(&self, others: &Others) -> bool {
+        let mut names = others.names.keys();
+        let mut nodes = others.nodes.keys().filter_map(|id| self.identities.node_of(*id));
+        names.any(|place| is_source_name(&place.name)) || nodes.any(|node| self.sources.contains(&node))
+    }
+
+    /// Whether a step may have moved something to where other rules count, or left only what is ignored of it.
+    fn has_moved(&self, plan: &Plan) -> Result<bool, ReceiveError> {
+        if self.ignored.is_nothing() {
+            return Ok(false);
+        }
+        // A file with rules goes with its directory, though nobody named it.
+        let is_source = |step: &Step| match step {
+            Step::Remove { place, .. } => is_source_name(&place.name),
+            Step::Rename { from, to, .. } => is_source_name(&from.name) || is_source_name(&to.name),
+            _ => false,
+        };
+        if plan.steps.iter().any(is_source) {
+            return Ok(true);
+        }
+        let root = self.identities.file_of(NodeId::ROOT);
+        for step in &plan.steps {
+            let (id, is_move) = match step {
+                Step::Rename { id, from, replaces, .. } => {
+                    let is_on_its_way = Some(from.parent) == root && is_name_on_its_way(from.name.as_bytes());
+                    (replaces.unwrap_or(*id), !is_on_its_way)
+                }
+                Step::Remove { id, .. } => (*id, false),
+                _ => continue,
+            };
+            let Some(node) = self.identities.node_of(id) else {
+                continue;
+            };
+            let Some(found) = self.landing.look(node)? else {
+                continue;
+            };
+            if !found.names.is_empty() && (found.kind != NodeKind::Directory || is_move) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn plan(
@@ -403,12 +523,18 @@ impl Refused {
         let kept = self.kept.into_iter().map(|kept| (kept.place(), kept));
         let mut left_out: BTreeMap<Place, LeftOut> = kept.collect();
         for outcome in &plan.outcomes {
-            if let Outcome::LeftOut { place, node, .. } = outcome {
+            if let Outcome::LeftOut {
+                place, node, ignored, ..
+            } = outcome
+            {
                 let told = LeftOut {
                     parent: place.parent,
                     name: place.name.clone(),
                     node: *node,
                     collides: self.colliding.contains(place),
+                    is_ignored: ignored.is_some(),
+                    is_directory: ignored.unwrap_or(false),
+                    is_due: false,
                 };
                 left_out.insert(place.clone(), told);
             }
@@ -449,6 +575,11 @@ fn set_numbers(sets: &[Vec<NodeId>]) -> HashMap<NodeId, u64> {
             return numbers;
         }
     }
+}
+
+/// Whether a file of this name says what is ignored.
+pub(super) fn is_source_name(name: &ByteString) -> bool {
+    [RULES_NAME, CACHE_TAG_NAME].contains(&name.as_bytes())
 }
 
 fn watch<'t>(

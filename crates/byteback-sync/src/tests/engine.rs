@@ -224,7 +224,7 @@ pub(super) fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what
 }
 
 /// What the server's file at a path held after a batch.
-fn content_at(rig: &Rig, path: &[u8], seq: u64) -> Vec<u8> {
+pub(super) fn content_at(rig: &Rig, path: &[u8], seq: u64) -> Vec<u8> {
     let place = TreePlace::Path(path);
     let page = rig.client.tree_page(&rig.folder, seq, place, None).unwrap();
     let reader = rig

@@ -34,7 +34,11 @@ impl Machine {
         }
     }
 
-    fn mount(&mut self, random: &mut SplitMix64) {
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    pub(super) fn mount(&mut self, random: &mut SplitMix64) {
         self.mounted = Some(Mounted::new(&self.place, live_options(random)));
     }
 

@@ -1,12 +1,15 @@
 //! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it tells only what the fold is about, and keeps what is
 //! read, because no answer may come and the same has to be sent again.
 //!
+//! What is withheld, as it is ignored, it does not tell.
+//!
 //! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
 //! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
+use super::ignoring::ToldAs;
 use crate::live::incoming::plan::is_name_on_its_way;
 use byteback_api::{Attributes, ByteString, FileId};
 use byteback_control::{
@@ -118,6 +121,12 @@ const NODES_PER_CALL: usize = 512;
 /// Whether the server has a node, and whether a node is gone.
 type Identified<'a> = (&'a (dyn Fn(NodeId) -> bool + Sync), &'a (dyn Fn(NodeId) -> bool + Sync));
 
+/// Whether a node is withheld, and how a name is told.
+type Withheld<'a> = (
+    &'a (dyn Fn(NodeId) -> bool + Sync),
+    &'a (dyn Fn(&NameChange) -> ToldAs + Sync),
+);
+
 /// A tree of which a fold is told.
 pub(super) struct FoldedTree<'a> {
     tree: &'a dyn TreeService,
@@ -129,6 +138,10 @@ pub(super) struct FoldedTree<'a> {
     is_forgotten: &'a (dyn Fn(NodeId) -> bool + Sync),
     /// Whether the server has a name that this tree does not hold: what the log knows of that it is gone is about something else.
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
+    /// Whether a node, or a name, is not told to anybody, as it is ignored.
+    withheld: Withheld<'a>,
+    /// Names that are told again.
+    retold: &'a [NameChange],
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
     /// What the server has and this tree does not hold, when everything is sent in place of all that is there.
@@ -164,6 +177,7 @@ impl<'a> FoldedTree<'a> {
         unsent: &'a Untold,
         (is_there, is_forgotten): Identified<'a>,
         is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
+        (withheld, retold): (Withheld<'a>, &'a [NameChange]),
         elsewhere: &'a Elsewhere,
     ) -> Self {
         Self {
@@ -173,6 +187,8 @@ impl<'a> FoldedTree<'a> {
             is_there,
             is_forgotten,
             is_left_out,
+            withheld,
+            retold,
             untold: Mutex::default(),
             elsewhere,
         }
@@ -245,8 +261,9 @@ impl<'a> FoldedTree<'a> {
 impl TreeService for FoldedTree<'_> {
     fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let mut page = self.folded(cut, cursor)?;
+        let (is_withheld, told_as) = self.withheld;
         page.nodes
-            .retain(|change| !self.unsent.nodes.contains_key(&change.node));
+            .retain(|change| !self.unsent.nodes.contains_key(&change.node) && !is_withheld(change.node));
         let is_told = |name: &NameChange| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
         let is_on_its_way = |name: &NameChange| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
         let is_left_out = |name: &NameChange| name.child.is_none() && (self.is_left_out)(name.parent, &name.name);
@@ -267,17 +284,37 @@ impl TreeService for FoldedTree<'_> {
             page.nodes.splice(0..0, self.unsent.nodes.values().cloned());
         }
         if page.next.is_none() {
-            let elsewhere = self.elsewhere.names.iter();
-            page.names.extend(elsewhere.map(|((parent, name), child)| NameChange {
-                parent: *parent,
-                name: name.clone(),
-                child: Some(*child),
-            }));
+            let mut told: HashSet<(NodeId, ByteString)> = HashSet::new();
+            if !self.retold.is_empty() {
+                told.extend(page.names.iter().map(|name| (name.parent, name.name.clone())));
+            }
+            let is_new = |name: &&NameChange| {
+                let place = (name.parent, name.name.clone());
+                !told.contains(&place) && !self.unsent.names.contains_key(&place) && !is_elsewhere(name)
+            };
+            page.names.extend(self.retold.iter().filter(is_new).cloned());
             let names = self.unsent.names.iter();
             page.names.extend(names.map(|((parent, name), child)| NameChange {
                 parent: *parent,
                 name: name.clone(),
                 child: *child,
+            }));
+        }
+        page.names.retain_mut(|name| match told_as(name) {
+            ToldAs::Itself => true,
+            ToldAs::Gone => {
+                name.child = None;
+                true
+            }
+            ToldAs::Nothing => false,
+        });
+        if page.next.is_none() {
+            // Behind what drops ignored names: they are told here as what the server has.
+            let elsewhere = self.elsewhere.names.iter();
+            page.names.extend(elsewhere.map(|((parent, name), child)| NameChange {
+                parent: *parent,
+                name: name.clone(),
+                child: Some(*child),
             }));
         }
         Ok(page)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
-use byteback_control::{LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError};
+use byteback_control::{LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 
 use super::fold::{Elsewhere, FoldedTree, Untold};
@@ -46,11 +46,17 @@ impl Engine {
             return Ok(Sent::Unsendable(TWICE.to_owned()));
         }
         self.is_in_full = false;
+        self.has_retold();
         self.shared.unsaved(ended.unsaved.len() as u64);
         let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
         self.unsaved_again_ns =
             (!ended.unsaved.is_empty()).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);
+        if self.turn(fold.cut.cut).is_err() {
+            // What the fold told is told. The rules that were to come into force do so with the next one.
+            self.has_met = false;
+            self.parts.live.fold();
+        }
         let (note, unsaved) = (ended.note, ended.unsaved);
         self.unsaved.clone_from(&unsaved);
         if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
@@ -78,7 +84,18 @@ impl Engine {
             true => self.elsewhere(fold, replaces)?,
             false => Elsewhere::default(),
         };
-        let tree = FoldedTree::new(&*self.parts.tree, fold, unsent, identities, &is_left_out, &elsewhere);
+        let is_withheld = |node| self.is_withheld(node);
+        let told_as = |name: &NameChange| self.told_as(name);
+        let withheld = (&is_withheld as _, &told_as as _);
+        let tree = FoldedTree::new(
+            &*self.parts.tree,
+            fold,
+            unsent,
+            identities,
+            &is_left_out,
+            (withheld, self.retold()),
+            &elsewhere,
+        );
         let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);

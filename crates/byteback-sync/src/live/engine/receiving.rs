@@ -49,8 +49,13 @@ impl Engine {
         self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
     }
 
-    /// Whether a name that was left out can be let in, as nothing is in its way any more but what has exactly this name.
-    pub(super) fn is_collision_over(&self) -> Result<bool, EngineError> {
+    /// Whether a name that was left out can be let in.
+    pub(super) fn is_left_out_over(&self) -> Result<bool, EngineError> {
+        Ok(self.is_ignoring_over() || self.is_collision_over()?)
+    }
+
+    /// Whether nothing is in a name's way any more but what has exactly this name.
+    fn is_collision_over(&self) -> Result<bool, EngineError> {
         for left_out in self.left_out.noted().iter().filter(|left_out| left_out.collides) {
             let Some(parent) = self.identities.node_of(left_out.parent) else {
                 continue;
@@ -76,16 +81,19 @@ impl Engine {
 
     /// Shows what is left out.
     pub(super) fn tell_left_out(&self) {
-        let left_out = self.left_out.noted().iter().filter_map(|left_out| {
+        let noted = self.left_out.noted().iter();
+        let ignored = noted.clone().filter(|left_out| left_out.is_ignored).count();
+        let left_out = noted.filter(|left_out| !left_out.is_ignored).filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
             Some((NamePlace { parent, name }, left_out.collides))
         });
-        self.shared.left_out(left_out.collect());
+        self.shared.left_out(left_out.collect(), ignored as u64);
     }
 
     /// Brings what others did into the tree.
     pub(super) fn receive(&mut self) -> Result<(), EngineError> {
+        self.review_before_landing()?;
         let head = match self.landing {
             Some(head) => head,
             None => self.begin_landing()?,
@@ -106,6 +114,9 @@ impl Engine {
             now: (self.parts.server.clock().now_ns(), self.parts.east_of_utc_s),
             landed: &mut self.landed,
             left_out: self.left_out.noted(),
+            ignored: &self.ignoring.ignored,
+            has_withheld: self.ignoring.has_withheld,
+            sources: &self.ignoring.sources,
         }
         .run(self.ground.cursor, head)?;
         self.ground.received(head);
@@ -116,13 +127,14 @@ impl Engine {
         let is_open = |conflict: &Conflict| !matches!(conflict.place_in(&**landing), Ok(None));
         self.conflicts.retain(is_open).map_err(ReceiveError::from)?;
         self.shared.conflicts(self.conflicts.noted());
-        if received.has_unsent {
+        self.ignoring.is_due |= received.may_ignore_other;
+        if received.has_unsent || received.may_ignore_other {
             self.parts.live.fold();
         }
         // Before the cursor: what is left out is told only once.
         self.left_out.note(received.left_out).map_err(ReceiveError::from)?;
         self.note()?;
-        self.tell_left_out();
+        self.left_out_changed();
         self.shared.received(self.clock().now_ns());
         self.worked();
         Ok(())
@@ -167,6 +179,7 @@ impl Engine {
 
     fn contact_at(&mut self, cut: CutId, group: GroupId, root: FileId) -> Result<(), EngineError> {
         self.note_all(cut)?;
+        self.retell();
         let head = self.parts.server.folder(&self.parts.folder)?.seq;
         self.ground.cursor = 0;
         self.ground.others = self.ground.others.max(head);
@@ -183,7 +196,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes all nodes but the root as not sent.
+    /// Notes all nodes but the root as not sent. Who is ignored among them is found out before they are.
     fn note_all(&mut self, cut: CutId) -> Result<(), EngineError> {
         let mut changes = Vec::new();
         let mut directories = vec![NodeId::ROOT];

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use byteback_api::{ByteString, Seq};
 use byteback_control::{
     LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut, SyncStatus,
-    not_synced,
+    SyncUnusableRule, not_synced,
 };
 use byteback_oplog::NodeId;
 
 use super::{EngineError, EngineParts, told};
+use crate::live::ignore_rules::{CACHE_TAG_NAME, RULES_NAME, UnusablePattern};
+use crate::live::ignored::joined;
 use crate::live::receive::conflicts::Conflict;
 use crate::monitor::{Event, Monitor};
 
@@ -141,9 +143,36 @@ impl Shared {
     }
 
     /// Names that are left out, and whether each collides with another one.
-    pub(super) fn left_out(&self, names: Vec<(NamePlace, bool)>) {
-        self.told().left_out_names = names.len() as u64;
+    pub(super) fn left_out(&self, names: Vec<(NamePlace, bool)>, ignored: u64) {
+        let mut told = self.told();
+        told.left_out_names = names.len() as u64;
+        told.ignored_names = ignored;
+        drop(told);
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    /// What says what is ignored, the directories of files with rules and those of caches; lines that say nothing; and how many nodes here are ignored.
+    pub(super) fn ignored(
+        &self,
+        (files, caches): (Vec<Vec<u8>>, Vec<Vec<u8>>),
+        unusable: Vec<UnusablePattern>,
+        withheld: u64,
+    ) {
+        let told = unusable
+            .into_iter()
+            .take(LEFT_OUT_TOLD_MAX)
+            .map(|unusable| SyncUnusableRule {
+                path: ByteString(joined(&unusable.directory, RULES_NAME)),
+                line: unusable.line as u64,
+                why: unusable.why,
+            });
+        let files = files.iter().map(|directory| joined(directory, RULES_NAME));
+        let tags = caches.iter().map(|directory| joined(directory, CACHE_TAG_NAME));
+        let mut status = self.told();
+        status.unusable_rules = told.collect();
+        status.ignored_here = withheld;
+        status.ignore_files = files.len().saturating_add(tags.len()) as u64;
+        status.ignored_by = files.chain(tags).take(LEFT_OUT_TOLD_MAX).map(ByteString).collect();
     }
 
     /// What is noted of conflicts.

@@ -155,3 +155,18 @@ fn a_line_that_says_nothing_is_told_and_the_others_count() {
     rules.set_file(b"d", None);
     assert!(rules.is_empty() && rules.unusable().next().is_none());
 }
+
+#[test]
+fn a_file_with_rules_is_ignored_only_by_a_directory_above() {
+    let mut rules = IgnoreRules::default();
+    rules.set_file(b"", Some(b"*\n!d\n!d/*.txt\n"));
+    assert!(!rules.is_ignored(b".bytebackignore", false) && rules.is_ignored(b"x", false));
+    assert!(rules.is_ignored(b"d/.bytebackignore", false));
+    rules.set_file(b"", Some(b"*.o\n"));
+    rules.set_file(b"d", Some(b"*\n"));
+    assert!(!rules.is_ignored(b"d/.bytebackignore", false) && rules.is_ignored(b"d/x", false));
+    // Also where that says nothing.
+    rules.set_file(b"", Some(b".bytebackignore\n"));
+    rules.set_file(b"d", Some(b"\n"));
+    assert!(rules.is_ignored(b"d/.bytebackignore", false) && !rules.is_ignored(b".bytebackignore", false));
+}

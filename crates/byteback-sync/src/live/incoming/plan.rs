@@ -13,6 +13,8 @@
 //! - Directories moved into each other, by here and there together: the moves there count, those here are taken back.
 //! - Both did the same: nothing to do; what both made becomes one node.
 //! - Files whose contents were changed here in one atomic operation, and that lie in one directory, share the outcome: if one gets a conflict name, all do (`merge/together`).
+//! - What is ignored here is neither seen nor touched: names of the server that are ignored are left out; a directory removed there stays here for what is
+//!   ignored in it, and the server is not told of it again ([`Identity::Withheld`]).
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -146,6 +148,37 @@ pub trait Here {
     /// As above.
     fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId)>, ServiceError>;
 
+    /// Whether anything is ignored here. What is, the calls above do not tell: neither names nor nodes that have no other ones.
+    fn may_ignore(&self) -> bool {
+        false
+    }
+
+    /// Whether a path, from the root, is ignored here.
+    fn is_ignored(&self, _path: &[u8], _is_directory: bool) -> bool {
+        false
+    }
+
+    /// Whether a name stands for something here that is ignored.
+    ///
+    /// # Errors
+    /// As above.
+    fn is_hidden(&self, _place: &Place) -> Result<bool, ServiceError> {
+        Ok(false)
+    }
+
+    /// Whether a directory is kept here for what is ignored in it, and the server is not told of it.
+    fn is_withheld(&self, _directory: FileId) -> bool {
+        false
+    }
+
+    /// Whether there is anything in a directory that is ignored.
+    ///
+    /// # Errors
+    /// As above.
+    fn holds_hidden(&self, _directory: FileId) -> Result<bool, ServiceError> {
+        Ok(false)
+    }
+
     /// Names on their way in the root.
     ///
     /// # Errors
@@ -206,6 +239,8 @@ pub enum Identity {
     /// One that the server does not know yet, as that of this identity is another one there, or gone. A file's content stands on
     /// what that held at this moment, with what was changed here since.
     New(Seq),
+    /// A directory that is kept here for what is ignored in it, and of which the server is not told.
+    Withheld,
 }
 
 /// One thing to do. Each says what it expects; if that does not hold any more nothing is done, and a new plan is made.
@@ -300,6 +335,8 @@ pub enum Outcome {
         node: FileId,
         /// Why.
         why: &'static str,
+        /// It is ignored here, and a directory or not.
+        ignored: Option<bool>,
     },
 }
 

@@ -7,6 +7,8 @@
 //! **What the server knows.** What others made has its identity in the map; of our own nodes all that neither waits nor is new since the mark was
 //! sent. Of the rest the server is asked.
 //!
+//! **What is ignored** is not told, neither nodes nor names, by the rules that this attempt began with; who is withheld and is not ignored any more is told as new.
+//!
 //! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched, see the module above.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -14,7 +16,8 @@ use std::collections::HashMap;
 
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_control::{
-    CutId, CutRequest, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService, UnsentNode,
+    CutId, CutRequest, DirEntry, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService,
+    UnsentNode,
 };
 use byteback_oplog::{NodeId, TreeId};
 
@@ -22,7 +25,8 @@ use super::conflicts::Conflicts;
 use super::log_changes::LogChanges;
 use crate::backup::file_id;
 use crate::error::{ServerErrorKind, SyncError};
-use crate::live::identities::Identities;
+use crate::live::identities::{Identities, Withheld};
+use crate::live::ignored::{Ignored, path_of};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
     Here, HereNode, Member, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way,
@@ -45,6 +49,9 @@ pub(super) struct Seen<'a> {
     /// Up to here, what others did is here.
     pub(super) cursor: Seq,
     pub(super) memory: &'a Memory,
+    pub(super) ignored: &'a Ignored,
+    /// Something is withheld.
+    pub(super) has_withheld: bool,
 }
 
 /// What was found out for one attempt.
@@ -54,6 +61,8 @@ pub(super) struct Memory {
     known: RefCell<HashMap<FileId, bool>>,
     same: RefCell<HashMap<(NodeId, FileId, Seq), bool>>,
     changed_there: RefCell<HashMap<FileId, bool>>,
+    /// Paths of directories.
+    paths: RefCell<HashMap<NodeId, Option<Vec<u8>>>>,
     /// The moment at which contents are looked at: one for all, as making one costs with the size of the tree.
     cut: Cell<Option<CutId>>,
     /// What the server or the way to it failed with: the planner is only told that something did.
@@ -122,6 +131,9 @@ impl Seen<'_> {
 
     /// Whether the server has, or had, a node of this identity.
     fn is_known(&self, id: FileId, node: NodeId, unsent: UnsentNode) -> Result<bool> {
+        if self.identities.withheld(node).is_some() {
+            return Ok(false);
+        }
         if self.identities.is_bound(node) {
             // A directory that came back is there under its own name.
             let origin = self.identities.origin_of(node);
@@ -140,6 +152,62 @@ impl Seen<'_> {
         };
         self.memory.known.borrow_mut().insert(id, known);
         Ok(known)
+    }
+
+    /// Whether a name of a node is ignored.
+    fn is_ignored_at(&self, place: &NamePlace, kind: byteback_oplog::NodeKind) -> Result<bool> {
+        if self.ignored.is_nothing() {
+            return Ok(false);
+        }
+        let is_directory = kind == byteback_oplog::NodeKind::Directory;
+        if let Some(path) = self.memory.paths.borrow().get(&place.parent) {
+            return Ok(path
+                .as_ref()
+                .is_some_and(|path| self.ignored.has(place, path, is_directory)));
+        }
+        let path = path_of(self.landing, place.parent)?;
+        let is_ignored = path
+            .as_ref()
+            .is_some_and(|path| self.ignored.has(place, path, is_directory));
+        self.memory.paths.borrow_mut().insert(place.parent, path);
+        Ok(is_ignored)
+    }
+
+    /// Whether a node is withheld as it was ignored: until that is told otherwise it is, wherever it is by now.
+    fn is_kept_back(&self, node: NodeId) -> bool {
+        self.identities.withheld(node) == Some(Withheld::Ignored)
+    }
+
+    /// What a name stands for, and whether it is ignored.
+    fn child(&self, name: &NamePlace) -> Result<Option<(NodeId, bool)>> {
+        let Some(child) = self.landing.child(name)? else {
+            return Ok(None);
+        };
+        if self.is_kept_back(child) {
+            return Ok(Some((child, true)));
+        }
+        if self.ignored.is_nothing() {
+            return Ok(Some((child, false)));
+        }
+        let kind = self.landing.look(child)?.map(|found| found.kind);
+        let is_ignored = kind.map(|kind| self.is_ignored_at(name, kind)).transpose()?;
+        Ok(Some((child, is_ignored.unwrap_or(false))))
+    }
+
+    /// What is in a directory, and whether that is ignored.
+    fn listed(&self, directory: NodeId, take: &mut dyn FnMut(DirEntry, bool)) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.landing.entries(directory, after.as_ref())?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            for entry in page {
+                let (parent, name) = (directory, entry.name.clone());
+                let is_ignored =
+                    self.is_kept_back(entry.node) || self.is_ignored_at(&NamePlace { parent, name }, entry.kind)?;
+                take(entry, is_ignored);
+            }
+        }
     }
 
     /// Whether a file here holds what the server's has at a moment.
@@ -219,14 +287,22 @@ impl Here for Seen<'_> {
         let Some(found) = self.landing.look(node)? else {
             return Ok(None);
         };
-        if node != NodeId::ROOT && found.names.is_empty() {
+        if (node != NodeId::ROOT && found.names.is_empty()) || self.is_kept_back(node) {
             return Ok(None);
         }
-        let places = found.names.into_iter().map(|name| Place {
-            parent: self.file_of(name.parent),
-            name: name.name,
-        });
-        let places: Vec<Place> = places.collect();
+        let mut places: Vec<Place> = Vec::new();
+        for name in found.names {
+            if !self.is_ignored_at(&name, found.kind)? {
+                let parent = self.file_of(name.parent);
+                places.push(Place {
+                    parent,
+                    name: name.name,
+                });
+            }
+        }
+        if node != NodeId::ROOT && places.is_empty() {
+            return Ok(None);
+        }
         let unsent = self.landing.unsent_of(node);
         let is_known = node == NodeId::ROOT || self.is_known(id, node, unsent)?;
         let root = self.root();
@@ -265,8 +341,34 @@ impl Here for Seen<'_> {
         let Some(place) = self.place_of(place) else {
             return Ok(None);
         };
-        let child = self.landing.child(&place)?;
-        Ok(child.map(|child| self.file_of(child)))
+        let child = self.child(&place)?.filter(|(_, is_ignored)| !is_ignored);
+        Ok(child.map(|(child, _)| self.file_of(child)))
+    }
+
+    fn may_ignore(&self) -> bool {
+        !self.ignored.is_nothing() || self.has_withheld
+    }
+
+    fn is_ignored(&self, path: &[u8], is_directory: bool) -> bool {
+        self.ignored.rules.is_ignored(path, is_directory)
+    }
+
+    fn is_hidden(&self, place: &Place) -> Result<bool> {
+        let child = self.place_of(place).map(|place| self.child(&place)).transpose()?;
+        Ok(child.flatten().is_some_and(|(_, is_ignored)| is_ignored))
+    }
+
+    fn is_withheld(&self, directory: FileId) -> bool {
+        let node = self.node_of(directory);
+        node.is_some_and(|node| self.identities.withheld(node).is_some())
+    }
+
+    fn holds_hidden(&self, directory: FileId) -> Result<bool> {
+        let mut holds = false;
+        if let Some(node) = self.node_of(directory) {
+            self.listed(node, &mut |_, is_ignored| holds |= is_ignored)?;
+        }
+        Ok(holds)
     }
 
     fn is_unsent(&self, place: &Place) -> Result<bool> {
@@ -291,14 +393,12 @@ impl Here for Seen<'_> {
             return Ok(Vec::new());
         };
         let mut entries = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.landing.entries(node, after.as_ref())?;
-            let Some(last) = page.last() else { return Ok(entries) };
-            after = Some(last.name.clone());
-            let told = page.into_iter();
-            entries.extend(told.map(|entry| (entry.name.into_bytes(), self.file_of(entry.node))));
-        }
+        self.listed(node, &mut |entry, is_ignored| {
+            if !is_ignored {
+                entries.push((entry.name.into_bytes(), self.file_of(entry.node)));
+            }
+        })?;
+        Ok(entries)
     }
 
     fn together(&self) -> Result<Vec<Vec<Member>>> {

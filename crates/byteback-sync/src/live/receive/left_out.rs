@@ -4,6 +4,8 @@
 //! They outlive the process, because nothing else tells them from names that a program removed here: [`Engine`](crate::live::engine::Engine) never
 //! sends that one of them is gone. One that *collides* is let in when what is in its way is gone, see [`Receive`](super::Receive).
 //!
+//! The same of names that are ignored here; these are let in when no rule says so any more. What is here under such a name is another node, whatever it was before.
+//!
 //! The list is durable before the cursor moves over what it came from; until then the same is found out again.
 
 use std::io;
@@ -52,6 +54,15 @@ pub struct LeftOut {
     pub node: FileId,
     /// The file system has another name that it does not tell from this one: as soon as that is gone, this one can be.
     pub collides: bool,
+    /// It is ignored here, or what has its name here is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ignored: bool,
+    /// It is a directory, if it is ignored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_directory: bool,
+    /// It was ignored, and is not any more: it is let in as soon as something can land.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_due: bool,
 }
 
 impl LeftOut {

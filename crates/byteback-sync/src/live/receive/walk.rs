@@ -16,7 +16,7 @@ use byteback_oplog::NodeId;
 
 use super::ReceiveError;
 use super::conflicts::{Conflict, Conflicts};
-use crate::live::identities::{Identities, IdentityChange, Origin};
+use crate::live::identities::{Identities, IdentityChange, Origin, Withheld};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
     ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
@@ -60,6 +60,8 @@ pub(super) struct Walk<'a, 'w> {
     pub(super) now_ns: i64,
     /// What was made and is not bound durably.
     pub(super) unbound: HashMap<FileId, NodeId>,
+    /// Directories that were made and that others did not make: they came back.
+    pub(super) returned: BTreeSet<FileId>,
     /// Contents were written that no name shows yet.
     pub(super) has_undurable: bool,
 }
@@ -160,11 +162,19 @@ impl<'a, 'w> Walk<'a, 'w> {
         for (file, node) in self.unbound.drain() {
             let holder = self.identities.node_of(file).filter(|holder| *holder != node);
             changes.extend(holder.map(IdentityChange::Forgotten));
-            let origin = None;
+            // Whatever ends before all is done, it is known from here on that it came back, see `note_returned`.
+            let seq = self.others.head;
+            let origin = self.returned.contains(&file).then_some(Origin { file, seq });
             changes.push(IdentityChange::Bound { node, file, origin });
         }
         self.identities.change(&changes)?;
         Ok(())
+    }
+
+    /// Whether others made a node since the cursor.
+    fn is_new_there(&self, id: FileId) -> bool {
+        let change = self.others.nodes.get(&id);
+        change.is_some_and(|change| change.before.is_none())
     }
 
     fn node_of(&self, id: FileId) -> std::result::Result<NodeId, Stop> {
@@ -221,6 +231,9 @@ impl<'a, 'w> Walk<'a, 'w> {
                 });
                 let (node, _missed) = at_name(made, place)?;
                 self.landed.remove(id);
+                if attributes.kind == byteback_api::NodeKind::Directory && !self.is_new_there(*id) {
+                    self.returned.insert(*id);
+                }
                 self.unbound.insert(*id, node);
                 self.has_undurable = true;
                 Ok(())
@@ -318,16 +331,22 @@ impl<'a, 'w> Walk<'a, 'w> {
     fn identity(&mut self, was: FileId, becomes: FileId, kind: Identity) -> std::result::Result<(), Stop> {
         let node = self.node_of(was)?;
         let origin = match kind {
-            Identity::Theirs => None,
+            Identity::Theirs => {
+                let found = self.landing.look(node)?;
+                let is_directory = found.is_some_and(|found| found.kind == byteback_oplog::NodeKind::Directory);
+                let seq = self.others.head;
+                (is_directory && !self.is_new_there(becomes)).then_some(Origin { file: becomes, seq })
+            }
             Identity::New(seq) => Some(Origin { file: was, seq }),
+            Identity::Withheld => None,
         };
         let mut changes = Vec::new();
         let holder = self.identities.node_of(becomes).filter(|holder| *holder != node);
         changes.extend(holder.map(IdentityChange::Forgotten));
-        changes.push(IdentityChange::Bound {
-            node,
-            file: becomes,
-            origin,
+        let file = becomes;
+        changes.push(match kind {
+            Identity::Withheld => Withheld::Holding.bound(node, file),
+            _ => IdentityChange::Bound { node, file, origin },
         });
         self.identities.change(&changes)?;
         if kind == Identity::Theirs {

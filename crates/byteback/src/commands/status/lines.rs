@@ -1,7 +1,7 @@
 //! A folder's state as a JSON line.
 
 use byteback_api::ByteString;
-use byteback_control::{SyncLeftOut, SyncStatus};
+use byteback_control::{SyncLeftOut, SyncStatus, SyncUnusableRule};
 use serde::Serialize;
 
 use super::{Known, Logged, State, UnknownFiles, last_backup};
@@ -79,6 +79,11 @@ struct SyncLine {
     last_received: Option<String>,
     left_out_names: u64,
     left_out: Vec<LeftOutLine>,
+    ignored_here: u64,
+    ignored_there: u64,
+    ignore_files: u64,
+    ignored_by: Vec<ByteString>,
+    unusable_rules: Vec<UnusableRuleLine>,
     conflicts: u64,
 }
 
@@ -106,7 +111,30 @@ impl SyncLine {
             last_received: sync.received_at_ns.map(timestamp::rfc3339),
             left_out_names: sync.left_out_names,
             left_out: sync.left_out.iter().map(LeftOutLine::of).collect(),
+            ignored_here: sync.ignored_here,
+            ignored_there: sync.ignored_names,
+            ignore_files: sync.ignore_files,
+            ignored_by: sync.ignored_by.clone(),
+            unusable_rules: sync.unusable_rules.iter().map(UnusableRuleLine::of).collect(),
             conflicts: sync.conflicts.len() as u64,
+        }
+    }
+}
+
+/// A line of a file with rules that says nothing.
+#[derive(Serialize)]
+struct UnusableRuleLine {
+    path: ByteString,
+    line: u64,
+    why: String,
+}
+
+impl UnusableRuleLine {
+    fn of(rule: &SyncUnusableRule) -> Self {
+        Self {
+            path: rule.path.clone(),
+            line: rule.line,
+            why: rule.why.clone(),
         }
     }
 }

@@ -130,9 +130,41 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
             output.line(format!("      {}: {why}", left_out.path))?;
         }
     }
+    print_ignored(sync, settings)?;
     if !sync.conflicts.is_empty() {
         let conflicts = counted(sync.conflicts.len() as u64, "conflict", "conflicts");
         output.line(format!("    {conflicts} with other machines: byteback conflicts"))?;
+    }
+    Ok(())
+}
+
+/// What of the folder is ignored, and what says so.
+fn print_ignored(sync: &SyncStatus, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    if sync.ignore_files > 0 || sync.ignored_here > 0 || sync.ignored_names > 0 {
+        let here = counted(sync.ignored_here, "file or directory", "files and directories");
+        output.line(format!(
+            "    {here} here are ignored: neither sent nor changed by others"
+        ))?;
+    }
+    if sync.ignored_names > 0 {
+        let names = counted(sync.ignored_names, "name", "names");
+        output.line(format!(
+            "    {names} at the server are ignored, and stay there as they are"
+        ))?;
+    }
+    for path in sync.ignored_by.iter().take(LEFT_OUT_SHOWN_MAX) {
+        output.line(format!("      by {path}"))?;
+    }
+    let shown = sync.ignored_by.len().min(LEFT_OUT_SHOWN_MAX) as u64;
+    if sync.ignore_files > shown {
+        output.line(format!("      and {} more", sync.ignore_files.saturating_sub(shown)))?;
+    }
+    for rule in sync.unusable_rules.iter().take(LEFT_OUT_SHOWN_MAX) {
+        output.line(format!(
+            "    line {} of {} says nothing: {}",
+            rule.line, rule.path, rule.why
+        ))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ mod vanish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::{Attributes, ByteString, FileId, Seq};
+use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 
 use super::names::{is_name_of_new, is_name_on_its_way, unfit};
 use super::{
@@ -115,6 +115,34 @@ impl View<'_> {
     pub(super) fn root(&self) -> FileId {
         self.outer(self.here.root())
     }
+
+    /// Whether a name stands for something here that is ignored.
+    fn is_hidden(&self, place: &Place) -> Result<bool> {
+        Ok(match self.inner_place(place) {
+            Some(inner) => self.here.may_ignore() && self.here.is_hidden(&inner)?,
+            None => false,
+        })
+    }
+
+    fn is_withheld(&self, directory: FileId) -> bool {
+        let inner = self.inner(directory);
+        inner.is_some_and(|inner| self.here.may_ignore() && self.here.is_withheld(inner))
+    }
+
+    fn holds_hidden(&self, directory: FileId) -> Result<bool> {
+        Ok(match self.inner(directory) {
+            Some(inner) => self.here.may_ignore() && self.here.holds_hidden(inner)?,
+            None => false,
+        })
+    }
+}
+
+/// Why this tree does not hold a name of the server.
+#[derive(Clone, Copy)]
+struct Unfit {
+    why: &'static str,
+    /// It is ignored here, and a directory or not.
+    ignored: Option<bool>,
 }
 
 /// What is to be, for `order`.
@@ -164,6 +192,8 @@ pub(super) struct Merge<'a, 'g> {
     gone: HashSet<FileId>,
     /// Directories that stay, with their new identities.
     made_anew: Vec<(FileId, FileId)>,
+    /// Directories that stay for what is ignored in them, with identities that nobody hears of.
+    withheld: BTreeMap<FileId, FileId>,
     /// Whether a directory of the server is, or will be, here.
     present: HashMap<FileId, bool>,
     /// Whether what was found calls for another round.
@@ -217,6 +247,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             outcomes: Vec::new(),
             gone: HashSet::new(),
             made_anew: Vec::new(),
+            withheld: BTreeMap::new(),
             present: HashMap::new(),
             is_news: false,
         }
@@ -230,6 +261,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             self.outcomes.clear();
             self.gone.clear();
             self.made_anew.clear();
+            self.withheld.clear();
             self.present.clear();
             self.is_news = false;
             self.changed_contents()?;
@@ -368,7 +400,14 @@ impl<'a, 'g> Merge<'a, 'g> {
 
     /// Nodes that come from where this tree did not hold them: directories with all that is in them. One that is on its way is not whole yet.
     fn arrivals(&mut self) -> Result<()> {
-        let mut to_do: Vec<FileId> = self.others.names.values().filter_map(|change| change.after).collect();
+        let mut to_do: Vec<FileId> = Vec::new();
+        for (place, change) in &self.others.names {
+            if let Some(id) = change.after
+                && self.ignored(place, id)?.is_none()
+            {
+                to_do.push(id);
+            }
+        }
         for (name, id) in self.view.here.on_their_way()? {
             if is_name_of_new(&name) {
                 to_do.push(self.view.outer(id));
@@ -395,6 +434,11 @@ impl<'a, 'g> Merge<'a, 'g> {
             for (name, child, _) in told.entries.iter().flatten() {
                 let name = ByteString(name.clone());
                 let place = Place { parent: id, name };
+                if self.ignored(&place, *child)?.is_some() {
+                    // What is below it is of no interest.
+                    self.add_name(&place, *child);
+                    continue;
+                }
                 if self.view.node(*child)?.is_none() {
                     self.add_name(&place, *child);
                 } else if self.view.entry(&place)? != Some(*child) {
@@ -429,9 +473,9 @@ impl<'a, 'g> Merge<'a, 'g> {
                 return Err(PlanError::Hostile(format!("directory {current} is inside itself")));
             }
             way.push(current);
-            match self.placed.get(&current).and_then(|places| places.first()) {
+            match self.placed.get(&current).and_then(|places| places.first()).cloned() {
                 Some(place) => {
-                    if self.unfit(place).is_some() {
+                    if self.unfit(&place, current)?.is_some() {
                         break false;
                     }
                     current = place.parent;
@@ -503,14 +547,61 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     /// Why this tree cannot hold a name of the server.
-    fn unfit(&self, place: &Place) -> Option<&'static str> {
+    fn unfit(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
         let refused = || {
             self.given
                 .refused
                 .contains(place)
                 .then_some("the file system refuses it")
         };
-        unfit(place, self.view.root()).or_else(refused)
+        match unfit(place, self.view.root()).or_else(refused) {
+            Some(why) => Ok(Some(Unfit { why, ignored: None })),
+            None => self.ignored(place, id),
+        }
+    }
+
+    /// Whether a name that stands for `id` there is ignored here, or what has this name here is.
+    fn ignored(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
+        if !self.view.here.may_ignore() {
+            return Ok(None);
+        }
+        let here = self.view.node(id)?.map(|node| node.attributes.kind);
+        let Some(kind) = here.or_else(|| self.attributes_there(id).map(|there| there.kind)) else {
+            return Ok(None);
+        };
+        let is_directory = kind == NodeKind::Directory;
+        let is_ignored = match self.path_of(place.parent)? {
+            Some(mut path) => {
+                path.push(place.name.as_bytes().to_vec());
+                self.view.here.is_ignored(&path.join(&b'/'), is_directory)
+            }
+            None => false,
+        };
+        let is_ignored = is_ignored || self.view.is_hidden(place)?;
+        Ok(is_ignored.then_some(Unfit {
+            why: "it is ignored here",
+            ignored: Some(is_directory),
+        }))
+    }
+
+    /// The names that lead from the root to a directory, as they will be; `None` if that is not known.
+    fn path_of(&mut self, directory: FileId) -> Result<Option<Vec<Vec<u8>>>> {
+        let (mut names, mut walked) = (Vec::new(), HashSet::new());
+        let mut current = directory;
+        while current != self.view.root() {
+            let mut place = self.placed.get(&current).and_then(|places| places.first()).cloned();
+            if place.is_none() {
+                let node = self.view.node(current)?;
+                place = node.and_then(|node| node.places.into_iter().next());
+            }
+            let Some(place) = place.filter(|_| walked.insert(current)) else {
+                return Ok(None);
+            };
+            names.push(place.name.as_bytes().to_vec());
+            current = place.parent;
+        }
+        names.reverse();
+        Ok(Some(names))
     }
 
     /// Nodes that were made here and there become one, if they are the same: directories always are.
@@ -525,7 +616,10 @@ impl<'a, 'g> Merge<'a, 'g> {
             let mut later = Vec::new();
             let mut has_adopted = false;
             for (place, there) in names {
-                if self.view.node(there)?.is_some() || self.unfit(&place).is_some() || !self.is_present(place.parent)? {
+                if self.view.node(there)?.is_some()
+                    || self.unfit(&place, there)?.is_some()
+                    || !self.is_present(place.parent)?
+                {
                     continue;
                 }
                 let Some(found) = self.view.entry(&place)? else {
@@ -569,11 +663,12 @@ impl<'a, 'g> Merge<'a, 'g> {
         for (place, change) in names {
             let mut after = change.after;
             if let Some(id) = after {
-                if let Some(why) = self.unfit(&place) {
+                if let Some(Unfit { why, ignored }) = self.unfit(&place, id)? {
                     self.outcomes.push(Outcome::LeftOut {
                         place: place.clone(),
                         node: id,
                         why,
+                        ignored,
                     });
                     after = None;
                 } else if !self.is_present(place.parent)? {

@@ -7,6 +7,9 @@ fn left_out(node: u128) -> LeftOut {
         name: ByteString::from(vec![b'A', 0xff, b'"']),
         node: FileId(node),
         collides: true,
+        is_ignored: false,
+        is_directory: false,
+        is_due: false,
     }
 }
 

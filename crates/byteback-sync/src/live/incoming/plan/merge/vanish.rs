@@ -31,6 +31,8 @@ struct Losses {
     kept: Vec<(FileId, Option<Place>)>,
     /// Directories in which something is kept.
     kept_in: HashSet<FileId>,
+    /// Directories in which one is kept for what is ignored in it.
+    withheld_in: HashSet<FileId>,
 }
 
 impl<'a> Merge<'a, '_> {
@@ -59,6 +61,9 @@ impl<'a> Merge<'a, '_> {
                 if self.is_anything_left_in(id, &losses)? {
                     self.gone.remove(&id);
                     self.keep(id, None, true, &mut losses)?;
+                } else if self.holds_hidden(id, &losses)? {
+                    self.gone.remove(&id);
+                    self.withhold(id, &mut losses)?;
                 } else {
                     going.push(id);
                 }
@@ -80,11 +85,35 @@ impl<'a> Merge<'a, '_> {
                 parent: directory,
                 name,
             };
-            if self.want.get(&place).is_none_or(Option::is_some) {
+            let is_left = match self.want.get(&place) {
+                Some(Some(wanted)) => !self.withheld.contains_key(wanted),
+                Some(None) => false,
+                None => true,
+            };
+            if is_left {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Whether there is anything in a directory that is not seen, because it is ignored.
+    fn holds_hidden(&mut self, directory: FileId, losses: &Losses) -> Result<bool> {
+        Ok(losses.withheld_in.contains(&directory) || self.view.holds_hidden(directory)?)
+    }
+
+    /// Keeps a directory for what is ignored in it where it is, and tells nobody; if something else gets its name it is kept as what is changed here.
+    fn withhold(&mut self, id: FileId, losses: &mut Losses) -> Result<()> {
+        let places = losses.lost.get(&id).into_iter().flatten();
+        let mut free = places.filter(|place| self.want.get(place).is_some_and(Option::is_none));
+        let Some(place) = free.next().cloned() else {
+            return self.keep(id, None, true, losses);
+        };
+        self.want.insert(place.clone(), Some(id));
+        losses.withheld_in.insert(place.parent);
+        let becomes = (self.fresh)();
+        self.withheld.insert(id, becomes);
+        Ok(())
     }
 
     /// Looks whether a node that loses names has none left.
@@ -128,7 +157,7 @@ impl<'a> Merge<'a, '_> {
     /// Whether a node has to be kept for itself: it holds what the server does not have, or was moved here to where others put something else.
     fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place>>> {
         let is_directory = is_directory(&node.attributes);
-        if self.is_unsent(id, node) && !(is_directory && node.is_known) {
+        if self.is_unsent(id, node) && !(is_directory && (node.is_known || self.view.is_withheld(id))) {
             return Ok(Some(None));
         }
         for place in losses.lost.get(&id).into_iter().flatten() {
@@ -145,15 +174,18 @@ impl<'a> Merge<'a, '_> {
     fn gone_there(&mut self) -> Result<()> {
         let mut done: HashSet<FileId> = HashSet::new();
         let anew: HashSet<FileId> = self.made_anew.iter().map(|(id, _)| *id).collect();
-        let is_gone_there =
-            |id: &FileId| !self.placed.contains_key(id) && !self.gone.contains(id) && !anew.contains(id);
+        let is_gone_there = |id: &FileId| {
+            let is_kept = anew.contains(id) || self.withheld.contains_key(id);
+            !self.placed.contains_key(id) && !self.gone.contains(id) && !is_kept
+        };
         let removed = self.removed.keys().chain(&self.others.unreachable).copied();
         let mut to_do: Vec<(FileId, bool)> = removed.filter(is_gone_there).map(|id| (id, true)).collect();
         to_do.sort_unstable();
         to_do.extend(self.made_anew.iter().map(|(id, _)| (*id, false)));
         while let Some((id, is_outermost)) = to_do.pop() {
             let Some(node) = self.view.node(id)? else { continue };
-            if !is_directory(&node.attributes) || !node.is_known || !done.insert(id) {
+            if !is_directory(&node.attributes) || !node.is_known || !done.insert(id) || self.withheld.contains_key(&id)
+            {
                 continue;
             }
             if !anew.contains(&id) {
@@ -253,7 +285,13 @@ impl<'a> Merge<'a, '_> {
             becomes,
             kind: Identity::New(self.others.head),
         };
-        self.made_anew.iter().copied().map(step).collect()
+        let withhold = |(was, becomes): (&FileId, &FileId)| Step::Identity {
+            was: *was,
+            becomes: *becomes,
+            kind: Identity::Withheld,
+        };
+        let anew = self.made_anew.iter().copied().map(step);
+        anew.chain(self.withheld.iter().map(withhold)).collect()
     }
 
     fn conflict_place(&mut self, of: &Place) -> Result<Place> {
@@ -264,7 +302,8 @@ impl<'a> Merge<'a, '_> {
                 parent: of.parent,
                 name,
             };
-            let is_given = self.want.contains_key(&place) || self.names.contains_key(&place);
+            let is_given =
+                self.want.contains_key(&place) || self.names.contains_key(&place) || self.view.is_hidden(&place)?;
             if !is_given && !self.given.refused.contains(&place) && self.view.entry(&place)?.is_none() {
                 return Ok(place);
             }
@@ -285,6 +324,20 @@ impl<'a> Merge<'a, '_> {
                 let attributes = self.attributes_there(id);
                 let unknown = || PlanError::Hostile(format!("node {id} has a name, and is not there"));
                 made.insert(id, attributes.ok_or_else(unknown)?);
+            }
+        }
+        let mut of_same = Vec::new();
+        // What both have had before now, and has not changed since.
+        let mut same: Vec<FileId> = self.same.iter().copied().collect();
+        same.sort_unstable();
+        for id in same {
+            if self.others.nodes.contains_key(&id) || made.contains_key(&id) || self.gone.contains(&id) {
+                continue;
+            }
+            if let (Some(node), Some(there)) = (self.view.node(id)?, self.attributes_there(id))
+                && !are_same_attributes(&there, &node.attributes)
+            {
+                of_same.push((id, there));
             }
         }
         let (mut contents, mut attributes) = (Vec::new(), Vec::new());
@@ -320,6 +373,7 @@ impl<'a> Merge<'a, '_> {
             attributes.push((id, there.clone()));
             done.insert(id);
         }
+        attributes.extend(of_same);
         for (id, change) in &self.others.nodes {
             if done.contains(id) || self.gone.contains(id) {
                 continue;

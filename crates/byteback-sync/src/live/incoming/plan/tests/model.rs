@@ -547,6 +547,7 @@ impl Local {
                         self.unsent.insert(*becomes);
                         self.was.insert(*becomes, *was);
                     }
+                    Identity::Withheld => panic!("nothing is ignored"),
                     Identity::Theirs => {
                         self.known.insert(*becomes);
                     }

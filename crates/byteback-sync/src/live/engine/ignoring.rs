@@ -1,0 +1,779 @@
+//! What is ignored, for the engine: which rules are in force, who is withheld by them, and what of a group or a fold is thus not sent.
+//!
+//! **Who is withheld** is durable ([`Withheld`]): each node that is ignored by all its names, as of what was handed out last. It was made under such a name, or moved there, or a
+//! rule came; in any case it has an identity that the server has never heard. So what it becomes later is told as new, and nothing that others do finds it. It stays withheld until
+//! a fold was looked at, wherever it is meanwhile.
+//!
+//! **What the server has** by a name that is ignored here, in a directory that is not, is noted as left out ([`LeftOut`]), always: that such a name is not here is never told.
+//!
+//! **A group** is looked at before it is sent ([`Engine::sift`]): what is only about withheld nodes and ignored names is left out. Where anything *changes* whether it is ignored
+//! (a file with rules, a directory that moves, a node that goes from the one side to the other), or where that cannot be told for the moment of the group, the group is folded.
+//!
+//! **A fold** is looked at with its cut ([`Engine::review`]), by the rules in force: who is ignored from now on is withheld. Who is not any more becomes unsent, like what was
+//! here when the folder first met another one, and is told with the next cut. If the files say something new, that counts already for what the server does not know: it is not
+//! sent if either says so.
+//!
+//! **Rules come into force** when the fold that was cut with them is at the server ([`Engine::turn`]): then the server has all that is here and is not ignored, as of the cut, so that
+//! nothing is on its way. Each directory of which the rules speak is listed there, and compared: what it has and is ignored now is left out; what was left out and is not ignored
+//! any more is let in, what is here alone is told, and what is on both sides is brought together like at a first contact. The order of what is durable:
+//! left-out names, who is withheld, what is to be let in, the rules. Whatever a crash leaves is done again, as the rules that are noted are then not what the files say.
+//!
+//! A change of a rule thus removes nothing anywhere: what is here stays here, and what is there stays there.
+//!
+//! Costs: a walk of the names of the tree for each fold, but only if anything is, or may be, ignored; and a question for each directory when rules change.
+
+mod sifting;
+mod walked;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use byteback_api::{ByteString, FileId, Seq};
+use byteback_control::{
+    CutId, CutRequest, DirEntry, ErrorKind, LandingTree, NameChange, NamePlace, Outcome, ServiceError,
+};
+use byteback_oplog::{NodeId, NodeKind};
+
+use super::{Engine, EngineError};
+use crate::error::{ServerErrorKind, SyncError};
+use crate::json_file::JsonFileError;
+use crate::live::identities::{IdentityChange, Origin, Withheld};
+use crate::live::ignore_rules::IgnoreRules;
+use crate::live::ignored::{Ignored, Sources, is_on_its_way, joined};
+use crate::live::incoming::fetch::listing;
+use crate::live::receive::ReceiveError;
+use crate::live::receive::left_out::LeftOut;
+pub(super) use sifting::Sifted;
+use walked::{Hidden, Named, Said, Told};
+
+/// Nodes that are asked for, or noted, at once.
+const NODES_AT_ONCE: usize = 512;
+
+/// Rules that are not in force yet.
+#[derive(Debug)]
+struct Coming {
+    said: Sources,
+    rules: IgnoreRules,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ignoring {
+    pub(super) ignored: Ignored,
+    /// Files with rules and tags of caches in directories that are not ignored, and what may become one.
+    pub(super) sources: HashSet<NodeId>,
+    /// What is in force.
+    said: Sources,
+    /// What the files said at the cut of the last fold, if that is something else.
+    coming: Option<Coming>,
+    is_loaded: bool,
+    /// The tree was walked by the rules in force since the engine began.
+    is_reviewed: bool,
+    pub(super) has_withheld: bool,
+    /// What landed may make it another one; the log's mark may have passed over it.
+    pub(super) is_due: bool,
+    /// Names that are not told with the fold that was looked at last.
+    hidden: HashSet<NamePlace>,
+    /// Names at which the server has what is elsewhere here by now: told as removed.
+    gone: BTreeSet<NamePlace>,
+    /// Names of files that have several, some of which may have been ignored: to be told again with the fold that was looked at last.
+    retold: Vec<NameChange>,
+    /// There are such names until a fold has told them.
+    is_retold: bool,
+    /// Nodes that are withheld, for people.
+    pub(super) withheld: u64,
+}
+
+/// How a name is told with a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToldAs {
+    /// As it is.
+    Itself,
+    /// As one that is not there any more.
+    Gone,
+    /// Not at all.
+    Nothing,
+}
+
+/// What the server has in the directories of which other rules speak from now on.
+struct Compared {
+    /// What of it is ignored from now on.
+    ignored: Vec<LeftOut>,
+    /// What is not any more.
+    due: Vec<LeftOut>,
+    /// These directories.
+    directories: HashSet<FileId>,
+}
+
+/// What the server has in directories.
+type Listed = HashMap<NodeId, BTreeMap<ByteString, (FileId, bool)>>;
+
+impl Engine {
+    /// Whether anything is, or may be, ignored.
+    fn may_ignore(&self) -> bool {
+        let ignoring = &self.ignoring;
+        !ignoring.sources.is_empty()
+            || !ignoring.ignored.is_nothing()
+            || ignoring.has_withheld
+            || ignoring.said != Sources::default()
+    }
+
+    /// Reads which rules are in force, when the engine starts. If the files say something else by now, that comes into force with the next fold.
+    pub(super) fn load_rules(&mut self) -> Result<(), EngineError> {
+        if self.ignoring.is_loaded {
+            return Ok(());
+        }
+        let landing = &*self.parts.landing;
+        let page = |directory, after: Option<&ByteString>| page_now(landing, directory, after);
+        let found = Said::by(&page, &*self.parts.tree)?;
+        let noted = match self.is_new_here {
+            // Nothing was sent by any rules.
+            true => None,
+            false => Some(Sources::read(&*self.parts.dir).map_err(of_file)?.unwrap_or_default()),
+        };
+        let is_other = noted.as_ref().is_some_and(|noted| *noted != found.said);
+        let said = match noted {
+            Some(noted) => noted,
+            None => {
+                found.said.note(&self.parts.dir).map_err(of_file)?;
+                found.said
+            }
+        };
+        self.ignoring.ignored.rules = said.rules();
+        self.ignoring.said = said;
+        self.ignoring.sources = found.files;
+        self.ignoring.is_loaded = true;
+        self.ignoring.is_due = is_other;
+        self.withheld_changed();
+        self.left_out_changed();
+        self.tell_ignored();
+        if is_other || self.may_ignore() {
+            // What was changed while nobody looked may be on the other side by now.
+            self.parts.live.fold();
+        }
+        Ok(())
+    }
+
+    /// Names at which the server has something that is ignored.
+    fn taken(&self) -> BTreeSet<NamePlace> {
+        let ignored = |left_out: &&LeftOut| left_out.is_ignored && !left_out.is_due;
+        let left_out = self.left_out.noted().iter().filter(ignored);
+        let taken = left_out.filter_map(|left_out| {
+            let parent = self.identities.node_of(left_out.parent)?;
+            let name = left_out.name.clone();
+            Some(NamePlace { parent, name })
+        });
+        taken.collect()
+    }
+
+    /// The list of what is left out is another one.
+    pub(super) fn left_out_changed(&mut self) {
+        self.ignoring.ignored.taken = self.taken();
+        self.tell_left_out();
+    }
+
+    fn withheld_changed(&mut self) {
+        self.ignoring.withheld = self.identities.all_withheld().count() as u64;
+        self.ignoring.has_withheld = self.ignoring.withheld > 0;
+    }
+
+    /// Shows which rules there are, and which say nothing.
+    fn tell_ignored(&self) {
+        let said = &self.ignoring.said;
+        let files: Vec<Vec<u8>> = said.texts.keys().cloned().collect();
+        let caches: Vec<Vec<u8>> = said.caches.iter().cloned().collect();
+        let unusable = self.ignoring.ignored.rules.unusable().cloned().collect();
+        self.shared.ignored((files, caches), unusable, self.ignoring.withheld);
+    }
+
+    /// Whether what was left out as ignored can be let in.
+    pub(super) fn is_ignoring_over(&self) -> bool {
+        let mut noted = self.left_out.noted().iter();
+        noted.any(|left_out| left_out.is_due)
+    }
+
+    /// A name that nobody has heard.
+    fn fresh(&self) -> Result<FileId, SyncError> {
+        let halves = (self.parts.randomness.next_u64(), self.parts.randomness.next_u64());
+        let (Ok(high), Ok(low)) = halves else {
+            return Err(ServiceError::new(ErrorKind::Refused, "the system has no random numbers").into());
+        };
+        Ok(FileId((u128::from(high) << 64) | u128::from(low)))
+    }
+
+    pub(super) fn is_withheld(&self, node: NodeId) -> bool {
+        self.identities.withheld(node).is_some()
+    }
+
+    /// Whether the server has not heard of a node, as far as that is known.
+    fn is_unheard(&self, node: NodeId, new: &HashSet<NodeId>) -> bool {
+        if self.is_withheld(node) {
+            return true;
+        }
+        match self.identities.origin_of(node) {
+            Some(origin) => origin.seq == 0 || Some(origin.file) != self.identities.file_of(node),
+            None => !self.identities.is_bound(node) && new.contains(&node),
+        }
+    }
+
+    /// See the module. `fold` has names beside those that the log tells; `None`: nothing is to be sent from this cut. True: something is to be told or let in before the
+    /// fold can be sent.
+    pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange]>) -> Result<bool, SyncError> {
+        let tree = Arc::clone(&self.parts.tree);
+        let told = match fold {
+            Some(also) => Told::at(&*tree, cut, &self.ignoring.sources, also)?,
+            None => Told::default(),
+        };
+        self.ignoring.coming = None;
+        self.ignoring.hidden.clear();
+        self.ignoring.gone.clear();
+        let is_asked_for = told.has_sources || self.ignoring.is_due || self.ignoring.is_retold;
+        if !is_asked_for && !self.may_ignore() {
+            return Ok(false);
+        }
+        let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
+        let is_first = !self.ignoring.is_reviewed;
+        let is_other = fold.is_some() && (is_first || self.ignoring.is_due || told.has_sources || told.has_moved);
+        // Until all that follows is durable.
+        self.ignoring.is_reviewed = false;
+        if is_other {
+            let found = Said::by(&page, &*tree)?;
+            self.ignoring.sources = found.files;
+            let (said, rules) = (found.said, found.rules);
+            self.ignoring.coming = (said != self.ignoring.said).then_some(Coming { said, rules });
+        }
+        self.let_in_what_moved(cut)?;
+        let is_withheld = |node| self.is_withheld(node);
+        let coming = self.ignoring.coming.as_ref().map(|coming| &coming.rules);
+        let hides = |named: &Named<'_>| {
+            let comes = |rules: &IgnoreRules| {
+                rules.is_ignored(named.path, named.is_directory) && self.is_unheard(named.node, &told.new)
+            };
+            self.ignoring
+                .ignored
+                .has_path(named.place, named.path, named.is_directory)
+                || coming.is_some_and(comes)
+        };
+        let found = Hidden::look(&page, &hides, &is_withheld)?;
+        let hiding = self.hiding(cut, &found)?;
+        self.decide(cut, &found, &hiding, &told)?;
+        self.ignoring.is_retold |= is_first || is_other;
+        if self.ignoring.is_retold {
+            // A name of a file that has others, too, may have been ignored until now.
+            self.ignoring.retold = self.linked_names(cut, &found)?;
+        }
+        let is_shown = self.withhold(&hiding, &found)?;
+        self.ignoring.is_reviewed = true;
+        self.ignoring.is_due &= !is_other;
+        self.tell_ignored();
+        Ok(is_shown || self.is_ignoring_over())
+    }
+
+    /// Before anything lands, all that is ignored by the rules that count is withheld: otherwise what others change of it would be left out, and nobody would know that what is
+    /// here is not that.
+    pub(super) fn review_before_landing(&mut self) -> Result<(), EngineError> {
+        if self.ignoring.is_reviewed || !self.may_ignore() {
+            return Ok(());
+        }
+        let cut = self.parts.tree.cut(&CutRequest {
+            anonymous: true,
+            ..CutRequest::of("")
+        })?;
+        let reviewed = self.review(cut.cut, None);
+        self.parts.tree.finish(cut.cut, &Outcome::Abandoned)?;
+        if reviewed? {
+            self.parts.live.fold();
+        }
+        Ok(())
+    }
+
+    /// Nodes that are ignored by all their names from now on.
+    fn hiding(&self, cut: CutId, found: &Hidden) -> Result<BTreeSet<NodeId>, SyncError> {
+        let mut new: Vec<(NodeId, usize)> = found.nodes.iter().map(|(node, names)| (*node, *names)).collect();
+        new.retain(|(node, _)| !self.is_withheld(*node));
+        new.sort_unstable();
+        let mut hiding = BTreeSet::new();
+        for some in new.chunks(NODES_AT_ONCE) {
+            let nodes: Vec<NodeId> = some.iter().map(|(node, _)| *node).collect();
+            let told = self.parts.tree.names(cut, &nodes)?;
+            let hidden = some
+                .iter()
+                .zip(told)
+                .filter(|((_, hidden), told)| told.names.len() <= *hidden);
+            hiding.extend(hidden.map(|((node, _), _)| *node));
+        }
+        Ok(hiding)
+    }
+
+    /// Decides how names are told that are ignored at a cut, by what the server has there: that is left out, but for directories which are elsewhere here by now: each has one name.
+    fn decide(&mut self, cut: CutId, found: &Hidden, hiding: &BTreeSet<NodeId>, told: &Told) -> Result<(), SyncError> {
+        let mut hidden: HashSet<NamePlace> = HashSet::new();
+        let mut asked: BTreeMap<NodeId, BTreeMap<ByteString, Option<NodeId>>> = BTreeMap::new();
+        for top in &found.tops {
+            let place = NamePlace {
+                parent: top.parent,
+                name: top.name.clone(),
+            };
+            let is_new = top.child.is_some_and(|child| hiding.contains(&child));
+            if is_new || told.names.contains_key(&place) {
+                asked.entry(top.parent).or_default().insert(top.name.clone(), top.child);
+            }
+            hidden.insert(place);
+        }
+        let mut paths: HashMap<NodeId, Option<ByteString>> = HashMap::new();
+        for place in told
+            .names
+            .iter()
+            .filter(|(_, child)| child.is_none())
+            .map(|(place, _)| place)
+        {
+            let path = match paths.get(&place.parent) {
+                Some(path) => path.clone(),
+                None => {
+                    let path = self.parts.tree.path(cut, place.parent)?;
+                    paths.insert(place.parent, path.clone());
+                    path
+                }
+            };
+            let Some(path) = path else { continue };
+            if self.is_any_ignored(place, path.as_bytes()) {
+                asked.entry(place.parent).or_default().insert(place.name.clone(), None);
+                hidden.insert(place.clone());
+            }
+        }
+        let listed = self.listed(asked.keys().copied().filter(|parent| !hiding.contains(parent)))?;
+        let mut left_out = self.left_out.noted().to_vec();
+        for (parent, names) in asked {
+            let Some(there) = listed.get(&parent) else { continue };
+            let directory = self.file_id(parent);
+            for (name, child) in names {
+                let Some((id, is_directory)) = there.get(&name).copied() else {
+                    continue;
+                };
+                let mut noted = self.left_out.noted().iter();
+                if noted.any(|noted| noted.parent == directory && noted.name == name && noted.is_ignored) {
+                    continue;
+                }
+                if is_directory && self.is_elsewhere(cut, id, child, hiding)? {
+                    self.ignoring.gone.insert(NamePlace { parent, name });
+                } else {
+                    left_out.retain(|noted| noted.parent != directory || noted.name != name);
+                    left_out.push(ignored_name(directory, name, (id, is_directory)));
+                }
+            }
+        }
+        self.ignoring.hidden = hidden;
+        self.left_out.note(left_out).map_err(of_durable)?;
+        self.left_out_changed();
+        Ok(())
+    }
+
+    /// Whether a name that is not there is ignored, as a file or a directory.
+    fn is_any_ignored(&self, place: &NamePlace, directory: &[u8]) -> bool {
+        let path = joined(directory, place.name.as_bytes());
+        let comes = |is_directory| {
+            let coming = self.ignoring.coming.as_ref();
+            coming.is_some_and(|coming| coming.rules.is_ignored(&path, is_directory))
+        };
+        let in_force = |is_directory| self.ignoring.ignored.has_path(place, &path, is_directory);
+        [true, false]
+            .into_iter()
+            .any(|is_directory| in_force(is_directory) || comes(is_directory))
+    }
+
+    /// Whether a directory of the server is seen here under another name than one that stands for `child` here.
+    fn is_elsewhere(
+        &self,
+        cut: CutId,
+        id: FileId,
+        child: Option<NodeId>,
+        hiding: &BTreeSet<NodeId>,
+    ) -> Result<bool, SyncError> {
+        let Some(node) = self.identities.node_of(id).filter(|node| Some(*node) != child) else {
+            return Ok(false);
+        };
+        if self.is_withheld(node) || hiding.contains(&node) {
+            return Ok(false);
+        }
+        let told = self.parts.tree.names(cut, &[node])?;
+        Ok(told.iter().any(|told| !told.names.is_empty()))
+    }
+
+    /// Names of files that have several, and are not withheld.
+    fn linked_names(&self, cut: CutId, found: &Hidden) -> Result<Vec<NameChange>, SyncError> {
+        let mut names = Vec::new();
+        let linked = found.linked.iter().copied();
+        let linked: Vec<NodeId> = linked.filter(|node| !self.is_withheld(*node)).collect();
+        for some in linked.chunks(NODES_AT_ONCE) {
+            for (node, told) in some.iter().zip(self.parts.tree.names(cut, some)?) {
+                names.extend(told.names.into_iter().map(|(parent, name)| NameChange {
+                    parent,
+                    name,
+                    child: Some(*node),
+                }));
+            }
+        }
+        Ok(names)
+    }
+
+    /// How a name is told with the fold that was looked at.
+    pub(super) fn told_as(&self, change: &NameChange) -> ToldAs {
+        if !self.may_ignore() {
+            return ToldAs::Itself;
+        }
+        if self.is_withheld(change.parent) {
+            return ToldAs::Nothing;
+        }
+        let place = NamePlace {
+            parent: change.parent,
+            name: change.name.clone(),
+        };
+        let ignoring = &self.ignoring;
+        let is_withheld = || change.child.is_some_and(|child| self.is_withheld(child));
+        match () {
+            () if ignoring.gone.contains(&place) => ToldAs::Gone,
+            () if ignoring.hidden.contains(&place) || ignoring.ignored.taken.contains(&place) => ToldAs::Nothing,
+            () if is_withheld() => ToldAs::Nothing,
+            () => ToldAs::Itself,
+        }
+    }
+
+    /// Names that are told again with the fold that was looked at.
+    pub(super) fn retold(&self) -> &[NameChange] {
+        &self.ignoring.retold
+    }
+
+    /// What is here and what the server has is brought together: of a file that becomes one with the server's, the server has not heard all names.
+    pub(super) fn retell(&mut self) {
+        self.ignoring.is_retold = true;
+    }
+
+    /// They are told.
+    pub(super) fn has_retold(&mut self) {
+        self.ignoring.retold.clear();
+        self.ignoring.is_retold = false;
+    }
+
+    /// What the server has in directories that it knows.
+    fn listed(&self, directories: impl Iterator<Item = NodeId>) -> Result<Listed, SyncError> {
+        let mut listed = Listed::new();
+        let mut head = None;
+        for directory in directories {
+            let is_unsent = self
+                .identities
+                .origin_of(directory)
+                .is_some_and(|origin| origin.seq == 0);
+            if self.is_withheld(directory) || is_unsent {
+                continue;
+            }
+            let head = match head {
+                Some(head) => head,
+                None => *head.insert(self.parts.server.folder(&self.parts.folder)?.seq),
+            };
+            listed.insert(directory, self.listed_there(self.file_id(directory), head)?);
+        }
+        Ok(listed)
+    }
+
+    /// What the server has in a directory, and whether that are directories; nothing if it does not have it.
+    fn listed_there(&self, directory: FileId, head: Seq) -> Result<BTreeMap<ByteString, (FileId, bool)>, SyncError> {
+        if head == 0 {
+            return Ok(BTreeMap::new());
+        }
+        match listing(&self.parts.server, &self.parts.folder, head, directory, &*self.shared) {
+            Ok(listed) => {
+                let is_directory = |kind| kind == byteback_api::NodeKind::Directory;
+                let listed = listed.into_iter();
+                let listed = listed.map(|(name, id, there)| (ByteString(name), (id, is_directory(there.kind))));
+                Ok(listed.collect())
+            }
+            Err(error) if error.server_kind() == Some(ServerErrorKind::NotFound) => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes durably who is withheld from now on, and who is not any more. True: somebody is to be told.
+    fn withhold(&mut self, hiding: &BTreeSet<NodeId>, found: &Hidden) -> Result<bool, SyncError> {
+        let changes = self.withheld_by(hiding, found)?;
+        for some in changes.chunks(NODES_AT_ONCE.saturating_mul(16)) {
+            let nodes = some.iter().filter_map(|change| match change {
+                IdentityChange::Bound { node, .. } => Some(*node),
+                _ => None,
+            });
+            self.parts.landing.keep_numbers(&nodes.collect::<Vec<_>>())?;
+            self.identities.change(some).map_err(of_durable)?;
+        }
+        self.withheld_changed();
+        Ok(changes.iter().any(is_shown_by))
+    }
+
+    fn withheld_by(&self, hiding: &BTreeSet<NodeId>, found: &Hidden) -> Result<Vec<IdentityChange>, SyncError> {
+        let mut changes = Vec::new();
+        for node in hiding {
+            changes.push(Withheld::Ignored.bound(*node, self.fresh()?));
+        }
+        // Directories that are only held for what is ignored in them: of those in which there is anything else, all that are above.
+        let mut shown: HashSet<NodeId> = found.shown_in.clone();
+        for (node, parent) in &found.seen {
+            if self.identities.withheld(*node) == Some(Withheld::Ignored) {
+                shown.insert(*parent);
+            }
+        }
+        let mut above: Vec<NodeId> = shown.iter().copied().collect();
+        while let Some(node) = above.pop() {
+            if let Some(parent) = found.seen.get(&node).filter(|parent| shown.insert(**parent)) {
+                above.push(*parent);
+            }
+        }
+        let mut holding = found.holding.clone();
+        let mut above: Vec<NodeId> = holding.iter().copied().collect();
+        while let Some(node) = above.pop() {
+            let parent = found.seen.get(&node).filter(|_| !shown.contains(&node));
+            if let Some(parent) = parent.filter(|parent| holding.insert(**parent)) {
+                above.push(*parent);
+            }
+        }
+        let mut seen: Vec<NodeId> = found.seen.keys().copied().collect();
+        seen.sort_unstable();
+        for node in seen {
+            let is_held = self.identities.withheld(node) == Some(Withheld::Holding)
+                && !shown.contains(&node)
+                && holding.contains(&node);
+            if is_held {
+                continue;
+            }
+            let Some(file) = self.identities.file_of(node) else {
+                continue;
+            };
+            let origin = Some(Origin { file, seq: 0 });
+            changes.push(IdentityChange::Bound { node, file, origin });
+        }
+        // Who is nowhere is gone.
+        let is_there = |node: &NodeId| found.nodes.contains_key(node) || found.seen.contains_key(node);
+        let gone = self.identities.all_withheld().filter(|node| !is_there(node));
+        changes.extend(gone.map(IdentityChange::Forgotten));
+        Ok(changes)
+    }
+
+    /// What was left out, and is not ignored where its directory is by now, is to be let in; unless the server does not have it any more.
+    fn let_in_what_moved(&mut self, cut: CutId) -> Result<(), SyncError> {
+        let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
+        for left_out in self
+            .left_out
+            .noted()
+            .iter()
+            .filter(|left_out| left_out.is_ignored && !left_out.is_due)
+        {
+            let Some(parent) = self.identities.node_of(left_out.parent) else {
+                continue;
+            };
+            let Some(directory) = self.parts.tree.path(cut, parent)? else {
+                continue;
+            };
+            let path = joined(directory.as_bytes(), left_out.name.as_bytes());
+            let coming = self.ignoring.coming.as_ref();
+            let is_ignored = |is_directory| {
+                self.ignoring.ignored.rules.is_ignored(&path, is_directory)
+                    || coming.is_some_and(|coming| coming.rules.is_ignored(&path, is_directory))
+            };
+            let is_here_ignored = match self.parts.tree.find(cut, &ByteString(path.clone()))? {
+                Some(here) => {
+                    let told = self.parts.tree.names(cut, &[here])?;
+                    let kind = told.first().and_then(|told| told.kind);
+                    kind.is_some_and(|kind| is_ignored(kind == NodeKind::Directory))
+                }
+                None => false,
+            };
+            if !is_ignored(left_out.is_directory) && !is_here_ignored {
+                over.entry(parent).or_default().insert(left_out.name.clone());
+            }
+        }
+        if !over.is_empty() {
+            let listed = self.listed(over.keys().copied())?;
+            let mut noted = self.left_out.noted().to_vec();
+            for (parent, names) in over {
+                let directory = self.file_id(parent);
+                let Some(there) = listed.get(&parent) else { continue };
+                noted.retain(|noted| noted.parent != directory || !noted.is_ignored || !names.contains(&noted.name));
+                let still = names
+                    .into_iter()
+                    .filter_map(|name| there.get(&name).map(|there| (name, *there)));
+                noted.extend(still.map(|(name, there)| LeftOut {
+                    is_due: true,
+                    ..ignored_name(directory, name, there)
+                }));
+            }
+            self.left_out.note(noted).map_err(of_durable)?;
+        }
+        self.left_out_changed();
+        Ok(())
+    }
+
+    /// Lets the rules come into force that the files of a cut said, now that all that the cut told is at the server.
+    pub(super) fn turn(&mut self, cut: CutId) -> Result<(), SyncError> {
+        let Some(coming) = self.ignoring.coming.take() else {
+            return Ok(());
+        };
+        self.ignoring.is_due = true;
+        let tree = Arc::clone(&self.parts.tree);
+        let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
+        let hides =
+            |named: &Named<'_>| !is_on_its_way(named.place) && coming.rules.is_ignored(named.path, named.is_directory);
+        let found = Hidden::look(&page, &hides, &|node| self.is_withheld(node))?;
+        let Compared {
+            ignored,
+            due,
+            directories: compared,
+        } = self.compare(cut, &coming, &found)?;
+
+        let mut noted = self.left_out.noted().to_vec();
+        let is_of = |some: &[LeftOut], noted: &LeftOut| {
+            let mut some = some.iter();
+            some.any(|left_out| left_out.parent == noted.parent && left_out.name == noted.name)
+        };
+        // What was left out and is not there any more needs nothing.
+        let is_over = |noted: &LeftOut| noted.is_ignored && compared.contains(&noted.parent) && !is_of(&due, noted);
+        noted.retain(|noted| !is_of(&ignored, noted) && !is_over(noted));
+        noted.extend(ignored.iter().cloned());
+        self.left_out.note(noted.clone()).map_err(of_durable)?;
+
+        let taken: BTreeSet<NamePlace> = {
+            let is_let_in = |noted: &LeftOut| noted.is_due || is_of(&due, noted);
+            let still = noted.iter().filter(|noted| noted.is_ignored && !is_let_in(noted));
+            let place = still.filter_map(|noted| {
+                let parent = self.identities.node_of(noted.parent)?;
+                let name = noted.name.clone();
+                Some(NamePlace { parent, name })
+            });
+            place.collect()
+        };
+        let hides = |named: &Named<'_>| hides(named) || taken.contains(named.place);
+        let found = Hidden::look(&page, &hides, &|node| self.is_withheld(node))?;
+        let hiding = self.hiding(cut, &found)?;
+        let is_retold = found
+            .linked
+            .iter()
+            .any(|node| !hiding.contains(node) && !self.is_withheld(*node));
+        let is_shown = self.withhold(&hiding, &found)?;
+
+        noted.retain(|noted| !is_of(&due, noted));
+        noted.extend(due);
+        self.left_out.note(noted).map_err(of_durable)?;
+        coming.said.note(&self.parts.dir).map_err(of_durable_file)?;
+        self.ignoring.is_retold |= is_retold;
+        self.ignoring.said = coming.said;
+        self.ignoring.ignored.rules = coming.rules;
+        self.ignoring.is_due = false;
+        self.left_out_changed();
+        self.tell_ignored();
+        if is_shown || is_retold || self.is_ignoring_over() {
+            self.parts.live.fold();
+        }
+        Ok(())
+    }
+
+    /// Compares what the server has with what is here, where other rules speak from now on.
+    fn compare(&self, cut: CutId, coming: &Coming, found: &Hidden) -> Result<Compared, SyncError> {
+        let said = &self.ignoring.said;
+        let concerned = found.directories.iter();
+        let concerned: Vec<&(NodeId, Vec<u8>)> = concerned
+            .filter(|(_, path)| said.may_differ_in(&coming.said, path))
+            .collect();
+        let listed = self.listed(concerned.iter().map(|(directory, _)| *directory))?;
+        let tops: HashSet<(NodeId, &ByteString)> = found.tops.iter().map(|top| (top.parent, &top.name)).collect();
+        let (mut ignored, mut due, mut compared) = (Vec::new(), Vec::new(), HashSet::new());
+        for (directory, path) in concerned {
+            let Some(there) = listed.get(directory) else { continue };
+            let parent = self.file_id(*directory);
+            compared.insert(parent);
+            let mut here: BTreeMap<ByteString, NodeId> = BTreeMap::new();
+            let mut after = None;
+            loop {
+                let page = self.parts.tree.entries(cut, *directory, after.as_ref())?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.name.clone());
+                here.extend(page.into_iter().map(|entry| (entry.name, entry.node)));
+            }
+            for (name, (id, is_directory)) in there {
+                let path = joined(path, name.as_bytes());
+                let told = ignored_name(parent, name.clone(), (*id, *is_directory));
+                if coming.rules.is_ignored(&path, *is_directory) || tops.contains(&(*directory, name)) {
+                    ignored.push(told);
+                    continue;
+                }
+                let mut noted = self.left_out.noted().iter();
+                let was_left_out = noted.any(|noted| noted.parent == parent && noted.name == *name && noted.is_ignored);
+                let was_ignored = was_left_out || self.ignoring.ignored.rules.is_ignored(&path, *is_directory);
+                let is_here = here
+                    .get(name)
+                    .is_some_and(|node| self.identities.node_of(*id) == Some(*node));
+                if was_ignored && !is_here {
+                    due.push(LeftOut { is_due: true, ..told });
+                }
+            }
+        }
+        Ok(Compared {
+            ignored,
+            due,
+            directories: compared,
+        })
+    }
+}
+
+/// A name that the server has, and that is ignored here.
+fn ignored_name(parent: FileId, name: ByteString, (node, is_directory): (FileId, bool)) -> LeftOut {
+    LeftOut {
+        parent,
+        name,
+        node,
+        collides: false,
+        is_ignored: true,
+        is_directory,
+        is_due: false,
+    }
+}
+
+/// Whether a node is not withheld any more.
+fn is_shown_by(change: &IdentityChange) -> bool {
+    match change {
+        IdentityChange::Bound { origin, .. } => origin.is_some_and(|origin| origin.seq == 0),
+        _ => false,
+    }
+}
+
+fn page_now(
+    landing: &dyn LandingTree,
+    directory: NodeId,
+    after: Option<&ByteString>,
+) -> Result<Vec<DirEntry>, ServiceError> {
+    // It may have been removed since its name was seen.
+    match landing.entries(directory, after) {
+        Err(_) if landing.look(directory)?.is_none() => Ok(Vec::new()),
+        page => page,
+    }
+}
+
+/// What is to be durable before something is sent, and is not.
+fn of_durable(error: impl Into<ReceiveError>) -> SyncError {
+    match error.into() {
+        ReceiveError::Sync(error) => error,
+        error => ServiceError::new(ErrorKind::Log, error.to_string()).into(),
+    }
+}
+
+fn of_durable_file(error: JsonFileError) -> SyncError {
+    ServiceError::new(ErrorKind::Log, told_of_file(error)).into()
+}
+
+fn of_file(error: JsonFileError) -> EngineError {
+    ServiceError::new(ErrorKind::Log, told_of_file(error)).into()
+}
+
+fn told_of_file(error: JsonFileError) -> String {
+    match error {
+        JsonFileError::Io(what, source) => format!("cannot {what} the list of rules for what is ignored: {source}"),
+        JsonFileError::Damaged(why) => format!(
+            "the list of rules for what is ignored cannot be used ({why}); join the folder anew, as a new device, so that nothing is taken for removed"
+        ),
+    }
+}

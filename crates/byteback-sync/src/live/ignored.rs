@@ -1,0 +1,182 @@
+//! What is ignored in the tree here: the rules that are in force, durably (docs/format-identities.md), and the names that follow from them.
+//!
+//! **In force** are the rules by which was last told what is sent and what lands. What the files in the tree say may be another thing by now: the engine lets it
+//! come into force at a moment at which all is sent that was changed before.
+//!
+//! Names on their way ([`is_name_on_its_way`]) are never ignored. A name at which the server has something that is left out because it is ignored is *taken*: what is here
+//! under it, though no rule says so (a rule may be about directories alone), is not sent, as it would replace that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use byteback_api::ByteString;
+use byteback_control::{LandingTree, NamePlace, Result};
+use byteback_host::durable::DurableDir;
+use byteback_oplog::{NodeId, NodeKind};
+use serde::{Deserialize, Serialize};
+
+use super::ignore_rules::IgnoreRules;
+use super::incoming::plan::is_name_on_its_way;
+use crate::json_file::{JsonFile, JsonFileError};
+
+const FILE: JsonFile = JsonFile {
+    name: "ignore-rules.json",
+    new_name: "ignore-rules.json.new",
+    version: 1,
+    len_max_bytes: 256 * 1024 * 1024,
+};
+
+/// No path goes deeper.
+const DEPTH_MAX: usize = 4096;
+
+/// What the files of a tree say about what is ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sources {
+    /// Rules, by their directories' paths.
+    pub(super) texts: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Paths of caches.
+    pub(super) caches: BTreeSet<Vec<u8>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    /// Each with its directory's path.
+    rules: Vec<(ByteString, ByteString)>,
+    caches: Vec<ByteString>,
+}
+
+impl Sources {
+    /// What was noted; `None` if nothing ever was.
+    pub(super) fn read(dir: &dyn DurableDir) -> std::result::Result<Option<Self>, JsonFileError> {
+        let body = FILE.read::<Body>(dir)?;
+        Ok(body.map(|body| Self {
+            texts: { body.rules.into_iter() }
+                .map(|(directory, text)| (directory.into_bytes(), text.into_bytes()))
+                .collect(),
+            caches: body.caches.into_iter().map(ByteString::into_bytes).collect(),
+        }))
+    }
+
+    /// Notes it durably.
+    pub(super) fn note(&self, dir: &Arc<dyn DurableDir>) -> std::result::Result<(), JsonFileError> {
+        let told = |bytes: &Vec<u8>| ByteString(bytes.clone());
+        let body = Body {
+            rules: { self.texts.iter() }
+                .map(|(directory, text)| (told(directory), told(text)))
+                .collect(),
+            caches: self.caches.iter().map(told).collect(),
+        };
+        FILE.write(&**dir, &body)
+    }
+
+    /// The rules.
+    pub(super) fn rules(&self) -> IgnoreRules {
+        let mut rules = IgnoreRules::default();
+        for (directory, text) in &self.texts {
+            rules.set_file(directory, Some(text));
+        }
+        for directory in &self.caches {
+            rules.set_cache(directory, true);
+        }
+        rules
+    }
+
+    /// Whether what is said about names in a directory may differ from what `other` says of them.
+    pub(super) fn may_differ_in(&self, other: &Self, directory: &[u8]) -> bool {
+        let is_above = |above: &[u8]| {
+            let rest = directory.strip_prefix(above);
+            above.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        let said = self.texts.keys().chain(other.texts.keys());
+        let mut changed = said.filter(|at| self.texts.get(*at) != other.texts.get(*at));
+        let mut caches = self.caches.symmetric_difference(&other.caches);
+        let directory_of = |path: &[u8]| {
+            let slash = path.iter().rposition(|byte| *byte == b'/');
+            path.get(..slash.unwrap_or(0)).unwrap_or_default().to_vec()
+        };
+        // What is in a cache was hidden with it, and its directory is told of as a whole.
+        changed.any(|at| is_above(at)) || caches.any(|cache| directory_of(cache) == directory || is_above(cache))
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ignored {
+    pub(super) rules: IgnoreRules,
+    /// Names at which the server has something that was ignored when this was found out.
+    pub(super) taken: BTreeSet<NamePlace>,
+}
+
+/// Whether a name is on its way.
+pub(super) fn is_on_its_way(place: &NamePlace) -> bool {
+    place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes())
+}
+
+/// A path and one more name.
+pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.is_empty() {
+        true => name.to_vec(),
+        false => [directory, b"/", name].concat(),
+    }
+}
+
+/// The path of a directory as it is now, from the root; `None` if it is nowhere.
+pub(super) fn path_of(landing: &dyn LandingTree, directory: NodeId) -> Result<Option<Vec<u8>>> {
+    let (mut names, mut current) = (Vec::new(), directory);
+    while current != NodeId::ROOT {
+        let Some(place) = landing.look(current)?.and_then(|found| found.names.into_iter().next()) else {
+            return Ok(None);
+        };
+        if names.len() > DEPTH_MAX {
+            return Ok(None);
+        }
+        names.push(place.name);
+        current = place.parent;
+    }
+    let names = names.iter().rev();
+    Ok(Some(
+        names.fold(Vec::new(), |path, name| joined(&path, name.as_bytes())),
+    ))
+}
+
+impl Ignored {
+    /// Whether nothing is.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.rules.is_empty() && self.taken.is_empty()
+    }
+
+    /// Whether a name is ignored, in a directory with this path.
+    pub(super) fn has(&self, place: &NamePlace, directory: &[u8], is_directory: bool) -> bool {
+        self.has_path(place, &joined(directory, place.name.as_bytes()), is_directory)
+    }
+
+    /// The same of a name with this path.
+    pub(super) fn has_path(&self, place: &NamePlace, path: &[u8], is_directory: bool) -> bool {
+        !is_on_its_way(place) && (self.rules.is_ignored(path, is_directory) || self.taken.contains(place))
+    }
+
+    /// The same of a name of the tree as it is now. What is in a directory that is nowhere is not.
+    pub(super) fn has_now(&self, landing: &dyn LandingTree, place: &NamePlace, is_directory: bool) -> Result<bool> {
+        if self.is_nothing() {
+            return Ok(false);
+        }
+        let directory = path_of(landing, place.parent)?;
+        Ok(directory.is_some_and(|directory| self.has(place, &directory, is_directory)))
+    }
+
+    /// Whether a node that is there is ignored by all its names.
+    pub(super) fn hides(&self, landing: &dyn LandingTree, names: &[NamePlace], kind: NodeKind) -> Result<bool> {
+        if self.is_nothing() || names.is_empty() {
+            return Ok(false);
+        }
+        for name in names {
+            if !self.has_now(landing, name, kind == NodeKind::Directory)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
