@@ -400,3 +400,96 @@ fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts()
         machine.run(&["umount", dir]).fine();
     }
 }
+
+#[test]
+fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
+    let world = served();
+    let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
+    let [kitchen, study] = &machines;
+    let dirs = [kitchen.dir("home"), study.dir("home")];
+    let path = |at: usize, name: &str| PathBuf::from(&dirs[at]).join(name);
+    let is_sent = |at: usize| {
+        let sync = status_of(&machines[at], &dirs[at]);
+        sync["waiting_changes"] == 0 && sync["groups_in_flight"] == 0 && sync["folded"] == false
+    };
+    let file = world.path("data/join-token");
+    kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
+    // What is there when the folder is first sent counts from the beginning.
+    fs::write(path(0, ".bytebackignore"), "*.log\na[b-a]\n").unwrap();
+    fs::write(path(0, "a.log"), "of the kitchen").unwrap();
+    fs::create_dir(path(0, "target")).unwrap();
+    fs::write(
+        path(0, "target/CACHEDIR.TAG"),
+        "Signature: 8a477f597d28d172789f06886806bc55\n",
+    )
+    .unwrap();
+    fs::write(path(0, "target/object"), "object").unwrap();
+    fs::write(path(0, "shared"), "shared").unwrap();
+    kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
+    study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
+    wait_until_holds(&path(1, "shared"), "shared");
+    wait_until_holds(&path(1, ".bytebackignore"), "*.log\na[b-a]\n");
+    eventually("the rules are in force in the study", || {
+        (status_of(study, &dirs[1])["ignored_by"][0] == ".bytebackignore").then_some(())
+    });
+    fs::write(path(1, "b.log"), "of the study").unwrap();
+    fs::write(path(1, "marker"), "marker").unwrap();
+    wait_until_holds(&path(0, "marker"), "marker");
+    for (at, names) in [(0, ["b.log"].as_slice()), (1, &["a.log", "target"])] {
+        for name in names {
+            assert!(!path(at, name).exists(), "{name}");
+        }
+    }
+    let told = status_of(kitchen, &dirs[0]);
+    // The log, the cache, its tag and what is in it.
+    assert_eq!(
+        (&told["ignored_here"], &told["ignored_there"]),
+        (&Value::from(4), &Value::from(0)),
+        "{told}"
+    );
+    assert_eq!(
+        told["ignored_by"],
+        serde_json::json!([".bytebackignore", "target/CACHEDIR.TAG"])
+    );
+    assert_eq!(
+        (&told["ignore_files"], &told["unusable_rules"][0]["line"]),
+        (&Value::from(2), &Value::from(2)),
+        "{told}"
+    );
+    kitchen
+        .run(&["status", &dirs[0]])
+        .fine()
+        .says("4 files and directories here are ignored")
+        .says("by target/CACHEDIR.TAG")
+        .says("line 2 of .bytebackignore says nothing");
+
+    // What both have becomes ignored: it stays where it is, and what one of them does with it stays there.
+    fs::write(path(0, ".bytebackignore"), "*.log\nshared\n").unwrap();
+    for at in [0, 1] {
+        eventually("what both have is ignored", || {
+            (status_of(&machines[at], &dirs[at])["ignored_there"] == 1 && is_sent(at)).then_some(())
+        });
+    }
+    fs::remove_file(path(1, "shared")).unwrap();
+    study.run(&["umount", &dirs[1]]).fine();
+    study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
+    fs::write(path(1, "marker"), "again").unwrap();
+    wait_until_holds(&path(0, "marker"), "again");
+    assert_eq!(fs::read_to_string(path(0, "shared")).unwrap(), "shared");
+
+    // The rules go, and what is no cache any more is sent.
+    fs::remove_file(path(0, "target/CACHEDIR.TAG")).unwrap();
+    fs::remove_file(path(0, ".bytebackignore")).unwrap();
+    wait_until_holds(&path(1, "a.log"), "of the kitchen");
+    wait_until_holds(&path(0, "b.log"), "of the study");
+    wait_until_holds(&path(1, "target/object"), "object");
+    wait_until_holds(&path(1, "shared"), "shared");
+    for at in [0, 1] {
+        eventually("nothing is ignored", || {
+            let sync = status_of(&machines[at], &dirs[at]);
+            (sync["ignored_here"] == 0 && sync["ignored_there"] == 0 && sync["conflicts"] == 0).then_some(())
+        });
+        machines[at].run(&["umount", &dirs[at]]).fine();
+    }
+}

@@ -5,17 +5,20 @@
 //! anew. Each round adds at least one name of the server to `names`, of which there are finitely many.
 
 mod together;
+mod unfit;
 mod vanish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
+use byteback_api::{Attributes, ByteString, FileId, Seq};
 
-use super::names::{is_name_of_new, is_name_on_its_way, unfit};
+use super::names::{is_name_of_new, is_name_on_its_way};
 use super::{
     ContentFrom, Given, Here, HereNode, Identity, Member, NameChange, Need, Others, Outcome, Place, PlanError, Step,
     Told, is_directory,
 };
+
+use self::unfit::Unfit;
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -115,34 +118,6 @@ impl View<'_> {
     pub(super) fn root(&self) -> FileId {
         self.outer(self.here.root())
     }
-
-    /// Whether a name stands for something here that is ignored.
-    fn is_hidden(&self, place: &Place) -> Result<bool> {
-        Ok(match self.inner_place(place) {
-            Some(inner) => self.here.may_ignore() && self.here.is_hidden(&inner)?,
-            None => false,
-        })
-    }
-
-    fn is_withheld(&self, directory: FileId) -> bool {
-        let inner = self.inner(directory);
-        inner.is_some_and(|inner| self.here.may_ignore() && self.here.is_withheld(inner))
-    }
-
-    fn holds_hidden(&self, directory: FileId) -> Result<bool> {
-        Ok(match self.inner(directory) {
-            Some(inner) => self.here.may_ignore() && self.here.holds_hidden(inner)?,
-            None => false,
-        })
-    }
-}
-
-/// Why this tree does not hold a name of the server.
-#[derive(Clone, Copy)]
-struct Unfit {
-    why: &'static str,
-    /// It is ignored here, and a directory or not.
-    ignored: Option<bool>,
 }
 
 /// What is to be, for `order`.
@@ -544,64 +519,6 @@ impl<'a, 'g> Merge<'a, 'g> {
             }
         }
         Ok(true)
-    }
-
-    /// Why this tree cannot hold a name of the server.
-    fn unfit(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
-        let refused = || {
-            self.given
-                .refused
-                .contains(place)
-                .then_some("the file system refuses it")
-        };
-        match unfit(place, self.view.root()).or_else(refused) {
-            Some(why) => Ok(Some(Unfit { why, ignored: None })),
-            None => self.ignored(place, id),
-        }
-    }
-
-    /// Whether a name that stands for `id` there is ignored here, or what has this name here is.
-    fn ignored(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
-        if !self.view.here.may_ignore() {
-            return Ok(None);
-        }
-        let here = self.view.node(id)?.map(|node| node.attributes.kind);
-        let Some(kind) = here.or_else(|| self.attributes_there(id).map(|there| there.kind)) else {
-            return Ok(None);
-        };
-        let is_directory = kind == NodeKind::Directory;
-        let is_ignored = match self.path_of(place.parent)? {
-            Some(mut path) => {
-                path.push(place.name.as_bytes().to_vec());
-                self.view.here.is_ignored(&path.join(&b'/'), is_directory)
-            }
-            None => false,
-        };
-        let is_ignored = is_ignored || self.view.is_hidden(place)?;
-        Ok(is_ignored.then_some(Unfit {
-            why: "it is ignored here",
-            ignored: Some(is_directory),
-        }))
-    }
-
-    /// The names that lead from the root to a directory, as they will be; `None` if that is not known.
-    fn path_of(&mut self, directory: FileId) -> Result<Option<Vec<Vec<u8>>>> {
-        let (mut names, mut walked) = (Vec::new(), HashSet::new());
-        let mut current = directory;
-        while current != self.view.root() {
-            let mut place = self.placed.get(&current).and_then(|places| places.first()).cloned();
-            if place.is_none() {
-                let node = self.view.node(current)?;
-                place = node.and_then(|node| node.places.into_iter().next());
-            }
-            let Some(place) = place.filter(|_| walked.insert(current)) else {
-                return Ok(None);
-            };
-            names.push(place.name.as_bytes().to_vec());
-            current = place.parent;
-        }
-        names.reverse();
-        Ok(Some(names))
     }
 
     /// Nodes that were made here and there become one, if they are the same: directories always are.
