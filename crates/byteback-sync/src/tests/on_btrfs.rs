@@ -5,7 +5,7 @@ use crate::decisions::{DeltaMethod, last_decision};
 use crate::{DeltaChoice, RestoreOptions, Silent, SnapshotSpec};
 use btrfs_disk::Disk;
 use byteback_control::{Client, CutRequest, Outcome, TreeService};
-use byteback_daemon::{Daemon, DaemonOptions, Service, StateFolder, TrackedTree};
+use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_mount::{Mount, MountOptions, Unmount};
 use std::fs;
@@ -151,10 +151,19 @@ fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
     }
 }
 
-/// As a command without a daemon does it.
+/// As a command without a daemon does it. What another test forks at this moment has the lock of the one before for an instant.
 fn unmounted(dir: &Path, state: &Path) -> Service {
-    let state = StateFolder::of(dir, state).unwrap();
-    Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()))
+    let began = std::time::Instant::now();
+    loop {
+        let folder = StateFolder::of(dir, state).unwrap();
+        match TrackedTree::open(folder, &mut |_| {}) {
+            Ok(tree) => return Service::unmounted(Arc::new(tree)),
+            Err(DaemonError::InUse { .. }) if began.elapsed().as_secs() < 60 => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 #[test]
