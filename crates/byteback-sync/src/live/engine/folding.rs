@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
-use byteback_control::{LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError};
+use byteback_control::{ErrorKind, LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 
 use super::fold::{Elsewhere, FoldedTree, Untold};
@@ -137,7 +137,13 @@ impl Engine {
                 noted.any(|left_out| left_out.parent == file && left_out.name.as_bytes() == name)
             };
             let mut directories = vec![(parent, file)];
+            let mut seen = BTreeSet::new();
             while let Some((parent, directory)) = directories.pop() {
+                if !seen.insert(directory) {
+                    let why =
+                        format!("the server says that directory {directory} is inside itself or twice in the tree");
+                    return Err(ServiceError::new(ErrorKind::Protocol, why).into());
+                }
                 let listed = match listing(&self.parts.server, &self.parts.folder, at, directory, &*self.shared) {
                     Err(error) if error.server_kind() == Some(ServerErrorKind::NotFound) => Vec::new(),
                     listed => listed?,
