@@ -1,7 +1,7 @@
 //! The outside world through small interfaces, real and simulated.
 //!
 //! Everything that a deciding crate needs from the machine enters through a trait of this crate:
-//! durable files ([`durable`]), time ([`clock`]), randomness ([`random`]). Each has a real
+//! durable files ([`durable`]), block devices ([`block`]), time ([`clock`]), randomness ([`random`]). Each has a real
 //! implementation and a simulated one ([`sim`]) that is stricter than any real machine: it loses,
 //! tears and reorders whatever was not synced, and crashes at any sync point, reproducibly from a seed.
 //! [`boot`] tells one start of the machine from the next.
@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod boot;
 pub mod clock;
 pub mod durable;

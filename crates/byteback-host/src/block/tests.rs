@@ -1,0 +1,192 @@
+use super::*;
+use crate::random::SplitMix64;
+use crate::sim::{CrashPhase, is_power_cut};
+use std::collections::BTreeMap;
+
+fn block_of(byte: u8) -> Vec<u8> {
+    vec![byte; BLOCK_LEN_BYTES]
+}
+
+fn read(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
+    let mut bytes = block_of(0xee);
+    device.read_blocks(block, &mut bytes).unwrap();
+    bytes
+}
+
+/// What holds for every device.
+fn conforms(device: &dyn BlockDevice) {
+    let len_blocks = device.len_blocks();
+    assert_eq!(len_blocks, 64);
+    assert_eq!(read(device, 63), block_of(0));
+    let mut model: BTreeMap<u64, u8> = BTreeMap::new();
+    let mut random = SplitMix64::new(7);
+    for byte in 0..200 {
+        let first = random.below(64);
+        let count = 1 + random.below((64 - first).min(5));
+        let data = block_of(byte).repeat(usize::try_from(count).unwrap());
+        device.write_blocks(first, &data).unwrap();
+        (first..first + count).for_each(|block| {
+            model.insert(block, byte);
+        });
+        if random.below(10) == 0 {
+            device.flush().unwrap();
+        }
+    }
+    for block in 0..64 {
+        assert_eq!(
+            read(device, block),
+            block_of(model.get(&block).copied().unwrap_or(0)),
+            "{block}"
+        );
+    }
+    let mut all = vec![0; 64 * BLOCK_LEN_BYTES];
+    device.read_blocks(0, &mut all).unwrap();
+    assert_eq!(all[..BLOCK_LEN_BYTES], read(device, 0));
+    device.discard(3, 4).unwrap();
+    assert_eq!(read(device, 2), all[2 * BLOCK_LEN_BYTES..3 * BLOCK_LEN_BYTES]);
+    device.write_blocks(3, &block_of(1)).unwrap();
+    assert_eq!(read(device, 3), block_of(1));
+    // Beside the device, and no whole blocks.
+    let refused = |result: io::Result<()>| assert_eq!(result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    refused(device.read_blocks(64, &mut block_of(0)));
+    refused(device.write_blocks(63, &block_of(0).repeat(2)));
+    refused(device.write_blocks(u64::MAX, &block_of(0)));
+    refused(device.write_blocks(0, &[0; 100]));
+    refused(device.discard(63, 2));
+    refused(device.discard(u64::MAX, 2));
+}
+
+#[test]
+fn simulated_and_counted_devices_conform() {
+    let device = CountedDevice::new(SimBlockDevice::new(64));
+    conforms(&device);
+    let counters = device.counters();
+    assert!(counters.flushes > 5 && counters.writes == 204, "{counters:?}");
+    assert!(counters.written_bytes > 200 * 4096);
+}
+
+#[test]
+fn a_file_conforms_and_is_held_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = RealBlockDevice::create(&path, 64).unwrap();
+    conforms(&device);
+    for access in [Access::Read, Access::ReadWrite] {
+        let error = RealBlockDevice::open(&path, access).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("is in use"), "{error}");
+    }
+    let kept = read(&device, 9);
+    drop(device);
+    assert_eq!(
+        RealBlockDevice::create(&path, 64).unwrap_err().kind(),
+        io::ErrorKind::AlreadyExists
+    );
+    let one = RealBlockDevice::open(&path, Access::Read).unwrap();
+    let two = RealBlockDevice::open(&path, Access::Read).unwrap();
+    assert_eq!((read(&one, 9), read(&two, 9)), (kept.clone(), kept));
+    assert!(one.write_blocks(0, &block_of(0)).is_err());
+    assert!(RealBlockDevice::open(&path, Access::ReadWrite).is_err());
+}
+
+#[test]
+fn what_is_no_device_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(RealBlockDevice::open(dir.path(), Access::Read).is_err());
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let error = RealBlockDevice::open(&pipe, Access::ReadWrite).unwrap_err();
+    assert!(
+        error.to_string().contains("neither a file nor a block device"),
+        "{error}"
+    );
+    let odd = dir.path().join("odd");
+    std::fs::write(&odd, vec![1; 10_000]).unwrap();
+    assert_eq!(RealBlockDevice::open(&odd, Access::Read).unwrap().len_blocks(), 2);
+    assert!(RealBlockDevice::create(dir.path().join("huge"), u64::MAX / 2).is_err());
+    assert!(!dir.path().join("huge").exists());
+}
+
+/// Every sector that comes back is one that was there, everything that was flushed is, and all kinds of loss do happen.
+#[test]
+fn a_crash_leaves_what_was_flushed_and_any_of_the_rest() {
+    let (mut lost, mut kept, mut torn, mut reordered) = (0, 0, 0, 0);
+    for seed in 0..300 {
+        let device = SimBlockDevice::new(8);
+        device.write_blocks(0, &block_of(1).repeat(8)).unwrap();
+        device.flush().unwrap();
+        device.write_blocks(0, &block_of(2)).unwrap();
+        device.write_blocks(1, &block_of(3)).unwrap();
+        device.write_blocks(0, &block_of(4)).unwrap();
+        let after = device.recover(seed);
+        assert!(is_power_cut(&device.flush().unwrap_err()));
+        let [first, second] = [read(&after, 0), read(&after, 1)];
+        assert!(first.iter().all(|byte| [1, 2, 4].contains(byte)), "seed {seed}");
+        assert!(second.iter().all(|byte| [1, 3].contains(byte)), "seed {seed}");
+        (2..8).for_each(|block| assert_eq!(read(&after, block), block_of(1), "seed {seed}"));
+        lost += u32::from(first == block_of(1) && second == block_of(1));
+        kept += u32::from(first == block_of(4) && second == block_of(3));
+        torn += u32::from(first.iter().any(|byte| *byte != first[0]));
+        reordered += u32::from(first == block_of(4) && second == block_of(1));
+        assert_eq!(
+            read(&device.recover(seed), 0),
+            first,
+            "the same seed is the same survivor"
+        );
+    }
+    assert!(
+        [lost, kept, torn, reordered].iter().all(|count| *count > 5),
+        "{lost} {kept} {torn} {reordered}"
+    );
+}
+
+#[test]
+fn flushes_crash_before_or_after_and_fail_for_good() {
+    for (phase, survives) in [(CrashPhase::Before, false), (CrashPhase::After, true)] {
+        let device = SimBlockDevice::new(4);
+        device.write_blocks(0, &block_of(1)).unwrap();
+        device.flush().unwrap();
+        device.write_blocks(0, &block_of(2)).unwrap();
+        device.crash_at_flush(2, phase);
+        assert!(is_power_cut(&device.flush().unwrap_err()));
+        let always = (0..50).all(|seed| read(&device.recover(seed), 0) == block_of(2));
+        assert_eq!(always, survives, "{phase:?}");
+    }
+    let device = SimBlockDevice::new(4);
+    device.write_blocks(0, &block_of(2)).unwrap();
+    device.fail_call(2, 5);
+    assert_eq!(device.flush().unwrap_err().raw_os_error(), Some(5));
+    device.flush().unwrap();
+    assert_eq!(
+        read(&device.recover(1), 0),
+        block_of(0),
+        "what a failed flush lost stays lost"
+    );
+    let device = SimBlockDevice::new(4);
+    device.crash_at_call(2);
+    device.write_blocks(0, &block_of(2)).unwrap();
+    assert!(is_power_cut(&device.write_blocks(1, &block_of(2)).unwrap_err()));
+    assert_eq!((device.calls(), device.is_cut()), (2, true));
+}
+
+#[test]
+fn faults_are_where_they_were_put() {
+    let device = SimBlockDevice::new(4);
+    device.write_blocks(0, &block_of(2).repeat(4)).unwrap();
+    device.make_unreadable(2);
+    device.rot(1, 77, 0x10);
+    assert!(device.read_blocks(0, &mut block_of(0).repeat(4)).is_err());
+    let rotten = read(&device, 1);
+    assert_eq!(rotten.iter().filter(|byte| **byte != 2).count(), 1);
+    assert_eq!(rotten[77], 0x12);
+    device.write_blocks(2, &block_of(5)).unwrap();
+    assert_eq!(read(&device, 2), block_of(5));
+    assert_eq!(read(&device.copy(), 2), block_of(5));
+}
