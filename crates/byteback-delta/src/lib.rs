@@ -21,6 +21,7 @@
 //! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that works both ends.
 //! - [`leaves`]: checksums of 4 KiB as storage keeps them, and what follows from them.
 //! - [`groups`]: sums of 256 of them, which are compared first.
+//! - [`put_page_delta`], [`apply_page_delta`]: the difference of two pages in a few bytes, for who keeps a page's changes beside it.
 //! - [`ContentDigest`], [`leaves::LeafDigest`]: prove at one end what was composed at the other.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed error, memory stays bounded by one
@@ -50,6 +51,7 @@ mod varint;
 pub mod weak;
 mod wire;
 mod write;
+mod xor;
 
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
 pub use digest::{ContentDigest, DIGEST_LEN};
@@ -66,3 +68,4 @@ pub use wire::{
     BLOCK_EXTENTS_MAX, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, FILE_LEN_MAX, FrameSlice, MAGIC, VERSION,
 };
 pub use write::{DeltaWriter, WriterOptions};
+pub use xor::{MalformedPageDelta, apply_page_delta, put_page_delta};
