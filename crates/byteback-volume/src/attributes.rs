@@ -1,0 +1,122 @@
+//! What a file is, whose, and since when.
+
+use crate::error::{Result, VolumeError};
+use crate::format::{Inode, Nid, Time};
+use crate::state::State;
+
+/// The bits of a mode that say what a file is.
+pub(crate) const TYPE: u32 = 0o170_000;
+/// Of a regular file.
+pub(crate) const REGULAR: u32 = 0o100_000;
+/// Of a directory.
+pub(crate) const DIRECTORY: u32 = 0o040_000;
+/// Of a symlink.
+pub(crate) const SYMLINK: u32 = 0o120_000;
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its number.
+    pub ino: u32,
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Names; of a directory, 2 and one for each directory in it.
+    pub links: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Of a device, which one.
+    pub device: u32,
+    /// The length, in bytes.
+    pub len_bytes: u64,
+    /// What it takes on the volume, in blocks of 4 KiB.
+    pub blocks: u64,
+    /// Last read.
+    pub accessed: Time,
+    /// Content last changed.
+    pub modified: Time,
+    /// Anything last changed.
+    pub changed: Time,
+    /// Made.
+    pub born: Time,
+    /// Tells files apart that had the same number one after the other.
+    pub generation: u32,
+    /// As `chattr` sets them.
+    pub flags: u32,
+}
+
+/// What is to be changed of them; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permissions; what the file is stays.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The length, in bytes.
+    pub len_bytes: Option<u64>,
+    /// Last read.
+    pub accessed: Option<Time>,
+    /// Content last changed.
+    pub modified: Option<Time>,
+    /// As `chattr` sets them.
+    pub flags: Option<u32>,
+}
+
+impl Attributes {
+    pub(crate) fn of(ino: Nid, inode: &Inode) -> Self {
+        Self {
+            ino: ino.0,
+            mode: inode.mode(),
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            device: inode.device(),
+            len_bytes: inode.len_bytes(),
+            blocks: inode.blocks(),
+            accessed: inode.accessed(),
+            modified: inode.modified(),
+            changed: inode.changed(),
+            born: inode.born(),
+            generation: inode.generation(),
+            flags: inode.attributes(),
+        }
+    }
+
+    /// What it is, as a directory's entry says it.
+    pub(crate) fn kind(mode: u32) -> u8 {
+        u8::try_from((mode & TYPE) >> 12).unwrap_or(0)
+    }
+}
+
+impl State {
+    pub(crate) fn attributes(&mut self, ino: Nid) -> Result<Attributes> {
+        Ok(Attributes::of(ino, &self.inode(ino)?))
+    }
+
+    pub(crate) fn set_attributes(&mut self, ino: Nid, set: &SetAttributes) -> Result<Attributes> {
+        let now = self.now();
+        let mode = self.inode(ino)?.mode();
+        if let Some(len_bytes) = set.len_bytes {
+            match mode & TYPE {
+                REGULAR => self.set_len(ino, len_bytes)?,
+                DIRECTORY => return Err(VolumeError::IsADirectory),
+                _ => return Err(VolumeError::Invalid("only a regular file has a length that can be set")),
+            }
+        }
+        self.change_inode(ino, |inode| {
+            if let Some(mode) = set.mode {
+                inode.set_mode(inode.mode() & TYPE | mode & !TYPE);
+            }
+            inode.set_uid(set.uid.unwrap_or_else(|| inode.uid()));
+            inode.set_gid(set.gid.unwrap_or_else(|| inode.gid()));
+            inode.set_accessed(set.accessed.unwrap_or_else(|| inode.accessed()));
+            inode.set_modified(set.modified.unwrap_or_else(|| inode.modified()));
+            inode.set_attributes(set.flags.unwrap_or_else(|| inode.attributes()));
+            inode.set_changed(now);
+        })?;
+        self.attributes(ino)
+    }
+}

@@ -1,0 +1,262 @@
+//! Checkpoints: everything that changed becomes durable, as one state.
+//!
+//! **Order.** (1) Pages, then nodes, to the logs; summaries of segments that were filled. (2) The tables: few changes go to the journal of the pack,
+//! many to the other copies of the tables' blocks. (3) The pack without its footer, to the place of the elder one. (4) A flush. (5) The footer, and a
+//! flush: now it counts. (6) What nothing refers to any more may be written again, and is discarded.
+//!
+//! A crash before (5) is done leaves the checkpoint before, all of which is untouched: nothing that it refers to was written over. What fails in between leaves
+//! memory and device apart, so nothing more is written then.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Result, VolumeError};
+use crate::format::{
+    Address, Block, Journal, Kind, LogHead, ORPHANS_PER_BLOCK, PackHeader, SegmentEntry, bitmap_blocks, bits_of,
+    open_summaries_of, open_summary_blocks, orphan_blocks, orphans_of, zeros,
+};
+use crate::geometry::{JOURNAL_BLOCKS, ORPHAN_BLOCKS};
+use crate::media::Media;
+use crate::state::{SinceCheckpoint, State};
+
+/// Most files without a name.
+pub(crate) const ORPHANS_MAX: usize = ORPHANS_PER_BLOCK * ORPHAN_BLOCKS as usize;
+
+/// A checkpoint as it was read.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    pub(crate) header: PackHeader,
+    /// Which of the two places it is in.
+    pub(crate) number: u32,
+    pub(crate) bits: Vec<bool>,
+    pub(crate) journal: Journal,
+    pub(crate) orphans: Vec<crate::format::Nid>,
+    pub(crate) summaries: Vec<crate::format::Summary>,
+}
+
+impl Pack {
+    fn first(media: &Media, number: u32) -> u32 {
+        media.areas.packs_first + number * media.areas.pack_blocks
+    }
+
+    /// The last checkpoint.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] if there is none.
+    pub(crate) fn read_last(media: &Media) -> Result<Self> {
+        let both = [Self::read(media, 0), Self::read(media, 1)];
+        let mut damaged = None;
+        let mut last: Option<Self> = None;
+        for pack in both {
+            match pack {
+                Ok(pack)
+                    if last
+                        .as_ref()
+                        .is_none_or(|last| last.header.version < pack.header.version) =>
+                {
+                    last = Some(pack);
+                }
+                Ok(_) => {}
+                Err(error) => damaged = Some(error),
+            }
+        }
+        let none = || VolumeError::Damaged {
+            address: Address(media.areas.packs_first),
+            what: Kind::PackHeader.name(),
+        };
+        last.ok_or_else(|| damaged.unwrap_or_else(none))
+    }
+
+    fn read(media: &Media, number: u32) -> Result<Self> {
+        let first = Self::first(media, number);
+        let header = PackHeader::read(&*media.read_sealed(Address(first), Kind::PackHeader)?);
+        let damaged = |at: u32| VolumeError::Damaged {
+            address: Address(at),
+            what: Kind::PackHeader.name(),
+        };
+        let len_blocks = header.len_blocks();
+        if len_blocks > media.areas.pack_blocks {
+            return Err(damaged(first));
+        }
+        let mut at = first + 1;
+        let mut section = |count: u32, kind: Kind| {
+            let blocks = (at..at + count).map(|address| media.read_sealed(Address(address), kind));
+            at += count;
+            blocks.collect::<Result<Vec<_>>>()
+        };
+        let bitmaps = section(header.bitmap_blocks, Kind::PackBitmaps)?;
+        let mut journal = Journal::default();
+        for block in section(header.journal_blocks, Kind::PackJournal)? {
+            journal.read(&block, media.areas.segment_blocks);
+        }
+        let orphans = section(header.orphan_blocks, Kind::PackOrphans)?;
+        let summaries = section(header.summary_blocks, Kind::PackSummaries)?;
+        let footer = PackHeader::read(&*media.read_sealed(Address(first + len_blocks - 1), Kind::PackFooter)?);
+        if footer != header {
+            return Err(damaged(first + len_blocks - 1));
+        }
+        Ok(Self {
+            header,
+            number,
+            bits: bits_of(&bitmaps),
+            journal,
+            orphans: orphans.iter().flat_map(|block| orphans_of(block)).collect(),
+            summaries: summaries.iter().flat_map(|block| open_summaries_of(block)).collect(),
+        })
+    }
+}
+
+/// Where a copy of a block of the segment table is.
+pub(crate) fn segment_table_address(media: &Media, block: u32, is_second: bool) -> Address {
+    let areas = &media.areas;
+    let copy = if is_second { areas.segment_table_blocks } else { 0 };
+    Address(areas.segment_table_first + copy + block)
+}
+
+impl State {
+    /// See the module. `is_clean`: nothing follows.
+    pub(crate) fn checkpoint(&mut self, is_clean: bool) -> Result<()> {
+        self.check_writable()?;
+        let written = self.write_checkpoint(is_clean);
+        self.stop_after(written)
+    }
+
+    fn write_checkpoint(&mut self, is_clean: bool) -> Result<()> {
+        self.write_back()?;
+        while let Some(nid) = self.nodes.dirty().first().copied() {
+            self.write_node(nid, None)?;
+        }
+        let journal = self.write_tables()?;
+        self.write_pack(&journal, is_clean)?;
+        self.since = SinceCheckpoint::default();
+        self.table.checkpointed();
+        let freed = self.segments.checkpointed();
+        self.discard(&freed);
+        Ok(())
+    }
+
+    /// Writes the tables, or answers what is to be in the journal instead.
+    fn write_tables(&mut self) -> Result<Journal> {
+        let segment_blocks = self.media.areas.segment_blocks;
+        let segments = self.segments.dirty().map(|(number, entry)| (number, entry.clone()));
+        let nodes = self.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
+        let mut journal = Journal {
+            nodes: nodes.collect(),
+            segments: segments.collect(),
+        };
+        let fits = |journal: &Journal| journal.blocks(segment_blocks).len() <= JOURNAL_BLOCKS as usize;
+        if !fits(&journal) {
+            self.table.write(&self.media)?;
+            journal.nodes.clear();
+        }
+        if !fits(&journal) {
+            self.write_segment_table(&journal.segments)?;
+            journal.segments.clear();
+        }
+        Ok(journal)
+    }
+
+    fn write_segment_table(&mut self, dirty: &[(u32, SegmentEntry)]) -> Result<()> {
+        let segment_blocks = self.media.areas.segment_blocks;
+        let per_block = SegmentEntry::per_block(segment_blocks);
+        let mut blocks: BTreeMap<u32, Box<Block>> = BTreeMap::new();
+        for (number, _) in dirty {
+            blocks.entry(number / per_block).or_insert_with(zeros);
+        }
+        for (number, block) in &mut blocks {
+            for segment in number * per_block..(number + 1) * per_block {
+                if let Some(entry) = self.segments.entry(segment) {
+                    entry.write(block, segment, segment_blocks);
+                }
+            }
+            let at = usize::try_from(*number).unwrap_or(usize::MAX);
+            let Some(is_second) = self.second_segments.get_mut(at) else {
+                continue;
+            };
+            *is_second = !*is_second;
+            let address = segment_table_address(&self.media, *number, *is_second);
+            self.media.write_sealed(address, Kind::SegmentTable, block)?;
+        }
+        self.segments.written();
+        Ok(())
+    }
+
+    fn write_pack(&mut self, journal: &Journal, is_clean: bool) -> Result<()> {
+        let number = 1 - self.pack;
+        let first = Pack::first(&self.media, number);
+        let mut logs = [LogHead::default(); crate::format::LOGS];
+        let mut summaries = Vec::new();
+        for (place, (head, of_segment)) in logs.iter_mut().zip(self.segments.heads()) {
+            *place = head;
+            let written = usize::try_from(head.next).unwrap_or(usize::MAX);
+            summaries.extend_from_slice(of_segment.get(..written).unwrap_or(of_segment));
+        }
+        let bits: Vec<bool> = self
+            .second_segments
+            .iter()
+            .chain(self.table.copies())
+            .copied()
+            .collect();
+        let orphans: Vec<_> = self.orphans.iter().copied().collect();
+        let sections = [
+            (Kind::PackBitmaps, bitmap_blocks(&bits)),
+            (Kind::PackJournal, journal.blocks(self.media.areas.segment_blocks)),
+            (Kind::PackOrphans, orphan_blocks(&orphans)),
+            (Kind::PackSummaries, open_summary_blocks(&summaries)),
+        ];
+        let count = |index: usize| sections.get(index).map_or(0, |(_, blocks)| blocks.len() as u32);
+        let header = PackHeader {
+            version: self.version + 1,
+            written_s: self.now().seconds,
+            used_blocks: self.counts.used_blocks,
+            nodes: self.counts.nodes,
+            inodes: self.counts.inodes,
+            last_nid: self.table.last,
+            delta_list: self.delta_list,
+            bitmap_blocks: count(0),
+            journal_blocks: count(1),
+            orphan_blocks: count(2),
+            summary_blocks: count(3),
+            is_clean,
+            logs,
+        };
+        let len_blocks = header.len_blocks();
+        if len_blocks > self.media.areas.pack_blocks {
+            return Err(VolumeError::Stopped("a checkpoint has no room in its place".to_owned()));
+        }
+        let mut head = zeros();
+        header.write(&mut head);
+        let mut footer = head.clone();
+        self.media.id.seal(&mut head, Kind::PackHeader, Address(first));
+        let mut bytes = head.to_vec();
+        let mut at = first + 1;
+        for (kind, blocks) in sections {
+            for mut block in blocks {
+                self.media.id.seal(&mut block, kind, Address(at));
+                bytes.extend_from_slice(&block[..]);
+                at += 1;
+            }
+        }
+        self.media.write(Address(first), &bytes)?;
+        self.media.device.flush()?;
+        self.media.write_sealed(Address(at), Kind::PackFooter, &mut footer)?;
+        self.media.device.flush()?;
+        self.version += 1;
+        self.pack = number;
+        Ok(())
+    }
+
+    /// Says of freed segments that nobody needs them. What cannot be discarded only keeps its bytes.
+    fn discard(&self, segments: &[u32]) {
+        let mut rest = segments;
+        while let Some((first, _)) = rest.split_first() {
+            let beside = (*first..)
+                .zip(rest)
+                .take_while(|(expected, number)| expected == *number);
+            let count = beside.count();
+            let blocks = (count as u64) * u64::from(self.media.areas.segment_blocks);
+            let start = self.media.areas.segment_first(*first);
+            let _ = self.media.device.discard(u64::from(start.0), blocks);
+            rest = rest.get(count..).unwrap_or_default();
+        }
+    }
+}

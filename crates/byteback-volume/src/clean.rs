@@ -1,0 +1,109 @@
+//! Cleaning: blocks that are still in use are moved out of a segment, so that it is free with the next checkpoint.
+//!
+//! In need, the segment with the fewest of them is taken; in idle time, the one that promises most for its cost, as it has been left alone for long (cost-benefit, as in
+//! the first log-structured file systems). Pages are moved as they are, with their checksums, also if these do not fit any more; nodes are
+//! only marked as changed, as the next checkpoint writes them.
+
+use crate::attributes::{DIRECTORY, TYPE};
+use crate::error::Result;
+use crate::format::{Address, Footer, Kind, Nid, Summary};
+use crate::map::Slot;
+use crate::segments::LogKind;
+use crate::state::State;
+
+/// How a segment is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The fewest blocks to move.
+    InNeed,
+    /// The best of age and blocks.
+    InIdleTime,
+}
+
+impl State {
+    /// Cleans one segment; false if there is none of which that would bring anything.
+    pub(crate) fn clean_some(&mut self) -> Result<bool> {
+        match self.choose(Choice::InNeed) {
+            Some(segment) => self.clean(segment).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// The segment that is to be cleaned.
+    pub(crate) fn choose(&self, how: Choice) -> Option<u32> {
+        let segment_blocks = self.media.areas.segment_blocks;
+        let now_s = self.now_s();
+        let useful = self.segments.candidates();
+        let useful = useful.filter(|(number, _, valid)| *valid < segment_blocks && !self.uncleanable.contains(number));
+        match how {
+            Choice::InNeed => useful.min_by_key(|(_, _, valid)| *valid).map(|(number, ..)| number),
+            Choice::InIdleTime => {
+                // age * (1 - u) / (1 + u), of which u is the part in use.
+                let worth = |modified_s: u64, valid: u32| {
+                    let age = u128::from(now_s.saturating_sub(modified_s)) + 1;
+                    age * u128::from(segment_blocks - valid) * 1024 / u128::from(segment_blocks + valid)
+                };
+                let best = useful.max_by_key(|(_, entry, valid)| worth(entry.modified_s, *valid));
+                best.map(|(number, ..)| number)
+            }
+        }
+    }
+
+    /// Moves what is in use out of a segment.
+    pub(crate) fn clean(&mut self, segment: u32) -> Result<()> {
+        let summaries = match self.segments.summaries_of(segment) {
+            Some(summaries) => Ok(summaries),
+            None => self.media.read_summaries(segment),
+        };
+        // What cannot be read stays where it is.
+        let Ok(summaries) = summaries else {
+            self.uncleanable.insert(segment);
+            return Ok(());
+        };
+        let first = self.media.areas.segment_first(segment);
+        for (address, summary) in (first.0..).map(Address).zip(summaries.iter()) {
+            if self.segments.is_valid(address) && !self.move_block(address, summary)? {
+                self.uncleanable.insert(segment);
+            }
+        }
+        self.write_filled()
+    }
+
+    /// Moves a block that is in use; false if it cannot be.
+    fn move_block(&mut self, address: Address, summary: &Summary) -> Result<bool> {
+        let entry = self.table.get(&self.media, summary.nid)?;
+        if entry.version != summary.version || summary.nid == Nid::NONE {
+            return Ok(false);
+        }
+        if entry.address == address {
+            return Ok(self.node_mut(summary.nid, "node in a segment that is cleaned").is_ok());
+        }
+        let Ok(node) = self.node(summary.nid, "node of a page in a segment that is cleaned") else {
+            return Ok(false);
+        };
+        let place = Footer::read(node).place;
+        let slot = Slot {
+            node: summary.nid,
+            slot: u32::from(summary.slot),
+            is_inode: place == 0,
+        };
+        let is_of_pages = place != Footer::XATTRS && !crate::place::is_indirect(place);
+        if !is_of_pages || self.address_in(slot)? != address {
+            return Ok(false);
+        }
+        let Ok(mut block) = self.media.read(address) else {
+            return Ok(false);
+        };
+        let is_directory = self.inode(entry.ino)?.mode() & TYPE == DIRECTORY;
+        let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
+        if is_directory && self.media.id.is_sealed(&block, Kind::Directory, address) {
+            self.media.id.seal(&mut block, Kind::Directory, to);
+            self.segments.correct_checksum(to, crc32c::crc32c(&block[..]));
+        }
+        self.media.write(to, &block[..])?;
+        self.set_address(slot, to)?;
+        self.page_moved(entry.ino, address, to, crc32c::crc32c(&block[..]));
+        self.write_filled()?;
+        Ok(true)
+    }
+}

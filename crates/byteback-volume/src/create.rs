@@ -1,0 +1,151 @@
+//! An empty volume.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use byteback_host::block::BlockDevice;
+use byteback_host::clock::{Clock, RealClock};
+
+use crate::attributes::DIRECTORY;
+use crate::checkpoint::segment_table_address;
+use crate::error::Result;
+use crate::format::{Address, Kind, Nid, SegmentEntry, Superblock, VolumeId, zeros};
+use crate::geometry::divide;
+use crate::media::Media;
+use crate::names::NewFile;
+use crate::node_table::NodeTable;
+use crate::segments::Segments;
+use crate::state::{Counts, State};
+use crate::volume::OpenOptions;
+
+/// How a volume is to be made.
+#[derive(Clone)]
+pub struct CreateOptions {
+    /// Tells it from all others: to be drawn at random.
+    pub id: VolumeId,
+    /// By which names of directories are hashed: to be drawn at random.
+    pub hash_seed: u64,
+    /// What people call it: up to 64 bytes.
+    pub label: Vec<u8>,
+    /// The owner of the root directory.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// What tells the time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for CreateOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreateOptions")
+            .field("id", &self.id)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CreateOptions {
+    /// The usual ones, of a volume of root's.
+    #[must_use]
+    pub fn new(id: VolumeId, hash_seed: u64) -> Self {
+        Self {
+            id,
+            hash_seed,
+            label: Vec::new(),
+            uid: 0,
+            gid: 0,
+            clock: Arc::new(RealClock),
+        }
+    }
+}
+
+/// Makes an empty volume on a device, whatever was there.
+///
+/// The superblock comes last: before it is written, there is no volume.
+///
+/// # Errors
+/// [`crate::VolumeError::TooSmall`], [`crate::VolumeError::TooLarge`], or what the device answered.
+pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<()> {
+    let areas = divide(device.len_blocks())?;
+    let media = Media {
+        device: Arc::clone(device),
+        id: options.id,
+        areas,
+    };
+    let ends = [Address(0), Address(areas.len_blocks - 1)];
+    let nothing = zeros();
+    for end in ends {
+        media.write(end, &nothing[..])?;
+    }
+    media.device.flush()?;
+    // What an elder volume left: its blocks are not sealed for this one, and need not be erased.
+    media.device.discard(0, u64::from(areas.len_blocks))?;
+    for block in 0..areas.node_table_blocks {
+        let mut empty = zeros();
+        media.write_sealed(NodeTable::address(&media, block, false), Kind::NodeTable, &mut empty)?;
+    }
+    let valid = vec![0; usize::try_from(areas.segment_blocks / 8).unwrap_or(0)];
+    let entry = SegmentEntry {
+        valid,
+        ..SegmentEntry::default()
+    };
+    for block in 0..areas.segment_table_blocks {
+        let mut empty = zeros();
+        media.write_sealed(
+            segment_table_address(&media, block, false),
+            Kind::SegmentTable,
+            &mut empty,
+        )?;
+    }
+    let entries = vec![entry; usize::try_from(areas.main_segments).unwrap_or(0)];
+    let copies = |blocks: u32| vec![false; usize::try_from(blocks).unwrap_or(0)];
+    let mut segments = Segments::new(areas, entries);
+    segments.open_logs()?;
+    let open = OpenOptions::default();
+    let mut state = State {
+        clock: Arc::clone(&options.clock),
+        hash_seed: options.hash_seed,
+        segments,
+        table: NodeTable::new(copies(areas.node_table_blocks), BTreeMap::new(), Nid::NONE),
+        nodes: crate::nodes::Nodes::default(),
+        pages: open.pages(),
+        counts: Counts::default(),
+        version: 0,
+        second_segments: copies(areas.segment_table_blocks),
+        pack: 0,
+        uncleanable: std::collections::BTreeSet::new(),
+        since: crate::state::SinceCheckpoint::default(),
+        orphans: std::collections::BTreeSet::new(),
+        held: BTreeMap::new(),
+        delta_list: Nid::NONE,
+        is_writable: true,
+        keeps_deltas: false,
+        costs: crate::deltas::Costs::default(),
+        delta_counts: crate::deltas::DeltaCounts::default(),
+        stopped: None,
+        media,
+    };
+    let root = NewFile {
+        mode: DIRECTORY | 0o755,
+        uid: options.uid,
+        gid: options.gid,
+        device: 0,
+    };
+    let ino = state.new_file(Some((Nid::ROOT, b"/")), &root)?;
+    debug_assert_eq!(ino, Nid::ROOT, "the first number is the root's");
+    state.checkpoint(true)?;
+    // Both places: an elder checkpoint of this volume is none.
+    state.checkpoint(true)?;
+    let superblock = Superblock {
+        id: options.id,
+        features: 0,
+        areas,
+        created_s: state.now().seconds,
+        hash_seed: options.hash_seed,
+        label: options.label.clone(),
+    };
+    for end in ends {
+        state.media.write(end, &superblock.block(end)[..])?;
+    }
+    Ok(state.media.device.flush()?)
+}

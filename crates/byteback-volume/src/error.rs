@@ -1,0 +1,146 @@
+//! What can go wrong, and what to do then.
+
+use std::io;
+
+use crate::format::{Address, Nid};
+
+/// What a volume answers.
+pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
+
+/// See each case. [`VolumeError::errno`] is what a program is told.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] io::Error),
+    /// There is something else on the device, or nothing.
+    #[error("this is no Byteback volume; 'byteback volume create' makes one, and erases what is there")]
+    NotAVolume,
+    /// It was made by a later version.
+    #[error("the volume has format version {found}, this program knows versions up to {known}: update it")]
+    NewerVersion {
+        /// Its version.
+        found: u32,
+        /// The last one that is known.
+        known: u32,
+    },
+    /// It uses something that this version does not know.
+    #[error("the volume uses features that this program does not know ({0:#x}): update it")]
+    UnknownFeatures(u64),
+    /// The device is smaller than the volume.
+    #[error(
+        "the volume has {volume_blocks} blocks of 4 KiB, the device {device_blocks}: part of it is missing; copy the whole of it again"
+    )]
+    CutOff {
+        /// Its length.
+        volume_blocks: u64,
+        /// What is there.
+        device_blocks: u64,
+    },
+    /// It would be too small to be of use.
+    #[error("a volume has at least {min_bytes} bytes, this device {device_bytes}")]
+    TooSmall {
+        /// The least length.
+        min_bytes: u64,
+        /// The length of the device.
+        device_bytes: u64,
+    },
+    /// It would be too large for its addresses.
+    #[error("a volume has at most {max_bytes} bytes, this device {device_bytes}; create it with a smaller size")]
+    TooLarge {
+        /// The greatest length.
+        max_bytes: u64,
+        /// The length of the device.
+        device_bytes: u64,
+    },
+    /// A block does not hold what was written there.
+    #[error("block {address} ({what}) is damaged; 'byteback volume check' says what is lost")]
+    Damaged {
+        /// Where.
+        address: Address,
+        /// What should be there.
+        what: &'static str,
+    },
+    /// A node that something refers to is not there.
+    #[error("node {nid} ({what}) is missing; 'byteback volume check' says what is lost")]
+    Missing {
+        /// The node.
+        nid: Nid,
+        /// What should be there.
+        what: &'static str,
+    },
+    /// There is no room.
+    #[error("the volume is full; remove something first")]
+    Full,
+    /// There is no such file.
+    #[error("there is no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A directory was needed.
+    #[error("it is no directory")]
+    NotADirectory,
+    /// Something else than a directory was needed.
+    #[error("it is a directory")]
+    IsADirectory,
+    /// The directory has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A name is longer than 255 bytes, empty, or holds a slash or a zero.
+    #[error("a name has 1 to 255 bytes, no '/' and no zero")]
+    BadName,
+    /// What was asked for makes no sense here.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// More than a file may hold.
+    #[error("a file of this volume has at most {0} bytes")]
+    FileTooLarge(u64),
+    /// One more name than a file may have.
+    #[error("a file has at most {0} names")]
+    TooManyLinks(u32),
+    /// There is no such attribute.
+    #[error("there is no such extended attribute")]
+    NoAttribute,
+    /// Extended attributes of a file that take more room than there is for them.
+    #[error("the extended attributes of a file take at most {0} bytes")]
+    AttributesTooLarge(usize),
+    /// An error before this one made it impossible to go on writing.
+    #[error("the volume was made read-only after a failure: {0}; unmount it, and run 'byteback volume check'")]
+    Stopped(String),
+    /// It was opened for reading.
+    #[error("the volume was opened for reading only")]
+    ReadOnly,
+}
+
+impl VolumeError {
+    /// The system's number for it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        let errno = match self {
+            Self::Device(error) => return byteback_host::errno_of(error).unwrap_or(Errno::IO.raw_os_error()),
+            Self::NotAVolume
+            | Self::NewerVersion { .. }
+            | Self::UnknownFeatures(_)
+            | Self::CutOff { .. }
+            | Self::TooSmall { .. }
+            | Self::TooLarge { .. }
+            | Self::Invalid(_)
+            | Self::BadName => Errno::INVAL,
+            Self::Damaged { .. } | Self::Missing { .. } => Errno::IO,
+            Self::Full => Errno::NOSPC,
+            Self::NotFound => Errno::NOENT,
+            Self::Exists => Errno::EXIST,
+            Self::NotADirectory => Errno::NOTDIR,
+            Self::IsADirectory => Errno::ISDIR,
+            Self::NotEmpty => Errno::NOTEMPTY,
+            Self::FileTooLarge(_) => Errno::FBIG,
+            Self::TooManyLinks(_) => Errno::MLINK,
+            Self::NoAttribute => Errno::NODATA,
+            Self::AttributesTooLarge(_) => Errno::NOSPC,
+            Self::Stopped(_) | Self::ReadOnly => Errno::ROFS,
+        };
+        errno.raw_os_error()
+    }
+}

@@ -1,0 +1,438 @@
+//! Contents of files: reading, writing, cutting off, setting aside, and holes.
+//!
+//! A content of at most [`INLINE_LEN_BYTES`] lies in the inode. A page that is written for the first time has its room set aside at once, so that there
+//! is none too little when it goes to the device; until then its slot says [`Address::RESERVED`].
+
+use byteback_host::block::BLOCK_LEN_BYTES;
+
+use crate::attributes::{DIRECTORY, REGULAR, TYPE};
+use crate::deltas::Kept;
+use crate::error::{Result, VolumeError};
+use crate::format::{Address, Block, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, zeros};
+use crate::segments::LogKind;
+use crate::state::State;
+
+/// The length of a page, in bytes.
+pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
+
+/// The longest file, in bytes.
+pub(crate) const LEN_BYTES_MAX: u64 = MAX_FILE_BLOCKS * PAGE;
+
+/// What `fallocate` is to do with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Set room aside; the file becomes as long as that.
+    Room,
+    /// Set room aside, also behind the end; the length stays.
+    RoomKeepingLength,
+    /// Make a hole.
+    Punch,
+    /// Make it read as zeros, with room; the file becomes as long as that.
+    Zero,
+    /// The same; the length stays.
+    ZeroKeepingLength,
+}
+
+/// A piece of a page: the page, where in it, and how long.
+struct Piece {
+    page: u64,
+    at: usize,
+    len: usize,
+}
+
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut offset = offset;
+    let mut left = len;
+    std::iter::from_fn(move || {
+        let at = usize::try_from(offset % PAGE).unwrap_or(0);
+        let piece = Piece {
+            page: offset / PAGE,
+            at,
+            len: left.min(BLOCK_LEN_BYTES - at),
+        };
+        left -= piece.len;
+        offset += piece.len as u64;
+        (piece.len > 0).then_some(piece)
+    })
+}
+
+impl State {
+    /// A page in memory, read if it must be; `None` for a hole.
+    pub(crate) fn page(&mut self, ino: Nid, page: u64) -> Result<Option<&Block>> {
+        if self.pages.get((ino, page)).is_none() {
+            let address = self.address_of(ino, page)?;
+            if !address.is_block() {
+                return Ok(None);
+            }
+            let mut block = self.read_page(address)?;
+            self.restore(ino, page, &mut block)?;
+            self.pages.keep((ino, page), block);
+        }
+        Ok(self.pages.get((ino, page)))
+    }
+
+    fn read_page(&mut self, address: Address) -> Result<Box<Block>> {
+        let checksum = self.checksum_of(address)?;
+        let block = self.media.read(address)?;
+        match crc32c::crc32c(&block[..]) == checksum {
+            true => Ok(block),
+            false => Err(VolumeError::Damaged { address, what: "page" }),
+        }
+    }
+
+    /// A page, to be changed: it has a slot and room, and counts as changed.
+    pub(crate) fn page_mut(&mut self, ino: Nid, page: u64, is_overwritten: bool) -> Result<&mut Block> {
+        let key = (ino, page);
+        let slot = self.make_slot(ino, page)?;
+        let address = self.address_in(slot)?;
+        if self.pages.get(key).is_none() {
+            let mut block = zeros();
+            if address.is_block() && !is_overwritten {
+                block = self.read_page(address)?;
+                self.restore(ino, page, &mut block)?;
+            }
+            self.pages.keep(key, block);
+        }
+        if address == Address::NONE {
+            self.take_room(1)?;
+            self.set_address(slot, Address::RESERVED)?;
+            self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
+        }
+        self.pages.mark_dirty(key);
+        let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
+        self.pages.get_mut(key).ok_or_else(lost)
+    }
+
+    pub(crate) fn read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let inode = self.inode(ino)?;
+        let len_bytes = inode.len_bytes();
+        let left = usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = left.min(buffer.len());
+        let wanted = buffer.get_mut(..len).unwrap_or_default();
+        if inode.flags().has_inline_data {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            let inline = inode.inline().get(at..).unwrap_or_default();
+            wanted.fill(0);
+            wanted.iter_mut().zip(inline).for_each(|(to, from)| *to = *from);
+            return Ok(len);
+        }
+        let mut rest = wanted;
+        for Piece { page, at, len } in pieces(offset, len) {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
+            match self.page(ino, page)?.and_then(|block| block.get(at..at + len)) {
+                Some(bytes) => now.copy_from_slice(bytes),
+                None => now.fill(0),
+            }
+            rest = later;
+        }
+        Ok(len)
+    }
+
+    /// Writes; fewer bytes than asked only if there is no more room.
+    pub(crate) fn write(&mut self, ino: Nid, offset: u64, data: &[u8]) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let end = offset.saturating_add(data.len() as u64);
+        if end > LEN_BYTES_MAX {
+            return Err(VolumeError::FileTooLarge(LEN_BYTES_MAX));
+        }
+        let now = self.now();
+        let is_inline = self.inode(ino)?.flags().has_inline_data;
+        let mut written = 0;
+        let mut failed = None;
+        if is_inline && end <= INLINE_LEN_BYTES as u64 {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            self.change_inode(ino, |inode| {
+                let place = inode.inline_mut().get_mut(at..at + data.len());
+                place.map(|place| place.copy_from_slice(data))
+            })?;
+            written = data.len();
+        } else {
+            if is_inline {
+                self.move_out(ino)?;
+            }
+            let mut rest = data;
+            for Piece { page, at, len } in pieces(offset, data.len()) {
+                let (bytes, later) = rest.split_at(len);
+                if let Err(error) = self.write_to_page(ino, page, at, bytes) {
+                    failed = Some(error);
+                    break;
+                }
+                written += len;
+                rest = later;
+            }
+        }
+        match failed {
+            Some(error) if written == 0 => Err(error),
+            _ => {
+                let end = offset + written as u64;
+                self.change_inode(ino, |inode| {
+                    inode.set_len_bytes(inode.len_bytes().max(end));
+                    inode.set_modified(now);
+                    inode.set_changed(now);
+                })?;
+                Ok(written)
+            }
+        }
+    }
+
+    /// Writes to a part of a page: what changes of it may be kept as a delta.
+    fn write_to_page(&mut self, ino: Nid, page: u64, at: usize, bytes: &[u8]) -> Result<()> {
+        let is_overwritten = bytes.len() == BLOCK_LEN_BYTES;
+        let put = |block: &mut Block| {
+            if let Some(place) = block.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        if self.keeps_deltas && self.address_of(ino, page)?.is_block() && !self.pages.is_dirty((ino, page)) {
+            let mut new = match self.page(ino, page)? {
+                Some(block) => Box::new(*block),
+                None => zeros(),
+            };
+            put(&mut new);
+            if self.keep_as_delta(ino, page, &new)? == Kept::AsDelta {
+                return Ok(());
+            }
+        }
+        put(self.page_mut(ino, page, is_overwritten)?);
+        Ok(())
+    }
+
+    /// Moves a content out of its inode, into a page.
+    fn move_out(&mut self, ino: Nid) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let content = inode.inline().to_vec();
+        let len = usize::try_from(inode.len_bytes())
+            .unwrap_or(usize::MAX)
+            .min(content.len());
+        if len > 0 {
+            // Before the slots are slots: if there is no room, all is as it was.
+            self.take_room(1)?;
+        }
+        self.change_inode(ino, |inode| {
+            let mut flags = inode.flags();
+            flags.has_inline_data = false;
+            inode.set_flags(flags);
+            inode.inline_mut().fill(0);
+        })?;
+        if len > 0 {
+            self.give_room(1);
+            let block = self.page_mut(ino, 0, true)?;
+            for (to, from) in block.iter_mut().zip(content.get(..len).unwrap_or_default()) {
+                *to = *from;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros to a part of a page, if it is no hole.
+    fn clear_part(&mut self, ino: Nid, page: u64, part: std::ops::Range<usize>) -> Result<()> {
+        if part.is_empty() || self.page(ino, page)?.is_none() {
+            return Ok(());
+        }
+        let block = self.page_mut(ino, page, false)?;
+        block.get_mut(part).unwrap_or_default().fill(0);
+        Ok(())
+    }
+
+    /// Cuts a file off, or lengthens it with a hole.
+    pub(crate) fn set_len(&mut self, ino: Nid, len_bytes: u64) -> Result<()> {
+        if len_bytes > LEN_BYTES_MAX {
+            return Err(VolumeError::FileTooLarge(LEN_BYTES_MAX));
+        }
+        let inode = self.inode(ino)?;
+        if inode.flags().has_inline_data {
+            if len_bytes > INLINE_LEN_BYTES as u64 {
+                self.move_out(ino)?;
+            } else {
+                let at = usize::try_from(len_bytes).unwrap_or(INLINE_LEN_BYTES);
+                self.change_inode(ino, |inode| {
+                    inode.inline_mut().get_mut(at..).unwrap_or_default().fill(0)
+                })?;
+            }
+        } else if len_bytes < inode.len_bytes() {
+            let kept = len_bytes.div_ceil(PAGE);
+            let at = usize::try_from(len_bytes % PAGE).unwrap_or(0);
+            if at > 0 {
+                self.clear_part(ino, len_bytes / PAGE, at..BLOCK_LEN_BYTES)?;
+            }
+            self.free_pages(ino, kept, MAX_FILE_BLOCKS)?;
+        }
+        let now = self.now();
+        self.change_inode(ino, |inode| {
+            if inode.len_bytes() != len_bytes {
+                inode.set_modified(now);
+            }
+            inode.set_len_bytes(len_bytes);
+            inode.set_changed(now);
+        })
+    }
+
+    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on.
+    pub(crate) fn allocate(&mut self, ino: Nid, how: Allocate, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= LEN_BYTES_MAX);
+        let end = end.ok_or(VolumeError::FileTooLarge(LEN_BYTES_MAX))?;
+        if len == 0 {
+            return Err(VolumeError::Invalid("a range of no bytes"));
+        }
+        if self.inode(ino)?.mode() & TYPE != REGULAR {
+            return Err(VolumeError::Invalid("only a regular file has room set aside"));
+        }
+        if self.inode(ino)?.flags().has_inline_data {
+            self.move_out(ino)?;
+        }
+        if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepingLength) {
+            self.punch(ino, offset, end)?;
+        }
+        if how != Allocate::Punch {
+            for page in offset / PAGE..end.div_ceil(PAGE) {
+                let slot = self.make_slot(ino, page)?;
+                if self.address_in(slot)? == Address::NONE {
+                    self.take_room(1)?;
+                    self.set_address(slot, Address::RESERVED)?;
+                    self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
+                }
+            }
+        }
+        let now = self.now();
+        self.change_inode(ino, |inode| {
+            if matches!(how, Allocate::Room | Allocate::Zero) {
+                inode.set_len_bytes(inode.len_bytes().max(end));
+            }
+            inode.set_modified(now);
+            inode.set_changed(now);
+        })
+    }
+
+    fn punch(&mut self, ino: Nid, offset: u64, end: u64) -> Result<()> {
+        let in_page = |byte: u64| usize::try_from(byte % PAGE).unwrap_or(0);
+        let (first, last) = (offset / PAGE, end / PAGE);
+        if first == last {
+            return self.clear_part(ino, first, in_page(offset)..in_page(end));
+        }
+        if in_page(offset) > 0 {
+            self.clear_part(ino, first, in_page(offset)..BLOCK_LEN_BYTES)?;
+        }
+        self.clear_part(ino, last, 0..in_page(end))?;
+        self.free_pages(ino, offset.div_ceil(PAGE), last)
+    }
+
+    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if there is none before the end. The end is a hole.
+    pub(crate) fn seek(&mut self, ino: Nid, offset: u64, is_data: bool) -> Result<Option<u64>> {
+        let inode = self.inode(ino)?;
+        let len_bytes = inode.len_bytes();
+        if offset >= len_bytes {
+            return Ok(None);
+        }
+        if inode.flags().has_inline_data {
+            return Ok(Some(if is_data { offset } else { len_bytes }));
+        }
+        let (page, end) = (offset / PAGE, len_bytes.div_ceil(PAGE));
+        let mut found = page;
+        while found < end {
+            found = self.next_page(ino, found, end, |address| (address != Address::NONE) == is_data)?;
+            // What has room but was never written reads as zeros.
+            let is_reserved = found < end
+                && is_data
+                && self.pages.get((ino, found)).is_none()
+                && self.address_of(ino, found)? == Address::RESERVED;
+            if !is_reserved {
+                break;
+            }
+            found += 1;
+        }
+        match (found < end, is_data) {
+            (true, _) => Ok(Some(offset.max(found * PAGE))),
+            (false, true) => Ok(None),
+            (false, false) => Ok(Some(len_bytes)),
+        }
+    }
+
+    /// Writes the pages of a file that changed.
+    pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
+        let is_directory = self.inode(ino)?.mode() & TYPE == DIRECTORY;
+        let log = if is_directory {
+            LogKind::HotData
+        } else {
+            LogKind::WarmData
+        };
+        // What lies beside each other is written at once.
+        let mut run: (Address, Vec<u8>) = (Address::NONE, Vec::new());
+        let began_ns = self.clock.monotonic_ns();
+        let dirty = self.pages.dirty_of(ino);
+        let count = dirty.len() as u64;
+        for page in dirty {
+            let slot = self.make_slot(ino, page)?;
+            let old = self.address_in(slot)?;
+            let version = self.table.get(&self.media, slot.node)?.version;
+            let Some(block) = self.pages.get((ino, page)) else {
+                continue;
+            };
+            let mut block = Box::new(*block);
+            let summary = Summary {
+                nid: slot.node,
+                version,
+                slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
+                checksum: crc32c::crc32c(&block[..]),
+            };
+            let (address, _) = self.segments.allocate(log, summary, self.now_s())?;
+            if is_directory {
+                self.media.id.seal(&mut block, Kind::Directory, address);
+                let checksum = crc32c::crc32c(&block[..]);
+                self.segments.correct_checksum(address, checksum);
+                if let Some(kept) = self.pages.get_mut((ino, page)) {
+                    *kept = *block;
+                }
+            }
+            let run_blocks = u32::try_from(run.1.len() / BLOCK_LEN_BYTES).unwrap_or(0);
+            if run_blocks > 0 && run.0.0 + run_blocks != address.0 {
+                self.media.write(run.0, &run.1)?;
+                run.1.clear();
+            }
+            if run.1.is_empty() {
+                run.0 = address;
+            }
+            run.1.extend_from_slice(&block[..]);
+            self.page_moved(ino, old, address, summary.checksum);
+            self.set_address(slot, address)?;
+            if self.inode(ino)?.delta_of(page).is_some() {
+                self.change_inode(ino, |inode| inode.remove_deltas(|of| u64::from(of) == page))?;
+            }
+            self.pages.mark_clean((ino, page));
+        }
+        if !run.1.is_empty() {
+            self.media.write(run.0, &run.1)?;
+        }
+        if count > 0 {
+            self.costs
+                .wrote(count, self.clock.monotonic_ns().saturating_sub(began_ns));
+        }
+        self.write_filled()
+    }
+
+    /// A page of a file is at another place.
+    pub(crate) fn page_moved(&mut self, ino: Nid, old: Address, new: Address, checksum: u32) {
+        self.page_gone(ino, old);
+        self.since.pages.entry(ino).or_default().insert(new, checksum);
+    }
+
+    /// A page of a file is nowhere any more.
+    pub(crate) fn page_gone(&mut self, ino: Nid, old: Address) {
+        if old.is_block() {
+            self.segments.release(old);
+        }
+        if let Some(pages) = self.since.pages.get_mut(&ino) {
+            pages.remove(&old);
+        }
+    }
+
+    /// Writes the pages of all files that changed.
+    pub(crate) fn write_back(&mut self) -> Result<()> {
+        for ino in self.pages.dirty_files() {
+            let written = self.write_pages(ino);
+            self.stop_after(written)?;
+        }
+        Ok(())
+    }
+}

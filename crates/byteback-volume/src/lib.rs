@@ -1,0 +1,56 @@
+//! A log-structured file system on a file or a block device, which stores an overwritten page as a small delta beside its inode
+//! (DeltaFS, sections 4 and 5).
+//!
+//! | room | what it is for |
+//! |---|---|
+//! | [`format`] | what lies on the device, byte by byte: sealed blocks and what is in them; nothing else knows an offset |
+//! | `geometry`, `create` | how a device is divided; an empty volume |
+//! | `volume` | a volume that is open: the one entrance, and the lock |
+//! | `state` | what is known of it; all rooms below are parts of that |
+//! | `media` | the device, by sealed blocks |
+//! | `segments`, `node_table` | what is in use, the six logs, where nodes are |
+//! | `nodes`, `pages` | what is in memory of both |
+//! | `place`, `map` | from a page of a file to its block |
+//! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
+//! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
+//! | `checkpoint`, `sync`, `recovery` | what survives a crash, and how it is found again |
+//! | `clean` | making room |
+//!
+//! What this does not do: FUSE, permissions, anything of networks. It asks nobody but its device and its clock.
+
+#![forbid(unsafe_code)]
+
+pub mod format;
+
+mod attributes;
+mod checkpoint;
+mod clean;
+mod create;
+mod deltas;
+mod directory;
+mod error;
+mod file;
+mod geometry;
+mod map;
+mod media;
+mod names;
+mod node_table;
+mod nodes;
+mod pages;
+mod place;
+mod recovery;
+mod segments;
+mod state;
+mod sync;
+mod volume;
+mod xattr;
+
+pub use attributes::{Attributes, SetAttributes};
+pub use create::{CreateOptions, create};
+pub use deltas::DeltaCounts;
+pub use directory::Listed;
+pub use error::{Result, VolumeError};
+pub use file::Allocate;
+pub use names::{NewFile, Rename};
+pub use volume::{OpenOptions, Usage, Volume};
+pub use xattr::SetAttribute;

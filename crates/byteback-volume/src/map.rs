@@ -1,0 +1,244 @@
+//! From a file's pages to blocks: slots are found, made, set and taken away.
+
+use crate::error::{Result, VolumeError};
+use crate::format::{Address, DIRECT_SLOTS, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock};
+use crate::place::{Way, first_page_of, levels_below, pages_of, way};
+use crate::state::State;
+
+/// Where a page has its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) node: Nid,
+    pub(crate) slot: u32,
+    /// The node is the inode.
+    pub(crate) is_inode: bool,
+}
+
+const WHAT: &str = "node of a file's addresses";
+
+impl State {
+    /// The slot of a page; `None` if no node has it.
+    pub(crate) fn find_slot(&mut self, ino: Nid, page: u64) -> Result<Option<Slot>> {
+        let Some(way) = way(page) else { return Ok(None) };
+        let Some(first) = way.node else {
+            return Ok(Some(Slot {
+                node: ino,
+                slot: way.slot,
+                is_inode: true,
+            }));
+        };
+        let mut node = self.inode(ino)?.node(first);
+        for (slot, _) in &way.steps {
+            if node == Nid::NONE {
+                return Ok(None);
+            }
+            node = Nid(NodeBlock::slot(self.node(node, WHAT)?, *slot));
+        }
+        Ok((node != Nid::NONE).then_some(Slot {
+            node,
+            slot: way.slot,
+            is_inode: false,
+        }))
+    }
+
+    /// The slot of a page, with the nodes that lead there.
+    pub(crate) fn make_slot(&mut self, ino: Nid, page: u64) -> Result<Slot> {
+        let too_large = || VolumeError::FileTooLarge(MAX_FILE_BLOCKS.saturating_mul(4096));
+        let Way {
+            node,
+            steps,
+            place,
+            slot,
+        } = way(page).ok_or_else(too_large)?;
+        let Some(first) = node else {
+            self.make_room_for_slot(ino, slot)?;
+            return Ok(Slot {
+                node: ino,
+                slot,
+                is_inode: true,
+            });
+        };
+        let mut node = self.inode(ino)?.node(first);
+        if node == Nid::NONE {
+            node = self.new_node(Some(ino), place)?;
+            self.change_inode(ino, |inode| {
+                inode.set_node(first, node);
+                inode.set_blocks(inode.blocks() + 1);
+            })?;
+        }
+        for (slot, place) in steps {
+            let below = Nid(NodeBlock::slot(self.node(node, WHAT)?, slot));
+            node = match below {
+                Nid::NONE => {
+                    let below = self.new_node(Some(ino), place)?;
+                    NodeBlock::set_slot(self.node_mut(node, WHAT)?, slot, below.0);
+                    self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
+                    below
+                }
+                below => below,
+            };
+        }
+        Ok(Slot {
+            node,
+            slot,
+            is_inode: false,
+        })
+    }
+
+    pub(crate) fn address_in(&mut self, slot: Slot) -> Result<Address> {
+        if slot.is_inode {
+            let inode = self.inode(slot.node)?;
+            // Behind them are deltas.
+            return Ok(match slot.slot < inode.address_slots() {
+                true => Inode::slot(&inode.0, slot.slot),
+                false => Address::NONE,
+            });
+        }
+        Ok(Address(NodeBlock::slot(self.node(slot.node, WHAT)?, slot.slot)))
+    }
+
+    pub(crate) fn set_address(&mut self, slot: Slot, address: Address) -> Result<()> {
+        if slot.is_inode {
+            Inode::set_slot(self.node_mut(slot.node, WHAT)?, slot.slot, address);
+            return Ok(());
+        }
+        NodeBlock::set_slot(self.node_mut(slot.node, WHAT)?, slot.slot, address.0);
+        Ok(())
+    }
+
+    /// Where a page of a file is.
+    pub(crate) fn address_of(&mut self, ino: Nid, page: u64) -> Result<Address> {
+        match self.find_slot(ino, page)? {
+            Some(slot) => self.address_in(slot),
+            None => Ok(Address::NONE),
+        }
+    }
+
+    /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are taken away. Answers how many blocks the file has less.
+    pub(crate) fn free_pages(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+        self.pages.forget(ino, first, end);
+        let mut freed = 0u64;
+        self.change_inode(ino, |inode| {
+            inode.remove_deltas(|page| (first..end).contains(&u64::from(page)))
+        })?;
+        let slots = self.inode(ino)?.address_slots().min(INODE_SLOTS);
+        for slot in first..end.min(u64::from(slots)) {
+            let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+            let address = Inode::slot(self.node(ino, WHAT)?, slot);
+            if address != Address::NONE {
+                freed += self.free_page(ino, address);
+                Inode::set_slot(self.node_mut(ino, WHAT)?, slot, Address::NONE);
+            }
+        }
+        for index in 0..crate::format::INDIRECT_NODES {
+            let node = self.inode(ino)?.node(index);
+            let start = first_page_of(index);
+            let stop = start.saturating_add(pages_of(levels_below(index)));
+            if node == Nid::NONE || stop <= first || end <= start {
+                continue;
+            }
+            let (is_gone, blocks) = self.free_below(ino, (node, levels_below(index)), start, (first, end))?;
+            freed += blocks;
+            if is_gone {
+                self.change_inode(ino, |inode| inode.set_node(index, Nid::NONE))?;
+            }
+        }
+        if freed > 0 {
+            self.change_inode(ino, |inode| inode.set_blocks(inode.blocks().saturating_sub(freed)))?;
+        }
+        Ok(())
+    }
+
+    fn free_page(&mut self, ino: Nid, address: Address) -> u64 {
+        self.page_gone(ino, address);
+        self.give_room(1);
+        1
+    }
+
+    /// Whether the node is gone, and how many blocks are.
+    fn free_below(
+        &mut self,
+        ino: Nid,
+        (nid, levels): (Nid, u32),
+        start: u64,
+        (first, end): (u64, u64),
+    ) -> Result<(bool, u64)> {
+        let block = Box::new(*self.node(nid, WHAT)?);
+        let pages_each = if levels == 0 { 1 } else { pages_of(levels - 1) };
+        let (mut is_empty, mut freed) = (true, 0);
+        for slot in 0..DIRECT_SLOTS {
+            let value = NodeBlock::slot(&block, slot);
+            if value == 0 {
+                continue;
+            }
+            let from = start.saturating_add(u64::from(slot).saturating_mul(pages_each));
+            if from.saturating_add(pages_each) <= first || end <= from {
+                is_empty = false;
+                continue;
+            }
+            let (is_gone, blocks) = match levels {
+                0 => (true, self.free_page(ino, Address(value))),
+                _ => self.free_below(ino, (Nid(value), levels - 1), from, (first, end))?,
+            };
+            freed += blocks;
+            match is_gone {
+                true => NodeBlock::set_slot(self.node_mut(nid, WHAT)?, slot, 0),
+                false => is_empty = false,
+            }
+        }
+        if is_empty {
+            self.free_node(nid)?;
+            freed += 1;
+        }
+        Ok((is_empty, freed))
+    }
+
+    /// The first page at or after `page` and before `end` that is or is not a hole; `end` if there is none.
+    pub(crate) fn next_page(
+        &mut self,
+        ino: Nid,
+        page: u64,
+        end: u64,
+        is_wanted: impl Fn(Address) -> bool,
+    ) -> Result<u64> {
+        let mut page = page;
+        while page < end {
+            let Some(slot) = self.find_slot(ino, page)? else {
+                if is_wanted(Address::NONE) {
+                    return Ok(page);
+                }
+                page = self.behind_missing_node(ino, page)?;
+                continue;
+            };
+            if is_wanted(self.address_in(slot)?) {
+                return Ok(page);
+            }
+            page += 1;
+        }
+        Ok(end)
+    }
+
+    /// Of a page that no node has: the first page of the next node that could have one.
+    fn behind_missing_node(&mut self, ino: Nid, page: u64) -> Result<u64> {
+        let Some(Way { node: Some(first), .. }) = way(page) else {
+            return Ok(page + 1);
+        };
+        let start = first_page_of(first);
+        let levels = levels_below(first);
+        let mut node = self.inode(ino)?.node(first);
+        let mut covered = (start, pages_of(levels));
+        for levels in (0..levels).rev() {
+            if node == Nid::NONE {
+                break;
+            }
+            let each = pages_of(levels);
+            let slot = (page - covered.0) / each;
+            covered = (covered.0 + slot * each, each);
+            node = Nid(NodeBlock::slot(
+                self.node(node, WHAT)?,
+                u32::try_from(slot).unwrap_or(u32::MAX),
+            ));
+        }
+        Ok(covered.0.saturating_add(covered.1).max(page + 1))
+    }
+}

@@ -1,0 +1,43 @@
+use super::*;
+use std::collections::BTreeMap;
+
+#[test]
+fn each_page_has_a_slot_of_its_own_and_places_are_unique() {
+    let slots = u64::from(SLOTS);
+    // All pages around each border, and some between.
+    let mut pages: Vec<u64> = (0..4_000).collect();
+    let borders = [
+        first_page_of(2),
+        first_page_of(3),
+        first_page_of(4),
+        first_page_of(4) + slots * slots,
+        MAX_FILE_BLOCKS,
+    ];
+    for border in borders {
+        pages.extend(border - 2_100..(border + 2_100).min(MAX_FILE_BLOCKS));
+    }
+    pages.extend((0..MAX_FILE_BLOCKS).step_by(999_983));
+    let mut seen = BTreeMap::new();
+    let mut kinds = BTreeMap::new();
+    for page in pages {
+        let way = way(page).unwrap();
+        let last = way.steps.last().map_or(way.place, |(_, place)| *place);
+        let before = *seen.entry((last, way.slot)).or_insert(page);
+        assert_eq!(before, page, "{way:?}");
+        let limit = if way.node.is_none() { INODE_SLOTS } else { SLOTS };
+        assert!(way.slot < limit && way.steps.iter().all(|(slot, _)| *slot < SLOTS));
+        let mut indirect: Vec<u32> = way.steps.iter().map(|(_, place)| *place).collect();
+        indirect.insert(0, way.place);
+        indirect.pop();
+        if way.node.is_some() {
+            assert!(indirect.iter().all(|place| is_indirect(*place)), "{way:?}");
+        }
+        assert!(!is_indirect(last), "{way:?}");
+        // A place always means the same pages.
+        let start = page - u64::from(way.slot);
+        assert_eq!(*kinds.entry(last).or_insert(start), start, "{way:?}");
+        assert!(last < Footer::XATTRS);
+    }
+    assert!(way(MAX_FILE_BLOCKS).is_none());
+    assert!(!is_indirect(Footer::XATTRS));
+}

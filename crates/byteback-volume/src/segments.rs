@@ -1,0 +1,449 @@
+//! Segments of the main area: which blocks something refers to, which segments are free, and the six logs that are written.
+//!
+//! A log writes its segment from the first block to the last, and then takes a free one. Nothing is written twice between two checkpoints, and no block
+//! that the last checkpoint knows: a segment is *free* only if nothing refers to it now, nothing did at the last checkpoint, and nothing was
+//! written to it since. So whatever happens, the last checkpoint and what was synced after it are whole.
+//!
+//! What this does not do: I/O; choosing what to clean.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::error::{Result, VolumeError};
+use crate::format::{Address, Areas, LOGS, LogHead, SegmentEntry, Summary};
+
+/// One of the six logs: what is likely to change at the same time lies together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LogKind {
+    /// Inodes and direct nodes of directories.
+    HotNode = 0,
+    /// Those of files, and whatever is written when a file is synced.
+    WarmNode = 1,
+    /// Indirect nodes.
+    ColdNode = 2,
+    /// Entries of directories.
+    HotData = 3,
+    /// Contents of files.
+    WarmData = 4,
+    /// What was moved by cleaning, and what is not expected to change.
+    ColdData = 5,
+}
+
+impl LogKind {
+    pub(crate) const ALL: [Self; LOGS] = [
+        Self::HotNode,
+        Self::WarmNode,
+        Self::ColdNode,
+        Self::HotData,
+        Self::WarmData,
+        Self::ColdData,
+    ];
+}
+
+/// A segment.
+#[derive(Clone, Debug)]
+struct Segment {
+    entry: SegmentEntry,
+    valid_blocks: u32,
+    /// How many blocks the last checkpoint refers to.
+    checkpointed_blocks: u32,
+    /// Something was written to it since the last checkpoint, or a log has it open.
+    is_touched: bool,
+}
+
+impl Segment {
+    fn is_free(&self) -> bool {
+        self.valid_blocks == 0 && self.checkpointed_blocks == 0 && !self.is_touched
+    }
+}
+
+/// A log, and the summaries of its segment.
+#[derive(Clone, Debug)]
+struct Log {
+    head: LogHead,
+    summaries: Vec<Summary>,
+}
+
+impl Log {
+    fn upcoming(&self) -> Option<u32> {
+        Some(self.head.upcoming).filter(|upcoming| *upcoming != LogHead::UNDECIDED)
+    }
+
+    fn has(&self, segment: u32) -> bool {
+        self.head.segment == segment || self.upcoming() == Some(segment)
+    }
+}
+
+/// A segment that was filled, with its summaries, which belong to the summary area.
+pub(crate) struct Filled {
+    pub(crate) segment: u32,
+    pub(crate) summaries: Arc<[Summary]>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    areas: Areas,
+    segments: Vec<Segment>,
+    free: BTreeSet<u32>,
+    /// Where the next free one is looked for: all of the device is used in turn.
+    turn: u32,
+    logs: Vec<Log>,
+    /// Changed since the tables were written.
+    dirty: BTreeSet<u32>,
+    /// Summaries of filled segments, as far as they were needed.
+    summaries: BTreeMap<u32, Arc<[Summary]>>,
+    filled: Vec<u32>,
+}
+
+impl Segments {
+    /// Segments as a checkpoint has them, before a log is open.
+    pub(crate) fn new(areas: Areas, entries: Vec<SegmentEntry>) -> Self {
+        let segments = entries.into_iter().map(|entry| {
+            let valid_blocks = entry.valid_blocks();
+            Segment {
+                entry,
+                valid_blocks,
+                checkpointed_blocks: valid_blocks,
+                is_touched: false,
+            }
+        });
+        let segments: Vec<_> = segments.collect();
+        let mut all = Self {
+            areas,
+            segments,
+            free: BTreeSet::new(),
+            turn: 0,
+            logs: Vec::new(),
+            dirty: BTreeSet::new(),
+            summaries: BTreeMap::new(),
+            filled: Vec::new(),
+        };
+        all.find_free();
+        all
+    }
+
+    fn find_free(&mut self) -> Vec<u32> {
+        let mut found = Vec::new();
+        for (number, segment) in (0..).zip(&self.segments) {
+            if segment.is_free() && self.free.insert(number) {
+                found.push(number);
+            }
+        }
+        found
+    }
+
+    fn get(&mut self, number: u32) -> Option<&mut Segment> {
+        self.segments.get_mut(usize::try_from(number).ok()?)
+    }
+
+    fn see(&self, number: u32) -> Option<&Segment> {
+        self.segments.get(usize::try_from(number).ok()?)
+    }
+
+    fn take_free(&mut self) -> Result<u32> {
+        let next = self.free.range(self.turn..).next().or_else(|| self.free.iter().next());
+        let number = *next.ok_or(VolumeError::Full)?;
+        self.free.remove(&number);
+        self.turn = number.saturating_add(1);
+        if let Some(segment) = self.get(number) {
+            segment.is_touched = true;
+        }
+        Ok(number)
+    }
+
+    /// Lets each log begin a free segment.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`].
+    pub(crate) fn open_logs(&mut self) -> Result<()> {
+        self.logs.clear();
+        for _ in LogKind::ALL {
+            let segment = self.take_free()?;
+            let summaries = self.no_summaries();
+            let head = LogHead {
+                segment,
+                next: 0,
+                upcoming: LogHead::UNDECIDED,
+            };
+            self.logs.push(Log { head, summaries });
+        }
+        Ok(())
+    }
+
+    /// Lets the logs go on where they were, if nothing was written since. `summaries` are those of all, one behind the other.
+    pub(crate) fn resume_logs(&mut self, heads: &[LogHead; LOGS], summaries: &[Summary]) {
+        let mut rest = summaries;
+        for head in heads {
+            let written = usize::try_from(head.next).unwrap_or(usize::MAX).min(rest.len());
+            let (own, later) = rest.split_at(written);
+            let mut summaries = self.no_summaries();
+            summaries.iter_mut().zip(own).for_each(|(to, from)| *to = *from);
+            self.logs.push(Log { head: *head, summaries });
+            for number in [head.segment, head.upcoming] {
+                self.free.remove(&number);
+                if let Some(segment) = self.get(number) {
+                    segment.is_touched = true;
+                }
+            }
+            rest = later;
+        }
+    }
+
+    /// Closes the segments that were open at a checkpoint: their summaries, one behind the other, belong to the summary area.
+    pub(crate) fn close_logs(&mut self, heads: &[LogHead; LOGS], summaries: &[Summary]) {
+        let mut rest = summaries;
+        for head in heads {
+            let written = usize::try_from(head.next).unwrap_or(usize::MAX).min(rest.len());
+            let (own, later) = rest.split_at(written);
+            let first = self.areas.segment_first(head.segment);
+            for (address, summary) in (first.0..).map(Address).zip(own) {
+                self.amend_summary(address, *summary);
+            }
+            rest = later;
+        }
+    }
+
+    fn no_summaries(&self) -> Vec<Summary> {
+        let count = usize::try_from(self.areas.segment_blocks).unwrap_or(0);
+        vec![Summary::default(); count]
+    }
+
+    fn log(&mut self, kind: LogKind) -> Result<&mut Log> {
+        let stopped = || VolumeError::Stopped("no log is open".to_owned());
+        self.logs.get_mut(kind as usize).ok_or_else(stopped)
+    }
+
+    /// Takes the next block of a log, to which `summary` will refer, and counts it as valid. Answers, too, where the block after it will be.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`].
+    pub(crate) fn allocate(&mut self, kind: LogKind, summary: Summary, now_s: u64) -> Result<(Address, Address)> {
+        let segment_blocks = self.areas.segment_blocks;
+        let head = self.log(kind)?.head;
+        if head.next >= segment_blocks {
+            self.next_segment(kind)?;
+        }
+        // Chosen first: a block is only taken if it can be said where the next one will be.
+        let LogHead { segment, next, .. } = self.log(kind)?.head;
+        let after = match (next + 1 < segment_blocks, self.log(kind)?.upcoming()) {
+            (true, _) => Address(self.areas.segment_first(segment).0 + next + 1),
+            (false, Some(upcoming)) => self.areas.segment_first(upcoming),
+            (false, None) => {
+                let upcoming = self.take_free()?;
+                self.log(kind)?.head.upcoming = upcoming;
+                self.areas.segment_first(upcoming)
+            }
+        };
+        let log = self.log(kind)?;
+        if let Some(place) = usize::try_from(next).ok().and_then(|at| log.summaries.get_mut(at)) {
+            *place = summary;
+        }
+        log.head.next += 1;
+        if let Some(of) = self.get(segment) {
+            of.entry.log = kind as u8;
+            of.entry.modified_s = now_s;
+        }
+        let address = Address(self.areas.segment_first(segment).0 + next);
+        self.acquire(address);
+        Ok((address, after))
+    }
+
+    /// The block that a log has just given out holds something else than was said.
+    pub(crate) fn correct_checksum(&mut self, address: Address, checksum: u32) {
+        let Some((number, index)) = self.areas.segment_of(address) else {
+            return;
+        };
+        let log = self.logs.iter_mut().find(|log| log.head.segment == number);
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(summary) = log.and_then(|log| log.summaries.get_mut(index)) {
+            summary.checksum = checksum;
+        }
+    }
+
+    fn next_segment(&mut self, kind: LogKind) -> Result<()> {
+        let upcoming = match self.log(kind)?.upcoming() {
+            Some(upcoming) => upcoming,
+            None => self.take_free()?,
+        };
+        let fresh = self.no_summaries();
+        let log = self.log(kind)?;
+        let full = std::mem::replace(&mut log.summaries, fresh);
+        let segment = log.head.segment;
+        log.head = LogHead {
+            segment: upcoming,
+            next: 0,
+            upcoming: LogHead::UNDECIDED,
+        };
+        self.summaries.insert(segment, full.into());
+        self.filled.push(segment);
+        Ok(())
+    }
+
+    /// Segments that were filled since this was asked last.
+    pub(crate) fn take_filled(&mut self) -> Vec<Filled> {
+        let filled = std::mem::take(&mut self.filled);
+        let of = |segment| {
+            let summaries = self.summaries.get(&segment).map(Arc::clone)?;
+            Some(Filled { segment, summaries })
+        };
+        filled.into_iter().filter_map(of).collect()
+    }
+
+    /// Where the logs go on, and the summaries of what they have written to their segments.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (LogHead, &[Summary])> {
+        self.logs.iter().map(|log| (log.head, &log.summaries[..]))
+    }
+
+    /// Something refers to a block, which nothing did before.
+    pub(crate) fn acquire(&mut self, address: Address) {
+        self.set_valid(address, true);
+    }
+
+    /// Nothing refers to a block any more.
+    pub(crate) fn release(&mut self, address: Address) {
+        self.set_valid(address, false);
+    }
+
+    fn set_valid(&mut self, address: Address, is_valid: bool) {
+        let Some((number, index)) = self.areas.segment_of(address) else {
+            return;
+        };
+        let Some(segment) = self.get(number) else { return };
+        let was_valid = segment.entry.set_valid(index, is_valid);
+        segment.is_touched |= is_valid;
+        match (was_valid, is_valid) {
+            (false, true) => segment.valid_blocks += 1,
+            (true, false) => segment.valid_blocks -= 1,
+            _ => return,
+        }
+        self.dirty.insert(number);
+        self.free.remove(&number);
+    }
+
+    /// Whether something refers to a block.
+    pub(crate) fn is_valid(&self, address: Address) -> bool {
+        let Some((number, index)) = self.areas.segment_of(address) else {
+            return false;
+        };
+        self.see(number).is_some_and(|segment| segment.entry.is_valid(index))
+    }
+
+    /// Whether the last checkpoint can not know what is in a block: its segment was free then, or a log had not come so far.
+    pub(crate) fn was_unwritten(&self, address: Address, heads: &[LogHead; LOGS]) -> bool {
+        let Some((number, index)) = self.areas.segment_of(address) else {
+            return false;
+        };
+        let is_free = self.see(number).is_some_and(|segment| segment.checkpointed_blocks == 0);
+        match heads.iter().find(|head| head.segment == number) {
+            Some(head) => index >= head.next,
+            None => is_free,
+        }
+    }
+
+    /// How many segments are free.
+    pub(crate) fn free_segments(&self) -> u32 {
+        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many will be with the next checkpoint, beside these.
+    pub(crate) fn freed_by_checkpoint(&self) -> u32 {
+        let freed = self.segments.iter().filter(|segment| segment.valid_blocks == 0);
+        let freed = freed.count() - self.free.len();
+        u32::try_from(freed.saturating_sub(LOGS)).unwrap_or(0)
+    }
+
+    /// Entries that changed since the tables were written.
+    pub(crate) fn dirty(&self) -> impl Iterator<Item = (u32, &SegmentEntry)> {
+        let entry = |number: &u32| Some((*number, &self.see(*number)?.entry));
+        self.dirty.iter().filter_map(entry)
+    }
+
+    pub(crate) fn entry(&self, number: u32) -> Option<&SegmentEntry> {
+        Some(&self.see(number)?.entry)
+    }
+
+    /// The table's blocks do not have what a segment is.
+    pub(crate) fn mark_changed(&mut self, number: u32) {
+        self.dirty.insert(number);
+    }
+
+    /// The tables have what these segments are now.
+    pub(crate) fn written(&mut self) {
+        self.dirty.clear();
+    }
+
+    /// A checkpoint is durable: what nothing refers to is free now. Answers which segments became so.
+    pub(crate) fn checkpointed(&mut self) -> Vec<u32> {
+        let is_open = |logs: &[Log], number: u32| logs.iter().any(|log| log.has(number));
+        for (number, segment) in (0..).zip(&mut self.segments) {
+            segment.checkpointed_blocks = segment.valid_blocks;
+            segment.is_touched = is_open(&self.logs, number);
+        }
+        let freed = self.find_free();
+        for number in &freed {
+            self.summaries.remove(number);
+        }
+        freed
+    }
+
+    /// Summaries of a segment that are at hand.
+    pub(crate) fn summaries_of(&self, number: u32) -> Option<Arc<[Summary]>> {
+        let open = self.logs.iter().find(|log| log.head.segment == number);
+        match open {
+            Some(log) => Some(log.summaries.clone().into()),
+            None => self.summaries.get(&number).cloned(),
+        }
+    }
+
+    /// The summary of a block, if it is at hand.
+    pub(crate) fn summary_of(&self, address: Address) -> Option<Summary> {
+        let (number, index) = self.areas.segment_of(address)?;
+        let index = usize::try_from(index).ok()?;
+        match self.logs.iter().find(|log| log.head.segment == number) {
+            Some(log) => log.summaries.get(index).copied(),
+            None => self.summaries.get(&number)?.get(index).copied(),
+        }
+    }
+
+    /// Keeps summaries that were read; a bounded number of them.
+    pub(crate) fn keep_summaries(&mut self, number: u32, summaries: Arc<[Summary]>) {
+        const KEPT_MAX: usize = 1024;
+        if self.summaries.len() >= KEPT_MAX {
+            let filled = std::mem::take(&mut self.filled);
+            self.summaries.retain(|number, _| filled.contains(number));
+            self.filled = filled;
+        }
+        self.summaries.insert(number, summaries);
+    }
+
+    /// Changes the summary of a block of a segment that no log writes, to be written with those that were filled.
+    pub(crate) fn amend_summary(&mut self, address: Address, summary: Summary) {
+        let Some((number, index)) = self.areas.segment_of(address) else {
+            return;
+        };
+        let mut summaries = match self.summaries.get(&number) {
+            Some(summaries) => summaries.to_vec(),
+            None => self.no_summaries(),
+        };
+        if let Some(place) = usize::try_from(index).ok().and_then(|index| summaries.get_mut(index)) {
+            *place = summary;
+        }
+        self.summaries.insert(number, summaries.into());
+        if !self.filled.contains(&number) {
+            self.filled.push(number);
+        }
+    }
+
+    /// Segments that may be cleaned, each with its entry and how many of its blocks are valid.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = (u32, &SegmentEntry, u32)> {
+        let is_open = |number: u32| self.logs.iter().any(|log| log.has(number));
+        (0..).zip(&self.segments).filter_map(move |(number, segment)| {
+            let is_candidate = segment.valid_blocks > 0 && !is_open(number);
+            is_candidate.then_some((number, &segment.entry, segment.valid_blocks))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! All that is known of a volume that is open. The rooms beside this one are what it does: each is a part of `impl State`.
+//!
+//! There is one lock for all of it, which [`crate::Volume`] holds around each call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use byteback_host::clock::Clock;
+
+use crate::deltas::{Costs, DeltaCounts};
+use crate::error::{Result, VolumeError};
+use crate::format::{Address, Nid, Time};
+use crate::media::Media;
+use crate::node_table::NodeTable;
+use crate::nodes::Nodes;
+use crate::pages::Pages;
+use crate::segments::{LogKind, Segments};
+
+/// What is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Blocks, with those that are set aside.
+    pub(crate) used_blocks: u32,
+    /// Nodes among them.
+    pub(crate) nodes: u32,
+    /// Inodes among these.
+    pub(crate) inodes: u32,
+}
+
+/// What happened to names since the last checkpoint. A file can be found again without one only if nothing happened but that it was made.
+#[derive(Debug, Default)]
+pub(crate) struct SinceCheckpoint {
+    /// Files that were made.
+    pub(crate) made: BTreeSet<Nid>,
+    /// Files that got or lost a name otherwise.
+    pub(crate) renamed: BTreeSet<Nid>,
+    /// Pages of files that were written, and are still where they were written to: with their checksums.
+    pub(crate) pages: BTreeMap<Nid, BTreeMap<Address, u32>>,
+    /// A name that stood for one file may stand for another, and the first one have another name.
+    pub(crate) names_moved: bool,
+}
+
+/// See the module.
+pub(crate) struct State {
+    pub(crate) media: Media,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hash_seed: u64,
+    pub(crate) segments: Segments,
+    pub(crate) table: NodeTable,
+    pub(crate) nodes: Nodes,
+    pub(crate) pages: Pages,
+    pub(crate) counts: Counts,
+    /// The version of the last checkpoint.
+    pub(crate) version: u64,
+    /// Which copies of the blocks of the segment table are valid.
+    pub(crate) second_segments: Vec<bool>,
+    /// Which of the two packs holds the last checkpoint.
+    pub(crate) pack: u32,
+    /// Segments of which something cannot be moved.
+    pub(crate) uncleanable: BTreeSet<u32>,
+    pub(crate) since: SinceCheckpoint,
+    /// Files without a name.
+    pub(crate) orphans: BTreeSet<Nid>,
+    /// Files that somebody has open, and how often.
+    pub(crate) held: BTreeMap<Nid, u64>,
+    /// The head of the list of files with deltas in the main area.
+    pub(crate) delta_list: Nid,
+    pub(crate) is_writable: bool,
+    /// Pages that are overwritten are kept as deltas where that will do.
+    pub(crate) keeps_deltas: bool,
+    pub(crate) costs: Costs,
+    pub(crate) delta_counts: DeltaCounts,
+    /// Why nothing is written any more.
+    pub(crate) stopped: Option<String>,
+}
+
+impl State {
+    /// How many blocks files may use.
+    pub(crate) fn capacity_blocks(&self) -> u32 {
+        let areas = &self.media.areas;
+        (areas.main_segments - areas.reserved_segments).saturating_mul(areas.segment_blocks)
+    }
+
+    /// Sets blocks aside.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`].
+    pub(crate) fn take_room(&mut self, blocks: u32) -> Result<()> {
+        let used = self.counts.used_blocks.saturating_add(blocks);
+        if used > self.capacity_blocks() {
+            return Err(VolumeError::Full);
+        }
+        self.counts.used_blocks = used;
+        Ok(())
+    }
+
+    /// They are not needed any more.
+    pub(crate) fn give_room(&mut self, blocks: u32) {
+        self.counts.used_blocks = self.counts.used_blocks.saturating_sub(blocks);
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::of_ns(self.clock.now_ns())
+    }
+
+    pub(crate) fn now_s(&self) -> u64 {
+        u64::try_from(self.now().seconds).unwrap_or(0)
+    }
+
+    /// Writes the summaries of segments that were filled.
+    pub(crate) fn write_filled(&mut self) -> Result<()> {
+        for filled in self.segments.take_filled() {
+            let first = self.media.areas.summary_of(filled.segment);
+            self.media.write_summaries(first, &filled.summaries)?;
+        }
+        Ok(())
+    }
+
+    /// The checksum that a file's block was written with.
+    pub(crate) fn checksum_of(&mut self, address: Address) -> Result<u32> {
+        if let Some(summary) = self.segments.summary_of(address) {
+            return Ok(summary.checksum);
+        }
+        let place = self.media.areas.segment_of(address);
+        let (segment, index) = place.ok_or(VolumeError::Damaged { address, what: "page" })?;
+        let summaries = self.media.read_summaries(segment)?;
+        let summary = usize::try_from(index).ok().and_then(|index| summaries.get(index));
+        let checksum = summary.map_or(0, |summary| summary.checksum);
+        self.segments.keep_summaries(segment, summaries);
+        Ok(checksum)
+    }
+
+    /// Refuses to change anything, if that is so.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match &self.stopped {
+            Some(reason) => Err(VolumeError::Stopped(reason.clone())),
+            None if self.is_writable => Ok(()),
+            None => Err(VolumeError::ReadOnly),
+        }
+    }
+
+    /// What could not be written leaves memory and device apart: nothing more is written. What there is no room for is no such failure.
+    pub(crate) fn stop_after<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result
+            && self.stopped.is_none()
+        {
+            self.stopped = Some(error.to_string());
+        }
+        result
+    }
+
+    /// How much would have to be written with a checkpoint, in blocks.
+    fn unwritten_blocks(&self) -> u32 {
+        let nodes = u32::try_from(self.nodes.dirty().len()).unwrap_or(u32::MAX);
+        nodes.saturating_add(self.pages.dirty_count())
+    }
+
+    /// So much may wait to be written.
+    fn unwritten_blocks_max(&self) -> u32 {
+        let areas = &self.media.areas;
+        let of_reserve = (areas.reserved_segments.saturating_sub(8)).max(1) * areas.segment_blocks;
+        of_reserve.min(self.pages.dirty_max())
+    }
+
+    /// Makes sure, before anything changes, that what waits can be written.
+    pub(crate) fn balance(&mut self) -> Result<()> {
+        self.check_writable()?;
+        let segment_blocks = self.media.areas.segment_blocks;
+        let logs = LogKind::ALL.len() as u32;
+        let mut tries = 0;
+        loop {
+            let unwritten = self.unwritten_blocks();
+            let needed = unwritten.div_ceil(segment_blocks) + logs + 2;
+            let free = self.segments.free_segments();
+            if unwritten <= self.unwritten_blocks_max() && free >= needed {
+                return Ok(());
+            }
+            if self.pages.dirty_count() > 0 && free >= needed {
+                self.write_back()?;
+                if self.unwritten_blocks() <= self.unwritten_blocks_max() {
+                    continue;
+                }
+            }
+            if unwritten > 0 || self.segments.freed_by_checkpoint() > 0 {
+                self.checkpoint(false)?;
+            }
+            if self.segments.free_segments() < logs + 4 && !self.clean_some()? {
+                return Ok(());
+            }
+            tries += 1;
+            if tries > 1000 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! A volume that is open.
+//!
+//! Each call takes the one lock, and before it changes anything makes sure that what it leaves to be written can be. What is said to have happened is in
+//! memory, and durable after [`Volume::sync`], or [`Volume::sync_file`] of the file; what was not synced is after a crash whole or absent, in
+//! the order of checkpoints: a file that was synced, and only that, may be newer than the rest.
+//!
+//! Files are named by their number; [`Volume::hold`] keeps one that loses its last name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
+use byteback_host::clock::{Clock, RealClock};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::attributes::{Attributes, SetAttributes};
+use crate::checkpoint::{Pack, segment_table_address};
+use crate::clean::Choice;
+use crate::deltas::{Costs, DeltaCounts};
+use crate::directory::Listed;
+use crate::error::{Result, VolumeError};
+use crate::file::Allocate;
+use crate::format::{Address, Found, Kind, Nid, SegmentEntry, Superblock, VERSION};
+use crate::media::Media;
+use crate::names::{NewFile, Rename};
+use crate::node_table::NodeTable;
+use crate::nodes::Nodes;
+use crate::pages::Pages;
+use crate::segments::Segments;
+use crate::state::{Counts, SinceCheckpoint, State};
+use crate::xattr::SetAttribute;
+
+/// Features that this version knows.
+const KNOWN_FEATURES: u64 = 0;
+
+/// So much is written before it is looked again whether it can be.
+const WRITE_STEP_LEN_BYTES: usize = 16 * BLOCK_LEN_BYTES;
+
+/// How a volume is to be opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Whether it may be changed. If not, nothing is written at all.
+    pub is_writable: bool,
+    /// Whether pages that are overwritten are kept as deltas where that will do (DeltaFS section 4.1). Deltas that are there are read in any case.
+    pub keeps_deltas: bool,
+    /// Memory for pages that are as on the device, in bytes.
+    pub cache_len_bytes: usize,
+    /// Memory for pages that changed, in bytes; the volume may allow less.
+    pub unwritten_len_bytes: usize,
+    /// What tells the time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("is_writable", &self.is_writable)
+            .field("cache_len_bytes", &self.cache_len_bytes)
+            .field("unwritten_len_bytes", &self.unwritten_len_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            is_writable: true,
+            keeps_deltas: true,
+            cache_len_bytes: 64 << 20,
+            unwritten_len_bytes: 16 << 20,
+            clock: Arc::new(RealClock),
+        }
+    }
+}
+
+impl OpenOptions {
+    pub(crate) fn pages(&self) -> Pages {
+        let dirty_max = u32::try_from(self.unwritten_len_bytes / BLOCK_LEN_BYTES).unwrap_or(u32::MAX);
+        Pages::new((self.cache_len_bytes / BLOCK_LEN_BYTES).max(64), dirty_max.max(64))
+    }
+}
+
+/// What is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks of 4 KiB that files may use.
+    pub blocks: u64,
+    /// Those of them that nobody uses.
+    pub free_blocks: u64,
+    /// Files that there can be.
+    pub files: u64,
+    /// How many more can be made.
+    pub free_files: u64,
+}
+
+/// See the module.
+pub struct Volume {
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("usage", &self.usage()).finish()
+    }
+}
+
+/// The superblock, from the beginning or the end of a device.
+fn find_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let len_blocks = device.len_blocks();
+    let last = u32::try_from(len_blocks.saturating_sub(1)).unwrap_or(0);
+    let mut answer = VolumeError::NotAVolume;
+    for address in [Address(0), Address(last)] {
+        let mut block = crate::format::zeros();
+        if let Err(error) = device.read_blocks(u64::from(address.0), &mut block[..]) {
+            answer = error.into();
+            continue;
+        }
+        match Superblock::find(&block, address) {
+            Found::Superblock(found) => {
+                let volume_blocks = u64::from(found.areas.len_blocks);
+                if volume_blocks > len_blocks {
+                    return Err(VolumeError::CutOff {
+                        volume_blocks,
+                        device_blocks: len_blocks,
+                    });
+                }
+                let unknown = found.features & !KNOWN_FEATURES;
+                return match unknown {
+                    0 => Ok(found),
+                    _ => Err(VolumeError::UnknownFeatures(unknown)),
+                };
+            }
+            Found::Newer(found) => {
+                let known = VERSION;
+                return Err(VolumeError::NewerVersion { found, known });
+            }
+            Found::Damaged => {
+                answer = VolumeError::Damaged {
+                    address,
+                    what: Kind::Superblock.name(),
+                }
+            }
+            Found::Nothing => {}
+        }
+    }
+    Err(answer)
+}
+
+impl Volume {
+    /// Opens a volume, and recovers what was synced before a crash.
+    ///
+    /// # Errors
+    /// What is on the device is no volume, one of a later version, cut off or damaged; what the device answered.
+    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let superblock = find_superblock(&*device)?;
+        let media = Media {
+            device,
+            id: superblock.id,
+            areas: superblock.areas,
+        };
+        let pack = Pack::read_last(&media)?;
+        let areas = media.areas;
+        let segment_blocks = usize::try_from(areas.segment_table_blocks).unwrap_or(0);
+        let node_blocks = usize::try_from(areas.node_table_blocks).unwrap_or(0);
+        let bit = |at: usize| pack.bits.get(at).copied().unwrap_or(false);
+        let second_segments: Vec<bool> = (0..segment_blocks).map(bit).collect();
+        let second_nodes: Vec<bool> = (segment_blocks..segment_blocks + node_blocks).map(bit).collect();
+        let entries = read_segment_table(&media, &second_segments, &pack)?;
+        let journal: BTreeMap<_, _> = pack.journal.nodes.iter().copied().collect();
+        let header = &pack.header;
+        let mut state = State {
+            clock: Arc::clone(&options.clock),
+            hash_seed: superblock.hash_seed,
+            segments: Segments::new(areas, entries),
+            table: NodeTable::new(second_nodes, journal, header.last_nid),
+            nodes: Nodes::default(),
+            pages: options.pages(),
+            counts: Counts {
+                used_blocks: header.used_blocks,
+                nodes: header.nodes,
+                inodes: header.inodes,
+            },
+            version: header.version,
+            second_segments,
+            pack: pack.number,
+            uncleanable: BTreeSet::new(),
+            since: SinceCheckpoint::default(),
+            orphans: pack.orphans.iter().copied().collect(),
+            held: BTreeMap::new(),
+            delta_list: header.delta_list,
+            is_writable: true,
+            keeps_deltas: options.keeps_deltas,
+            costs: Costs::default(),
+            delta_counts: DeltaCounts::default(),
+            stopped: None,
+            media,
+        };
+        for (number, _) in &pack.journal.segments {
+            state.segments.mark_changed(*number);
+        }
+        match header.is_clean {
+            true => state.segments.resume_logs(&header.logs, &pack.summaries),
+            false => {
+                state.segments.close_logs(&header.logs, &pack.summaries);
+                state.roll_forward(&header.logs)?;
+                state.segments.open_logs()?;
+            }
+        }
+        state.is_writable = options.is_writable;
+        if options.is_writable {
+            for ino in state.orphans.clone() {
+                state.free_file(ino)?;
+            }
+            state.checkpoint(false)?;
+        }
+        Ok(Self {
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Makes everything durable, and says that nothing is to be recovered.
+    ///
+    /// # Errors
+    /// What the device answered; the volume is recovered when it is opened again.
+    pub fn close(self) -> Result<()> {
+        let mut state = self.state.into_inner();
+        if !state.is_writable {
+            return Ok(());
+        }
+        for ino in state.orphans.clone() {
+            state.free_file(ino)?;
+        }
+        state.checkpoint(true)
+    }
+
+    fn look(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The lock, with room for a change.
+    fn change(&self) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        state.balance()?;
+        Ok(state)
+    }
+
+    /// The number of the root directory.
+    #[must_use]
+    pub fn root(&self) -> u32 {
+        Nid::ROOT.0
+    }
+
+    /// What is in use.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let state = self.look();
+        let blocks = u64::from(state.capacity_blocks());
+        let free_blocks = blocks.saturating_sub(u64::from(state.counts.used_blocks));
+        Usage {
+            blocks,
+            free_blocks,
+            files: u64::from(state.counts.inodes) + free_blocks,
+            free_files: free_blocks,
+        }
+    }
+
+    /// What was done with deltas since the volume was opened.
+    #[must_use]
+    pub fn delta_counts(&self) -> DeltaCounts {
+        self.look().delta_counts
+    }
+
+    /// What is known of a file.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn attributes(&self, ino: u32) -> Result<Attributes> {
+        self.look().attributes(Nid(ino))
+    }
+
+    /// Changes what is known of a file, also its length.
+    ///
+    /// # Errors
+    /// As [`Volume::attributes`]; no room.
+    pub fn set_attributes(&self, ino: u32, set: &SetAttributes) -> Result<Attributes> {
+        self.change()?.set_attributes(Nid(ino), set)
+    }
+
+    /// The file of a name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn look_up(&self, dir: u32, name: &[u8]) -> Result<Attributes> {
+        self.look().look_up(Nid(dir), name)
+    }
+
+    /// Makes a file of any sort but a symlink.
+    ///
+    /// # Errors
+    /// The name is taken, or none; no room.
+    pub fn make(&self, dir: u32, name: &[u8], new: &NewFile) -> Result<Attributes> {
+        let mut state = self.change()?;
+        let ino = state.make(Nid(dir), name, new)?;
+        state.attributes(ino)
+    }
+
+    /// Makes a file without a name, which is held once.
+    ///
+    /// # Errors
+    /// No room.
+    pub fn make_unnamed(&self, new: &NewFile) -> Result<Attributes> {
+        let mut state = self.change()?;
+        let ino = state.new_file(None, new)?;
+        state.hold(ino);
+        state.attributes(ino)
+    }
+
+    /// Makes a symlink.
+    ///
+    /// # Errors
+    /// As [`Volume::make`]; a target of no bytes or too many.
+    pub fn make_symlink(&self, dir: u32, name: &[u8], target: &[u8], new: &NewFile) -> Result<Attributes> {
+        let mut state = self.change()?;
+        let ino = state.make_symlink(Nid(dir), name, target, new)?;
+        state.attributes(ino)
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// It is none, or damaged.
+    pub fn read_symlink(&self, ino: u32) -> Result<Vec<u8>> {
+        self.look().read_symlink(Nid(ino))
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// It is a directory, or has too many; the name is taken, or none; no room.
+    pub fn link(&self, ino: u32, dir: u32, name: &[u8]) -> Result<Attributes> {
+        let mut state = self.change()?;
+        state.link(Nid(ino), Nid(dir), name)?;
+        state.attributes(Nid(ino))
+    }
+
+    /// Takes the name of something that is no directory away.
+    ///
+    /// # Errors
+    /// There is none, or it is a directory.
+    pub fn unlink(&self, dir: u32, name: &[u8]) -> Result<()> {
+        self.change()?.unlink(Nid(dir), name)
+    }
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    /// There is none, it is none, or not empty.
+    pub fn remove_directory(&self, dir: u32, name: &[u8]) -> Result<()> {
+        self.change()?.remove_directory(Nid(dir), name)
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// As `rename(2)`; no room.
+    pub fn rename(&self, from: (u32, &[u8]), to: (u32, &[u8]), how: Rename) -> Result<()> {
+        self.change()?.rename((Nid(from.0), from.1), (Nid(to.0), to.1), how)
+    }
+
+    /// Entries of a directory from a place on, at most `count`; the first place is 0. Without `.` and `..`.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn list(&self, dir: u32, from: u64, count: usize) -> Result<Vec<Listed>> {
+        self.look().list(Nid(dir), from, count)
+    }
+
+    /// The directory of a directory.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn parent(&self, dir: u32) -> Result<u32> {
+        Ok(self.look().inode(Nid(dir))?.parent().0)
+    }
+
+    /// Keeps a file also without a name, until [`Volume::let_go`].
+    pub fn hold(&self, ino: u32) {
+        self.look().hold(Nid(ino));
+    }
+
+    /// Ends that, so many times.
+    ///
+    /// # Errors
+    /// The file has no name, and cannot be taken away.
+    pub fn let_go(&self, ino: u32, times: u64) -> Result<()> {
+        self.look().let_go(Nid(ino), times)
+    }
+
+    /// Reads from `offset` on; fewer bytes than asked only at the end.
+    ///
+    /// # Errors
+    /// A part of it is damaged.
+    pub fn read(&self, ino: u32, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.look().read(Nid(ino), offset, buffer)
+    }
+
+    /// Writes at `offset`; fewer bytes than asked only if there is no more room.
+    ///
+    /// # Errors
+    /// What there was to say if not one byte was written.
+    pub fn write(&self, ino: u32, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut written = 0;
+        for step in data.chunks(WRITE_STEP_LEN_BYTES) {
+            let at = offset.saturating_add(written as u64);
+            let now = self.change().and_then(|mut state| state.write(Nid(ino), at, step));
+            match now {
+                Ok(count) => written += count,
+                Err(error) if written == 0 => return Err(error),
+                Err(_) => break,
+            }
+            if written % WRITE_STEP_LEN_BYTES != 0 {
+                break;
+            }
+        }
+        Ok(written)
+    }
+
+    /// Sets room aside, or gives it up, as `how` says.
+    ///
+    /// # Errors
+    /// No room, of which some may be set aside already.
+    pub fn allocate(&self, ino: u32, how: Allocate, offset: u64, len_bytes: u64) -> Result<()> {
+        self.change()?.allocate(Nid(ino), how, offset, len_bytes)
+    }
+
+    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if there is none before the end. The end is a hole.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn seek(&self, ino: u32, offset: u64, is_data: bool) -> Result<Option<u64>> {
+        self.look().seek(Nid(ino), offset, is_data)
+    }
+
+    /// An extended attribute.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn xattr(&self, ino: u32, name: &[u8]) -> Result<Vec<u8>> {
+        self.look().xattr(Nid(ino), name)
+    }
+
+    /// The names of the extended attributes.
+    ///
+    /// # Errors
+    /// They are damaged.
+    pub fn xattr_names(&self, ino: u32) -> Result<Vec<Vec<u8>>> {
+        self.look().xattr_names(Nid(ino))
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As `how` says; no room.
+    pub fn set_xattr(&self, ino: u32, name: &[u8], value: &[u8], how: SetAttribute) -> Result<()> {
+        self.change()?.set_xattr(Nid(ino), name, value, how)
+    }
+
+    /// Takes an extended attribute away.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_xattr(&self, ino: u32, name: &[u8]) -> Result<()> {
+        self.change()?.remove_xattr(Nid(ino), name)
+    }
+
+    /// Makes a file durable, with its name; of a directory, all.
+    ///
+    /// # Errors
+    /// What the device answered.
+    pub fn sync_file(&self, ino: u32) -> Result<()> {
+        self.change()?.sync_file(Nid(ino))
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// What the device answered.
+    pub fn sync(&self) -> Result<()> {
+        self.look().checkpoint(false)
+    }
+
+    /// In idle time: makes room that will be needed. False if there is nothing to do.
+    ///
+    /// # Errors
+    /// What the device answered.
+    pub fn tidy(&self) -> Result<bool> {
+        let mut state = self.change()?;
+        match state.choose(Choice::InIdleTime) {
+            Some(segment) => {
+                let cleaned = state.clean(segment);
+                state.stop_after(cleaned).map(|()| true)
+            }
+            None => Ok(false),
+        }
+    }
+}
+
+fn read_segment_table(media: &Media, second: &[bool], pack: &Pack) -> Result<Vec<SegmentEntry>> {
+    let segment_blocks = media.areas.segment_blocks;
+    let per_block = SegmentEntry::per_block(segment_blocks);
+    let mut entries = Vec::new();
+    for (block, is_second) in (0..).zip(second) {
+        let address = segment_table_address(media, block, *is_second);
+        let table = media.read_sealed(address, Kind::SegmentTable)?;
+        let first = block * per_block;
+        let end = media.areas.main_segments.min(first + per_block);
+        entries.extend((first..end).map(|segment| SegmentEntry::read(&table, segment, segment_blocks)));
+    }
+    for (segment, entry) in &pack.journal.segments {
+        if let Some(place) = usize::try_from(*segment).ok().and_then(|at| entries.get_mut(at)) {
+            entry.clone_into(place);
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests;
