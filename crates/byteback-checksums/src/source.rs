@@ -11,11 +11,21 @@
 //!
 //! [`FileChecksums::collect`] does that for whoever can hold the checksums of a whole file in memory (0.1 % of it for CRC-32C), and tries
 //! again a few times.
+//!
+//! [`Source`] is one file with whoever has checksums of it, local or not: what it says of itself, all that it knows, and the bytes, so that
+//! [`verify`] can tell whether the one is true of the other.
+
+mod sum;
+mod verify;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use byteback_extents::ByteRange;
 use byteback_host::tree::{Identity, Stat};
+
+pub use sum::Summer;
+pub use verify::{Verified, VerifyError, verify};
 
 /// Which function a checksum is. Checksums are bytes, in the order that is given here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +38,8 @@ pub enum Kind {
     Crc64Nvme,
     /// XXH64 with seed 0; little-endian.
     Xxh64,
+    /// SHA-1. Broken: whoever makes both contents makes them collide.
+    Sha1,
     /// SHA-256.
     Sha256,
     /// SHA-512.
@@ -47,8 +59,26 @@ impl Kind {
         match self {
             Self::Crc32c | Self::Crc32 => 4,
             Self::Crc64Nvme | Self::Xxh64 => 8,
+            Self::Sha1 => 20,
             Self::Sha256 | Self::Blake2b256 | Self::Blake3 | Self::Fletcher4 => 32,
             Self::Sha512 => 64,
+        }
+    }
+
+    /// Its name in messages and JSON lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "crc32c",
+            Self::Crc32 => "crc32",
+            Self::Crc64Nvme => "crc64nvme",
+            Self::Xxh64 => "xxh64",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha512 => "sha512",
+            Self::Blake2b256 => "blake2b256",
+            Self::Fletcher4 => "fletcher4",
+            Self::Blake3 => "blake3",
         }
     }
 
@@ -92,55 +122,51 @@ impl Layout {
     /// `sums`: what is unknown can be filled in by reading. False, and nothing appended, for functions that no source of this crate has.
     #[must_use]
     pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) -> bool {
-        let padding = match self.tail {
-            Tail::AsIs => 0,
-            Tail::ZeroPadded => (self.block_len as usize).saturating_sub(block.len()),
+        let Some(mut summer) = Summer::new(self) else {
+            return false;
         };
-        let zeros;
-        let padding = match padding {
-            0 => &[][..],
-            len => {
-                zeros = vec![0; len];
-                &zeros
-            }
-        };
-        match self.kind {
-            Kind::Crc32c => {
-                let crc = [&self.salt, block, padding]
-                    .iter()
-                    .fold(0, |crc, bytes| crc32c::crc32c_append(crc, bytes));
-                sums.extend_from_slice(&crc.to_le_bytes());
-            }
-            Kind::Xxh64 => {
-                let mut hasher = xxhash_rust::xxh64::Xxh64::new(0);
-                for bytes in [&self.salt, block, padding] {
-                    hasher.update(bytes);
-                }
-                sums.extend_from_slice(&hasher.digest().to_le_bytes());
-            }
-            Kind::Sha256 => self.append_digest::<sha2::Sha256>(block, padding, sums),
-            Kind::Sha512 => self.append_digest::<sha2::Sha512>(block, padding, sums),
-            Kind::Blake2b256 => self.append_digest::<Blake2b256>(block, padding, sums),
-            Kind::Blake3 => {
-                let mut hasher = blake3::Hasher::new();
-                hasher.update(&self.salt).update(block).update(padding);
-                sums.extend_from_slice(hasher.finalize().as_bytes());
-            }
-            Kind::Crc32 | Kind::Crc64Nvme | Kind::Fletcher4 => return false,
-        }
+        summer.push(block);
+        summer.end_block(sums);
         true
-    }
-
-    fn append_digest<D: sha2::Digest>(&self, block: &[u8], padding: &[u8], sums: &mut Vec<u8>) {
-        let mut hasher = D::new();
-        for bytes in [&self.salt, block, padding] {
-            hasher.update(bytes);
-        }
-        sums.extend_from_slice(&hasher.finalize());
     }
 }
 
-type Blake2b256 = blake2::Blake2b<blake2::digest::consts::U32>;
+/// What a source says of itself, whichever file it is asked about. Sentences without a full stop, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Description {
+    /// Its name, in messages and JSON lines.
+    pub name: &'static str,
+    /// Which stretches of a file have checksums, and which have not.
+    pub coverage: &'static str,
+    /// What is read or asked to get them.
+    pub cost: &'static str,
+    /// Who may ask.
+    pub permissions: &'static str,
+}
+
+/// One file with whoever has checksums of it.
+pub trait Source {
+    /// What is true of all files of this source.
+    fn description(&self) -> Description;
+
+    /// All that is known of the file as it is at one moment from now on.
+    ///
+    /// # Errors
+    /// See [`SourceError`]. No checksums at all are [`SourceError::NotHere`].
+    fn collect(&self) -> Result<FileChecksums>;
+
+    /// Reads bytes of the file from `offset` on, as many as there are and `buffer` has room for; less only at the end.
+    ///
+    /// # Errors
+    /// [`SourceError::ChangedMeanwhile`] if the source notices that what [`Self::collect`] described is gone; whatever else prevents reading.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Whether the file is still, to the byte, what was described with this stamp. False if that cannot be proven.
+    ///
+    /// # Errors
+    /// See [`SourceError`].
+    fn is_unchanged(&self, stamp: &Stamp) -> Result<bool>;
+}
 
 /// Why a source has no checksums for a stretch of a file. It has to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -155,6 +181,20 @@ pub enum Unknown {
     NotSummed,
     /// The last block is not full, and its checksum may include bytes that the file does not have (any more).
     Tail,
+}
+
+impl Unknown {
+    /// Its name in JSON lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Compressed => "compressed",
+            Self::Encoded => "encoded",
+            Self::NotSummed => "not_summed",
+            Self::Tail => "tail",
+        }
+    }
 }
 
 /// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file.
@@ -192,6 +232,8 @@ impl Run<'_> {
 }
 
 /// Which state of which file was described. A source that made one tells whether the file is still in that state.
+///
+/// Of what is no local file only length and witness are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// Which file.
@@ -253,6 +295,20 @@ impl SourceError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
+}
+
+/// Reads from an open file as [`Source::read_at`] does.
+pub(crate) fn read_file_at(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    let mut len = 0;
+    while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, offset + len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(SourceError::io("read the file")(errno.into())),
+        }
+    }
+    Ok(len)
 }
 
 /// What the functions of a source answer.

@@ -150,6 +150,8 @@ pub(crate) enum Command {
     ExportDelta(commands::export_delta::ExportDeltaArguments),
     /// Show how the last backup of a file found what had changed in it, and why that way
     Explain(commands::explain::ExplainArguments),
+    /// Show which checksums storage keeps of a file already, and with --verify whether they are those of its bytes
+    Checksums(commands::checksums::ChecksumsArguments),
     /// List the programs that have a mark in a folder, and set their marks from scripts
     Consumers(commands::consumers::ConsumersArguments),
     /// Open, list and end moments of a mounted folder that any program can read

@@ -2,6 +2,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod changes;
+pub(crate) mod checksums;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
 pub(crate) mod consumers;
@@ -60,6 +61,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::History(arguments) => history::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
         Command::Explain(arguments) => explain::run(&arguments, settings),
+        Command::Checksums(arguments) => checksums::run(&arguments, settings),
         Command::ExportDelta(arguments) => export_delta::run(&arguments, settings),
         Command::Consumers(arguments) => consumers::run(&arguments, settings),
         Command::Cut(arguments) => cut::run(&arguments, settings),

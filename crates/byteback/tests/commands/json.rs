@@ -6,6 +6,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::disk::{Disk, text};
 use crate::world::{Ran, World};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md"));
@@ -225,6 +226,20 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     check.of("ls", &world.about_tree("ls", &["--json"]).fine());
     check.of("diff", &world.about_tree("diff", &["--json", "1"]).fine());
     check.of("verify", &world.about_tree("verify", &["--json"]).fine());
+    match Disk::new("crc32c", 128, "") {
+        Some(disk) => {
+            let file = disk.path().join("file");
+            fs::write(&file, "content ".repeat(10_000)).unwrap();
+            check.of(
+                "checksums",
+                &world.run(&["checksums", "--json", "--verify", text(&file)]).fine(),
+            );
+        }
+        // It has said so.
+        None => {
+            check.promises.remove(&("checksums".to_owned(), "summary".to_owned()));
+        }
+    }
     fs::write(tree.join("file"), "differs").unwrap();
     check.of(
         "verify",

@@ -27,6 +27,9 @@
     reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
 )]
 
+#[path = "../../../byteback-checksums/tests/btrfs/disk.rs"]
+#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
+mod disk;
 #[path = "../rig/random.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod random;

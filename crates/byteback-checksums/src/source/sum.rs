@@ -1,0 +1,128 @@
+//! Making the checksums that sources have, of bytes that come in pieces: a block may be longer than memory (an object of S3 that was sent
+//! in one part has one checksum).
+
+use sha2::Digest;
+
+use super::{Kind, Layout, Tail};
+
+type Blake2b256 = blake2::Blake2b<blake2::digest::consts::U32>;
+
+/// Zeros that are fed at once.
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// Sums block after block of a content as a layout says.
+pub struct Summer {
+    /// Bytes of a checksum.
+    kind_len: usize,
+    state: State,
+    /// The function as it is before the first byte, salt included.
+    fresh: State,
+    /// Up to where zeros follow a shorter last block; 0 if none do.
+    padded_len: u64,
+    /// Bytes of the present block.
+    len_bytes: u64,
+}
+
+impl std::fmt::Debug for Summer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Summer")
+            .field("len_bytes", &self.len_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+enum State {
+    Crc32c(u32),
+    CrcFast(crc_fast::Digest),
+    Xxh64(xxhash_rust::xxh64::Xxh64),
+    Sha1(sha1::Sha1),
+    Sha256(sha2::Sha256),
+    // Larger than the others by far.
+    Sha512(Box<sha2::Sha512>),
+    Blake2b256(Box<Blake2b256>),
+    Blake3(Box<blake3::Hasher>),
+}
+
+impl State {
+    fn new(kind: Kind) -> Option<Self> {
+        Some(match kind {
+            Kind::Crc32c => Self::Crc32c(0),
+            Kind::Crc32 => Self::CrcFast(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32IsoHdlc)),
+            Kind::Crc64Nvme => Self::CrcFast(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme)),
+            Kind::Xxh64 => Self::Xxh64(xxhash_rust::xxh64::Xxh64::new(0)),
+            Kind::Sha1 => Self::Sha1(sha1::Sha1::new()),
+            Kind::Sha256 => Self::Sha256(sha2::Sha256::new()),
+            Kind::Sha512 => Self::Sha512(Box::default()),
+            Kind::Blake2b256 => Self::Blake2b256(Box::default()),
+            Kind::Blake3 => Self::Blake3(Box::default()),
+            Kind::Fletcher4 => return None,
+        })
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Crc32c(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
+            Self::CrcFast(digest) => digest.update(bytes),
+            Self::Xxh64(hasher) => hasher.update(bytes),
+            Self::Sha1(hasher) => hasher.update(bytes),
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Sha512(hasher) => hasher.update(bytes),
+            Self::Blake2b256(hasher) => hasher.update(bytes),
+            Self::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    fn end(self, len_bytes: usize, sums: &mut Vec<u8>) {
+        match self {
+            Self::Crc32c(crc) => sums.extend_from_slice(&crc.to_le_bytes()),
+            // Those of 32 bits are in the lower half.
+            Self::CrcFast(digest) => sums.extend(digest.finalize().to_le_bytes().into_iter().take(len_bytes)),
+            Self::Xxh64(hasher) => sums.extend_from_slice(&hasher.digest().to_le_bytes()),
+            Self::Sha1(hasher) => sums.extend_from_slice(&hasher.finalize()),
+            Self::Sha256(hasher) => sums.extend_from_slice(&hasher.finalize()),
+            Self::Sha512(hasher) => sums.extend_from_slice(&hasher.finalize()),
+            Self::Blake2b256(hasher) => sums.extend_from_slice(&hasher.finalize()),
+            Self::Blake3(hasher) => sums.extend_from_slice(hasher.finalize().as_bytes()),
+        }
+    }
+}
+
+impl Summer {
+    /// For blocks of this layout; `None` for functions that this program does not make.
+    #[must_use]
+    pub fn new(layout: &Layout) -> Option<Self> {
+        let mut fresh = State::new(layout.kind)?;
+        fresh.push(&layout.salt);
+        Some(Self {
+            kind_len: layout.kind.len_bytes(),
+            state: fresh.clone(),
+            fresh,
+            padded_len: match layout.tail {
+                Tail::AsIs => 0,
+                Tail::ZeroPadded => u64::from(layout.block_len),
+            },
+            len_bytes: 0,
+        })
+    }
+
+    /// Adds bytes of the present block.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.state.push(bytes);
+        self.len_bytes += bytes.len() as u64;
+    }
+
+    /// Ends the present block, and appends its checksum to `sums`.
+    pub fn end_block(&mut self, sums: &mut Vec<u8>) {
+        let mut padding = self.padded_len.saturating_sub(self.len_bytes);
+        while padding > 0 {
+            let now = padding.min(ZEROS.len() as u64);
+            self.state.push(ZEROS.get(..now as usize).unwrap_or_default());
+            padding -= now;
+        }
+        self.len_bytes = 0;
+        std::mem::replace(&mut self.state, self.fresh.clone()).end(self.kind_len, sums);
+    }
+}

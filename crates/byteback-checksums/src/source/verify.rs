@@ -1,0 +1,135 @@
+//! Whether what a source says of a file is true of its bytes: all of them are read once.
+
+use byteback_extents::ByteRange;
+
+use super::{FileChecksums, Run, Source, SourceError, Summer};
+
+/// Bytes that are read at once.
+const READ_LEN: usize = 1 << 20;
+
+/// What was found to be true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Checksums that are those of their blocks.
+    pub blocks: u64,
+    /// Bytes of those blocks.
+    pub bytes: u64,
+    /// Bytes that are the zeros which they are said to be.
+    pub zero_bytes: u64,
+}
+
+/// What is not true, or could not be found out.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The file could not be read, or changed meanwhile.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// This program does not make such checksums.
+    #[error("this program does not make {0} checksums; nothing was compared")]
+    Unsupported(&'static str),
+    /// A checksum is of other bytes.
+    #[error(
+        "the checksum of the block at byte {offset} is not that of its {len_bytes} bytes: either is damaged; compare the file with another copy"
+    )]
+    Differs {
+        /// Where the block begins.
+        offset: u64,
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// What is said to be zeros is not.
+    #[error("there are no zeros at byte {offset}, where the source says so; compare the file with another copy")]
+    NotZero {
+        /// Where.
+        offset: u64,
+    },
+}
+
+/// Reads what `told` has checksums of, and compares. What is said holds of the file as it was described: if it changed since, or meanwhile, that
+/// is the error.
+///
+/// # Errors
+/// See [`VerifyError`].
+pub fn verify(source: &dyn Source, told: &FileChecksums) -> Result<Verified, VerifyError> {
+    let found = compare(source, told);
+    if !source.is_unchanged(told.stamp())? {
+        // Whatever was found is of another state, which is nobody's fault.
+        return Err(SourceError::ChangedMeanwhile.into());
+    }
+    found
+}
+
+fn compare(source: &dyn Source, told: &FileChecksums) -> Result<Verified, VerifyError> {
+    let layout = told.layout();
+    let mut summer = Summer::new(layout).ok_or(VerifyError::Unsupported(layout.kind.name()))?;
+    let (block_len, sum_len) = (u64::from(layout.block_len.max(1)), layout.kind.len_bytes());
+    let mut buffer = vec![0; READ_LEN];
+    let mut verified = Verified::default();
+    let mut made = Vec::with_capacity(sum_len);
+    for run in told.runs() {
+        match run {
+            Run::Unknown { .. } => {}
+            Run::Zeros { range } => {
+                each_piece(source, range, &mut buffer, |offset, piece| {
+                    match piece.iter().position(|byte| *byte != 0) {
+                        Some(at) => Err(VerifyError::NotZero {
+                            offset: offset + at as u64,
+                        }),
+                        None => Ok(()),
+                    }
+                })?;
+                verified.zero_bytes += range.len_bytes();
+            }
+            Run::Sums { range, sums } => {
+                let mut sums = sums.chunks_exact(sum_len);
+                let mut offset = range.start();
+                while let Some(block) = ByteRange::new(offset, range.end().min(offset.saturating_add(block_len))) {
+                    each_piece(source, block, &mut buffer, |_, piece| {
+                        summer.push(piece);
+                        Ok(())
+                    })?;
+                    made.clear();
+                    summer.end_block(&mut made);
+                    if sums.next() != Some(&made[..]) {
+                        return Err(VerifyError::Differs {
+                            offset,
+                            len_bytes: block.len_bytes(),
+                        });
+                    }
+                    offset = block.end();
+                    verified.blocks += 1;
+                    verified.bytes += block.len_bytes();
+                }
+            }
+        }
+    }
+    Ok(verified)
+}
+
+/// Reads a range piece by piece.
+fn each_piece(
+    source: &dyn Source,
+    range: ByteRange,
+    buffer: &mut [u8],
+    mut each: impl FnMut(u64, &[u8]) -> Result<(), VerifyError>,
+) -> Result<(), VerifyError> {
+    let mut offset = range.start();
+    while offset < range.end() {
+        let len = usize::try_from(range.end() - offset)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let piece = buffer.get_mut(..len).unwrap_or_default();
+        let read = source.read_at(offset, piece)?;
+        let piece = piece.get(..read).unwrap_or_default();
+        if piece.is_empty() {
+            // It is shorter than it was described.
+            return Err(SourceError::ChangedMeanwhile.into());
+        }
+        each(offset, piece)?;
+        offset += piece.len() as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+use std::cell::Cell;
+
+use byteback_host::random::SplitMix64;
+use byteback_host::tree::Identity;
+
+use super::*;
+use crate::source::{Description, Extraction, Kind, Layout, Result, Stamp, Tail, Unknown};
+
+/// A file in memory with a source that says what it is told to say.
+struct Told {
+    content: Vec<u8>,
+    layout: Layout,
+    runs: Vec<(ByteRange, What)>,
+    is_changed: Cell<bool>,
+}
+
+#[derive(Clone)]
+enum What {
+    Sums(Vec<u8>),
+    Zeros,
+    Unknown,
+}
+
+struct Telling<'a>(&'a Told, usize);
+
+impl Extraction for Telling<'_> {
+    fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.content.len() as u64
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        let run = self.0.runs.get(self.1).map(|(range, what)| match what {
+            What::Sums(sums) => Run::Sums { range: *range, sums },
+            What::Zeros => Run::Zeros { range: *range },
+            What::Unknown => Run::Unknown {
+                range: *range,
+                why: Unknown::NotSummed,
+            },
+        });
+        self.1 += 1;
+        Ok(run)
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        Ok(Stamp {
+            identity: Identity {
+                dev: 1,
+                ino: 2,
+                birth_ns: None,
+            },
+            len_bytes: self.len_bytes(),
+            mtime_ns: 0,
+            ctime_ns: 0,
+            witness: [0; 32],
+        })
+    }
+}
+
+impl Source for Told {
+    fn description(&self) -> Description {
+        crate::btrfs::DESCRIPTION
+    }
+
+    fn collect(&self) -> Result<FileChecksums> {
+        FileChecksums::collect(1, || Ok(Telling(self, 0)))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let rest = self.content.get(offset as usize..).unwrap_or_default();
+        // Sources may be asked for more than they give at once only at the end, so all of it.
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn is_unchanged(&self, _: &Stamp) -> Result<bool> {
+        Ok(!self.is_changed.get())
+    }
+}
+
+fn made(random: &mut SplitMix64) -> Told {
+    let kinds = [
+        Kind::Crc32c,
+        Kind::Crc64Nvme,
+        Kind::Sha256,
+        Kind::Sha1,
+        Kind::Blake2b256,
+    ];
+    let layout = Layout {
+        kind: kinds[random.below(5) as usize],
+        salt: vec![7; random.below(3) as usize],
+        block_len: [512, 4096, 3 << 20][random.below(3) as usize],
+        tail: [Tail::AsIs, Tail::ZeroPadded][random.below(2) as usize],
+    };
+    let block_len = u64::from(layout.block_len);
+    let (mut content, mut runs) = (Vec::new(), Vec::new());
+    let count = 1 + random.below(5);
+    for index in 0..count {
+        let start = content.len() as u64;
+        let mut len = block_len * (1 + random.below(3));
+        if index + 1 == count {
+            len -= random.below(block_len);
+        }
+        let range = ByteRange::from_offset_len(start, len).unwrap();
+        let what = random.below(3);
+        let bytes: Vec<u8> = match what {
+            0 => vec![0; len as usize],
+            _ => (0..len).map(|at| (random.next_u64() | 1) as u8 ^ at as u8).collect(),
+        };
+        let known = match what {
+            0 => What::Zeros,
+            1 => What::Unknown,
+            _ => {
+                let mut sums = Vec::new();
+                for block in bytes.chunks(block_len as usize) {
+                    assert!(layout.append_sum(block, &mut sums));
+                }
+                What::Sums(sums)
+            }
+        };
+        content.extend(bytes);
+        runs.push((range, known));
+    }
+    Told {
+        content,
+        layout,
+        runs,
+        is_changed: Cell::new(false),
+    }
+}
+
+/// What is true is found true; any byte that differs in what is known is found, where it lies, and none in what is unknown.
+#[test]
+fn every_difference_in_what_is_known_is_found() {
+    for seed in 1..60 {
+        let mut random = SplitMix64::new(seed);
+        let mut told = made(&mut random);
+        let sums = told.collect().unwrap();
+        let of = |wanted: fn(&What) -> bool, told: &Told| -> u64 {
+            told.runs
+                .iter()
+                .filter(|run| wanted(&run.1))
+                .map(|run| run.0.len_bytes())
+                .sum()
+        };
+        let verified = verify(&told, &sums).unwrap();
+        assert_eq!(
+            verified.bytes,
+            of(|what| matches!(what, What::Sums(_)), &told),
+            "seed {seed}"
+        );
+        assert_eq!(
+            verified.zero_bytes,
+            of(|what| matches!(what, What::Zeros), &told),
+            "seed {seed}"
+        );
+        let at = random.below(told.content.len() as u64);
+        told.content[at as usize] ^= 1 << random.below(8);
+        let hit = told.runs.iter().find(|run| run.0.contains(at)).unwrap().1.clone();
+        match (hit, verify(&told, &sums)) {
+            (What::Unknown, Ok(again)) => assert_eq!(again, verified, "seed {seed}"),
+            (What::Zeros, Err(VerifyError::NotZero { offset })) => assert_eq!(offset, at, "seed {seed}"),
+            (What::Sums(_), Err(VerifyError::Differs { offset, len_bytes })) => {
+                assert!((offset..offset + len_bytes).contains(&at), "seed {seed}");
+            }
+            (_, other) => panic!("seed {seed}: {other:?}"),
+        }
+        // A file that changed is nobody's damage.
+        told.is_changed.set(true);
+        assert!(matches!(
+            verify(&told, &sums),
+            Err(VerifyError::Source(SourceError::ChangedMeanwhile))
+        ));
+    }
+}
+
+#[test]
+fn a_file_that_became_shorter_and_sums_that_nobody_makes_are_told() {
+    let mut random = SplitMix64::new(3);
+    let mut told = made(&mut random);
+    while !told.runs.iter().any(|run| matches!(run.1, What::Sums(_))) {
+        told = made(&mut random);
+    }
+    let sums = told.collect().unwrap();
+    told.content.clear();
+    assert!(matches!(
+        verify(&told, &sums),
+        Err(VerifyError::Source(SourceError::ChangedMeanwhile))
+    ));
+    told.layout.kind = Kind::Fletcher4;
+    let sums = told.collect().unwrap();
+    assert!(matches!(
+        verify(&told, &sums),
+        Err(VerifyError::Unsupported("fletcher4"))
+    ));
+}

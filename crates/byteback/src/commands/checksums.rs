@@ -1,0 +1,241 @@
+//! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true of its bytes.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+
+use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::source::{
+    Description, FileChecksums, Run, Source, SourceError, Tail, Unknown, Verified, VerifyError, verify,
+};
+use byteback_host::clock::{Clock, RealClock};
+use clap::Args;
+use serde::Serialize;
+
+use crate::error::{CommandError, Result, chain};
+use crate::settings::Settings;
+use crate::wording::{counted, duration, size, size_exact};
+
+/// Flags of `checksums`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Checksums that storage keeps already save reading what did not change. This tells which there are of one file: their function, the
+length of the blocks that they are of, how much of the file has some, and what it took to get them.
+
+  FILE       a file on btrfs (as root)
+
+Exit code 1 if there are none, or if --verify finds one that is not that of its bytes.")]
+pub(crate) struct ChecksumsArguments {
+    /// The file
+    #[arg(value_name = "PATH")]
+    what: OsString,
+    /// Read the whole file and compare
+    #[arg(long)]
+    verify: bool,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    path: String,
+    source: &'a str,
+    kind: &'a str,
+    is_strong: bool,
+    salt: String,
+    block_len_bytes: u32,
+    is_tail_padded: bool,
+    len_bytes: u64,
+    summed_bytes: u64,
+    zero_bytes: u64,
+    /// By reason.
+    unknown: &'a BTreeMap<&'static str, u64>,
+    checksum_bytes: u64,
+    extract_ns: u64,
+    coverage: &'a str,
+    cost: &'a str,
+    permissions: &'a str,
+    verified: Option<VerifiedLine>,
+}
+
+#[derive(Serialize)]
+struct VerifiedLine {
+    blocks: u64,
+    bytes: u64,
+    zero_bytes: u64,
+    ns: u64,
+}
+
+/// How much of a file is what.
+#[derive(Default)]
+struct Coverage {
+    summed_bytes: u64,
+    zero_bytes: u64,
+    unknown: BTreeMap<&'static str, u64>,
+    checksum_bytes: u64,
+}
+
+impl Coverage {
+    fn of(told: &FileChecksums) -> Self {
+        let mut coverage = Self::default();
+        for run in told.runs() {
+            let len_bytes = run.range().len_bytes();
+            match run {
+                Run::Sums { sums, .. } => {
+                    coverage.summed_bytes += len_bytes;
+                    coverage.checksum_bytes += sums.len() as u64;
+                }
+                Run::Zeros { .. } => coverage.zero_bytes += len_bytes,
+                Run::Unknown { why, .. } => *coverage.unknown.entry(why.name()).or_default() += len_bytes,
+            }
+        }
+        coverage
+    }
+}
+
+pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result<()> {
+    let path = arguments.what.to_string_lossy();
+    let file = File::open(&arguments.what)
+        .map_err(|error| CommandError::file("read", OsStr::new(&arguments.what).as_ref(), &error))?;
+    let source = BtrfsSource::new(&file, &RealClock).map_err(|error| refused(&path, error))?;
+    tell(&path, &source, arguments.verify, settings)
+}
+
+fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let description = source.description();
+    let started_ns = RealClock.monotonic_ns();
+    let told = source.collect().map_err(|error| refused(path, error))?;
+    let extract_ns = RealClock.monotonic_ns() - started_ns;
+    let (layout, coverage) = (told.layout(), Coverage::of(&told));
+    if !output.json {
+        print(path, &description, &told, &coverage, extract_ns, settings)?;
+    }
+    let verified = match wants_proof {
+        false => None,
+        true => {
+            let started_ns = RealClock.monotonic_ns();
+            let verified = verify(source, &told).map_err(|error| disproved(path, error))?;
+            Some((verified, RealClock.monotonic_ns() - started_ns))
+        }
+    };
+    if output.json {
+        let line = Line {
+            path: path.to_owned(),
+            source: description.name,
+            kind: layout.kind.name(),
+            is_strong: layout.kind.is_strong(),
+            salt: layout.salt.iter().map(|byte| format!("{byte:02x}")).collect(),
+            block_len_bytes: layout.block_len,
+            is_tail_padded: layout.tail == Tail::ZeroPadded,
+            len_bytes: told.stamp().len_bytes,
+            summed_bytes: coverage.summed_bytes,
+            zero_bytes: coverage.zero_bytes,
+            unknown: &coverage.unknown,
+            checksum_bytes: coverage.checksum_bytes,
+            extract_ns,
+            coverage: description.coverage,
+            cost: description.cost,
+            permissions: description.permissions,
+            verified: verified.map(|(verified, ns)| VerifiedLine {
+                blocks: verified.blocks,
+                bytes: verified.bytes,
+                zero_bytes: verified.zero_bytes,
+                ns,
+            }),
+        };
+        return output.object("summary", &line);
+    }
+    match verified {
+        Some((verified, ns)) => output.line(format!("  verified     {} in {}", in_words(&verified), duration(ns))),
+        None => Ok(()),
+    }
+}
+
+fn print(
+    path: &str,
+    description: &Description,
+    told: &FileChecksums,
+    coverage: &Coverage,
+    extract_ns: u64,
+    settings: &Settings,
+) -> Result<()> {
+    let output = settings.output;
+    let is_exact = output.verbosity > 0;
+    let layout = told.layout();
+    output.line(format!("{path}: {}", size_exact(told.stamp().len_bytes, is_exact)))?;
+    output.line(format!("  source       {}", description.name))?;
+    let tail = match layout.tail {
+        Tail::AsIs => "",
+        Tail::ZeroPadded => ", a shorter last one with zeros behind it",
+    };
+    let proof = match layout.kind.is_strong() {
+        true => "equal ones prove content equal",
+        false => "equal ones make it likely that content is equal",
+    };
+    output.line(format!(
+        "  checksums    {} of blocks of {}{tail}; {proof}",
+        layout.kind.name(),
+        size(u64::from(layout.block_len))
+    ))?;
+    if !layout.salt.is_empty() {
+        output.line(format!("  salt         {} bytes before each block", layout.salt.len()))?;
+    }
+    let mut parts = vec![format!(
+        "{} have checksums",
+        size_exact(coverage.summed_bytes, is_exact)
+    )];
+    if coverage.zero_bytes > 0 {
+        parts.push(format!("{} are zeros", size_exact(coverage.zero_bytes, is_exact)));
+    }
+    for (why, bytes) in &coverage.unknown {
+        parts.push(format!("{} have none ({})", size_exact(*bytes, is_exact), reason(why)));
+    }
+    output.line(format!("  coverage     {}", parts.join(", ")))?;
+    output.line(format!(
+        "  cost         {} of checksums in {}: {}",
+        size_exact(coverage.checksum_bytes, is_exact),
+        duration(extract_ns),
+        description.cost
+    ))?;
+    output.line(format!("  permissions  {}", description.permissions))
+}
+
+/// Why there are none, in words.
+fn reason(name: &str) -> &'static str {
+    let all = [
+        (Unknown::Inline, "it lies in the metadata"),
+        (Unknown::Compressed, "it is compressed"),
+        (Unknown::Encoded, "it is encoded"),
+        (Unknown::NotSummed, "nobody summed it"),
+        (Unknown::Tail, "the last block is not full"),
+    ];
+    all.iter()
+        .find(|(why, _)| why.name() == name)
+        .map_or("", |(_, text)| text)
+}
+
+fn in_words(verified: &Verified) -> String {
+    let mut text = format!(
+        "{} of {}",
+        counted(verified.blocks, "checksum is that", "checksums are those"),
+        size(verified.bytes)
+    );
+    if verified.zero_bytes > 0 {
+        text.push_str(&format!(", and {} are zeros", size(verified.zero_bytes)));
+    }
+    text
+}
+
+fn refused(path: &str, error: SourceError) -> CommandError {
+    let said = CommandError::new(format!("{path}: {}", chain(&error)));
+    match error {
+        SourceError::NotHere(_) => said.next("'byteback checksums --help' lists where checksums are looked for."),
+        _ => said,
+    }
+}
+
+fn disproved(path: &str, error: VerifyError) -> CommandError {
+    match error {
+        VerifyError::Source(error) => refused(path, error),
+        error => CommandError::new(format!("{path}: {error}")),
+    }
+}

@@ -1,0 +1,26 @@
+//! Each source of checksums against the real system: it is started, a real file is written into it, its checksums are extracted and compared with the
+//! bytes by `byteback checksums --verify`, and a SkySync-F or -C sync is made with them.
+//!
+//! | part | what |
+//! |---|---|
+//! | `sky` | SkySync-F and -C between any two sources |
+//! | `program` | running byteback |
+//! | `btrfs` | btrfs, in an image file |
+//!
+//! Systems whose installation takes long are started by `make test-systems` only; their tests are ignored otherwise. Needs root.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
+)]
+
+#[path = "../../../byteback-checksums/tests/btrfs/disk.rs"]
+#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
+mod disk;
+
+mod btrfs;
+mod program;
+mod sky;

@@ -1,0 +1,233 @@
+//! SkySync between any two sources: one has the base, the other the new content. What each end's storage knows is taken from it; what it does not
+//! know is read there. The delta is made, sent as a stream, applied, and compared with the new content.
+
+use std::cell::Cell;
+use std::io;
+
+use byteback_checksums::source::{FileChecksums, Kind, Layout, Run, Source, Tail};
+use byteback_delta::chunks::{ChunkList, ChunkParams, MatchParams, list_chunks_with_crcs};
+use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock, RangeCrcs};
+use byteback_delta::find::{
+    ChunkFinder, CrcSums, FindStats, IntoDelta, Known, SumKind, SumLayout, SumList, find_sky, match_chunks,
+    prove_matches,
+};
+use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
+use byteback_delta::strong::StrongKind;
+use byteback_delta::weak::WeakKind;
+use byteback_delta::{Base, DeltaReader, DeltaWriter, WriterOptions, apply_to_new};
+
+/// A source as a content that is read in parts, counted.
+pub(crate) struct Content<'a> {
+    source: &'a dyn Source,
+    len_bytes: u64,
+    pub(crate) read_bytes: Cell<u64>,
+}
+
+impl<'a> Content<'a> {
+    pub(crate) fn new(source: &'a dyn Source, told: &FileChecksums) -> Self {
+        Self {
+            source,
+            len_bytes: told.stamp().len_bytes,
+            read_bytes: Cell::new(0),
+        }
+    }
+}
+
+impl Base for Content<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.len_bytes)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_bytes.set(self.read_bytes.get() + buffer.len() as u64);
+        match self.source.read_at(offset, buffer) {
+            Ok(len) if len == buffer.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+fn last_block(layout: &Layout) -> LastBlock {
+    match layout.tail {
+        Tail::AsIs => LastBlock::AsItIs,
+        Tail::ZeroPadded => LastBlock::ZeroPadded,
+    }
+}
+
+fn crc_kind(kind: Kind) -> Option<CrcKind> {
+    match kind {
+        Kind::Crc32c => Some(CrcKind::Crc32c),
+        Kind::Crc32 => Some(CrcKind::Crc32),
+        Kind::Crc64Nvme => Some(CrcKind::Crc64Nvme),
+        _ => None,
+    }
+}
+
+/// Calls `each` with the checksum of every block, if it is known.
+fn each_block(told: &FileChecksums, mut each: impl FnMut(Option<&[u8]>)) {
+    let sum_len = told.layout().kind.len_bytes();
+    for run in told.runs() {
+        match run {
+            Run::Sums { sums, .. } => sums.chunks_exact(sum_len).for_each(|sum| each(Some(sum))),
+            run => (0..told.layout().block_count(run.range())).for_each(|_| each(None)),
+        }
+    }
+}
+
+/// Its CRCs, if it has any.
+pub(crate) fn crcs(told: &FileChecksums) -> Option<CrcList> {
+    let layout = told.layout();
+    let mut list = CrcList::new(BlockLayout {
+        kind: crc_kind(layout.kind)?,
+        block_len_bytes: layout.block_len,
+        content_len_bytes: told.stamp().len_bytes,
+        last: last_block(layout),
+    });
+    each_block(told, |sum| {
+        list.push(sum.map(|sum| sum.iter().rev().fold(0, |crc, byte| crc << 8 | u64::from(*byte))));
+    });
+    Some(list)
+}
+
+/// Its cryptographic checksums, if it has any that can be compared.
+pub(crate) fn strong(told: &FileChecksums) -> Option<SumList> {
+    let layout = told.layout();
+    if !layout.salt.is_empty() {
+        return None;
+    }
+    let mut list = SumList::new(SumLayout {
+        kind: match layout.kind {
+            Kind::Sha256 => SumKind::Sha256,
+            Kind::Blake2b256 => SumKind::Blake2b256,
+            _ => return None,
+        },
+        sum_len_bytes: 32,
+        block_len_bytes: layout.block_len,
+        content_len_bytes: told.stamp().len_bytes,
+        last: last_block(layout),
+    });
+    each_block(told, |sum| list.push(sum));
+    Some(list)
+}
+
+/// What a sync took.
+pub(crate) struct Synced {
+    pub(crate) stats: FindStats,
+    /// Of the new content, where it is; not those that went into borders of chunks.
+    pub(crate) new_read_bytes: u64,
+    /// Of the base, where it is, before the delta came.
+    pub(crate) base_read_bytes: u64,
+    pub(crate) delta_len: usize,
+}
+
+/// SkySync-F (section 3.2): a signature of the base goes to the new content's end, a delta comes back. Blocks are as long as `block_len`
+/// says; strong checksums are of the kind that the new end has (section 3.3.2), or SHA-256.
+pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expected: &[u8]) -> Synced {
+    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
+    let is_padded = told_new.layout().tail == Tail::ZeroPadded;
+    let params = SignatureParams {
+        block_len_bytes: block_len,
+        weak: match is_padded {
+            true => WeakKind::Crc32cPadded,
+            false => WeakKind::Crc32c,
+        },
+        strong: match (told_new.layout().kind, is_padded) {
+            (Kind::Blake2b256, true) => StrongKind::Blake2b256Padded,
+            (Kind::Blake2b256, false) => StrongKind::Blake2b256,
+            (_, true) => StrongKind::Sha256Padded,
+            (_, false) => StrongKind::Sha256,
+        },
+        strong_len_bytes: 32,
+        seed: 0,
+    };
+    let len_bytes = told_base.stamp().len_bytes;
+    let mut writer = SignatureWriter::new(Vec::new(), params, len_bytes).unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len_bytes {
+        let len = buffer.len().min((len_bytes - at) as usize);
+        base_content.read_range(at, &mut buffer[..len]).unwrap();
+        writer.push(&buffer[..len]).unwrap();
+        at += len as u64;
+    }
+    let signature = writer.finish().unwrap();
+    let signature = Signature::read(&signature[..], 1 << 20).unwrap();
+    let base_read_bytes = base_content.read_bytes.get();
+    let known = Known {
+        crcs: crcs(&told_new).map(CrcSums),
+        strong: strong(&told_new),
+    };
+    let mut stats = FindStats::default();
+    let new_len = told_new.stamp().len_bytes;
+    let delta_len = through_a_delta(&base_content, new_len, expected, |sink| {
+        stats = find_sky(&signature, known, &new_content, new_len, sink).unwrap().1;
+    });
+    // What was found counts if the new content was the same all the while.
+    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    Synced {
+        stats,
+        new_read_bytes: new_content.read_bytes.get(),
+        base_read_bytes,
+        delta_len,
+    }
+}
+
+/// SkySync-C (section 3.2.1): both ends cut by content; the chunks' CRCs follow from those of the blocks that storage has.
+pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
+    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
+    let params = ChunkParams::new(4096, 8192, 12_288).unwrap();
+    let list_of = |told: &FileChecksums, content: &Content<'_>| -> (ChunkList, u64) {
+        let mut crcs = RangeCrcs::new(crcs(told).expect("no CRCs"));
+        let (list, stats) = list_chunks_with_crcs(content, None, params, &mut crcs).unwrap();
+        (list, stats.summed_bytes)
+    };
+    let (base_list, summed) = list_of(&told_base, &base_content);
+    // Storage's checksums save what they are there for.
+    assert!(summed < told_base.stamp().len_bytes / 2, "{summed} bytes were summed");
+    let (new_list, _) = list_of(&told_new, &new_content);
+    let runs = match_chunks(&new_list, &base_list);
+    let (answer, base_read_bytes) = prove_matches(&new_list, &runs, &base_content, MatchParams::new(7)).unwrap();
+    let mut stats = FindStats::default();
+    let new_len = told_new.stamp().len_bytes;
+    let delta_len = through_a_delta(&base_content, new_len, expected, |sink| {
+        let mut finder = ChunkFinder::new(&new_list, &answer, sink);
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < new_len {
+            let len = buffer.len().min((new_len - at) as usize);
+            new_content.read_range(at, &mut buffer[..len]).unwrap();
+            finder.push(&buffer[..len]).unwrap();
+            at += len as u64;
+        }
+        stats = finder.finish().unwrap().1;
+    });
+    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    Synced {
+        stats,
+        new_read_bytes: new_content.read_bytes.get(),
+        base_read_bytes,
+        delta_len,
+    }
+}
+
+fn through_a_delta(
+    base: &Content<'_>,
+    new_len: u64,
+    expected: &[u8],
+    find: impl FnOnce(IntoDelta<'_, Vec<u8>>),
+) -> usize {
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut writer = DeltaWriter::new(Vec::new(), base.len_bytes, new_len, options).unwrap();
+    find(IntoDelta(&mut writer));
+    let (stream, _) = writer.finish().unwrap();
+    let mut target = Vec::new();
+    apply_to_new(base, &mut DeltaReader::new(&stream[..]).unwrap(), &mut target).unwrap();
+    assert!(target == expected, "base and delta do not make the new content");
+    stream.len()
+}
