@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use byteback_checksums::written::{Stamp, WrittenSums, stamp_of};
 use byteback_host::boot::boot_id;
-use byteback_host::tree::{FileKind, reopen};
+use byteback_host::tree::FileKind;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_oplog::{ChangesCursor, Content, Fence, NodeId, PageLimits, WholeReason};
@@ -89,7 +89,7 @@ pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopp
         match found.filter(|(_, stat)| stat.kind == FileKind::File) {
             // What cannot be read now is compared when it is to be sent.
             Some((fd, _)) => {
-                let file = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK);
+                let file = fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK);
                 let _ = file.map(|file| integrity.check_interrupted(node, &file));
             }
             None => integrity.leave_unchecked(node),

@@ -35,7 +35,6 @@ mod spool;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,7 +43,7 @@ use byteback_api::Attributes;
 use byteback_control::{LiveGroup, LiveStatus, SYNC_CONSUMER};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
-use byteback_host::tree::Identity;
+use byteback_host::tree::{Identity, Inode};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree as Files;
 use byteback_mount::tracked::observer::Order;
@@ -126,7 +125,7 @@ impl LiveOptions {
 /// A removed file that is held open.
 #[derive(Clone, Debug)]
 struct Kept {
-    fd: Arc<OwnedFd>,
+    fd: Arc<Inode>,
     identity: Identity,
     /// It was written after its removal: nothing is to be compared with it.
     is_spoiled: bool,

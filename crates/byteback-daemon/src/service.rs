@@ -24,7 +24,7 @@ use byteback_control::{
     PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
     not_synced,
 };
-use byteback_host::tree::{FileKind, wait_for_writers};
+use byteback_host::tree::FileKind;
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::{Mount, MountError, Unmount};
 use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, NodeId, NodeKind, PageLimits, WholeReason};
@@ -554,7 +554,7 @@ impl TreeService for Service {
                     && let Ok(Some((file, stat))) = self.tree.live().find(*node)
                     && stat.kind == FileKind::File
                 {
-                    wait_for_writers(&file);
+                    file.wait_for_writers();
                 }
             }
             let is_synced = self.tree.live().sync().is_ok();

@@ -1,7 +1,6 @@
 //! A tracked tree in the hands of this process: opened, locked, and compared with its record.
 
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use byteback_checksums::kept::KeptChecksums;
@@ -9,6 +8,7 @@ use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::{Randomness, RealRandomness};
+use byteback_host::tree::Inode;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
@@ -56,7 +56,7 @@ pub struct TreeHost<'a> {
 /// Opens the log and compares the record with what is on the disk. With an error: whether the log is damaged.
 fn compare(
     dir: &Arc<dyn DurableDir>,
-    root: &Arc<OwnedFd>,
+    root: &Arc<Inode>,
     (clock, randomness): (&Arc<dyn Clock>, &dyn Randomness),
     options: LogOptions,
     progress: &mut dyn FnMut(u64),
@@ -157,7 +157,7 @@ impl TrackedTree {
         // Before the log: a start that gets no further must be noticed by the next.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
         let opened_at_ns = clock.now_ns();
-        let root = Arc::new(root);
+        let root = Arc::new(Inode::from(root));
         let (live, scan) = match compare(&dir, &root, (&clock, randomness), options, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
             Err((_, true)) => compare(&dir, &root, (&clock, randomness), options, progress),

@@ -9,6 +9,8 @@
 //! waking their driver, for symlinks and for files that we may not read); [`reopen`] makes it a descriptor that
 //! reads or writes. A *cookie* is the position after a directory entry, see [`ReadDir`].
 //!
+//! Trees that no kernel knows of, in a file system that is a library of this process, are reached as those of the machine are: see [`Inode`].
+//!
 //! Errors here are the system's own numbers, not wrapped: a mount has to hand them to its caller as they are.
 //! A name that is not a single component is refused with `InvalidInput`: it may come from a server.
 //!
@@ -16,6 +18,7 @@
 
 mod descent;
 mod entries;
+mod inode;
 mod metadata;
 mod ranges;
 mod stat;
@@ -32,7 +35,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 pub use descent::Descent;
-pub use entries::{Entry, ReadDir, read_dir};
+pub use entries::{Entries, Entry, LibraryEntries, ReadDir, read_dir};
+pub use inode::{Creator, Inode, LibraryInode, NewInode};
 pub use metadata::{SetTime, set_mode, set_owner, set_times};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
 pub use stat::{FileKind, Identity, Stat, stat_at, stat_fd};

@@ -5,10 +5,10 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
+use byteback_host::tree::Inode;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat};
 
 use crate::credentials::Caller;
@@ -51,7 +51,7 @@ impl Direct {
     /// If the directory cannot be opened.
     pub fn new(directory: &Path, tracked: Arc<Tracked>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root: OwnedFd = openat(CWD, directory, flags, Mode::empty())?;
+        let root = Inode::from(openat(CWD, directory, flags, Mode::empty())?);
         let tree = Arc::new(Tree::new(root, tracked)?);
         let stores = Arc::new(Stores::without_kernel(Arc::clone(&tree)));
         Ok(Self { tree, stores })

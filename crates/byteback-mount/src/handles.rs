@@ -11,10 +11,10 @@
 //! An unlinked file that is still open has no name left; it is served through any of its handles.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use byteback_host::tree::Identity;
+use byteback_host::tree::{Identity, Inode};
 use rustix::fs::OFlags;
 
 use crate::inodes::NodeId;
@@ -23,7 +23,7 @@ use crate::tracked::Trimming;
 /// An open file of the tree.
 #[derive(Debug)]
 pub struct OpenFile {
-    fd: OwnedFd,
+    inode: Inode,
     node: NodeId,
     identity: Identity,
     for_writing: bool,
@@ -75,9 +75,9 @@ impl OpenFile {
         &self.trimming
     }
 
-    pub(crate) fn new(fd: OwnedFd, node: NodeId, identity: Identity, asked: OFlags, got: OFlags, own: bool) -> Self {
+    pub(crate) fn new(inode: Inode, node: NodeId, identity: Identity, asked: OFlags, got: OFlags, own: bool) -> Self {
         Self {
-            fd,
+            inode,
             node,
             identity,
             for_writing: writes(asked),
@@ -89,9 +89,11 @@ impl OpenFile {
     }
 }
 
-impl AsFd for OpenFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Deref for OpenFile {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        &self.inode
     }
 }
 

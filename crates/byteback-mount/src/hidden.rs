@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{FileKind, Stat};
 use byteback_oplog::{NodeId as LoggedNode, NodeKind};
 use parking_lot::Mutex;
 
@@ -202,7 +202,7 @@ impl Hidden {
 
     /// A directory of ours: its owner is the tree's.
     fn fixed(&self, node: HiddenNode) -> io::Result<HiddenFound> {
-        let stat = host::stat_fd(&**self.cuts.setup().live.root())?;
+        let stat = self.cuts.setup().live.root().stat()?;
         // The kernel keeps a listing until the time of change moves.
         let (nlink, changed_ns) = match node {
             HiddenNode::Cuts => (2 + self.cuts.names().len() as u64, self.cuts.changed_at_ns()),

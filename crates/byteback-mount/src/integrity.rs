@@ -12,7 +12,6 @@ mod heal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_checksums::written::{
@@ -20,7 +19,7 @@ use byteback_checksums::written::{
 };
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::{Identity, data_ranges, stat_fd};
+use byteback_host::tree::{Identity, Inode};
 use byteback_oplog::{Fence, Log, NodeId as LoggedNode};
 
 /// So often it is asked whether a change that is under way explains a file's times.
@@ -113,7 +112,7 @@ impl Integrity {
     ///
     /// # Errors
     /// What the system answered: it is still to be compared then.
-    pub fn check_interrupted(&self, node: LoggedNode, backing: &(impl Backing + AsFd)) -> io::Result<()> {
+    pub fn check_interrupted(&self, node: LoggedNode, backing: &Inode) -> io::Result<()> {
         let is_unchecked = |unchecked: &Mutex<BTreeSet<LoggedNode>>| {
             let unchecked = unchecked.lock().unwrap_or_else(PoisonError::into_inner);
             unchecked.contains(&node)
@@ -200,16 +199,16 @@ impl Integrity {
     pub(crate) fn change<T, E>(
         &self,
         node: LoggedNode,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         change: Change<'_>,
         perform: impl FnOnce() -> Result<T, E>,
         is_whole: impl FnOnce(&T) -> bool,
     ) -> Result<T, E> {
-        self.sums.change(node.0, &fd, change, perform, is_whole)
+        self.sums.change(node.0, fd, change, perform, is_whole)
     }
 
     /// Attributes of a file are about to change.
-    pub(crate) fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+    pub(crate) fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
         self.sums.look(node.0, || fd.stamp());
     }
 
@@ -226,7 +225,7 @@ impl Integrity {
     pub fn read(
         &self,
         node: LoggedNode,
-        backing: &(impl Backing + AsFd),
+        backing: &Inode,
         offset: u64,
         buffer: &mut [u8],
     ) -> io::Result<(Read, Option<Mismatch>)> {
@@ -235,13 +234,7 @@ impl Integrity {
 
     /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are under way: not to be called from within one,
     /// nor holding a lock that one may want. `backing` reads the file that `fd` is.
-    pub fn judge(
-        &self,
-        node: LoggedNode,
-        fd: BorrowedFd<'_>,
-        backing: &impl Backing,
-        mismatch: &Mismatch,
-    ) -> Judgement {
+    pub fn judge(&self, node: LoggedNode, fd: &Inode, backing: &impl Backing, mismatch: &Mismatch) -> Judgement {
         self.judge_with(node, (fd, backing), mismatch, ATTEMPTS)
     }
 
@@ -249,7 +242,7 @@ impl Integrity {
     fn judge_with(
         &self,
         node: LoggedNode,
-        (fd, backing): (BorrowedFd<'_>, &impl Backing),
+        (fd, backing): (&Inode, &impl Backing),
         mismatch: &Mismatch,
         attempts: u32,
     ) -> Judgement {
@@ -257,7 +250,7 @@ impl Integrity {
             if attempt > 0 {
                 self.log.wait_for_operations();
             }
-            let Ok(stat) = stat_fd(fd) else {
+            let Ok(stat) = fd.stat() else {
                 return Judgement::Overtaken;
             };
             if self.log.explains(node, &Fence::of(&stat)).unwrap_or(false) {
@@ -280,7 +273,7 @@ impl Integrity {
     pub fn check(
         &self,
         node: LoggedNode,
-        backing: &(impl Backing + AsFd),
+        backing: &Inode,
         range: ByteRange,
         buffer: &mut Vec<u8>,
     ) -> io::Result<(Read, Option<Fault>)> {
@@ -291,7 +284,7 @@ impl Integrity {
             buffer.resize(len, 0);
             let (read, mismatch) = self.sums.read(node.0, backing, start, buffer)?;
             buffer.truncate(read.len_bytes);
-            let judgement = mismatch.map(|mismatch| self.judge(node, backing.as_fd(), backing, &mismatch));
+            let judgement = mismatch.map(|mismatch| self.judge(node, backing, backing, &mismatch));
             match judgement {
                 None | Some(Judgement::WrittenElsewhere) => return Ok((read, None)),
                 Some(Judgement::Fault(fault)) => return Ok((read, Some(fault))),
@@ -308,7 +301,7 @@ impl Integrity {
     pub(crate) fn read_range(
         &self,
         node: LoggedNode,
-        backing: &(impl Backing + AsFd),
+        backing: &Inode,
         range: ByteRange,
     ) -> io::Result<(Vec<u8>, Option<Mismatch>)> {
         let start = range.start() / BLOCK_LEN * BLOCK_LEN;
@@ -330,9 +323,9 @@ impl Integrity {
     ///
     /// # Errors
     /// A [`Fault`], or what the system answered.
-    pub fn check_before_change(&self, node: LoggedNode, fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
+    pub fn check_before_change(&self, node: LoggedNode, fd: &Inode, range: ByteRange) -> io::Result<()> {
         let mut buffer = Vec::new();
-        for data in data_ranges(&fd, range.start(), range.end()) {
+        for data in fd.data_ranges(range.start(), range.end()) {
             let data = data?;
             let mut at = data.start / BLOCK_LEN * BLOCK_LEN;
             while at < data.end {
@@ -341,8 +334,8 @@ impl Integrity {
                     .next_multiple_of(BLOCK_LEN)
                     .min(at.saturating_add(PIECE_LEN_BYTES));
                 buffer.resize(usize::try_from(end - at).map_err(io::Error::other)?, 0);
-                let (_, mismatch) = self.sums.read(node.0, &fd, at, &mut buffer)?;
-                match mismatch.map(|mismatch| self.judge_with(node, (fd, &fd), &mismatch, 1)) {
+                let (_, mismatch) = self.sums.read(node.0, fd, at, &mut buffer)?;
+                match mismatch.map(|mismatch| self.judge_with(node, (fd, fd), &mismatch, 1)) {
                     None | Some(Judgement::WrittenElsewhere) => at = end,
                     Some(Judgement::Fault(fault)) => return Err(io::Error::other(fault)),
                     Some(Judgement::Overtaken) => return Err(overtaken()),

@@ -14,11 +14,11 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_host::tree::{self as host, FileKind, Identity, Inode, Stat};
 use byteback_oplog::NodeId as LoggedNode;
 pub use byteback_undo::ContentHow;
 use rustix::fs::{OFlags, RenameFlags};
@@ -67,14 +67,16 @@ pub type LoggedName<'a> = (LoggedNode, &'a OsStr);
 /// A file that is open to be landed in.
 #[derive(Debug)]
 pub struct LandingFile {
-    fd: OwnedFd,
+    inode: Inode,
     identity: Identity,
     number: NodeId,
 }
 
-impl AsFd for LandingFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Deref for LandingFile {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        &self.inode
     }
 }
 
@@ -95,7 +97,7 @@ impl Landing {
         Self { tree, stores, live }
     }
 
-    fn find(&self, node: LoggedNode) -> Result<(OwnedFd, Stat), LandingError> {
+    fn find(&self, node: LoggedNode) -> Result<(Inode, Stat), LandingError> {
         match self.live.find(node)? {
             Some(found) => Ok(found),
             None => gone(),
@@ -161,7 +163,7 @@ impl Landing {
         &self,
         at: LoggedName<'_>,
         kind: NewKind<'_>,
-        finish: &mut dyn FnMut(BorrowedFd<'_>),
+        finish: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<LoggedNode, LandingError> {
         let at = self.name(at)?;
@@ -254,7 +256,7 @@ impl Landing {
     pub fn set_attributes(
         &self,
         node: LoggedNode,
-        set: &mut dyn FnMut(BorrowedFd<'_>),
+        set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
         let stale = self.tree.land_attributes(self.find(node)?, set, arbiter)?;
@@ -272,7 +274,7 @@ impl Landing {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file").into());
         }
         Ok(LandingFile {
-            fd: host::reopen(&fd, OFlags::RDWR | OFlags::NONBLOCK)?,
+            inode: fd.reopen(OFlags::RDWR | OFlags::NONBLOCK)?,
             identity: stat.identity(),
             number: self.tree.number_of(&stat),
         })
@@ -296,10 +298,7 @@ impl Landing {
         how: ContentHow,
         landing: &mut dyn LandingContent,
     ) -> Result<(), LandingError> {
-        let done: TrackedResult<()> = self
-            .tree
-            .tracked
-            .land_content(&file.identity, file.as_fd(), how, landing);
+        let done: TrackedResult<()> = self.tree.tracked.land_content(&file.identity, file, how, landing);
         Ok(done?)
     }
 
@@ -308,7 +307,7 @@ impl Landing {
     /// # Errors
     /// What the system answered.
     pub fn accept(&self, file: &LandingFile, range: ByteRange) -> Result<(), LandingError> {
-        let done = self.tree.tracked.accept(&file.identity, file.as_fd(), range);
+        let done = self.tree.tracked.accept(&file.identity, file, range);
         // A program may still see what was there before it was damaged.
         self.forget_content(file, Some(range));
         self.stores.forget_attributes(file.number);

@@ -10,15 +10,13 @@ mod kept_directories;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use byteback_host::clock::Clock;
 use byteback_host::errno_of;
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{FileKind, Inode, Stat};
 use byteback_oplog::{Fence, Log, LogError, NodeId, NodeKind, Settler, TreeView};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 
 use self::kept_directories::{KeptDirectories, Way, WayError};
 
@@ -37,7 +35,7 @@ const SYNC_ALL_FROM_FILES: usize = 64;
 /// A tracked directory and its log.
 #[derive(Clone)]
 pub struct LiveTree {
-    root: Arc<OwnedFd>,
+    root: Arc<Inode>,
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     settle_up_to_ns: Option<i64>,
@@ -47,7 +45,7 @@ pub struct LiveTree {
 impl LiveTree {
     /// The tree below `root`, which `log` tracks.
     #[must_use]
-    pub fn new(root: Arc<OwnedFd>, log: Arc<Log>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(root: Arc<Inode>, log: Arc<Log>, clock: Arc<dyn Clock>) -> Self {
         Self {
             root,
             log,
@@ -75,7 +73,7 @@ impl LiveTree {
 
     /// An `O_PATH` descriptor of the root.
     #[must_use]
-    pub fn root(&self) -> &Arc<OwnedFd> {
+    pub fn root(&self) -> &Arc<Inode> {
         &self.root
     }
 
@@ -84,7 +82,7 @@ impl LiveTree {
     ///
     /// # Errors
     /// What the system answered on the way; an error of the log.
-    pub fn find(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
+    pub fn find(&self, node: NodeId) -> io::Result<Option<(Inode, Stat)>> {
         let mut failed = None;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
@@ -112,7 +110,7 @@ impl LiveTree {
     }
 
     /// What lies where the log says that `node` is.
-    fn follow(&self, node: NodeId) -> io::Result<Option<(OwnedFd, Stat)>> {
+    fn follow(&self, node: NodeId) -> io::Result<Option<(Inode, Stat)>> {
         let place_of = |node| Ok(self.log.places_of(node)?.into_iter().next());
         let way = self.directories.way_to(node, place_of, DEPTH_MAX);
         let Some(Way { from, steps }) = way.map_err(|error| match error {
@@ -126,20 +124,20 @@ impl LiveTree {
         let mut steps = steps.into_iter().peekable();
         while let Some((step, name)) = steps.next() {
             if steps.peek().is_none() {
-                let fd = host::open_at(&*directory, &name, OFlags::PATH, Mode::empty())?;
-                let stat = host::stat_fd(&fd)?;
+                let fd = directory.open_at(&name, OFlags::PATH)?;
+                let stat = fd.stat()?;
                 return Ok(Some((fd, stat)));
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY;
-            directory = Arc::new(host::open_at(&*directory, &name, flags, Mode::empty())?);
+            directory = Arc::new(directory.open_at(&name, flags)?);
             // One that took the place of another without passing the gate may still hold what is looked for.
-            let identity = host::stat_fd(&*directory)?.identity();
+            let identity = directory.stat()?.identity();
             if self.log.is_same(step, &identity).map_err(io::Error::other)? {
                 self.directories.keep(step, Arc::clone(&directory));
             }
         }
-        let root = host::open_beneath(&*self.root, Path::new(""))?;
-        let stat = host::stat_fd(&root)?;
+        let root = self.root.try_clone()?;
+        let stat = root.stat()?;
         Ok(Some((root, stat)))
     }
 
@@ -149,19 +147,19 @@ impl LiveTree {
     /// What the system answered.
     pub fn sync(&self) -> io::Result<()> {
         // An O_PATH descriptor cannot be synced.
-        let root = host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(rustix::fs::syncfs(&root)?)
+        let root = self.root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        root.sync_all()
     }
 
     fn settle_one(&self, node: NodeId, sync: bool) -> Option<Fence> {
         let (fd, stat) = self.find(node).ok().flatten()?;
         if stat.kind == FileKind::File && sync {
-            let file = host::reopen(&fd, OFlags::RDONLY).ok()?;
-            rustix::fs::fsync(&file).ok()?;
+            let file = fd.reopen(OFlags::RDONLY).ok()?;
+            file.sync(false).ok()?;
         }
         // The time first: between the two this thread may have to wait.
         let now_ns = self.clock.now_ns();
-        let stat = host::stat_fd(&fd).ok()?;
+        let stat = fd.stat().ok()?;
         let latest_ns = self.settle_up_to_ns.map_or(now_ns, |time_ns| time_ns.min(now_ns));
         Some(Fence::of(&stat)).filter(|fence| fence.proves_at(latest_ns))
     }
@@ -175,15 +173,15 @@ impl Settler for LiveTree {
 }
 
 impl TreeView for LiveTree {
-    type Dir = OwnedFd;
+    type Dir = Inode;
 
-    fn root(&self) -> io::Result<(OwnedFd, Stat)> {
-        let stat = host::stat_fd(&*self.root)?;
-        Ok((host::reopen(&*self.root, OFlags::RDONLY | OFlags::DIRECTORY)?, stat))
+    fn root(&self) -> io::Result<(Inode, Stat)> {
+        let stat = self.root.stat()?;
+        Ok((self.root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?, stat))
     }
 
     fn births_stay(&self) -> bool {
-        rustix::fs::fstatfs(&*self.root).is_ok_and(|space| space.f_type != OVERLAYFS_TYPE)
+        self.root.system_type().is_ok_and(|kind| kind != Some(OVERLAYFS_TYPE))
     }
 
     fn sync(&self) -> Option<i64> {
@@ -191,15 +189,15 @@ impl TreeView for LiveTree {
         Self::sync(self).ok().map(|()| now_ns)
     }
 
-    fn enter(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
-        host::open_dir_at(dir, name)
+    fn enter(&self, dir: &Inode, name: &OsStr) -> io::Result<Inode> {
+        dir.open_dir_at(name)
     }
 
-    fn entries(&self, dir: &OwnedFd) -> io::Result<Vec<(OsString, Stat)>> {
+    fn entries(&self, dir: &Inode) -> io::Result<Vec<(OsString, Stat)>> {
         let mut entries = Vec::new();
-        for entry in host::read_dir(dir, 0)? {
+        for entry in dir.read_dir(0)? {
             let entry = entry?;
-            match host::stat_at(dir, &entry.name) {
+            match dir.stat_at(&entry.name) {
                 Ok(stat) => entries.push((entry.name, stat)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -216,11 +214,9 @@ pub fn has_content(kind: NodeKind) -> bool {
 }
 
 /// A descriptor for a scan or a read that must not disturb the file's access time, where that is allowed.
-pub(crate) fn open_for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
-    match host::reopen(&fd, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)
-        }
+pub(crate) fn open_for_reading(fd: &Inode) -> io::Result<Inode> {
+    match fd.reopen(OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK),
         done => done,
     }
 }

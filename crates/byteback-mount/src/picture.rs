@@ -25,13 +25,12 @@ mod piece;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
-use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_host::tree::{FileKind, Identity, Inode, Stat};
 use byteback_oplog::NodeId;
 use parking_lot::{Mutex, RwLock};
 
@@ -74,19 +73,19 @@ impl NodeAttributes {
     ///
     /// # Errors
     /// What the system answered.
-    pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let stat = host::stat_fd(fd)?;
+    pub fn read(fd: &Inode) -> io::Result<Self> {
+        let stat = fd.stat()?;
         let target = if stat.kind == FileKind::Symlink {
-            Some(host::read_link_fd(fd)?)
+            Some(fd.read_link()?)
         } else {
             None
         };
         let mut xattrs = Vec::new();
-        match host::list_xattrs(fd) {
+        match fd.list_xattrs() {
             Ok(names) => {
                 for name in names {
                     // Gone since it was listed, or hidden from us: not ours to save.
-                    if let Ok(Some(value)) = host::get_xattr(fd, &name) {
+                    if let Ok(Some(value)) = fd.get_xattr(&name) {
                         xattrs.push((name, value));
                     }
                 }
@@ -160,13 +159,13 @@ impl Pictures {
     }
 
     /// The content of `node` in `range` is about to change through `fd`; so are its size and times.
-    pub fn before_content(&self, node: NodeId, fd: BorrowedFd<'_>, range: ByteRange) {
+    pub fn before_content(&self, node: NodeId, fd: &Inode, range: ByteRange) {
         self.each(node, |picture, state| picture.save(node, state, fd, Some(range)));
     }
 
     /// The content of an inode that the log does not know is about to change. If it was removed since a picture was taken,
     /// this is as [`Pictures::before_content`].
-    pub fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, range: ByteRange) {
+    pub fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, range: ByteRange) {
         let removed = self.removed.lock().get(identity).copied();
         if let Some(node) = removed {
             self.before_content(node, fd, range);
@@ -174,23 +173,23 @@ impl Pictures {
     }
 
     /// `node` is about to get another name than `name` in `dir`, which moves its change time.
-    pub fn before_rename(&self, node: NodeId, dir: BorrowedFd<'_>, name: &OsStr) {
+    pub fn before_rename(&self, node: NodeId, dir: &Inode, name: &OsStr) {
         self.each(node, |picture, state| {
             if state.attributes.is_some() || state.failed.is_some() {
                 return Ok(());
             }
-            let fd = host::open_path_at(dir, name).map_err(NotSaved::Node)?;
-            picture.save(node, state, fd.as_fd(), None)
+            let fd = dir.open_path_at(name).map_err(NotSaved::Node)?;
+            picture.save(node, state, &fd, None)
         });
     }
 
     /// Attributes of `node` are about to change.
-    pub fn before_attributes(&self, node: NodeId, fd: BorrowedFd<'_>) {
+    pub fn before_attributes(&self, node: NodeId, fd: &Inode) {
         self.each(node, |picture, state| picture.save(node, state, fd, None));
     }
 
     /// `node`, which is `identity` on the disk, is about to lose the name `name` in `dir`.
-    pub fn before_unlink(&self, node: NodeId, identity: &Identity, dir: BorrowedFd<'_>, name: &OsStr) {
+    pub fn before_unlink(&self, node: NodeId, identity: &Identity, dir: &Inode, name: &OsStr) {
         self.each(node, |picture, state| {
             picture.save_before_unlink(node, state, dir, name)?;
             if state.fd.is_some() {
@@ -279,7 +278,7 @@ struct NodeState {
     kept: ExtentMap<KeptBytes>,
     attributes: Option<NodeAttributes>,
     /// Where to read a file that has no name any more.
-    fd: Option<OwnedFd>,
+    fd: Option<Inode>,
     /// All that is needed was kept, since the file was about to lose a name: the backing file is not asked for any more.
     is_kept_whole: bool,
     /// Why its state at the cut is not known any more.
@@ -336,7 +335,7 @@ impl NodeState {
 enum Source {
     /// From nowhere: all was kept.
     Kept,
-    File(OwnedFd),
+    File(Inode),
 }
 
 impl Picture {
@@ -456,13 +455,7 @@ impl Picture {
             .map_or(Ok(()), |why| Err(PictureError::Lost(why.clone())))
     }
 
-    fn save(
-        &self,
-        node: NodeId,
-        state: &mut NodeState,
-        fd: BorrowedFd<'_>,
-        range: Option<ByteRange>,
-    ) -> Result<(), NotSaved> {
+    fn save(&self, node: NodeId, state: &mut NodeState, fd: &Inode, range: Option<ByteRange>) -> Result<(), NotSaved> {
         if state.failed.is_some() {
             return Ok(());
         }
@@ -484,7 +477,7 @@ impl Picture {
         let file = open_for_reading(fd).map_err(NotSaved::Node)?;
         for range in missing.iter() {
             if let Some(integrity) = self.integrity.get() {
-                let checked = integrity.check_before_change(node, file.as_fd(), range);
+                let checked = integrity.check_before_change(node, &file, range);
                 checked.map_err(NotSaved::Node)?;
             }
             self.kept.copy(&file, range, &mut state.kept)?;
@@ -496,17 +489,17 @@ impl Picture {
         &self,
         node: NodeId,
         state: &mut NodeState,
-        dir: BorrowedFd<'_>,
+        dir: &Inode,
         name: &OsStr,
     ) -> Result<(), NotSaved> {
         if state.fd.is_some() || state.is_kept_whole || state.failed.is_some() {
             return Ok(());
         }
-        let fd = host::open_path_at(dir, name).map_err(NotSaved::Node)?;
+        let fd = dir.open_path_at(name).map_err(NotSaved::Node)?;
         let attributes = match &state.attributes {
             Some(attributes) => attributes,
             None => {
-                let attributes = NodeAttributes::read(fd.as_fd()).map_err(NotSaved::Node)?;
+                let attributes = NodeAttributes::read(&fd).map_err(NotSaved::Node)?;
                 state.attributes.insert(attributes)
             }
         };
@@ -518,7 +511,7 @@ impl Picture {
         let missing_bytes = all.map_or(0, |all| state.missing(all).total_len_bytes());
         let is_crowded = self.held_files.load(Ordering::Relaxed) >= HELD_FILES_MAX;
         if missing_bytes <= COPY_ON_UNLINK_BYTES || (is_crowded && missing_bytes <= COPY_BEYOND_HELD_BYTES) {
-            self.save(node, state, fd.as_fd(), all)?;
+            self.save(node, state, &fd, all)?;
             state.is_kept_whole = true;
             return Ok(());
         }
@@ -554,7 +547,7 @@ impl Picture {
         if let Some(attributes) = known(&state)? {
             return Ok(attributes);
         }
-        let attributes = NodeAttributes::read(found?.as_fd()).map_err(|source| PictureError::Node { source })?;
+        let attributes = NodeAttributes::read(&found?).map_err(|source| PictureError::Node { source })?;
         self.check()?;
         Ok(attributes)
     }
@@ -633,7 +626,7 @@ impl Picture {
                 drop(state);
                 if let (Some(mismatch), Source::File(file)) = (&read.mismatch, source) {
                     let integrity = self.integrity.get();
-                    match integrity.map(|integrity| integrity.judge(node, file.as_fd(), file, mismatch)) {
+                    match integrity.map(|integrity| integrity.judge(node, file, file, mismatch)) {
                         None | Some(Judgement::WrittenElsewhere) => {}
                         Some(Judgement::Fault(fault)) => return Err(faulty(fault)),
                         // Put right since, but not yet at the cut, and what was there then is nowhere any more.
@@ -664,12 +657,12 @@ impl Picture {
         Ok(())
     }
 
-    fn read_backing(&self, (node, file): (NodeId, &OwnedFd), range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+    fn read_backing(&self, (node, file): (NodeId, &Inode), range: ByteRange, read: &mut PieceRead) -> io::Result<()> {
         if read.known_data.is_some_and(|known| known.covers(range)) {
             return self.read_data((node, file), range, read);
         }
         let mut at = range.start();
-        let mut found = host::data_ranges(file, range.start(), range.end());
+        let mut found = file.data_ranges(range.start(), range.end());
         while let Some(data) = found.next() {
             let data = data?;
             read.known_data = ByteRange::new(data.start, found.data_end());
@@ -687,7 +680,7 @@ impl Picture {
         Ok(())
     }
 
-    fn read_data(&self, (node, file): (NodeId, &OwnedFd), data: ByteRange, read: &mut PieceRead) -> io::Result<()> {
+    fn read_data(&self, (node, file): (NodeId, &Inode), data: ByteRange, read: &mut PieceRead) -> io::Result<()> {
         if let Some(integrity) = self.integrity.get() {
             let (bytes, mismatch) = integrity.read_range(node, file, data)?;
             if read.mismatch.is_none() {
@@ -706,7 +699,8 @@ impl Picture {
 fn size_of(state: &NodeState, source: &Source) -> Result<u64, PictureError> {
     match (&state.attributes, source) {
         (Some(attributes), _) => Ok(attributes.stat.size),
-        (None, Source::File(file)) => host::stat_fd(file)
+        (None, Source::File(file)) => file
+            .stat()
             .map(|stat| stat.size)
             .map_err(|source| PictureError::Node { source }),
         (None, Source::Kept) => Err(not_in_picture()),
@@ -758,7 +752,7 @@ fn source(live: &LiveTree, shared: &Mutex<NodeState>, node: NodeId) -> Result<So
 }
 
 /// A descriptor of a node, by its name.
-fn find(live: &LiveTree, node: NodeId) -> Result<OwnedFd, PictureError> {
+fn find(live: &LiveTree, node: NodeId) -> Result<Inode, PictureError> {
     let failed = |source| PictureError::Node { source };
     match live.find(node).map_err(failed)? {
         Some((fd, _)) => Ok(fd),
@@ -769,10 +763,10 @@ fn find(live: &LiveTree, node: NodeId) -> Result<OwnedFd, PictureError> {
     }
 }
 
-fn read_exact_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+fn read_exact_at(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
+        match file.read_at(offset + done as u64, &mut buffer[done..]) {
             // Cut off since its size was asked: the picture saved what it needed, so only an untracked change can do that.
             Ok(0) => {
                 return Err(io::Error::new(
@@ -781,8 +775,7 @@ fn read_exact_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> io::Result<(
                 ));
             }
             Ok(more) => done += more,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -218,7 +218,7 @@ impl Mount {
             return Err(MountError::AlreadyMounted { path: point });
         }
         let backing = open_directory(&directory)?;
-        let tree = Tree::new(backing, tracked).map_err(|source| MountError::Directory {
+        let tree = Tree::new(backing.into(), tracked).map_err(|source| MountError::Directory {
             path: directory.clone(),
             source,
         })?;

@@ -27,16 +27,14 @@ mod trim;
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
-use byteback_host::tree::{self as host, FallocateFlags, FileKind, Identity, SetXattr, Stat};
+use byteback_host::tree::{Creator, FallocateFlags, FileKind, Identity, Inode, NewInode, SetXattr, Stat};
 use byteback_oplog::{Fence, LogError, NodeId as LoggedNode};
 use byteback_undo::ContentHow;
-use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, OFlags, RenameFlags, Timespec, Timestamps};
 
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
@@ -105,7 +103,7 @@ pub struct Place<'a> {
     /// The directory.
     pub parent: NodeId,
     /// The directory, as an `O_PATH` descriptor.
-    pub dir: BorrowedFd<'a>,
+    pub dir: &'a Inode,
     /// Which inode the directory is, beyond the mount.
     pub identity: Identity,
     /// The name.
@@ -193,7 +191,7 @@ impl Tracked {
     fn begin_content<'a>(
         &'a self,
         identity: &Identity,
-        fd: BorrowedFd<'a>,
+        fd: &'a Inode,
         how: ContentHow,
         to: Extent,
         ranges_of: impl FnOnce(Look<'_>) -> TrackedResult<Ranges>,
@@ -255,7 +253,7 @@ impl Tracked {
         })
     }
 
-    fn begin_attributes<'a>(&'a self, object: Object, fd: BorrowedFd<'a>) -> TrackedResult<Change<'a>> {
+    fn begin_attributes<'a>(&'a self, object: Object, fd: &'a Inode) -> TrackedResult<Change<'a>> {
         let Some(account) = &self.account else {
             return Ok(Change::default());
         };
@@ -322,7 +320,7 @@ impl Tracked {
         };
         let change = self.begin_content(
             &file.identity(),
-            file.as_fd(),
+            file,
             ContentHow::Written,
             Extent::of(Some(range)),
             ranges_of,
@@ -335,21 +333,21 @@ impl Tracked {
                 written::Change::Overwritten,
             );
             let write = || write_stores(file, offset, data, &stores).map(|()| data.len());
-            return change.perform(file.as_fd(), what, write, |_| true);
+            return change.perform(file, what, write, |_| true);
         }
         let what = written::Change::Written { offset, data };
         let write = || write_all(file, offset, data);
-        change.perform(file.as_fd(), what, write, |written| *written == data.len())
+        change.perform(file, what, write, |written| *written == data.len())
     }
 
     /// Sets the length of the file that `fd` can write.
     ///
     /// # Errors
     /// What the backing file answered.
-    pub fn truncate(&self, object: Object, fd: BorrowedFd<'_>, len_bytes: u64) -> TrackedResult<()> {
+    pub fn truncate(&self, object: Object, fd: &Inode, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
         let ranges_of = |_: Look<'_>| {
-            let size = host::stat_fd(fd).map_err(backing("truncate"))?.size;
+            let size = fd.stat().map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
         };
         let to = Extent {
@@ -357,7 +355,7 @@ impl Tracked {
             len_after_bytes: Some(len_bytes),
         };
         let change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
-        let truncate = || uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)).map_err(backing("truncate"));
+        let truncate = || fd.truncate(len_bytes).map_err(backing("truncate"));
         change.perform(fd, written::Change::Truncated(len_bytes), truncate, |()| true)
     }
 
@@ -372,14 +370,14 @@ impl Tracked {
                 None
             } else if mode.is_empty() {
                 // Allocating leaves the bytes as they are; beyond the end it adds zeros.
-                ByteRange::new(host::stat_fd(file).map_err(backing("allocate"))?.size, end)
+                ByteRange::new(file.stat().map_err(backing("allocate"))?.size, end)
             } else {
                 ByteRange::new(offset, end)
             };
             Ok(range.into())
         };
         let (identity, to) = (file.identity(), Extent::of(None));
-        let change = self.begin_content(&identity, file.as_fd(), ContentHow::Allocated, to, ranges_of)?;
+        let change = self.begin_content(&identity, file, ContentHow::Allocated, to, ranges_of)?;
         let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
         let moves = FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE;
         let what = match ByteRange::new(offset, end) {
@@ -388,15 +386,15 @@ impl Tracked {
             // Allocating changes no byte.
             _ => written::Change::Written { offset, data: &[] },
         };
-        let allocate = || host::fallocate(file, mode, offset, len_bytes).map_err(backing("allocate"));
-        change.perform(file.as_fd(), what, allocate, |()| true)
+        let allocate = || file.fallocate(mode, offset, len_bytes).map_err(backing("allocate"));
+        change.perform(file, what, allocate, |()| true)
     }
 
     /// Lets what lies in the blocks of a range count, whoever wrote it, as if it had just been written.
     ///
     /// # Errors
     /// What the backing file answered; an error of the log.
-    pub fn accept(&self, identity: &Identity, fd: BorrowedFd<'_>, range: ByteRange) -> TrackedResult<()> {
+    pub fn accept(&self, identity: &Identity, fd: &Inode, range: ByteRange) -> TrackedResult<()> {
         let ranges_of = |_: Look<'_>| Ok(Some(range).into());
         let change = self.begin_content(identity, fd, ContentHow::Written, Extent::of(Some(range)), ranges_of)?;
         let accept = || {
@@ -405,7 +403,7 @@ impl Tracked {
                 last_access: KEEP_TIME,
                 last_modification: TIME_OF_NOW,
             };
-            uninterrupted(|| rustix::fs::futimens(fd, &now)).map_err(backing("change the times"))
+            fd.set_timestamps(&now).map_err(backing("change the times"))
         };
         change.perform(fd, written::Change::Accepted(range), accept, |()| true)
     }
@@ -423,25 +421,22 @@ impl Tracked {
         len_bytes: usize,
     ) -> TrackedResult<usize> {
         // Programs ask for far more than there is; what was announced to the log is also all that is copied.
-        let source_len_bytes = host::stat_fd(from).map_err(backing("copy a range"))?.size;
+        let source_len_bytes = from.stat().map_err(backing("copy a range"))?.size;
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
         let ranges_of = |_: Look<'_>| Ok(range.into());
         let (identity, extent) = (to.identity(), Extent::of(range));
-        let change = self.begin_content(&identity, to.as_fd(), ContentHow::Written, extent, ranges_of)?;
+        let change = self.begin_content(&identity, to, ContentHow::Written, extent, ranges_of)?;
         let copy = || {
-            uninterrupted(|| {
-                let (mut read_at, mut write_at) = (from_offset, to_offset);
-                rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
-            })
-            .map_err(backing("copy a range"))
+            from.copy_range_to(from_offset, to, to_offset, len_bytes)
+                .map_err(backing("copy a range"))
         };
         // Nobody has seen the bytes.
         let what = range.map_or(written::Change::Written { offset: 0, data: &[] }, |range| {
             written::Change::Overwritten(range)
         });
-        change.perform(to.as_fd(), what, copy, |_| true)
+        change.perform(to, what, copy, |_| true)
     }
 
     /// What compares what a program reads of a file, if that is wanted.
@@ -489,58 +484,37 @@ impl Tracked {
     ///
     /// # Errors
     /// `EEXIST`, or what the backing directory answered.
-    pub fn create(&self, place: Place<'_>, mode: u32, flags: OFlags) -> TrackedResult<(OwnedFd, Stat)> {
-        let flags = flags | OFlags::CREATE | OFlags::EXCL;
+    pub fn create(&self, place: Place<'_>, mode: u32, flags: OFlags, creator: Creator) -> TrackedResult<(Inode, Stat)> {
         let create = || {
-            let fd = host::open_at(place.dir, place.name, flags, Mode::from_raw_mode(mode))?;
-            let stat = host::stat_fd(&fd)?;
+            let fd = place.dir.create_at(place.name, flags, mode, creator)?;
+            let stat = fd.stat()?;
             Ok((fd, stat))
         };
         self.make(place, || create().map_err(backing("create")), |(_, stat)| stat)
     }
 
-    /// Creates a file of any kind but directory and symlink. `device` counts for device nodes.
+    /// Makes anything but a regular file that is opened at once.
     ///
     /// # Errors
     /// What the backing directory answered.
-    pub fn mknod(&self, place: Place<'_>, kind: FileType, mode: u32, device: Dev) -> TrackedResult<Stat> {
-        let mode = Mode::from_raw_mode(mode);
-        let mknod = || {
-            uninterrupted(|| rustix::fs::mknodat(place.dir, place.name, kind, mode, device))
-                .and_then(|()| host::stat_at(place.dir, place.name))
+    pub fn make_at(&self, place: Place<'_>, new: NewInode<'_>, creator: Creator) -> TrackedResult<Stat> {
+        let operation = match new {
+            NewInode::Directory(_) => "make a directory",
+            NewInode::Symlink(_) => "make a symlink",
+            NewInode::File(_) | NewInode::Special(..) => "make a node",
         };
-        self.make(place, || mknod().map_err(backing("make a node")), |stat| stat)
-    }
-
-    /// Creates a directory.
-    ///
-    /// # Errors
-    /// What the backing directory answered.
-    pub fn mkdir(&self, place: Place<'_>, mode: u32) -> TrackedResult<Stat> {
-        let mkdir = || {
-            uninterrupted(|| rustix::fs::mkdirat(place.dir, place.name, Mode::from_raw_mode(mode)))
-                .and_then(|()| host::stat_at(place.dir, place.name))
+        let make = || {
+            place.dir.make_at(place.name, new, creator)?;
+            place.dir.stat_at(place.name)
         };
-        self.make(place, || mkdir().map_err(backing("make a directory")), |stat| stat)
-    }
-
-    /// Creates a symlink to `target`, which may be any bytes.
-    ///
-    /// # Errors
-    /// What the backing directory answered.
-    pub fn symlink(&self, place: Place<'_>, target: &OsStr) -> TrackedResult<Stat> {
-        let symlink = || {
-            uninterrupted(|| rustix::fs::symlinkat(target, place.dir, place.name))
-                .and_then(|()| host::stat_at(place.dir, place.name))
-        };
-        self.make(place, || symlink().map_err(backing("make a symlink")), |stat| stat)
+        self.make(place, || make().map_err(backing(operation)), |stat| stat)
     }
 
     /// Gives the inode that `fd` names one more name.
     ///
     /// # Errors
     /// What the backing directory answered.
-    pub fn link(&self, object: Object, fd: BorrowedFd<'_>, place: Place<'_>) -> TrackedResult<Stat> {
+    pub fn link(&self, object: Object, fd: &Inode, place: Place<'_>) -> TrackedResult<Stat> {
         perform::link(self.begin_names().as_ref(), object, fd, place)
     }
 
@@ -585,19 +559,17 @@ impl Tracked {
     ///
     /// # Errors
     /// What the backing file answered; earlier attributes of the list are then already set.
-    pub fn set_attributes(&self, object: Object, fd: BorrowedFd<'_>, new: &NewAttributes) -> TrackedResult<()> {
+    pub fn set_attributes(&self, object: Object, fd: &Inode, new: &NewAttributes) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
         if new.uid.is_some() || new.gid.is_some() {
-            host::set_owner(fd, new.uid, new.gid).map_err(backing("change the owner"))?;
+            fd.set_owner(new.uid, new.gid).map_err(backing("change the owner"))?;
         }
         if let Some(mode) = new.mode {
-            host::set_mode(fd, mode).map_err(backing("change the mode"))?;
+            fd.set_mode(mode).map_err(backing("change the mode"))?;
         }
         if let Some(times) = &new.times {
-            let path = magic_link(fd);
-            uninterrupted(|| rustix::fs::utimensat(CWD, path.as_str(), times, AtFlags::empty()))
-                .map_err(backing("change the times"))?;
+            fd.set_timestamps(times).map_err(backing("change the times"))?;
         }
         Ok(())
     }
@@ -609,21 +581,22 @@ impl Tracked {
     pub fn set_xattr(
         &self,
         object: Object,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         name: &OsStr,
         value: &[u8],
         how: SetXattr,
     ) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
-        host::set_xattr(fd, name, value, how).map_err(backing("set an extended attribute"))
+        fd.set_xattr(name, value, how)
+            .map_err(backing("set an extended attribute"))
     }
 
     /// Sets inode flags or the project id of what `fd` has open.
     ///
     /// # Errors
     /// What the backing file answered.
-    pub fn set_inode_flags(&self, object: Object, fd: BorrowedFd<'_>, flags: InodeFlags) -> TrackedResult<()> {
+    pub fn set_inode_flags(&self, object: Object, fd: &Inode, flags: InodeFlags) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         // They are in no backup, but move the change time.
         change.attributes();
@@ -634,10 +607,10 @@ impl Tracked {
     ///
     /// # Errors
     /// What the backing file answered.
-    pub fn remove_xattr(&self, object: Object, fd: BorrowedFd<'_>, name: &OsStr) -> TrackedResult<()> {
+    pub fn remove_xattr(&self, object: Object, fd: &Inode, name: &OsStr) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
-        host::remove_xattr(fd, name).map_err(backing("remove an extended attribute"))
+        fd.remove_xattr(name).map_err(backing("remove an extended attribute"))
     }
 }
 
@@ -658,12 +631,11 @@ fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> 
     let mut written: usize = 0;
     while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
         let at = offset.saturating_add(written as u64);
-        match rustix::io::pwrite(file, rest, at) {
+        match file.write_at(at, rest) {
             Ok(0) => break,
             Ok(count) => written = written.saturating_add(count),
-            Err(Errno::INTR) => {}
             Err(_) if written > 0 => break,
-            Err(errno) => return Err(backing("write")(errno.into())),
+            Err(error) => return Err(backing("write")(error)),
         }
     }
     Ok(written)
@@ -697,14 +669,13 @@ fn write_stores(file: &OpenFile, offset: u64, page: &[u8], stores: &[ByteRange])
         let mut at = store.start();
         let mut rest = page.get(from..to).unwrap_or_default();
         while !rest.is_empty() {
-            match rustix::io::pwrite(file, rest, at) {
+            match file.write_at(at, rest) {
                 Ok(0) => return Err(backing("write")(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
                     rest = rest.get(count..).unwrap_or_default();
                     at = at.saturating_add(count as u64);
                 }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(backing("write")(errno.into())),
+                Err(error) => return Err(backing("write")(error)),
             }
         }
     }
@@ -730,25 +701,10 @@ impl Extent {
 }
 
 /// What the log compares a clean file with.
-fn looks_like(fd: BorrowedFd<'_>) -> Option<Fence> {
-    host::stat_fd(fd).ok().map(|stat| Fence::of(&stat))
+fn looks_like(fd: &Inode) -> Option<Fence> {
+    fd.stat().ok().map(|stat| Fence::of(&stat))
 }
 
 fn backing(operation: &'static str) -> impl FnOnce(io::Error) -> TrackedError {
     move |source| TrackedError::Backing { operation, source }
-}
-
-/// The path that stands for the inode of `fd` in calls that take no `O_PATH` descriptor.
-fn magic_link(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-/// Calls again while a signal interrupts.
-fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            done => return done.map_err(io::Error::from),
-        }
-    }
 }

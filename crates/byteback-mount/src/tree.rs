@@ -25,11 +25,11 @@ pub(crate) mod names;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use byteback_host::tree::{self as host, FileKind, Identity, Stat};
-use rustix::fs::{Mode, OFlags};
+use byteback_host::tree::{FileKind, Identity, Inode, Stat};
+use rustix::fs::OFlags;
 
 use self::directories::{DirectoryCache, HeldInode};
 use self::listing::ListingPool;
@@ -77,15 +77,17 @@ pub(crate) enum NodeFd {
     /// `O_PATH`, kept.
     Kept(Arc<HeldInode>),
     /// `O_PATH`, opened for this request.
-    Path(OwnedFd),
+    Path(Inode),
 }
 
-impl AsFd for NodeFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Deref for NodeFd {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
         match self {
-            Self::Open(file) => file.as_fd(),
-            Self::Kept(fd) => fd.as_fd(),
-            Self::Path(fd) => fd.as_fd(),
+            Self::Open(file) => file,
+            Self::Kept(inode) => inode,
+            Self::Path(inode) => inode,
         }
     }
 }
@@ -96,11 +98,11 @@ pub(crate) fn stale() -> io::Error {
 
 impl Tree {
     /// The tree below the directory `root`, an `O_PATH` descriptor.
-    pub(crate) fn new(root: OwnedFd, tracked: Arc<Tracked>) -> io::Result<Self> {
-        let root_stat = host::stat_fd(&root)?;
+    pub(crate) fn new(root: Inode, tracked: Arc<Tracked>) -> io::Result<Self> {
+        let root_stat = root.stat()?;
         Ok(Self {
             root: Arc::new(HeldInode {
-                fd: root,
+                inode: root,
                 identity: root_stat.identity(),
             }),
             root_stat,
@@ -146,7 +148,7 @@ impl Tree {
 
     /// Whether the backing directory itself has an entry of this name.
     pub(crate) fn has_in_root(&self, name: &OsStr) -> bool {
-        host::stat_at(&*self.root, name).is_ok()
+        self.root.stat_at(name).is_ok()
     }
 
     /// The number that programs see for an inode: what the kernel was or would be told.
@@ -185,11 +187,14 @@ impl Tree {
         };
         for (node, link, identity) in steps.into_iter().rev() {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let opened = host::open_at(fd.as_fd(), &link.name, flags, Mode::empty()).map_err(gone_is_stale)?;
-            if host::stat_fd(&opened)?.identity() != identity {
+            let opened = fd.open_at(&link.name, flags).map_err(gone_is_stale)?;
+            if opened.stat()?.identity() != identity {
                 return Err(stale());
             }
-            fd = Arc::new(HeldInode { fd: opened, identity });
+            fd = Arc::new(HeldInode {
+                inode: opened,
+                identity,
+            });
             self.directories().insert(node, Arc::clone(&fd));
         }
         Ok(fd)
@@ -213,8 +218,8 @@ impl Tree {
             let Ok(dir) = self.directory(link.parent) else {
                 continue;
             };
-            match host::open_path_at(&*dir, &link.name) {
-                Ok(fd) if host::stat_fd(&fd)?.identity() == known.identity => return Ok(NodeFd::Path(fd)),
+            match dir.open_path_at(&link.name) {
+                Ok(fd) if fd.stat()?.identity() == known.identity => return Ok(NodeFd::Path(fd)),
                 Ok(_) => {}
                 Err(error) => {
                     gone_or(error)?;
@@ -225,18 +230,18 @@ impl Tree {
     }
 
     /// A file opened anew with `flags`. The caller holds `renames`.
-    fn open_node(&self, node: NodeId, flags: OFlags) -> io::Result<(OwnedFd, Identity)> {
+    fn open_node(&self, node: NodeId, flags: OFlags) -> io::Result<(Inode, Identity)> {
         let known = self.inodes().known(node).ok_or_else(stale)?;
         if let Some(file) = self.handles.any_of(node) {
             // O_NOFOLLOW would refuse the magic link itself.
-            return Ok((host::reopen(&*file, flags - OFlags::NOFOLLOW)?, known.identity));
+            return Ok((file.reopen(flags - OFlags::NOFOLLOW)?, known.identity));
         }
         for link in &known.links {
             let Ok(dir) = self.directory(link.parent) else {
                 continue;
             };
-            match host::open_at(&*dir, &link.name, flags, Mode::empty()) {
-                Ok(fd) if host::stat_fd(&fd)?.identity() == known.identity => return Ok((fd, known.identity)),
+            match dir.open_at(&link.name, flags) {
+                Ok(fd) if fd.stat()?.identity() == known.identity => return Ok((fd, known.identity)),
                 Ok(_) => {}
                 Err(error) => {
                     gone_or(error)?;

@@ -2,9 +2,8 @@
 //! the files of tests bring their own.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 
-use byteback_host::tree::stat_fd;
+use byteback_host::tree::Inode;
 
 use super::{BLOCK_LEN, Stamp};
 
@@ -23,22 +22,13 @@ pub trait Backing {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-impl<F: AsFd> Backing for F {
+impl Backing for Inode {
     fn stamp(&self) -> io::Result<Stamp> {
-        Ok(Stamp::of(&stat_fd(self)?))
+        Ok(Stamp::of(&self.stat()?))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        read_some(self.as_fd(), offset, buffer)
-    }
-}
-
-fn read_some(fd: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::io::pread(fd, &mut *buffer, offset) {
-            Err(rustix::io::Errno::INTR) => {}
-            done => return Ok(done?),
-        }
+        Self::read_at(self, offset, buffer)
     }
 }
 

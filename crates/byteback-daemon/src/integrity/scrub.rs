@@ -8,7 +8,6 @@
 //! Where a passage is becomes durable with the sums, so that a restart goes on there.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -16,7 +15,7 @@ use std::time::Duration;
 
 use byteback_checksums::written::{BLOCK_LEN, Backing, Stamp};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, reopen};
+use byteback_host::tree::{FileKind, Inode};
 use byteback_mount::integrity::Integrity;
 use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
@@ -191,7 +190,7 @@ pub(crate) fn run(
 ) {
     let clock = tree.clock();
     let mut passage = Passage::new(options, integrity.sums().position());
-    let mut open: Option<(u64, OwnedFd, bool)> = None;
+    let mut open: Option<(u64, Inode, bool)> = None;
     let mut buffer = Aligned::default();
     let mut files = Files::default();
     loop {
@@ -226,7 +225,7 @@ pub(crate) fn run(
             Step::Read { file, range } => {
                 let bytes = match &open {
                     Some((of, fd, is_direct)) if *of == file => {
-                        read(integrity, file, fd.as_fd(), *is_direct, range, &mut buffer, state)
+                        read(integrity, file, fd, *is_direct, range, &mut buffer, state)
                     }
                     _ => 0,
                 };
@@ -279,7 +278,7 @@ impl Files {
 }
 
 /// A regular file that can be read and is not empty: its number, a descriptor, its length, and whether it is read past the page cache.
-fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, OwnedFd, u64, bool)> {
+fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, Inode, u64, bool)> {
     let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
     if stat.kind != FileKind::File || stat.size == 0 {
         return None;
@@ -287,7 +286,7 @@ fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, OwnedFd, u64, bool)>
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     // Past the cache, and without a trace, as far as that is allowed.
     let ways = [OFlags::DIRECT | OFlags::NOATIME, OFlags::DIRECT, OFlags::empty()];
-    let open = |way: OFlags| Some((reopen(&fd, flags | way).ok()?, way.contains(OFlags::DIRECT)));
+    let open = |way: OFlags| Some((fd.reopen(flags | way).ok()?, way.contains(OFlags::DIRECT)));
     let (fd, is_direct) = ways.into_iter().find_map(open)?;
     Some((file, fd, stat.size, is_direct))
 }
@@ -295,7 +294,7 @@ fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, OwnedFd, u64, bool)>
 fn read(
     integrity: &Integrity,
     file: u64,
-    fd: BorrowedFd<'_>,
+    fd: &Inode,
     is_direct: bool,
     range: ByteRange,
     buffer: &mut Aligned,
@@ -335,7 +334,7 @@ impl Aligned {
 
 /// A file that is read past the page cache: only whole blocks, to aligned places; the rest from the cache.
 struct Direct<'a> {
-    fd: BorrowedFd<'a>,
+    fd: &'a Inode,
     is_direct: bool,
 }
 
@@ -351,12 +350,12 @@ impl Backing for Direct<'_> {
             && buffer.as_ptr().align_offset(block) == 0;
         if self.is_direct && !is_aligned {
             // Behind the end of what was read: at the end of the file.
-            let plain = reopen(self.fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            let plain = self.fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK)?;
             return plain.read_at(offset, buffer);
         }
         match self.fd.read_at(offset, buffer) {
             Err(error) if self.is_direct && error.raw_os_error() == Some(libc::EINVAL) => {
-                let plain = reopen(self.fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                let plain = self.fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK)?;
                 plain.read_at(offset, buffer)
             }
             done => done,

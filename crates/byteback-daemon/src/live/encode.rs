@@ -3,19 +3,19 @@
 //! Both contents are here, and only here as they are now: so the daemon encodes, and keeps the result. If either of them changes while
 //! they are compared, the queue is told before that, and does not take the delta.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use byteback_delta::find::{IntoDelta, find_local};
-use byteback_delta::{DeltaWriter, WriterOptions};
+use byteback_delta::{Base, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::tree::Inode;
 use byteback_queue::NodeId;
 use byteback_queue::queue::{EncodeOrder, EncodedDelta};
 
+use super::spool::{next_data, read_up_to};
 use super::{Live, of_log};
 
 /// So much of a delta is written at a time.
@@ -65,9 +65,9 @@ impl Deltas {
     }
 
     /// Encodes a delta that is shorter than the content; `None` if there is none.
-    fn encode(&self, new: OwnedFd, base: OwnedFd, len_bytes_max: u64) -> io::Result<Option<EncodedDelta>> {
-        let (new, base) = (File::from(new), File::from(base));
-        let (new_len, base_len) = (new.metadata()?.len(), base.metadata()?.len());
+    fn encode(&self, new: Inode, base: Inode, len_bytes_max: u64) -> io::Result<Option<EncodedDelta>> {
+        let (new, base) = (Content(new), Content(base));
+        let (new_len, base_len) = (new.len_bytes()?, base.len_bytes()?);
         if new_len.max(base_len) > len_bytes_max {
             return Ok(None);
         }
@@ -134,9 +134,29 @@ impl Write for Limited {
     }
 }
 
+/// What a file holds now.
+struct Content(Inode);
+
+impl Base for Content {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.stat()?.size)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        match read_up_to(&self.0, offset, buffer)? {
+            count if count == buffer.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
+        next_data(&self.0, range)
+    }
+}
+
 impl Live {
     /// Whether all of a file is what was written, as far as that is known.
-    fn is_sound(&self, node: NodeId, file: &OwnedFd) -> io::Result<bool> {
+    fn is_sound(&self, node: NodeId, file: &Inode) -> io::Result<bool> {
         let Some(integrity) = &self.integrity else {
             return Ok(true);
         };

@@ -1,11 +1,10 @@
 //! What the gate tells, as events of the queue; and what is put aside before it happens.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind, Identity};
+use byteback_host::tree::{FileKind, Identity, Inode};
 use byteback_mount::picture::NodeAttributes;
 use byteback_mount::tracked::observer::{KnownNode, LostName, NamedAt, NamesChanged, Observer, Order, Removal};
 use byteback_oplog::NodeId as LoggedNode;
@@ -82,7 +81,7 @@ impl State {
 
 impl Live {
     /// Puts aside what the queue still needs of `ranges` of a file that is about to change. What cannot be put aside is given up.
-    fn put_aside(&self, node: NodeId, fd: BorrowedFd<'_>, ranges: &[ByteRange]) {
+    fn put_aside(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange]) {
         let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
         let _saving = self.saving.get(lock).map(|lock| lock.lock());
         for range in ranges {
@@ -98,10 +97,10 @@ impl Live {
         }
     }
 
-    fn save(&self, node: NodeId, save: Save, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    fn save(&self, node: NodeId, save: Save, fd: &Inode) -> std::io::Result<()> {
         if let Some(integrity) = &self.integrity {
             let file = open_for_reading(fd)?;
-            integrity.check_before_change(of_log(node), file.as_fd(), save.range)?;
+            integrity.check_before_change(of_log(node), &file, save.range)?;
         }
         self.spool.put(save.position, save.range, fd)?;
         self.state.lock().queue.saved(save);
@@ -131,8 +130,8 @@ impl Live {
 
     /// Opens what is about to lose its last name.
     fn hold(&self, removal: &Removal<'_>) -> std::io::Result<Kept> {
-        let fd = host::open_path_at(removal.dir, removal.name)?;
-        if host::stat_fd(&fd)?.identity() != removal.identity {
+        let fd = removal.dir.open_path_at(removal.name)?;
+        if fd.stat()?.identity() != removal.identity {
             return Err(std::io::Error::other("another file has its name"));
         }
         Ok(Kept {
@@ -143,7 +142,7 @@ impl Live {
     }
 
     fn free_bytes(&self) -> u64 {
-        let space = rustix::fs::fstatvfs(&**self.files.root());
+        let space = self.files.root().space();
         space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
     }
 
@@ -174,7 +173,7 @@ impl Observer for Live {
         self.watches.merge_page(of_queue(node), offset, page)
     }
 
-    fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
+    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         let node = of_queue(node);
         self.watches.content(node, ranges, len_after_bytes);
         let Some(hull) = ranges.iter().copied().reduce(ByteRange::hull) else {
@@ -191,7 +190,7 @@ impl Observer for Live {
         let open_at = state.queue.open_ranges(node).map(|(position, _)| position);
         let open = state.queue.open_content(node, hull);
         // Its length is what it is: another change of the same file may have told another one already, and corrects that afterwards.
-        let len_bytes = open.map_or_else(|| host::stat_fd(fd).map_or(0, |stat| stat.size), |(len, _)| len);
+        let len_bytes = open.map_or_else(|| fd.stat().map_or(0, |stat| stat.size), |(len, _)| len);
         let is_new = open.is_none() && !state.queue.is_folded() && state.queue.is_about(node);
         for range in ranges {
             let event = Event::Wrote {
@@ -214,7 +213,7 @@ impl Observer for Live {
         self.wake(state);
     }
 
-    fn after_content(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+    fn after_content(&self, node: LoggedNode, fd: &Inode) {
         let node = of_queue(node);
         let Some(all) = ByteRange::from_start(0) else { return };
         let mut state = self.state.lock();
@@ -222,7 +221,7 @@ impl Observer for Live {
             return;
         };
         // Under the lock: of two changes the one that looks last sees what both have done.
-        let Ok(stat) = host::stat_fd(fd) else { return };
+        let Ok(stat) = fd.stat() else { return };
         if let Some(event) = Event::resized(node, told_bytes, stat.size, None) {
             let now_ns = self.now_ns();
             state.queue.event(&event, now_ns);
@@ -231,7 +230,7 @@ impl Observer for Live {
         }
     }
 
-    fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, ranges: &[ByteRange]) {
+    fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, ranges: &[ByteRange]) {
         if self.kept_count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -259,7 +258,7 @@ impl Observer for Live {
         self.tell(self.state.lock(), &Event::Attributes { node, stamp: 0 });
     }
 
-    fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
+    fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
         self.capture(of_queue(node), || NodeAttributes::read(fd));
     }
 
@@ -277,9 +276,7 @@ impl Observer for Live {
             return;
         }
         let (node, kind) = (of_queue(node.node), kind_of(node.kind));
-        self.capture(node, || {
-            NodeAttributes::read(host::open_path_at(removal.dir, removal.name)?.as_fd())
-        });
+        self.capture(node, || NodeAttributes::read(&removal.dir.open_path_at(removal.name)?));
         if kind != NodeKind::File {
             return;
         }
@@ -386,7 +383,7 @@ impl Live {
             let kept = self.hold(removal)?;
             let saves = self.state.lock().queue.saves_before_removal(node);
             for save in saves {
-                self.save(node, save, kept.fd.as_fd())?;
+                self.save(node, save, &kept.fd)?;
             }
             // It can serve as the old content of nothing any more.
             let mut state = self.state.lock();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use byteback_control::{
     LiveTree, NameChange, Piece, Result, SYNC_CONSUMER, ServiceError, Work,
 };
 use byteback_extents::ByteRange;
+use byteback_host::tree::Inode;
 use byteback_mount::landing::Landing;
 use byteback_mount::picture::NodeAttributes;
 use byteback_oplog::NodeKind;
@@ -229,7 +229,7 @@ const CLOCK_STEP: Duration = Duration::from_millis(4);
 
 impl Live {
     /// An `O_PATH` or readable descriptor of a node, wherever it is; `None` if it is nowhere.
-    fn any_fd(&self, node: NodeId) -> io::Result<Option<Arc<OwnedFd>>> {
+    fn any_fd(&self, node: NodeId) -> io::Result<Option<Arc<Inode>>> {
         for _ in 0..ATTEMPTS {
             if let Some(kept) = self.state.lock().kept.get(&node) {
                 return Ok(Some(Arc::clone(&kept.fd)));
@@ -244,9 +244,9 @@ impl Live {
     }
 
     /// A file, opened for reading; `None` if it is nowhere.
-    pub(super) fn open_file(&self, node: NodeId) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn open_file(&self, node: NodeId) -> io::Result<Option<Inode>> {
         match self.any_fd(node)? {
-            Some(fd) => open_for_reading(&*fd).map(Some),
+            Some(fd) => open_for_reading(&fd).map(Some),
             None => Ok(None),
         }
     }
@@ -257,7 +257,7 @@ impl Live {
             return Ok(Some((*captured).clone()));
         }
         let read = match self.any_fd(node) {
-            Ok(Some(fd)) => NodeAttributes::read(fd.as_fd()).map(|read| Some(attributes_to_api(read))),
+            Ok(Some(fd)) => NodeAttributes::read(&fd).map(|read| Some(attributes_to_api(read))),
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };

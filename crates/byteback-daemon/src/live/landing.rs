@@ -15,7 +15,6 @@ pub(super) mod watch;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use byteback_control::{
     Damage, DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken,
     Result, ServiceError, UnsentNode, WatchedFile, WatchedNode,
 };
-use byteback_host::tree as host;
+use byteback_host::tree::{self as host, Inode};
 use byteback_mount::landing::{Arbiter, LandingError, NewKind};
 use byteback_mount::picture::NodeAttributes;
 use byteback_oplog::{NodeId as LoggedNode, NodeKind, node_kind};
@@ -216,7 +215,7 @@ impl LiveService {
                 host::FileKind::Dir => OFlags::RDONLY | OFlags::DIRECTORY,
                 _ => return Err(io::ErrorKind::Unsupported.into()),
             };
-            rustix::fs::fsync(host::reopen(&fd, flags)?)?;
+            fd.reopen(flags)?.sync(false)?;
         }
         Ok(())
     }
@@ -245,7 +244,7 @@ impl LandingTree for LiveService {
         let Some((fd, stat)) = self.live.files.find(node).map_err(failed)? else {
             return Ok(None);
         };
-        let attributes = attributes_to_api(NodeAttributes::read(fd.as_fd()).map_err(failed)?);
+        let attributes = attributes_to_api(NodeAttributes::read(&fd).map_err(failed)?);
         let places = self.live.log.places_of(node).map_err(|error| log_failed(&error))?;
         let names = places.into_iter().map(|(parent, name)| NamePlace {
             parent,
@@ -263,9 +262,9 @@ impl LandingTree for LiveService {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let found = self.live.files.find(directory).map_err(failed)?;
         let (fd, _) = found.ok_or_else(|| failed(gone()))?;
-        let readable = host::reopen(&fd, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        let readable = fd.reopen(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
         let mut names = Vec::<OsString>::new();
-        for entry in host::read_dir(&readable, 0).map_err(failed)? {
+        for entry in readable.read_dir(0).map_err(failed)? {
             let name = entry.map_err(failed)?.name;
             if after.is_none_or(|after| name.as_bytes() > after.as_bytes()) {
                 names.push(name);
@@ -283,7 +282,7 @@ impl LandingTree for LiveService {
                 .log
                 .child(directory, &name)
                 .map_err(|error| log_failed(&error))?;
-            if let (Some(node), Ok(stat)) = (child, host::stat_at(&fd, &name)) {
+            if let (Some(node), Ok(stat)) = (child, fd.stat_at(&name)) {
                 page.push(DirEntry {
                     name: ByteString::from(name.into_vec()),
                     node,
@@ -342,7 +341,7 @@ impl LandingTree for LiveService {
             ..Subjects::default()
         };
         let mut missed = Vec::new();
-        let mut finish = |fd: BorrowedFd<'_>| missed = attributes::give(fd, attributes);
+        let mut finish = |fd: &Inode| missed = attributes::give(fd, attributes);
         let made = self
             .landing
             .make(logged(at), kind, &mut finish, &self.question(expected, about));
@@ -429,7 +428,7 @@ impl LandingTree for LiveService {
             ..Subjects::default()
         };
         let mut missed = Vec::new();
-        let mut set = |fd: BorrowedFd<'_>| missed = attributes::give(fd, attributes);
+        let mut set = |fd: &Inode| missed = attributes::give(fd, attributes);
         let done = self
             .landing
             .set_attributes(node, &mut set, &self.question(expected, about));

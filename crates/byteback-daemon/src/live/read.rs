@@ -1,12 +1,12 @@
 //! Reading what a content holds at its turn: from the file, and from what was put aside since; compared with the sums, if they are kept.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 
 use byteback_api::ByteString;
 use byteback_checksums::written::BLOCK_LEN;
 use byteback_control::{ErrorKind, LiveContent, Piece, Result, ServiceError};
 use byteback_extents::{ByteRange, ExtentSet};
+use byteback_host::tree::Inode;
 use byteback_mount::integrity::Fault;
 use byteback_oplog::NodeId as LoggedNode;
 use byteback_queue::queue::{Group, GroupState};
@@ -111,12 +111,12 @@ impl Live {
     pub(super) fn read_piece(
         &self,
         position: Position,
-        (node, file): (LoggedNode, Option<&OwnedFd>),
+        (node, file): (LoggedNode, Option<&Inode>),
         (at, end): (u64, u64),
         buffer: &mut Vec<u8>,
     ) -> io::Result<Option<Read>> {
         let data = match file {
-            Some(file) => Source::of(file.as_fd()).next_data(at, end)?,
+            Some(file) => Source::of(file).next_data(at, end)?,
             None => Some(at),
         };
         let data = data.unwrap_or(end);
@@ -163,7 +163,7 @@ impl Live {
                 to.copy_from_slice(from);
             }
         } else if let Some(file) = file {
-            let mut source = Source::of(file.as_fd());
+            let mut source = Source::of(file);
             while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
                 match source.read_at(at + filled as u64, rest)? {
                     0 => break,

@@ -14,13 +14,12 @@
 //! Nothing here outlives the process: after a stop a content is sent as it is.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use byteback_control::{LiveContent, LiveGroup, LiveSource};
 use byteback_delta::find::{ExtentSink, find_local};
 use byteback_delta::{Base, DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
-use byteback_host::tree as host;
+use byteback_host::tree::Inode;
 use byteback_queue::{NodeId, Position};
 use parking_lot::MutexGuard;
 
@@ -76,7 +75,7 @@ impl State {
     fn rewriting(
         &self,
         node: NodeId,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         ranges: &[ByteRange],
         len_bytes_min: u64,
         len_bytes_max: u64,
@@ -94,7 +93,7 @@ impl State {
             }
             // Without a look at the file, for small ones.
             None if changed_bytes.saturating_mul(KEPT_FROM) < len_bytes_min => return None,
-            None => (host::stat_fd(fd).ok()?.size, 0),
+            None => (fd.stat().ok()?.size, 0),
         };
         let is_fit = (len_bytes_min..=len_bytes_max).contains(&len_bytes);
         let rewritten_bytes = before_bytes.saturating_add(changed_bytes);
@@ -278,7 +277,7 @@ impl Base for Old<'_> {
 struct New<'a> {
     live: &'a Live,
     content: &'a LiveContent,
-    file: Option<OwnedFd>,
+    file: Option<Inode>,
     packed: Packed<'a>,
 }
 
@@ -372,7 +371,7 @@ impl Live {
     pub(super) fn keep_rewritten<'a>(
         &'a self,
         node: NodeId,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         ranges: &[ByteRange],
         state: MutexGuard<'a, State>,
     ) -> (MutexGuard<'a, State>, Option<PutAside<'a>>) {
@@ -400,7 +399,7 @@ impl Live {
             for range in &ranges {
                 if let Some(integrity) = &self.integrity {
                     let file = open_for_reading(fd)?;
-                    integrity.check_before_change(of_log(node), file.as_fd(), *range)?;
+                    integrity.check_before_change(of_log(node), &file, *range)?;
                 }
                 self.rewritten.put(key, *range, fd)?;
             }

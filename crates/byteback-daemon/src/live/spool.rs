@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
-use byteback_host::tree as host;
+use byteback_host::errno_of;
+use byteback_host::tree::Inode;
 use byteback_queue::Position;
 use parking_lot::Mutex;
-use rustix::fs::{OFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 /// So much is copied at a time.
 const PIECE_LEN: usize = 256 << 10;
@@ -75,7 +74,7 @@ impl Spool {
     }
 
     /// Puts `range` of the file `from` aside for `position`. What lies beyond the file's end is zeros.
-    pub(super) fn put(&self, position: Position, range: ByteRange, from: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn put(&self, position: Position, range: ByteRange, from: &Inode) -> io::Result<()> {
         let file = self.file(position)?;
         let mut from = Source::of(from);
         let mut buffer = vec![0; PIECE_LEN.min(usize::try_from(range.len_bytes()).unwrap_or(PIECE_LEN))];
@@ -144,24 +143,22 @@ impl Spool {
 
 /// A file that is read through a descriptor that need not be readable.
 pub(super) struct Source<'a> {
-    fd: BorrowedFd<'a>,
-    reopened: Option<OwnedFd>,
+    fd: &'a Inode,
+    reopened: Option<Inode>,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn of(fd: BorrowedFd<'a>) -> Self {
+    pub(super) fn of(fd: &'a Inode) -> Self {
         Self { fd, reopened: None }
     }
 
     /// Calls with the descriptor, and once more with a readable one if it is not readable.
-    fn with<T>(&mut self, call: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>) -> io::Result<T> {
-        loop {
-            let fd = self.reopened.as_ref().map_or(self.fd, |fd| fd.as_fd());
-            match call(fd) {
-                Err(Errno::INTR) => {}
-                Err(Errno::BADF) if self.reopened.is_none() => self.reopened = Some(open_for_reading(self.fd)?),
-                done => return Ok(done?),
+    fn with<T>(&mut self, mut call: impl FnMut(&Inode) -> io::Result<T>) -> io::Result<T> {
+        match call(self.reopened.as_ref().unwrap_or(self.fd)) {
+            Err(error) if errno_of(&error) == Some(libc::EBADF) && self.reopened.is_none() => {
+                call(self.reopened.insert(open_for_reading(self.fd)?))
             }
+            done => done,
         }
     }
 
@@ -170,30 +167,49 @@ impl<'a> Source<'a> {
         if at >= end {
             return Ok(None);
         }
-        match self.with(|fd| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-            Err(Errno::NXIO) => Ok(None),
-            // The file system does not tell holes.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(at)),
-            found => found.map(Some),
-        })? {
-            Some(start) => Ok(Some(start).filter(|start| *start < end)),
-            None => Ok(None),
-        }
+        Ok(self.with(|file| data_from(file, at))?.filter(|start| *start < end))
     }
 
     /// Reads at most as many bytes as the buffer takes; 0 at the end.
     pub(super) fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let cell = std::cell::RefCell::new(buffer);
-        self.with(|fd| rustix::io::pread(fd, &mut **cell.borrow_mut(), at))
+        self.with(|file| file.read_at(at, buffer))
     }
 }
 
+/// The first data at or after `at`; where the file system does not tell holes, all is data.
+fn data_from(file: &Inode, at: u64) -> io::Result<Option<u64>> {
+    match file.seek_data(at) {
+        Err(error) if matches!(errno_of(&error), Some(libc::EINVAL | libc::EOPNOTSUPP)) => Ok(Some(at)),
+        found => found,
+    }
+}
+
+/// The first part of a range of a file that may be something else than a hole.
+pub(super) fn next_data(file: &Inode, range: ByteRange) -> io::Result<Option<ByteRange>> {
+    let Some(start) = data_from(file, range.start())?.filter(|start| *start < range.end()) else {
+        return Ok(None);
+    };
+    let end = file.seek_hole(start).ok().flatten().unwrap_or(range.end());
+    Ok(ByteRange::new(start, end.min(range.end())))
+}
+
 /// A descriptor that reads without moving the access time, where that is allowed.
-pub(super) fn open_for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
-    match host::reopen(&fd, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)
-        }
+pub(super) fn open_for_reading(fd: &Inode) -> io::Result<Inode> {
+    match fd.reopen(OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK),
         done => done,
     }
+}
+
+/// Reads as much as there is.
+pub(super) fn read_up_to(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled: usize = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(offset.saturating_add(filled as u64), rest) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }

@@ -26,7 +26,7 @@ use byteback_control::{
     Result, ServiceError,
 };
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind};
+use byteback_host::tree::{FileKind, Inode};
 use byteback_mount::picture::{Content, FrozenFile, Picture, PictureError};
 use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
@@ -172,13 +172,16 @@ impl Service {
     }
 }
 
-/// The file that is a node now, open for reading; `None` if it cannot be had.
+/// The file that is a node now, open for reading; `None` if it cannot be had, or the kernel does not know it: then nobody else has sums of it.
 fn backing(tree: &TrackedTree, node: NodeId) -> Option<OwnedFd> {
     let (fd, stat) = tree.live().find(node).ok().flatten()?;
     if stat.kind != FileKind::File {
         return None;
     }
-    host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK).ok()
+    match fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK).ok()? {
+        Inode::System(fd) => Some(fd),
+        Inode::Library(_) => None,
+    }
 }
 
 impl File<'_> {

@@ -5,13 +5,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use byteback_api::ByteString;
 use byteback_control::{ErrorKind, FileHistory, PastEvent, PastFile, PastMoment, Piece, Result, ServiceError};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind};
+use byteback_host::tree::{FileKind, Inode};
 use byteback_oplog::NodeId;
 use byteback_undo::{self as undo, ContentHow, Moment, NameEvent, NameHow, NotKept, Undo, UndoError};
 use rustix::fs::OFlags;
@@ -112,7 +111,7 @@ pub(super) fn read(
     let file = open(tree, node).map_err(|source| refused(format!("{path}: {source}")))?;
     let size_bytes = undo
         .size(&as_of, || {
-            let stat = file.as_ref().map(host::stat_fd).transpose()?;
+            let stat = file.as_ref().map(Inode::stat).transpose()?;
             Ok(stat.map(|stat| stat.size))
         })
         .map_err(|error| failed(path, &error))?;
@@ -120,7 +119,7 @@ pub(super) fn read(
         let mut stopped = None;
         let read_present = |at: u64, buffer: &mut [u8]| {
             let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-            Ok(rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?)
+            file.read_at(at, buffer)
         };
         let done = undo.read(&as_of, all, read_present, &mut |piece| {
             let piece = match piece {
@@ -144,14 +143,14 @@ pub(super) fn read(
     })
 }
 
-fn open(tree: &TrackedTree, node: NodeId) -> io::Result<Option<OwnedFd>> {
+fn open(tree: &TrackedTree, node: NodeId) -> io::Result<Option<Inode>> {
     let Some((fd, stat)) = tree.live().find(node)? else {
         return Ok(None);
     };
     if stat.kind != FileKind::File {
         return Err(io::Error::other("only the content of regular files is kept"));
     }
-    host::reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK).map(Some)
+    fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK).map(Some)
 }
 
 pub(super) fn history(tree: &TrackedTree, path: &ByteString) -> Result<FileHistory> {

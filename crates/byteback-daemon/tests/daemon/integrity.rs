@@ -283,7 +283,7 @@ fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
             client.find(cut.unwrap().cut, &name.as_str().into()).unwrap().unwrap()
         };
         let blocks = (content.len() as u64).div_ceil(BLOCK);
-        let backing = File::from(openat(&below, &name, OFlags::RDONLY, Mode::empty()).unwrap());
+        let backing = byteback_host::tree::Inode::from(openat(&below, &name, OFlags::RDONLY, Mode::empty()).unwrap());
         let sums = fixture.integrity().clone();
         until(&format!("all blocks are known: {history:?}"), || {
             sums.sums().known_blocks(node.0, &backing) == blocks

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use rustix::io::Errno;
 
+use super::inode::LibraryInode;
 use super::stat::FileKind;
 use super::{reopen, uninterrupted};
 
@@ -115,5 +116,78 @@ impl Iterator for ReadDir {
             return Some(Err(error));
         }
         self.ready.pop_front().map(Ok)
+    }
+}
+
+/// The names in a directory, wherever it lies; stops after the first error.
+#[derive(Debug)]
+pub enum Entries {
+    /// Of the system's file systems.
+    System(ReadDir),
+    /// Of a library.
+    Library(LibraryEntries),
+}
+
+/// The names in a directory of a library.
+#[derive(Debug)]
+pub struct LibraryEntries {
+    dir: Box<dyn LibraryInode>,
+    cookie: u64,
+    ready: VecDeque<Entry>,
+    dots: bool,
+    done: bool,
+}
+
+impl Entries {
+    pub(super) fn of_library(dir: Box<dyn LibraryInode>, cookie: u64) -> Self {
+        Self::Library(LibraryEntries {
+            dir,
+            cookie,
+            ready: VecDeque::new(),
+            dots: false,
+            done: false,
+        })
+    }
+
+    /// Lists `.` and `..` too, which are left out otherwise.
+    #[must_use]
+    pub fn with_dots(self) -> Self {
+        match self {
+            Self::System(entries) => Self::System(entries.with_dots()),
+            Self::Library(entries) => Self::Library(LibraryEntries { dots: true, ..entries }),
+        }
+    }
+}
+
+impl Iterator for Entries {
+    type Item = io::Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::System(entries) => entries.next(),
+            Self::Library(entries) => entries.next(),
+        }
+    }
+}
+
+impl Iterator for LibraryEntries {
+    type Item = io::Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ready.is_empty() && !self.done {
+            match self.dir.list(self.cookie, self.dots) {
+                Ok(entries) => self.ready = entries.into(),
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        let entry = self.ready.pop_front();
+        match &entry {
+            Some(entry) => self.cookie = entry.cookie,
+            None => self.done = true,
+        }
+        entry.map(Ok)
     }
 }

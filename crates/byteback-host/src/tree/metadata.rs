@@ -53,12 +53,16 @@ pub fn set_owner(fd: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> io::Resul
 /// # Errors
 /// `PermissionDenied` unless it is the caller's; otherwise what the system answered.
 pub fn set_times(fd: impl AsFd, atime: SetTime, mtime: SetTime) -> io::Result<()> {
-    let times = Timestamps {
-        last_access: timespec(atime),
-        last_modification: timespec(mtime),
-    };
+    let times = timestamps(atime, mtime);
     // Through the magic link: an empty path is accepted for times only since Linux 5.8, and not with glibc's call.
     uninterrupted(|| utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty())).map_err(explain_proc)
+}
+
+pub(super) fn timestamps(atime: SetTime, mtime: SetTime) -> Timestamps {
+    Timestamps {
+        last_access: timespec(atime),
+        last_modification: timespec(mtime),
+    }
 }
 
 fn timespec(time: SetTime) -> Timespec {

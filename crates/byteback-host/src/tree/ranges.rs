@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::{Errno, pread, pwrite};
 
+use super::inode::LibraryInode;
 use super::uninterrupted;
 
 pub use rustix::fs::FallocateFlags;
@@ -48,7 +49,7 @@ fn seek_to(fd: impl AsFd, to: SeekFrom) -> io::Result<Option<u64>> {
 /// other. Gaps are holes, or lie after the end of the file. Stops after the first error.
 pub fn data_ranges(fd: &impl AsFd, start: u64, end: u64) -> DataRanges<'_> {
     DataRanges {
-        fd: fd.as_fd(),
+        file: Seekable::System(fd.as_fd()),
         at: start,
         end,
         data_end: start,
@@ -58,10 +59,44 @@ pub fn data_ranges(fd: &impl AsFd, start: u64, end: u64) -> DataRanges<'_> {
 /// What [`data_ranges`] returns.
 #[derive(Debug)]
 pub struct DataRanges<'fd> {
-    fd: BorrowedFd<'fd>,
+    file: Seekable<'fd>,
     at: u64,
     end: u64,
     data_end: u64,
+}
+
+/// A file in which data is looked for.
+#[derive(Clone, Copy, Debug)]
+enum Seekable<'file> {
+    System(BorrowedFd<'file>),
+    Library(&'file dyn LibraryInode),
+}
+
+impl Seekable<'_> {
+    fn data(self, offset: u64) -> io::Result<Option<u64>> {
+        match self {
+            Self::System(fd) => seek_data(fd, offset),
+            Self::Library(inode) => inode.seek(offset, true),
+        }
+    }
+
+    fn hole(self, offset: u64) -> io::Result<Option<u64>> {
+        match self {
+            Self::System(fd) => seek_hole(fd, offset),
+            Self::Library(inode) => inode.seek(offset, false),
+        }
+    }
+}
+
+impl<'file> DataRanges<'file> {
+    pub(super) fn of_library(file: &'file dyn LibraryInode, start: u64, end: u64) -> Self {
+        Self {
+            file: Seekable::Library(file),
+            at: start,
+            end,
+            data_end: start,
+        }
+    }
 }
 
 impl DataRanges<'_> {
@@ -73,14 +108,14 @@ impl DataRanges<'_> {
     }
 
     fn find_next(&mut self) -> io::Result<Option<Range<u64>>> {
-        let Some(data) = seek_data(self.fd, self.at)? else {
+        let Some(data) = self.file.data(self.at)? else {
             return Ok(None);
         };
         if data >= self.end {
             return Ok(None);
         }
         // No hole at all means that the file was cut in between: nothing is left there.
-        let Some(hole) = seek_hole(self.fd, data)? else {
+        let Some(hole) = self.file.hole(data)? else {
             return Ok(None);
         };
         if hole <= data {

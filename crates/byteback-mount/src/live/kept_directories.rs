@@ -7,9 +7,9 @@
 //! inode whatever is renamed, and a node never becomes another inode, so that nothing has to be forgotten.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use byteback_host::tree::Inode;
 use byteback_oplog::NodeId;
 use parking_lot::Mutex;
 
@@ -19,20 +19,20 @@ const KEPT_MAX: usize = 64;
 /// See the module. Youngest last.
 #[derive(Debug, Default)]
 pub(super) struct KeptDirectories {
-    kept: Mutex<Vec<(NodeId, Arc<OwnedFd>)>>,
+    kept: Mutex<Vec<(NodeId, Arc<Inode>)>>,
 }
 
 /// The way down to a node.
 #[derive(Debug)]
 pub(super) struct Way {
     /// Where it begins; `None`: at the root.
-    pub(super) from: Option<Arc<OwnedFd>>,
+    pub(super) from: Option<Arc<Inode>>,
     /// The nodes on the way with their names, the one that was asked for last.
     pub(super) steps: Vec<(NodeId, OsString)>,
 }
 
 impl KeptDirectories {
-    pub(super) fn keep(&self, node: NodeId, directory: Arc<OwnedFd>) {
+    pub(super) fn keep(&self, node: NodeId, directory: Arc<Inode>) {
         let mut kept = self.kept.lock();
         kept.retain(|(known, _)| *known != node);
         if kept.len() >= KEPT_MAX {
@@ -41,7 +41,7 @@ impl KeptDirectories {
         kept.push((node, directory));
     }
 
-    pub(super) fn get(&self, node: NodeId) -> Option<Arc<OwnedFd>> {
+    pub(super) fn get(&self, node: NodeId) -> Option<Arc<Inode>> {
         let mut kept = self.kept.lock();
         let at = kept.iter().position(|(known, _)| *known == node)?;
         let found = kept.remove(at);

@@ -11,12 +11,13 @@ use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::SimDisk;
 
 use super::*;
+use byteback_host::tree::Inode;
 
 fn tracked(dir: &std::path::Path) -> LiveTree {
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let disk: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
     let log = Arc::new(Log::open(&disk, Arc::clone(&clock), &SimRandomness::new(1)).unwrap());
-    let root = Arc::new(OwnedFd::from(fs::File::open(dir).unwrap()));
+    let root = Arc::new(Inode::from(fs::File::open(dir).unwrap()));
     let live = LiveTree::new(root, Arc::clone(&log), clock);
     log.scan(&live, &mut |_| {}).unwrap();
     live
@@ -111,7 +112,7 @@ fn a_chain_of_directories_costs_each_of_its_links_a_few_steps() {
         asked.set(asked.get() + 1);
         Ok(Some((NodeId(node.0 - 1), OsString::from("a"))))
     };
-    let any = Arc::new(OwnedFd::from(fs::File::open("/").unwrap()));
+    let any = Arc::new(Inode::from(fs::File::open("/").unwrap()));
     for node in NodeId::ROOT.0 + 1..=DEPTH {
         let way = directories.way_to(NodeId(node), place_of, DEPTH_MAX).unwrap().unwrap();
         let (_, on_the_way) = way.steps.split_last().unwrap();

@@ -9,11 +9,10 @@
 //! whoever changes it takes the same entry first; it is removed only when nobody else has it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree as host;
+use byteback_host::tree::Inode;
 use byteback_oplog::NodeId;
 use parking_lot::Mutex;
 
@@ -248,11 +247,11 @@ impl FrozenFile {
     }
 }
 
-fn seek_in_backing(file: &OwnedFd, tile: ByteRange, to_data: bool) -> io::Result<Option<u64>> {
+fn seek_in_backing(file: &Inode, tile: ByteRange, to_data: bool) -> io::Result<Option<u64>> {
     let found = if to_data {
-        host::seek_data(file, tile.start())?
+        file.seek_data(tile.start())?
     } else {
-        host::seek_hole(file, tile.start())?
+        file.seek_hole(tile.start())?
     };
     Ok(found.filter(|at| *at < tile.end()))
 }

@@ -2,12 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentValue};
-use byteback_host::tree as host;
+use byteback_host::tree::Inode;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -98,12 +97,12 @@ impl Kept {
     /// Copies `range` of `source`, which lies within it, and notes in `map` where it went. After an error `map` is of no use.
     pub(super) fn copy(
         &self,
-        source: &OwnedFd,
+        source: &Inode,
         range: ByteRange,
         map: &mut ExtentMap<KeptBytes>,
     ) -> Result<(), NotSaved> {
         map.insert(range, KeptBytes::Hole);
-        for data in host::data_ranges(source, range.start(), range.end()) {
+        for data in source.data_ranges(range.start(), range.end()) {
             let data = data.map_err(NotSaved::Node)?;
             let mut at = data.start;
             while at < data.end {

@@ -7,6 +7,7 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
+use byteback_host::tree::Inode;
 use byteback_oplog::Log;
 use rustix::thread::set_thread_uid;
 
@@ -19,7 +20,7 @@ fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     fs::write(&path, b"old").unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
+    let file = Inode::from(fs::File::options().write(true).open(&path).unwrap());
     let pictures = Pictures::default();
     // No disk has so much free: nothing can be kept.
     let picture = Picture::leaving_free(dir.path(), u64::MAX);
@@ -30,7 +31,7 @@ fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
     // Whoever wants to say that it is lost has to wait.
     let not_yet = picture.lost.lock();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap()));
+        let writer = scope.spawn(|| pictures.before_content(node, &file, ByteRange::new(0, 3).unwrap()));
         while !picture.kept.was_begun() {
             assert!(!writer.is_finished());
             std::thread::yield_now();
@@ -64,18 +65,18 @@ fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
     let path = dir.path().join("write-only");
     fs::write(&path, b"old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o200)).unwrap();
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let file = Inode::from(fs::OpenOptions::new().write(true).open(&path).unwrap());
     let pictures = Pictures::default();
     let picture = Picture::new(dir.path());
     pictures.open(Arc::clone(&picture));
     let node = NodeId(7);
 
-    pictures.before_attributes(node, file.as_fd());
+    pictures.before_attributes(node, &file);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Of this thread alone.
             set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
-            pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap());
+            pictures.before_content(node, &file, ByteRange::new(0, 3).unwrap());
         });
     });
 
@@ -85,7 +86,7 @@ fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
     assert!(error.to_string().contains("Permission denied"), "{error}");
     // Later changes and the list of what is needed do not bring it back.
     picture.restrict([(node, Needed::All)].into());
-    pictures.before_content(node, file.as_fd(), ByteRange::new(0, 3).unwrap());
+    pictures.before_content(node, &file, ByteRange::new(0, 3).unwrap());
     assert!(picture.state_of(node).unwrap().lock().check().is_err());
 }
 
@@ -106,7 +107,7 @@ impl Rig {
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let disk: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
         let log = Arc::new(Log::open(&disk, Arc::clone(&clock), &SimRandomness::new(1)).unwrap());
-        let root = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+        let root = Arc::new(Inode::from(fs::File::open(dir.path()).unwrap()));
         let live = LiveTree::new(root, Arc::clone(&log), clock);
         log.scan(&live, &mut |_| {}).unwrap();
         let node = |file: usize| log.child(NodeId::ROOT, OsStr::new(&file.to_string())).unwrap().unwrap();
@@ -128,10 +129,10 @@ impl Rig {
     /// Overwrites the bytes of a file from `at` on as the gate does it.
     fn write(&self, file: usize, at: u64, bytes: &[u8]) {
         let path = self.dir.path().join(file.to_string());
-        let file_fd = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let file_fd = Inode::from(fs::OpenOptions::new().read(true).write(true).open(path).unwrap());
         let range = ByteRange::from_offset_len(at, bytes.len() as u64).unwrap();
-        self.pictures.before_content(self.nodes[file], file_fd.as_fd(), range);
-        std::os::unix::fs::FileExt::write_all_at(&file_fd, bytes, at).unwrap();
+        self.pictures.before_content(self.nodes[file], &file_fd, range);
+        assert_eq!(file_fd.write_at(at, bytes).unwrap(), bytes.len());
     }
 
     fn read(&self, picture: &Picture, file: usize, start: u64, end: u64) -> Result<Vec<u8>, PictureError> {

@@ -1,12 +1,11 @@
 //! The gate's account of a change: the log that is told, and the pictures that save the old state first.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_host::tree::{FileKind, Identity, Inode, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
 use byteback_undo::{NameHow, Undo};
 use parking_lot::RwLockWriteGuard;
@@ -54,7 +53,7 @@ impl Change<'_> {
     /// Performs a change of content through `fd`, and lets the sums follow. `is_whole` tells of what was done whether it was all.
     pub(super) fn perform<T>(
         &self,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         change: written::Change<'_>,
         perform: impl FnOnce() -> TrackedResult<T>,
         is_whole: impl FnOnce(&T) -> bool,
@@ -215,14 +214,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// Logs that an inode got a name that the log did not know before: all of it is new.
-    pub(super) fn appeared(
-        &self,
-        parent: Option<LoggedNode>,
-        name: &OsStr,
-        object: Object,
-        fd: BorrowedFd<'_>,
-        stat: &Stat,
-    ) {
+    pub(super) fn appeared(&self, parent: Option<LoggedNode>, name: &OsStr, object: Object, fd: &Inode, stat: &Stat) {
         let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == FileKind::File);
         if let (Some(observer), Some(all)) = (self.observer(), all) {
             // What was known of it under another number does not change with it.
@@ -363,7 +355,7 @@ impl<'a> NameChange<'a> {
         if let (Some(from_dir), Some((node, victim))) = (from_dir, moved) {
             self.unlinked(from_dir, from.name, node, victim);
         }
-        if let (Some(_), Ok(stat)) = (to_dir, host::stat_at(to.dir, to.name)) {
+        if let (Some(_), Ok(stat)) = (to_dir, to.dir.stat_at(to.name)) {
             self.created(to_dir, to.name, &stat);
         }
     }

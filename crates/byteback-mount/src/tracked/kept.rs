@@ -2,11 +2,8 @@
 //!
 //! Nothing here can fail a program's call: what cannot be read is told as such, and is then said to be not kept.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
 use byteback_extents::ByteRange;
-use byteback_host::tree as host;
+use byteback_host::tree::{FileKind, Inode};
 use byteback_oplog::NodeId as LoggedNode;
 use byteback_undo::{BeforeChange, ContentHow, Undo};
 use rustix::io::Errno;
@@ -15,17 +12,17 @@ use super::{Place, Victim};
 use crate::live::open_for_reading;
 
 /// The content of `node` is about to change through `fd`, which need not be readable.
-pub(super) fn before_content(undo: &Undo, node: LoggedNode, fd: BorrowedFd<'_>, how: ContentHow, ranges: &[ByteRange]) {
-    let Ok(stat) = host::stat_fd(fd) else {
+pub(super) fn before_content(undo: &Undo, node: LoggedNode, fd: &Inode, how: ContentHow, ranges: &[ByteRange]) {
+    let Ok(stat) = fd.stat() else {
         return undo.not_kept(node);
     };
-    let mut reopened: Option<OwnedFd> = None;
+    let mut reopened: Option<Inode> = None;
     let mut read = |at: u64, buffer: &mut [u8]| {
-        let file = reopened.as_ref().map_or(fd, |file| file.as_fd());
-        match read_once(file, at, buffer) {
+        let file = reopened.as_ref().unwrap_or(fd);
+        match file.read_at(at, buffer) {
             Err(error) if error.raw_os_error() == Some(Errno::BADF.raw_os_error()) && reopened.is_none() => {
                 let file = reopened.insert(open_for_reading(fd)?);
-                read_once(file.as_fd(), at, buffer)
+                file.read_at(at, buffer)
             }
             read => read,
         }
@@ -43,26 +40,17 @@ pub(super) fn before_content(undo: &Undo, node: LoggedNode, fd: BorrowedFd<'_>, 
 
 /// The file `node` is about to lose its last name, the one at `place`.
 pub(super) fn before_removal(undo: &Undo, node: LoggedNode, place: Place<'_>, victim: Victim) {
-    if victim.object.kind != host::FileKind::File || !victim.is_last_link() || !undo.wants_removed(node) {
+    if victim.object.kind != FileKind::File || !victim.is_last_link() || !undo.wants_removed(node) {
         return;
     }
-    let opened = host::open_path_at(place.dir, place.name).and_then(|fd| {
-        let stat = host::stat_fd(&fd)?;
+    let opened = place.dir.open_path_at(place.name).and_then(|fd| {
+        let stat = fd.stat()?;
         Ok((open_for_reading(&fd)?, stat))
     });
     match opened {
         Ok((file, stat)) if stat.identity() == victim.object.identity => {
-            undo.before_removal(node, stat.size, &mut |at, buffer| read_once(file.as_fd(), at, buffer));
+            undo.before_removal(node, stat.size, &mut |at, buffer| file.read_at(at, buffer));
         }
         _ => undo.not_kept(node),
-    }
-}
-
-fn read_once(file: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::io::pread(file, &mut *buffer, at) {
-            Err(Errno::INTR) => {}
-            done => return Ok(done?),
-        }
     }
 }

@@ -7,11 +7,10 @@
 //! [`Order`]: super::observer::Order
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use byteback_checksums::written::Change;
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind, Identity, Stat};
+use byteback_host::tree::{FileKind, Identity, Inode, Stat};
 use byteback_oplog::NodeId as LoggedNode;
 use byteback_undo::ContentHow;
 use parking_lot::RwLockWriteGuard;
@@ -100,7 +99,7 @@ impl Tracked {
     pub fn land_link(
         &self,
         object: Object,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         place: Place<'_>,
         arbiter: &dyn Arbiter,
     ) -> TrackedResult<Stat> {
@@ -145,7 +144,7 @@ impl Tracked {
     pub fn land_attributes(
         &self,
         identity: &Identity,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         arbiter: &dyn Arbiter,
         set: impl FnOnce(),
     ) -> TrackedResult<()> {
@@ -155,7 +154,7 @@ impl Tracked {
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
-        let is_file = host::stat_fd(fd).is_ok_and(|stat| stat.kind == FileKind::File);
+        let is_file = fd.stat().is_ok_and(|stat| stat.kind == FileKind::File);
         let integrity = account.integrity.as_deref().filter(|_| is_file);
         if let Some(integrity) = integrity {
             integrity.before_attributes(node, fd);
@@ -179,7 +178,7 @@ impl Tracked {
     pub fn land_content(
         &self,
         identity: &Identity,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         how: ContentHow,
         landing: &mut dyn LandingContent,
     ) -> TrackedResult<()> {

@@ -19,10 +19,9 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity};
+use byteback_host::tree::{FileKind, Identity, Inode};
 use byteback_oplog::NodeId as LoggedNode;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -80,7 +79,7 @@ pub struct Removal<'a> {
     /// It has names outside the tree, by which its content may change without passing the gate.
     pub has_other_names: bool,
     /// The directory of the name, as an `O_PATH` descriptor.
-    pub dir: BorrowedFd<'a>,
+    pub dir: &'a Inode,
     /// The name.
     pub name: &'a OsStr,
 }
@@ -159,20 +158,20 @@ pub trait Observer: Send + Sync {
 
     /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
     /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
-    fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len_after_bytes: Option<u64>);
+    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);
 
     /// What was announced was done, as a whole, in part or not at all.
-    fn after_content(&self, node: LoggedNode, fd: BorrowedFd<'_>);
+    fn after_content(&self, node: LoggedNode, fd: &Inode);
 
     /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without a name that is still open.
     /// Nothing follows, and the lock may or may not be held.
-    fn before_content_of_unknown(&self, identity: &Identity, fd: BorrowedFd<'_>, ranges: &[ByteRange]);
+    fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, ranges: &[ByteRange]);
 
     /// A write changed nothing but a file's times. The lock is held shared.
     fn times_changed(&self, node: LoggedNode);
 
     /// Attributes of a node are about to change. The lock is held exclusively until after [`Observer::after_attributes`].
-    fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>);
+    fn before_attributes(&self, node: LoggedNode, fd: &Inode);
 
     /// Attributes of a node changed, or some of them, or the attempt failed.
     fn after_attributes(&self, node: LoggedNode);
@@ -203,7 +202,7 @@ pub(super) struct Watched<'a> {
 }
 
 enum End<'a> {
-    Content(BorrowedFd<'a>),
+    Content(&'a Inode),
     Attributes,
     Nothing,
 }
@@ -219,7 +218,7 @@ impl<'a> Watched<'a> {
     pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
         observer: &'a dyn Observer,
         (node, identity): (LoggedNode, &Identity),
-        fd: BorrowedFd<'a>,
+        fd: &'a Inode,
         len_after_bytes: Option<u64>,
         (is_there, ranges_of): (impl FnOnce() -> bool, impl FnOnce() -> Result<R, E>),
     ) -> Result<(Self, R), E> {
@@ -252,7 +251,7 @@ impl<'a> Watched<'a> {
     pub(super) fn attributes(
         observer: &'a dyn Observer,
         node: LoggedNode,
-        fd: BorrowedFd<'_>,
+        fd: &Inode,
         is_there: impl FnOnce() -> bool,
     ) -> Option<Self> {
         let guard = observer.order().exclusive();

@@ -1,14 +1,12 @@
 //! Changes of names, from what the gate notes before to what it logs after, whoever makes them: a program, or what lands from elsewhere.
 //! Without `names` nobody keeps account.
 
-use std::os::fd::BorrowedFd;
-
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{FileKind, Inode, Stat};
 use byteback_oplog::NodeId as LoggedNode;
-use rustix::fs::{AtFlags, CWD, RenameFlags};
+use rustix::fs::{AtFlags, RenameFlags};
 
 use super::account::NameChange;
-use super::{Object, Place, TrackedResult, Victim, backing, looks_like, magic_link, uninterrupted};
+use super::{Object, Place, TrackedResult, Victim, backing, looks_like};
 
 /// Makes something new at `place` by `make`. Answers its node, if the log knows the directory.
 pub(super) fn make<T>(
@@ -30,14 +28,14 @@ pub(super) fn make<T>(
 pub(super) fn link(
     names: Option<&NameChange<'_>>,
     object: Object,
-    fd: BorrowedFd<'_>,
+    fd: &Inode,
     place: Place<'_>,
 ) -> TrackedResult<Stat> {
-    // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
-    let source = magic_link(fd);
     let link = || {
-        uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), place.dir, place.name, AtFlags::SYMLINK_FOLLOW))
-            .and_then(|()| host::stat_at(place.dir, place.name))
+        place
+            .dir
+            .link_at(place.name, fd)
+            .and_then(|()| place.dir.stat_at(place.name))
             .map_err(backing("link"))
     };
     let Some(names) = names else { return link() };
@@ -69,7 +67,7 @@ pub(super) fn remove(
     flags: AtFlags,
     operation: &'static str,
 ) -> TrackedResult<()> {
-    let remove = || uninterrupted(|| rustix::fs::unlinkat(place.dir, place.name, flags)).map_err(backing(operation));
+    let remove = || place.dir.unlink_at(place.name, flags).map_err(backing(operation));
     let Some(names) = names else { return remove() };
     let parent = names.directory(place)?;
     let node = names.victim(place, parent, victim)?;
@@ -90,15 +88,9 @@ pub(super) fn rename(
     replaced: Option<Victim>,
 ) -> TrackedResult<()> {
     let rename = || {
-        uninterrupted(|| {
-            if flags.is_empty() {
-                // The older call is known to file systems that refuse any flags, even none.
-                rustix::fs::renameat(from.dir, from.name, to.dir, to.name)
-            } else {
-                rustix::fs::renameat_with(from.dir, from.name, to.dir, to.name, flags)
-            }
-        })
-        .map_err(backing("rename"))
+        from.dir
+            .rename_at(from.name, to.dir, to.name, flags)
+            .map_err(backing("rename"))
     };
     let Some(names) = names else { return rename() };
     let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
@@ -117,7 +109,7 @@ pub(super) fn rename(
     }
     names.renamed((from, from_dir, node, moved), (to, to_dir, over, replaced), exchange);
     if flags.contains(RenameFlags::WHITEOUT)
-        && let Ok(stat) = host::stat_at(from.dir, from.name)
+        && let Ok(stat) = from.dir.stat_at(from.name)
     {
         names.created(from_dir, from.name, &stat);
     }

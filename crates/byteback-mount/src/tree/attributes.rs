@@ -9,10 +9,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
-use byteback_host::tree::{self as host, FileKind, SetXattr, Stat};
+use byteback_host::tree::{FileKind, Inode, SetXattr, Stat};
 use rustix::fs::{OFlags, StatVfs, Timestamps};
 
 use super::{NodeFd, Tree, stale};
@@ -34,26 +33,26 @@ pub(crate) struct SetAttributes {
 impl Tree {
     pub(crate) fn stat(&self, node: NodeId, handle: Option<u64>) -> io::Result<Stat> {
         if let Some(file) = handle.and_then(|handle| self.handles.get(handle)) {
-            return host::stat_fd(&*file);
+            return file.stat();
         }
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = self.handles.any_of(node) {
-            return host::stat_fd(&*file);
+            return file.stat();
         }
         let known = self.inodes().known(node).ok_or_else(stale)?;
         if known.kind == FileKind::Dir {
-            return host::stat_fd(&*self.directory(node)?);
+            return self.directory(node)?.stat();
         }
         if known.links.is_empty()
             && let Some(fd) = self.orphan(node)
         {
-            return host::stat_fd(&*fd);
+            return fd.stat();
         }
         for link in &known.links {
             let Ok(dir) = self.directory(link.parent) else {
                 continue;
             };
-            match host::stat_at(&*dir, &link.name) {
+            match dir.stat_at(&link.name) {
                 Ok(stat) if stat.identity() == known.identity => return Ok(stat),
                 Ok(_) => {}
                 Err(error) => super::gone_or(error)?,
@@ -83,14 +82,14 @@ impl Tree {
             times: None,
         };
         if of_owner.mode.is_some() || of_owner.uid.is_some() || of_owner.gid.is_some() {
-            self.tracked.set_attributes(object, fd.as_fd(), &of_owner)?;
+            self.tracked.set_attributes(object, &fd, &of_owner)?;
         }
         if let Some(len_bytes) = new.len_bytes {
             match &fd {
-                NodeFd::Open(open) if open.for_writing() => self.tracked.truncate(object, open.as_fd(), len_bytes)?,
+                NodeFd::Open(open) if open.for_writing() => self.tracked.truncate(object, open, len_bytes)?,
                 other => {
-                    let writable = host::reopen(other, OFlags::WRONLY | OFlags::NONBLOCK)?;
-                    self.tracked.truncate(object, writable.as_fd(), len_bytes)?;
+                    let writable = other.reopen(OFlags::WRONLY | OFlags::NONBLOCK)?;
+                    self.tracked.truncate(object, &writable, len_bytes)?;
                 }
             }
             self.drop_set_id(object, &fd, caller)?;
@@ -100,13 +99,13 @@ impl Tree {
                 times: new.times.clone(),
                 ..NewAttributes::default()
             };
-            self.tracked.set_attributes(object, fd.as_fd(), &of_times)?;
+            self.tracked.set_attributes(object, &fd, &of_times)?;
         }
-        host::stat_fd(&fd)
+        fd.stat()
     }
 
     /// Clears set-id bits of `fd` after a change of its data by `caller`, unless that is root.
-    pub(super) fn drop_set_id(&self, object: Object, fd: impl AsFd, caller: Caller) -> io::Result<()> {
+    pub(super) fn drop_set_id(&self, object: Object, fd: &Inode, caller: Caller) -> io::Result<()> {
         if caller.uid == 0 || !self.switch_user {
             // An ordinary user's daemon has no CAP_FSETID: the backing file system has done it.
             return Ok(());
@@ -115,8 +114,8 @@ impl Tree {
     }
 
     /// Clears set-id bits of `fd`.
-    pub(super) fn drop_set_id_always(&self, object: Object, fd: impl AsFd) -> io::Result<()> {
-        let stat = host::stat_fd(&fd)?;
+    pub(super) fn drop_set_id_always(&self, object: Object, fd: &Inode) -> io::Result<()> {
+        let stat = fd.stat()?;
         let mut doomed = libc::S_ISUID;
         if stat.mode & libc::S_IXGRP != 0 {
             // Without group execution the bit once meant mandatory locking, and stays.
@@ -129,19 +128,19 @@ impl Tree {
             mode: Some(stat.mode & !doomed),
             ..NewAttributes::default()
         };
-        self.tracked.set_attributes(object, fd.as_fd(), &new)?;
+        self.tracked.set_attributes(object, fd, &new)?;
         Ok(())
     }
 
     /// The value of an extended attribute; `None` if there is none of that name.
     pub(crate) fn get_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
-        host::get_xattr(self.node_fd(node)?, name)
+        self.node_fd(node)?.get_xattr(name)
     }
 
     pub(crate) fn list_xattrs(&self, node: NodeId) -> io::Result<Vec<OsString>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
-        host::list_xattrs(self.node_fd(node)?)
+        self.node_fd(node)?.list_xattrs()
     }
 
     pub(crate) fn set_xattr(
@@ -155,15 +154,15 @@ impl Tree {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let fd = self.node_fd(node)?;
         let object = self.object(node)?;
-        self.tracked.set_xattr(object, fd.as_fd(), name, value, how)?;
+        self.tracked.set_xattr(object, &fd, name, value, how)?;
         if name == "system.posix_acl_access" && caller.uid != 0 && self.switch_user {
-            let stat = host::stat_fd(&fd)?;
+            let stat = fd.stat()?;
             if stat.mode & libc::S_ISGID != 0 && !caller.is_in_group(stat.gid) {
                 let new = NewAttributes {
                     mode: Some(stat.mode & !libc::S_ISGID),
                     ..NewAttributes::default()
                 };
-                self.tracked.set_attributes(object, fd.as_fd(), &new)?;
+                self.tracked.set_attributes(object, &fd, &new)?;
             }
         }
         Ok(())
@@ -172,7 +171,7 @@ impl Tree {
     pub(crate) fn remove_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<()> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let fd = self.node_fd(node)?;
-        self.tracked.remove_xattr(self.object(node)?, fd.as_fd(), name)?;
+        self.tracked.remove_xattr(self.object(node)?, &fd, name)?;
         Ok(())
     }
 
@@ -180,7 +179,7 @@ impl Tree {
     pub(crate) fn statvfs(&self, node: NodeId) -> io::Result<StatVfs> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let fd = self.node_fd(node).unwrap_or(NodeFd::Kept(self.root.clone()));
-        Ok(rustix::fs::fstatvfs(fd)?)
+        fd.space()
     }
 
     /// What the gate is told about an open file.

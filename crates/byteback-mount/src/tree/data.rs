@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
 use byteback_checksums::written::BLOCK_LEN;
@@ -68,13 +67,13 @@ impl Tree {
             if flags.contains(OFlags::TRUNC) {
                 let object = Self::object_of_file(&file);
                 if file.for_writing() {
-                    self.tracked.truncate(object, file.as_fd(), 0)?;
+                    self.tracked.truncate(object, &file, 0)?;
                 } else {
                     // Read-only with O_TRUNC: odd, but Linux empties the file if it may be written.
-                    let writable = byteback_host::tree::reopen(&*file, OFlags::WRONLY | OFlags::NONBLOCK)?;
-                    self.tracked.truncate(object, writable.as_fd(), 0)?;
+                    let writable = file.reopen(OFlags::WRONLY | OFlags::NONBLOCK)?;
+                    self.tracked.truncate(object, &writable, 0)?;
                 }
-                self.drop_set_id(object, &*file, caller)?;
+                self.drop_set_id(object, &file, caller)?;
             }
             let handle = self.handles.insert(Arc::clone(&file));
             return Ok((handle, file));
@@ -124,12 +123,11 @@ impl Tree {
             let window = buffer.get_mut(..len_bytes).unwrap_or_default();
             let mut filled: usize = 0;
             while let Some(rest) = window.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-                match rustix::io::pread(&*file, rest, offset.saturating_add(filled as u64)) {
+                match file.read_at(offset.saturating_add(filled as u64), rest) {
                     Ok(0) => break,
                     Ok(count) => filled = filled.saturating_add(count),
-                    Err(Errno::INTR) => {}
                     Err(_) if filled > 0 => break,
-                    Err(errno) => return deliver(Err(errno.into())),
+                    Err(error) => return deliver(Err(error)),
                 }
             }
             deliver(Ok(window.get(..filled).unwrap_or_default()))
@@ -148,7 +146,7 @@ impl Tree {
     ) -> io::Result<usize> {
         let file = self.file(handle)?;
         if clear_set_id && self.switch_user {
-            self.drop_set_id_always(Self::object_of_file(&file), &*file)?;
+            self.drop_set_id_always(Self::object_of_file(&file), &file)?;
         }
         Ok(self.tracked.write(&file, offset, data, origin)?)
     }
@@ -163,7 +161,7 @@ impl Tree {
     ) -> io::Result<()> {
         let file = self.file(handle)?;
         self.tracked.allocate(&file, mode, offset, len_bytes)?;
-        self.drop_set_id(Self::object_of_file(&file), &*file, caller)
+        self.drop_set_id(Self::object_of_file(&file), &file, caller)
     }
 
     pub(crate) fn copy_range(
@@ -175,13 +173,13 @@ impl Tree {
     ) -> io::Result<usize> {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         let copied = self.tracked.copy_range(&source, from.1, &target, to.1, len_bytes)?;
-        self.drop_set_id(Self::object_of_file(&target), &*target, caller)?;
+        self.drop_set_id(Self::object_of_file(&target), &target, caller)?;
         Ok(copied)
     }
 
     /// Finds data or holes. The descriptor's own position is used by nobody else.
     pub(crate) fn seek(&self, handle: u64, position: SeekFrom) -> io::Result<u64> {
-        Ok(rustix::fs::seek(&*self.file(handle)?, position)?)
+        self.file(handle)?.seek(position)
     }
 
     pub(crate) fn sync(&self, handle: u64, data_only: bool) -> io::Result<()> {
@@ -190,12 +188,7 @@ impl Tree {
             return Ok(());
         }
         let needs_times = self.tracked.must_sync_times(&file.identity());
-        let synced = if data_only && !needs_times {
-            rustix::fs::fdatasync(&*file)
-        } else {
-            rustix::fs::fsync(&*file)
-        };
-        Ok(synced?)
+        file.sync(data_only && !needs_times)
     }
 
     /// Makes the names in the directory `node` durable.
@@ -204,12 +197,7 @@ impl Tree {
             let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
             self.directory(node)?
         };
-        let readable = byteback_host::tree::reopen(&*dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let synced = if data_only {
-            rustix::fs::fdatasync(&readable)
-        } else {
-            rustix::fs::fsync(&readable)
-        };
-        Ok(synced?)
+        let readable = dir.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        readable.sync(data_only)
     }
 }

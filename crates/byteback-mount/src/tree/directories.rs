@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
 use std::sync::Arc;
 
-use byteback_host::tree::Identity;
+use byteback_host::tree::{Identity, Inode};
 
 use crate::inodes::NodeId;
 use crate::tracked::Place;
@@ -20,7 +20,7 @@ const GENERATION_COUNT_MAX: usize = 256;
 /// A descriptor that is kept, and the inode that it holds: as long as it is open, no other can be given its identity.
 #[derive(Debug)]
 pub(crate) struct HeldInode {
-    pub(crate) fd: OwnedFd,
+    pub(crate) inode: Inode,
     pub(crate) identity: Identity,
 }
 
@@ -29,16 +29,18 @@ impl HeldInode {
     pub(crate) fn place<'a>(&'a self, parent: NodeId, name: &'a OsStr) -> Place<'a> {
         Place {
             parent,
-            dir: self.as_fd(),
+            dir: self,
             identity: self.identity,
             name,
         }
     }
 }
 
-impl AsFd for HeldInode {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Deref for HeldInode {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        &self.inode
     }
 }
 

@@ -3,11 +3,12 @@
 //! The kernel has checked that the caller may set them. What the backing file system does not know, it refuses.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::PoisonError;
 
-use byteback_host::tree::{self as host};
+use byteback_host::tree::Inode;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::Tree;
 use crate::inodes::NodeId;
@@ -34,7 +35,8 @@ const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
 ///
 /// # Errors
 /// `ENOTTY` or `EOPNOTSUPP` if the file system has no such flags; otherwise what the system answered.
-pub(crate) fn set_flags(fd: BorrowedFd<'_>, flags: InodeFlags) -> io::Result<()> {
+pub(crate) fn set_flags(fd: &Inode, flags: InodeFlags) -> io::Result<()> {
+    let fd = descriptor(fd)?;
     let done = match flags {
         // The call is declared with a long but reads an int; eight bytes suit both.
         // SAFETY: the argument points to at least as many readable bytes as the kernel reads for this request.
@@ -49,9 +51,15 @@ pub(crate) fn set_flags(fd: BorrowedFd<'_>, flags: InodeFlags) -> io::Result<()>
     }
 }
 
+/// What an ioctl is asked of; a library has none.
+fn descriptor(inode: &Inode) -> io::Result<BorrowedFd<'_>> {
+    inode.descriptor().ok_or_else(|| Errno::NOTTY.into())
+}
+
 impl Tree {
     pub(crate) fn inode_flags(&self, node: NodeId, handle: Option<u64>) -> io::Result<u32> {
         self.with_open(node, handle, |_, fd| {
+            let fd = descriptor(fd)?;
             let mut word: u64 = 0;
             // SAFETY: the kernel writes four or eight bytes into the eight that are there.
             if unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFLAGS, &mut word) } < 0 {
@@ -64,6 +72,7 @@ impl Tree {
 
     pub(crate) fn inode_fsx(&self, node: NodeId, handle: Option<u64>) -> io::Result<[u8; FSX_LEN_BYTES]> {
         self.with_open(node, handle, |_, fd| {
+            let fd = descriptor(fd)?;
             let mut raw = [0; FSX_LEN_BYTES];
             // SAFETY: the kernel writes the 28 bytes that are part of the request's number.
             if unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FSGETXATTR, raw.as_mut_ptr()) } < 0 {
@@ -84,17 +93,17 @@ impl Tree {
         &self,
         node: NodeId,
         handle: Option<u64>,
-        with: impl FnOnce(Object, BorrowedFd<'_>) -> io::Result<T>,
+        with: impl FnOnce(Object, &Inode) -> io::Result<T>,
     ) -> io::Result<T> {
         let object = self.object(node)?;
         if let Some(file) = handle.and_then(|handle| self.handles.get(handle)) {
-            return with(object, file.as_fd());
+            return with(object, &file);
         }
         let dir = {
             let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
             self.directory(node)?
         };
-        let open = host::reopen(&*dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        with(object, open.as_fd())
+        let open = dir.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        with(object, &open)
     }
 }

@@ -6,12 +6,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{Creator, FileKind, Inode, NewInode, Stat};
 use byteback_oplog::{Log, NodeId as LoggedNode};
-use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dev, FileType, OFlags, RenameFlags};
 
 use super::Tree;
 use super::directories::HeldInode;
@@ -83,8 +82,8 @@ fn performed<T>(done: TrackedResult<T>) -> Result<T, LandingError> {
 }
 
 /// Whether a directory lists a name exactly as it is spelled here.
-fn is_listed(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
-    for entry in host::read_dir(dir, 0)? {
+fn is_listed(dir: &Inode, name: &OsStr) -> io::Result<bool> {
+    for entry in dir.read_dir(0)? {
         if entry?.name == name {
             return Ok(true);
         }
@@ -92,19 +91,17 @@ fn is_listed(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
     Ok(false)
 }
 
-fn make_at(dir: BorrowedFd<'_>, name: &OsStr, kind: NewKind<'_>) -> io::Result<()> {
+fn make_at(dir: &Inode, name: &OsStr, kind: NewKind<'_>) -> io::Result<()> {
     // For nobody else, until it is finished.
-    let mode = Mode::RUSR | Mode::WUSR;
-    let made = match kind {
-        NewKind::File => {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            return host::open_at(dir, name, flags, mode).map(drop);
-        }
-        NewKind::Directory => rustix::fs::mkdirat(dir, name, mode | Mode::XUSR),
-        NewKind::Symlink(target) => rustix::fs::symlinkat(target, dir, name),
-        NewKind::Special(kind, device) => rustix::fs::mknodat(dir, name, kind, mode, device),
+    const MODE: u32 = 0o600;
+    let creator = Creator::process();
+    let new = match kind {
+        NewKind::File => return dir.create_at(name, OFlags::WRONLY, MODE, creator).map(drop),
+        NewKind::Directory => NewInode::Directory(MODE | 0o100),
+        NewKind::Symlink(target) => NewInode::Symlink(target),
+        NewKind::Special(kind, device) => NewInode::Special(kind, MODE, device),
     };
-    Ok(made?)
+    dir.make_at(name, new, creator)
 }
 
 impl Tree {
@@ -119,7 +116,7 @@ impl Tree {
     pub(crate) fn name_at<'a>(
         &self,
         logged: LoggedNode,
-        (dir, stat): (OwnedFd, Stat),
+        (dir, stat): (Inode, Stat),
         name: &'a OsStr,
     ) -> Result<NameAt<'a>, LandingError> {
         if stat.kind != FileKind::Dir {
@@ -129,7 +126,7 @@ impl Tree {
             logged,
             parent: self.number_of(&stat),
             dir: HeldInode {
-                fd: dir,
+                inode: dir,
                 identity: stat.identity(),
             },
             name,
@@ -144,7 +141,7 @@ impl Tree {
     /// What a name stands for, if it is what is expected. The caller holds `renames` exclusively.
     fn expect(&self, at: &NameAt<'_>, expected: Option<LoggedNode>) -> Result<Option<Victim>, LandingError> {
         let log = self.log()?;
-        let there = match host::stat_at(&at.dir, at.name) {
+        let there = match at.dir.stat_at(at.name) {
             Ok(stat) => Some(stat),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
             Err(error) => return Err(error.into()),
@@ -161,9 +158,7 @@ impl Tree {
                 }
             }
             // Something answers to the name, which nobody gave: it may answer to other spellings of its own.
-            (Some(_), None) if expected.is_none() && !is_listed(at.dir.fd.as_fd(), at.name)? => {
-                Err(LandingError::Collides)
-            }
+            (Some(_), None) if expected.is_none() && !is_listed(&at.dir.inode, at.name)? => Err(LandingError::Collides),
             _ => passed_by(),
         }
     }
@@ -179,7 +174,7 @@ impl Tree {
         {
             return Ok(false);
         }
-        match host::stat_at(&at.dir, at.name) {
+        match at.dir.stat_at(at.name) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             _ => Ok(true),
         }
@@ -197,23 +192,23 @@ impl Tree {
         &self,
         at: &NameAt<'_>,
         kind: NewKind<'_>,
-        finish: &mut dyn FnMut(BorrowedFd<'_>),
+        finish: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<(LoggedNode, Vec<Stale>), LandingError> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
         self.expect(at, None)?;
         let make = || {
-            make_at(at.dir.as_fd(), at.name, kind)?;
-            let finished = host::open_path_at(&at.dir, at.name).and_then(|fd| {
-                finish(fd.as_fd());
-                host::stat_fd(&fd)
+            make_at(&at.dir, at.name, kind)?;
+            let finished = at.dir.open_path_at(at.name).and_then(|fd| {
+                finish(&fd);
+                fd.stat()
             });
             if finished.is_err() {
                 let flags = match kind {
                     NewKind::Directory => AtFlags::REMOVEDIR,
                     _ => AtFlags::empty(),
                 };
-                let _ = rustix::fs::unlinkat(&at.dir, at.name, flags);
+                let _ = at.dir.unlink_at(at.name, flags);
             }
             finished
         };
@@ -225,7 +220,7 @@ impl Tree {
     /// Gives what `fd` names one more name.
     pub(crate) fn land_link(
         &self,
-        (fd, stat): (OwnedFd, Stat),
+        (fd, stat): (Inode, Stat),
         at: &NameAt<'_>,
         arbiter: &dyn Arbiter,
     ) -> Result<Vec<Stale>, LandingError> {
@@ -240,7 +235,7 @@ impl Tree {
             return overtaken("it has no name any more");
         }
         let object = self.object_of(&stat);
-        performed(self.tracked.land_link(object, fd.as_fd(), at.place(), arbiter))?;
+        performed(self.tracked.land_link(object, &fd, at.place(), arbiter))?;
         self.listings().changed(at.parent);
         self.inodes().add_link(object.node, at.parent, at.name);
         Ok(vec![at.stale(), Stale::Attributes(object.node)])
@@ -305,12 +300,12 @@ impl Tree {
     /// Changes attributes of what `fd` names.
     pub(crate) fn land_attributes(
         &self,
-        (fd, stat): (OwnedFd, Stat),
-        set: &mut dyn FnMut(BorrowedFd<'_>),
+        (fd, stat): (Inode, Stat),
+        set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<Vec<Stale>, LandingError> {
-        let set = || set(fd.as_fd());
-        performed(self.tracked.land_attributes(&stat.identity(), fd.as_fd(), arbiter, set))?;
+        let set = || set(&fd);
+        performed(self.tracked.land_attributes(&stat.identity(), &fd, arbiter, set))?;
         Ok(vec![Stale::Attributes(self.number_of(&stat))])
     }
 }

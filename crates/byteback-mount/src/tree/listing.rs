@@ -12,11 +12,10 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use byteback_host::tree::{self as host, Entry, FileKind, ReadDir};
+use byteback_host::tree::{Entries, Entry, FileKind, Inode};
 
 use super::{Found, Tree};
 use crate::inodes::NodeId;
@@ -33,7 +32,7 @@ struct Stream {
     cookie: u64,
     /// The entry that did not fit.
     waiting: Option<Entry>,
-    rest: ReadDir,
+    rest: Entries,
     put_at: Instant,
 }
 
@@ -120,7 +119,7 @@ impl Tree {
             let mut pool = self.listings();
             (pool.take(node, cookie), pool.begin(node))
         };
-        let read = self.read_stream(node, &dir.fd, cookie, taken, with_attributes, &mut deliver);
+        let read = self.read_stream(node, &dir.inode, cookie, taken, with_attributes, &mut deliver);
         let (done, stream) = match read {
             Ok(stream) => (Ok(()), stream),
             Err(error) => (Err(error), None),
@@ -134,7 +133,7 @@ impl Tree {
     fn read_stream(
         &self,
         node: NodeId,
-        dir: &OwnedFd,
+        dir: &Inode,
         cookie: u64,
         taken: Option<Stream>,
         with_attributes: bool,
@@ -146,7 +145,7 @@ impl Tree {
                 node,
                 cookie,
                 waiting: None,
-                rest: host::read_dir(dir, cookie)?.with_dots(),
+                rest: dir.read_dir(cookie)?.with_dots(),
                 put_at: Instant::now(),
             },
         };
@@ -161,7 +160,7 @@ impl Tree {
             };
             let dots = entry.name == "." || entry.name == "..";
             let found = if with_attributes && !dots {
-                match host::stat_at(dir, &entry.name) {
+                match dir.stat_at(&entry.name) {
                     Ok(stat) => Some(self.found(node, &entry.name, stat)),
                     // Removed since.
                     Err(_) => continue,
@@ -177,7 +176,7 @@ impl Tree {
             let kind = found
                 .map(|found| found.stat.kind)
                 .or(entry.kind_hint)
-                .or_else(|| host::stat_at(dir, &entry.name).ok().map(|stat| stat.kind))
+                .or_else(|| dir.stat_at(&entry.name).ok().map(|stat| stat.kind))
                 .unwrap_or(FileKind::File);
             let full = deliver(Listed {
                 name: &entry.name,

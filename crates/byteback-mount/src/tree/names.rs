@@ -6,10 +6,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
-use byteback_host::tree::{self as host, FileKind, Stat};
+use byteback_host::tree::{Creator, FileKind, NewInode, Stat};
 use byteback_oplog::Fence;
 use rustix::fs::{Dev, FileType, OFlags, RenameFlags};
 
@@ -40,7 +39,7 @@ impl Tree {
     pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Option<Found>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
-        match host::stat_at(&*dir, name) {
+        match dir.stat_at(name) {
             Ok(stat) => Ok(Some(self.found(parent, name, stat))),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
@@ -50,7 +49,7 @@ impl Tree {
     /// Where the symlink `node` points to.
     pub(crate) fn read_link(&self, node: NodeId) -> io::Result<OsString> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
-        host::read_link_fd(self.node_fd(node)?)
+        self.node_fd(node)?.read_link()
     }
 
     /// Creates a regular file and opens it with `flags`. Returns the handle, and whether it can be read.
@@ -66,8 +65,8 @@ impl Tree {
         let place = dir.place(parent, name);
         // A descriptor that creates a file may use it whatever the mode, so the first choice is always granted.
         let got = backing_flags(flags).first().copied().unwrap_or(OFlags::RDWR);
-        let assumed = self.become_caller(place, how)?;
-        let created = self.tracked.create(place, how.mode & 0o7777, got);
+        let (creator, assumed) = self.become_caller(place, how)?;
+        let created = self.tracked.create(place, how.mode & 0o7777, got, creator);
         drop(assumed);
         let (fd, stat) = match created {
             Err(error) if error.errno() == libc::EEXIST && !flags.contains(OFlags::EXCL) => return Err(stale()),
@@ -96,15 +95,11 @@ impl Tree {
         kind: FileType,
         device: Dev,
     ) -> io::Result<Found> {
-        self.make(parent, name, how, |tree, place| {
-            Ok(tree.tracked.mknod(place, kind, how.mode & 0o7777, device)?)
-        })
+        self.make(parent, name, how, NewInode::Special(kind, how.mode & 0o7777, device))
     }
 
     pub(crate) fn mkdir(&self, parent: NodeId, name: &OsStr, how: Creation) -> io::Result<Found> {
-        self.make(parent, name, how, |tree, place| {
-            Ok(tree.tracked.mkdir(place, how.mode & 0o7777)?)
-        })
+        self.make(parent, name, how, NewInode::Directory(how.mode & 0o7777))
     }
 
     pub(crate) fn symlink(&self, parent: NodeId, name: &OsStr, caller: Caller, target: &OsStr) -> io::Result<Found> {
@@ -113,37 +108,40 @@ impl Tree {
             umask: 0,
             mode: 0,
         };
-        self.make(parent, name, how, |tree, place| {
-            Ok(tree.tracked.symlink(place, target)?)
-        })
+        self.make(parent, name, how, NewInode::Symlink(target))
     }
 
-    fn make(
-        &self,
-        parent: NodeId,
-        name: &OsStr,
-        how: Creation,
-        make: impl FnOnce(&Self, Place<'_>) -> io::Result<Stat>,
-    ) -> io::Result<Found> {
+    fn make(&self, parent: NodeId, name: &OsStr, how: Creation, new: NewInode<'_>) -> io::Result<Found> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let place = dir.place(parent, name);
-        let assumed = self.become_caller(place, how)?;
-        let made = make(self, place);
+        let (creator, assumed) = self.become_caller(place, how)?;
+        let made = self.tracked.make_at(place, new, creator);
         drop(assumed);
         let stat = made?;
         self.listings().changed(parent);
         Ok(self.found(parent, name, stat))
     }
 
-    /// The thread creates as the caller until the result is dropped.
-    fn become_caller(&self, place: Place<'_>, how: Creation) -> io::Result<Assumed> {
+    /// Who creates; for the system's file systems the thread is this one until the second of the result is dropped.
+    fn become_caller(&self, place: Place<'_>, how: Creation) -> io::Result<(Creator, Option<Assumed>)> {
         // Only a set-group-id bit that was asked for makes it matter who is in the directory's group.
         let keep_set_group_id = how.mode & libc::S_ISGID == 0 || {
-            let parent = host::stat_fd(place.dir)?;
+            let parent = place.dir.stat()?;
             how.caller.is_in_group(parent.gid)
         };
-        assume(how.caller, how.umask, keep_set_group_id, self.switch_user)
+        let Caller { uid, gid, .. } = how.caller;
+        let creator = Creator {
+            uid,
+            gid,
+            umask: how.umask,
+            keeps_set_group_id: uid == 0 || keep_set_group_id,
+        };
+        let assumed = match place.dir.is_of_system() {
+            true => Some(assume(how.caller, how.umask, keep_set_group_id, self.switch_user)?),
+            false => None,
+        };
+        Ok((creator, assumed))
     }
 
     /// Gives `node` one more name.
@@ -152,7 +150,7 @@ impl Tree {
         let dir = self.directory(parent)?;
         let fd = self.node_fd(node)?;
         let place = dir.place(parent, name);
-        let stat = self.tracked.link(self.object(node)?, fd.as_fd(), place)?;
+        let stat = self.tracked.link(self.object(node)?, &fd, place)?;
         self.listings().changed(parent);
         Ok(self.found(parent, name, stat))
     }
@@ -177,7 +175,7 @@ impl Tree {
     ) -> io::Result<()> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
-        let victim = self.victim(host::stat_at(&*dir, name)?);
+        let victim = self.victim(dir.stat_at(name)?);
         self.remove_held((&dir, parent, name), victim, |place| remove(self, place, victim))
     }
 
@@ -212,13 +210,13 @@ impl Tree {
         if self.inodes().identity(node) != Some((identity, kind)) {
             return false;
         }
-        let Ok(fd) = host::open_path_at(dir, name) else {
+        let Ok(fd) = dir.open_path_at(name) else {
             return false;
         };
-        if !host::stat_fd(&fd).is_ok_and(|stat| stat.identity() == identity) {
+        if !fd.stat().is_ok_and(|stat| stat.identity() == identity) {
             return false;
         }
-        self.orphans().insert(node, Arc::new(HeldInode { fd, identity }));
+        self.orphans().insert(node, Arc::new(HeldInode { inode: fd, identity }));
         true
     }
 
@@ -240,8 +238,8 @@ impl Tree {
     ) -> io::Result<()> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
         let (dir, new_dir) = (self.directory(parent)?, self.directory(new_parent)?);
-        let moved = self.victim(host::stat_at(&*dir, name)?);
-        let replaced = match host::stat_at(&*new_dir, new_name) {
+        let moved = self.victim(dir.stat_at(name)?);
+        let replaced = match new_dir.stat_at(new_name) {
             Ok(stat) => Some(self.victim(stat)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
             Err(error) => return Err(error),

@@ -44,7 +44,7 @@ impl LogStand {
         let log = Arc::new(Log::open_with(&dir, Arc::clone(&clock), &RealRandomness, options)?);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, &folder, flags, Mode::empty())?;
-        let live = LiveTree::new(Arc::new(root), Arc::clone(&log), clock);
+        let live = LiveTree::new(Arc::new(root.into()), Arc::clone(&log), clock);
         log.scan(&live, &mut |_| {})?;
         let identity = host::stat_fd(File::open(folder.join("file"))?)?.identity();
         let node = log.node_of(&identity)?.ok_or("the log does not know the file")?;

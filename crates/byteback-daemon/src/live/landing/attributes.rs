@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use byteback_api::{Attributes, NodeKind};
 use byteback_control::{AttributeKind, MissedAttribute};
-use byteback_host::tree::{self as host, SetTime, SetXattr};
+use byteback_host::tree::{Inode, SetTime, SetXattr};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -24,16 +23,16 @@ fn missed(what: AttributeKind, error: &io::Error) -> MissedAttribute {
 }
 
 /// Gives what `fd` names its attributes. Answers what is not possible here; the rest is done.
-pub(super) fn give(fd: BorrowedFd<'_>, attributes: &Attributes) -> Vec<MissedAttribute> {
+pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> {
     let mut all_missed = Vec::new();
-    let now = host::stat_fd(fd).ok();
+    let now = fd.stat().ok();
     let mut mode = attributes.mode;
     let owner = (attributes.uid, attributes.gid);
     if now.is_none_or(|now| (now.uid, now.gid) != owner)
-        && let Err(error) = host::set_owner(fd, Some(owner.0), Some(owner.1))
+        && let Err(error) = fd.set_owner(Some(owner.0), Some(owner.1))
     {
         // Giving away needs privilege; a group of one's own does not.
-        let _ = host::set_owner(fd, None, Some(owner.1));
+        let _ = fd.set_owner(None, Some(owner.1));
         all_missed.push(missed(AttributeKind::Owner, &error));
         if mode & SET_ID != 0 {
             mode &= !SET_ID;
@@ -41,46 +40,44 @@ pub(super) fn give(fd: BorrowedFd<'_>, attributes: &Attributes) -> Vec<MissedAtt
             all_missed.push(missed(AttributeKind::Mode, &why));
         }
     }
-    let present = host::list_xattrs(fd).unwrap_or_default();
+    let present = fd.list_xattrs().unwrap_or_default();
     if !(present.is_empty() && attributes.xattrs.is_empty()) {
         // Attributes of users need the right to write, also for the owner, who gets it until the permissions are set.
         let now = now.filter(|now| attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0);
         if let Some(now) = now {
-            let _ = host::set_mode(fd, now.mode | OWNER_WRITES);
+            let _ = fd.set_mode(now.mode | OWNER_WRITES);
         }
         give_xattrs(fd, attributes, &present, &mut all_missed);
     }
     // After the access control lists, which rewrite the permissions; these are then the ones that the lists came with.
     if attributes.kind != NodeKind::Symlink
-        && let Err(error) = host::set_mode(fd, mode)
+        && let Err(error) = fd.set_mode(mode)
     {
         all_missed.push(missed(AttributeKind::Mode, &error));
     }
-    if let Err(error) = host::set_times(fd, SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
+    if let Err(error) = fd.set_times(SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
         all_missed.push(missed(AttributeKind::ModificationTime, &error));
     }
     all_missed
 }
 
 /// Gives what `fd` names the extended attributes, and takes away those that it has beside them.
-fn give_xattrs(
-    fd: BorrowedFd<'_>,
-    attributes: &Attributes,
-    present: &[OsString],
-    all_missed: &mut Vec<MissedAttribute>,
-) {
+fn give_xattrs(fd: &Inode, attributes: &Attributes, present: &[OsString], all_missed: &mut Vec<MissedAttribute>) {
     let wanted: BTreeSet<&[u8]> = attributes.xattrs.iter().map(|xattr| xattr.name.as_bytes()).collect();
     for name in present {
         if !wanted.contains(name.as_bytes()) && !is_set_by_system(name.as_bytes()) {
-            let _ = host::remove_xattr(fd, name);
+            let _ = fd.remove_xattr(name);
         }
     }
     for xattr in &attributes.xattrs {
         let name = OsStr::from_bytes(xattr.name.as_bytes());
-        if host::get_xattr(fd, name).is_ok_and(|value| value.as_deref() == Some(xattr.value.as_bytes())) {
+        if fd
+            .get_xattr(name)
+            .is_ok_and(|value| value.as_deref() == Some(xattr.value.as_bytes()))
+        {
             continue;
         }
-        if let Err(error) = host::set_xattr(fd, name, xattr.value.as_bytes(), SetXattr::Any) {
+        if let Err(error) = fd.set_xattr(name, xattr.value.as_bytes(), SetXattr::Any) {
             all_missed.push(missed(AttributeKind::Xattr(xattr.name.clone()), &error));
         }
     }

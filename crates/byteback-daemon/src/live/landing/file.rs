@@ -8,20 +8,17 @@
 //! as [`super::watch`] says. Bytes between the end of what landed and what programs wrote beyond it are zeros, as in a file that was written so.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use byteback_checksums::written::Change;
 use byteback_control::{Overtaken, WatchedFile, WatchedNode};
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
-use byteback_host::tree as host;
 use byteback_mount::landing::{ContentHow, Landing, LandingContent, LandingError, LandingFile};
 use byteback_oplog::NodeId as LoggedNode;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 
-use super::watch::{Watched, read_up_to};
+use super::watch::Watched;
+use crate::live::spool::{next_data, read_up_to};
 
 /// The longest piece.
 const PIECE_LEN: u64 = 256 << 10;
@@ -49,21 +46,20 @@ pub(super) fn failed(error: LandingError) -> io::Error {
 pub(super) fn write_all(file: &LandingFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let (mut at, mut rest) = (offset, bytes);
     while !rest.is_empty() {
-        match rustix::io::pwrite(file, rest, at) {
+        match file.write_at(at, rest) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 rest = rest.get(count..).unwrap_or_default();
                 at = at.saturating_add(count as u64);
             }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
 fn zero(file: &LandingFile, range: ByteRange) -> io::Result<()> {
-    match host::punch_hole(file, range.start(), range.len_bytes()) {
+    match file.punch_hole(range.start(), range.len_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             let zeros = vec![0; PIECE_LEN as usize];
             let mut at = range.start();
@@ -102,7 +98,7 @@ enum What<'a> {
 
 impl Piece<'_> {
     fn len_bytes(&self) -> io::Result<u64> {
-        Ok(host::stat_fd(self.file)?.size)
+        Ok(self.file.stat()?.size)
     }
 
     fn is_of_nothing(&self) -> bool {
@@ -186,7 +182,7 @@ impl LandingContent for Piece<'_> {
         match *part {
             Change::Written { offset, data } => write_all(self.file, offset, data),
             Change::Zeroed(range) => zero(self.file, range),
-            Change::Truncated(len_bytes) => Ok(rustix::fs::ftruncate(self.file, len_bytes)?),
+            Change::Truncated(len_bytes) => self.file.truncate(len_bytes),
             _ => Ok(()),
         }
     }
@@ -249,12 +245,12 @@ impl Base for LandedFile {
     fn len_bytes(&self) -> io::Result<u64> {
         match self.landed_bytes {
             Some(landed_bytes) => Ok(landed_bytes),
-            None => Ok(host::stat_fd(&*self.file)?.size),
+            None => Ok(self.file.stat()?.size),
         }
     }
 
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let count = read_up_to(&*self.file, offset, buffer)?;
+        let count = read_up_to(&self.file, offset, buffer)?;
         let rest = buffer.get_mut(count..).unwrap_or_default();
         match (rest.is_empty(), self.landed_bytes) {
             (true, _) => Ok(()),
@@ -268,17 +264,7 @@ impl Base for LandedFile {
     }
 
     fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
-        let seek = |from| rustix::fs::seek(self.file.as_fd(), from);
-        let start = match seek(SeekFrom::Data(range.start())) {
-            Ok(start) => start,
-            // Only a hole from here to the end.
-            Err(Errno::NXIO) => return Ok(None),
-            // A file system that does not know its holes.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = seek(SeekFrom::Hole(start)).unwrap_or(range.end());
-        Ok(ByteRange::new(start, end.min(range.end())))
+        next_data(&self.file, range)
     }
 }
 

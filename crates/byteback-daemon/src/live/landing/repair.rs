@@ -7,12 +7,11 @@
 //! What is accepted is news: it counts as written by a program, and is sent.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use byteback_checksums::written::{BLOCK_LEN, Change, Reason};
 use byteback_control::{Damage, Landed, Result};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, SetTime};
+use byteback_host::tree::{Inode, SetTime};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::landing::{ContentHow, LandingContent, LandingError, LandingFile};
 use byteback_oplog::NodeId as LoggedNode;
@@ -39,16 +38,16 @@ impl LandingContent for Heal<'_> {
         let Some(damaged) = self.integrity.fault_of(self.node) else {
             return Ok(Ok(Vec::new()));
         };
-        let stat = host::stat_fd(self.file)?;
+        let stat = self.file.stat()?;
         self.mtime_ns = stat.mtime_ns;
-        let fd = self.file.as_fd();
+        let fd: &Inode = self.file;
         let first = self.offset / BLOCK_LEN;
         for (block, good) in (first..).zip(self.good.chunks(BLOCK_LEN as usize)) {
             let start = block.saturating_mul(BLOCK_LEN);
             if !damaged.blocks.contains(block) || start >= stat.size {
                 continue;
             }
-            let healed = self.integrity.healed_block(self.node, &fd, block, good)?;
+            let healed = self.integrity.healed_block(self.node, fd, block, good)?;
             let healed = healed.and_then(|bytes| Some((ByteRange::from_offset_len(start, bytes.len() as u64)?, bytes)));
             self.blocks.extend(healed);
         }
@@ -63,7 +62,7 @@ impl LandingContent for Heal<'_> {
         let Change::Healed(of) = *part else { return Ok(()) };
         if let Some((range, bytes)) = self.blocks.iter().find(|(range, _)| *range == of) {
             write_all(self.file, range.start(), bytes)?;
-            host::set_times(self.file, SetTime::Keep, SetTime::To(self.mtime_ns))?;
+            self.file.set_times(SetTime::Keep, SetTime::To(self.mtime_ns))?;
         }
         Ok(())
     }
@@ -124,7 +123,7 @@ impl LiveService {
                 let Some(range) = flagged.ranges().first().copied() else {
                     break;
                 };
-                let size = host::stat_fd(&file)?.size;
+                let size = file.stat()?.size;
                 let Some(there) = range.split_at(size).0 else {
                     // It ends before: what was to be there is gone.
                     integrity.sums().forget(node.0);

@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,9 +21,9 @@ use byteback_mount::landing::LandingFile;
 use byteback_oplog::NodeId as LoggedNode;
 use byteback_queue::NodeId;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::super::{Live, of_log};
+use crate::live::spool::read_up_to;
 
 /// All that is watched.
 #[derive(Default)]
@@ -214,25 +213,11 @@ impl Watches {
         };
         let mut now = vec![0; page.len()];
         if let Some(file) = &watch.file {
-            let count = read_up_to(&**file, offset, &mut now)?;
+            let count = read_up_to(file, offset, &mut now)?;
             now.truncate(count);
         }
         Ok(watch.noticed.lock().stores(offset, page, &now))
     }
-}
-
-/// Reads as much as there is.
-pub(super) fn read_up_to(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled: usize = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::pread(&file, rest, offset.saturating_add(filled as u64)) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(filled)
 }
 
 /// A watch, until it is dropped.

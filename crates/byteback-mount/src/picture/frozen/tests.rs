@@ -1,7 +1,6 @@
 //! What is remembered of nodes that were only looked at; the rest is tested on real mounts (`byteback-daemon`, `cuts`).
 
 use std::fs;
-use std::os::fd::AsFd;
 
 use super::*;
 use crate::picture::Pictures;
@@ -25,9 +24,9 @@ fn what_was_only_looked_at_is_forgotten_and_what_was_saved_is_not() {
     drop(other);
     assert_eq!(listed(), 0);
 
-    let file = fs::File::create(dir.path().join("file")).unwrap();
+    let file = byteback_host::tree::Inode::from(fs::File::create(dir.path().join("file")).unwrap());
     let visit = picture.visit(NodeId(7)).unwrap();
-    pictures.before_attributes(NodeId(7), file.as_fd());
+    pictures.before_attributes(NodeId(7), &file);
     drop(visit);
     assert_eq!(listed(), 1);
     drop(picture.visit(NodeId(7)).unwrap());
@@ -36,7 +35,7 @@ fn what_was_only_looked_at_is_forgotten_and_what_was_saved_is_not() {
     // What came after the cut is nobody's business.
     picture.ends_with(NodeId(6));
     assert_eq!(listed(), 0);
-    pictures.before_attributes(NodeId(7), file.as_fd());
+    pictures.before_attributes(NodeId(7), &file);
     assert_eq!(listed(), 0);
     assert!(picture.visit(NodeId(7)).is_err());
 }

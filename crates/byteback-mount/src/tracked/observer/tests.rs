@@ -1,7 +1,6 @@
 //! What is told of each operation, in which order, and under which lock.
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +8,7 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
-use byteback_host::tree as host;
+use byteback_host::tree::{Inode, SetXattr};
 use byteback_oplog::Log;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, RenameFlags};
@@ -64,8 +63,8 @@ impl Observer for Recorder {
         true
     }
 
-    fn before_content(&self, node: LoggedNode, fd: BorrowedFd<'_>, ranges: &[ByteRange], len: Option<u64>) {
-        let now = host::stat_fd(fd).unwrap().size;
+    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len: Option<u64>) {
+        let now = fd.stat().unwrap().size;
         let len = len.map(|len| format!(" to {len}")).unwrap_or_default();
         let what = format!("{node} of {now}: {ranges:?}{len}");
         // Of an inode that appears under a name, the lock of names is held.
@@ -73,13 +72,13 @@ impl Observer for Recorder {
         self.note(is_exclusive, what);
     }
 
-    fn after_content(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
-        let now = host::stat_fd(fd).unwrap().size;
+    fn after_content(&self, node: LoggedNode, fd: &Inode) {
+        let now = fd.stat().unwrap().size;
         let is_exclusive = self.order.0.is_locked_exclusive() && !self.is_crowded.load(Ordering::Relaxed);
         self.note(is_exclusive, format!("{node} has {now}"));
     }
 
-    fn before_content_of_unknown(&self, _identity: &Identity, _fd: BorrowedFd<'_>, ranges: &[ByteRange]) {
+    fn before_content_of_unknown(&self, _identity: &Identity, _fd: &Inode, ranges: &[ByteRange]) {
         self.told.lock().push(format!("unknown: {ranges:?}"));
     }
 
@@ -87,8 +86,8 @@ impl Observer for Recorder {
         self.note(false, format!("{node} times"));
     }
 
-    fn before_attributes(&self, node: LoggedNode, fd: BorrowedFd<'_>) {
-        let mode = host::stat_fd(fd).unwrap().mode & 0o777;
+    fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
+        let mode = fd.stat().unwrap().mode & 0o777;
         self.note(true, format!("{node} had {mode:o}"));
     }
 
@@ -97,7 +96,7 @@ impl Observer for Recorder {
     }
 
     fn before_removal(&self, removal: &Removal<'_>) {
-        let seen = host::stat_at(removal.dir, removal.name).unwrap();
+        let seen = removal.dir.stat_at(removal.name).unwrap();
         assert_eq!(seen.identity(), removal.identity);
         let elsewhere = if removal.has_other_names { " here" } else { "" };
         self.note(true, format!("loses {}{elsewhere}", lost(&removal.lost)));
@@ -162,7 +161,7 @@ impl Watching {
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let disk: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
         let log = Arc::new(Log::open(&disk, Arc::clone(&clock), &SimRandomness::new(1)).unwrap());
-        let root = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+        let root = Arc::new(Inode::from(fs::File::open(dir.path()).unwrap()));
         let live = LiveTree::new(root, Arc::clone(&log), clock);
         log.scan(&live, &mut |_| {}).unwrap();
         log.begin_tracking().unwrap();
@@ -175,7 +174,7 @@ impl Watching {
             observer: Some(Arc::clone(&recorder) as Arc<dyn Observer>),
         });
         let root = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let tree = Tree::new(root, Arc::new(tracked)).unwrap();
+        let tree = Tree::new(root.into(), Arc::new(tracked)).unwrap();
         Self { tree, recorder, dir }
     }
 
@@ -359,7 +358,7 @@ fn attributes_are_told_before_and_after() {
     let node = watching.node("f");
     watching.tree.set_attributes(node, None, CALLER, &private).unwrap();
     watching.tells(&["2 had 644", "2 attributes"]);
-    let how = host::SetXattr::Any;
+    let how = SetXattr::Any;
     watching
         .tree
         .set_xattr(node, CALLER, OsStr::new("user.a"), b"b", how)

@@ -7,10 +7,13 @@
 //! Before Linux 6.5 there is no `cachestat`: then `RWF_NOWAIT` has to do, and a miss costs the read of a page. overlayfs keeps its pages
 //! under another inode, so that nothing ever seems to be in memory: there only single pages of the kernel's are trimmed, which
 //! were mostly read a moment ago because part of them was to be changed.
+//!
+//! Of a file that the kernel does not know (a library's) nothing is in its memory.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use byteback_host::tree::{Inode, stat_fd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::live::OVERLAYFS_TYPE;
@@ -23,8 +26,10 @@ const COUNTS_MAX: u32 = 3;
 
 /// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less at the end of the file.
 /// `is_single_page`: it is a page that the kernel hands on.
-pub(super) fn read(file: impl AsFd, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
-    let file = file.as_fd();
+pub(super) fn read(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
+    let Some(file) = file.descriptor() else {
+        return 0;
+    };
     let flags = if may_be_cached(file, offset, buffer.len()) {
         ReadWriteFlags::NOWAIT
     } else if is_single_page && hides_its_cache(file) {
@@ -63,9 +68,7 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
             return true;
         };
         // What lies beyond the end has no pages.
-        if cached >= pages(end)
-            || cached > 0 && byteback_host::tree::stat_fd(file).is_ok_and(|now| cached >= pages(end.min(now.size)))
-        {
+        if cached >= pages(end) || cached > 0 && stat_fd(file).is_ok_and(|now| cached >= pages(end.min(now.size))) {
             return true;
         }
         if cached == 0 {

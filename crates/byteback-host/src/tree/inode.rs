@@ -1,0 +1,575 @@
+//! An inode of a tree that is open, wherever the tree lies.
+//!
+//! A tree lies in the system's file systems, where an inode is held by a descriptor, or in a file system that is a library of this process (a
+//! volume), where no kernel knows of it. Whoever works on a tree works on [`Inode`]s. A descriptor is kept inline, and its calls are the same as
+//! those of the free functions of this folder: who only ever has descriptors pays for one comparison per call.
+//!
+//! What needs the kernel itself (ioctls, pages in its cache, mapping, locks of descriptors) asks [`Inode::descriptor`], and knows what to answer
+//! without one.
+//!
+//! **Who creates.** The system looks at the thread: it gives a new file to the thread's user, by the thread's umask. A library has no other way to
+//! know than to be told ([`Creator`]), and the system's file systems do not look at what it is told.
+//!
+//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened (`DIRECTORY`, `PATH`, symlinks without it); all that
+//! is open there can be read and written, since permissions are nothing that it knows: whoever mounts it has them checked before.
+
+use std::any::Any;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, SeekFrom, StatVfs, Timestamps};
+use rustix::io::Errno;
+
+use super::entries::{Entries, Entry};
+use super::ranges::{DataRanges, FallocateFlags};
+use super::stat::{FileKind, Stat};
+use super::xattr::SetXattr;
+use super::{SetTime, check_component, explain_proc, metadata, proc_path, uninterrupted};
+
+/// On whose behalf something is created, for a file system that is a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Creator {
+    /// The owner of what is new.
+    pub uid: u32,
+    /// Its group, unless its directory gives its own (a set-group-id bit).
+    pub gid: u32,
+    /// Which permission bits are taken away.
+    pub umask: u32,
+    /// Whether a set-group-id bit that was asked for may stay.
+    pub keeps_set_group_id: bool,
+}
+
+impl Creator {
+    /// This process, with all that is asked for.
+    #[must_use]
+    pub fn process() -> Self {
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: 0,
+            keeps_set_group_id: true,
+        }
+    }
+}
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub enum NewInode<'a> {
+    /// A regular file, empty, with these permission bits.
+    File(u32),
+    /// A directory with these permission bits.
+    Directory(u32),
+    /// A symlink to this.
+    Symlink(&'a OsStr),
+    /// A file of another kind with these permission bits; the number counts for devices.
+    Special(FileType, u32, Dev),
+}
+
+/// An inode of a file system that is a library, held: it stays, also without a name, until this is dropped.
+///
+/// Errors carry the number that the system's own file systems would answer.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "what the system would answer, as the trait says"
+)]
+pub trait LibraryInode: Any + Debug + Send + Sync {
+    /// Itself, to be told apart from those of other libraries.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Holds it once more.
+    fn again(&self) -> io::Result<Box<dyn LibraryInode>>;
+
+    /// What it looks like.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// What a name in it looks like.
+    fn stat_at(&self, name: &OsStr) -> io::Result<Stat>;
+
+    /// Holds what a name in it stands for, with what it looks like.
+    fn look_up(&self, name: &OsStr) -> io::Result<(Box<dyn LibraryInode>, Stat)>;
+
+    /// Makes something in it that is not there yet, and holds it.
+    fn make(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<Box<dyn LibraryInode>>;
+
+    /// Makes a regular file that has no name yet.
+    fn make_unnamed(&self, mode: u32, creator: Creator) -> io::Result<Box<dyn LibraryInode>>;
+
+    /// Gives `inode` one more name, in it.
+    fn link(&self, name: &OsStr, inode: &dyn LibraryInode) -> io::Result<()>;
+
+    /// Takes a name away: of an empty directory, or of something else.
+    fn unlink(&self, name: &OsStr, is_directory: bool) -> io::Result<()>;
+
+    /// Moves a name.
+    fn rename(&self, name: &OsStr, to: &dyn LibraryInode, to_name: &OsStr, flags: RenameFlags) -> io::Result<()>;
+
+    /// Some names in it, from a position on; none only at the end.
+    fn list(&self, cookie: u64, with_dots: bool) -> io::Result<Vec<Entry>>;
+
+    /// Where it points to.
+    fn read_link(&self) -> io::Result<OsString>;
+
+    /// Reads: fewer bytes than asked only at the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes: fewer bytes than asked only without room for more.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
+
+    /// Sets the length.
+    fn truncate(&self, len_bytes: u64) -> io::Result<()>;
+
+    /// As `fallocate(2)`.
+    fn allocate(&self, mode: FallocateFlags, offset: u64, len_bytes: u64) -> io::Result<()>;
+
+    /// The first data, or the first hole, at or after `offset`; `None` if there is none, or the end is before.
+    fn seek(&self, offset: u64, to_data: bool) -> io::Result<Option<u64>>;
+
+    /// Makes it durable, with its name.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Makes the whole file system durable.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// What room there is.
+    fn space(&self) -> io::Result<StatVfs>;
+
+    /// Sets the owner, the group or both; set-id bits of a file are taken away.
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
+
+    /// Sets the permission bits.
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
+
+    /// Sets times, `UTIME_NOW` and `UTIME_OMIT` included.
+    fn set_times(&self, times: &Timestamps) -> io::Result<()>;
+
+    /// The names of its attributes.
+    fn list_xattrs(&self) -> io::Result<Vec<OsString>>;
+
+    /// An attribute, if it has it.
+    fn get_xattr(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>>;
+
+    /// Sets an attribute.
+    fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> io::Result<()>;
+
+    /// Takes an attribute away.
+    fn remove_xattr(&self, name: &OsStr) -> io::Result<()>;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub enum Inode {
+    /// Of the system's file systems.
+    System(OwnedFd),
+    /// Of a library.
+    Library(Box<dyn LibraryInode>),
+}
+
+impl From<OwnedFd> for Inode {
+    fn from(fd: OwnedFd) -> Self {
+        Self::System(fd)
+    }
+}
+
+impl From<File> for Inode {
+    fn from(file: File) -> Self {
+        Self::System(file.into())
+    }
+}
+
+fn no_such_call() -> io::Error {
+    Errno::OPNOTSUPP.into()
+}
+
+/// Of two inodes that are to be one call's, one is a descriptor and the other is not.
+fn elsewhere() -> io::Error {
+    Errno::XDEV.into()
+}
+
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "what the system answers, or as the free functions of the same name say"
+)]
+impl Inode {
+    /// The kernel's descriptor of it, for what only the kernel can do.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::System(fd) => Some(fd.as_fd()),
+            Self::Library(_) => None,
+        }
+    }
+
+    /// Whether `self` lies in the system's file systems.
+    #[must_use]
+    pub fn is_of_system(&self) -> bool {
+        matches!(self, Self::System(_))
+    }
+
+    /// Holds the same once more, open as it is.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::System(fd) => fd.try_clone().map(Self::System),
+            Self::Library(inode) => inode.again().map(Self::Library),
+        }
+    }
+
+    /// As [`super::reopen`].
+    pub fn reopen(&self, flags: OFlags) -> io::Result<Self> {
+        match self {
+            Self::System(fd) => super::reopen(fd, flags).map(Self::System),
+            Self::Library(inode) => {
+                may_open(inode.stat()?.kind, flags)?;
+                inode.again().map(Self::Library)
+            }
+        }
+    }
+
+    /// As [`super::stat_fd`].
+    pub fn stat(&self) -> io::Result<Stat> {
+        match self {
+            Self::System(fd) => super::stat_fd(fd),
+            Self::Library(inode) => inode.stat(),
+        }
+    }
+
+    /// As [`super::stat_at`].
+    pub fn stat_at(&self, name: &OsStr) -> io::Result<Stat> {
+        match self {
+            Self::System(fd) => super::stat_at(fd, name),
+            Self::Library(inode) => inode.stat_at(check_component(name)?),
+        }
+    }
+
+    /// As [`super::open_at`], of what exists.
+    pub fn open_at(&self, name: &OsStr, flags: OFlags) -> io::Result<Self> {
+        match self {
+            Self::System(fd) => super::open_at(fd, name, flags, Mode::empty()).map(Self::System),
+            Self::Library(inode) => {
+                let (found, stat) = inode.look_up(check_component(name)?)?;
+                may_open(stat.kind, flags)?;
+                Ok(Self::Library(found))
+            }
+        }
+    }
+
+    /// As [`super::open_path_at`].
+    pub fn open_path_at(&self, name: &OsStr) -> io::Result<Self> {
+        self.open_at(name, OFlags::PATH)
+    }
+
+    /// As [`super::open_dir_at`].
+    pub fn open_dir_at(&self, name: &OsStr) -> io::Result<Self> {
+        self.open_at(name, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// Makes a regular file that does not exist, and opens it with `flags`.
+    pub fn create_at(&self, name: &OsStr, flags: OFlags, mode: u32, creator: Creator) -> io::Result<Self> {
+        match self {
+            Self::System(fd) => {
+                let flags = flags | OFlags::CREATE | OFlags::EXCL;
+                super::open_at(fd, name, flags, Mode::from_raw_mode(mode)).map(Self::System)
+            }
+            Self::Library(_) => self.make_in_library(name, NewInode::File(mode), creator),
+        }
+    }
+
+    /// Makes anything but a regular file.
+    pub fn make_at(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<()> {
+        let Self::System(fd) = self else {
+            return self.make_in_library(name, new, creator).map(drop);
+        };
+        let name = check_component(name)?;
+        uninterrupted(|| match new {
+            NewInode::File(mode) => rustix::fs::mknodat(fd, name, FileType::RegularFile, Mode::from_raw_mode(mode), 0),
+            NewInode::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(mode)),
+            NewInode::Symlink(target) => rustix::fs::symlinkat(target, fd, name),
+            NewInode::Special(kind, mode, device) => {
+                rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(mode), device)
+            }
+        })
+    }
+
+    fn make_in_library(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<Self> {
+        match self {
+            Self::System(_) => Err(no_such_call()),
+            Self::Library(inode) => inode.make(check_component(name)?, new, creator).map(Self::Library),
+        }
+    }
+
+    /// Gives `inode` one more name, in this directory.
+    pub fn link_at(&self, name: &OsStr, inode: &Self) -> io::Result<()> {
+        let name = check_component(name)?;
+        match (self, inode) {
+            (Self::System(dir), Self::System(fd)) => {
+                // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
+                let source = proc_path(fd);
+                uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), dir, name, AtFlags::SYMLINK_FOLLOW))
+            }
+            (Self::Library(dir), Self::Library(inode)) => dir.link(name, &**inode),
+            _ => Err(elsewhere()),
+        }
+    }
+
+    /// Takes a name away: with `AtFlags::REMOVEDIR` that of an empty directory.
+    pub fn unlink_at(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+        let name = check_component(name)?;
+        match self {
+            Self::System(fd) => uninterrupted(|| rustix::fs::unlinkat(fd, name, flags)),
+            Self::Library(inode) => inode.unlink(name, flags.contains(AtFlags::REMOVEDIR)),
+        }
+    }
+
+    /// Moves a name.
+    pub fn rename_at(&self, name: &OsStr, to: &Self, to_name: &OsStr, flags: RenameFlags) -> io::Result<()> {
+        let (name, to_name) = (check_component(name)?, check_component(to_name)?);
+        match (self, to) {
+            // The older call is known to file systems that refuse any flags, even none.
+            (Self::System(from), Self::System(to)) if flags.is_empty() => {
+                uninterrupted(|| rustix::fs::renameat(from, name, to, to_name))
+            }
+            (Self::System(from), Self::System(to)) => {
+                uninterrupted(|| rustix::fs::renameat_with(from, name, to, to_name, flags))
+            }
+            (Self::Library(from), Self::Library(to)) => from.rename(name, &**to, to_name, flags),
+            _ => Err(elsewhere()),
+        }
+    }
+
+    /// As [`super::read_dir`].
+    pub fn read_dir(&self, cookie: u64) -> io::Result<Entries> {
+        match self {
+            Self::System(fd) => super::read_dir(fd, cookie).map(Entries::System),
+            Self::Library(inode) => {
+                if inode.stat()?.kind != FileKind::Dir {
+                    return Err(Errno::NOTDIR.into());
+                }
+                Ok(Entries::of_library(inode.again()?, cookie))
+            }
+        }
+    }
+
+    /// As [`super::read_link_fd`].
+    pub fn read_link(&self) -> io::Result<OsString> {
+        match self {
+            Self::System(fd) => super::read_link_fd(fd),
+            Self::Library(inode) => inode.read_link(),
+        }
+    }
+
+    /// Reads at `offset`: how many bytes; 0 only at the end.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::System(fd) => uninterrupted(|| rustix::io::pread(fd, &mut *buffer, offset)),
+            Self::Library(inode) => inode.read_at(offset, buffer),
+        }
+    }
+
+    /// Writes at `offset`: how many bytes.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::System(fd) => uninterrupted(|| rustix::io::pwrite(fd, data, offset)),
+            Self::Library(inode) => inode.write_at(offset, data),
+        }
+    }
+
+    /// Sets the length.
+    pub fn truncate(&self, len_bytes: u64) -> io::Result<()> {
+        match self {
+            Self::System(fd) => uninterrupted(|| rustix::fs::ftruncate(fd, len_bytes)),
+            Self::Library(inode) => inode.truncate(len_bytes),
+        }
+    }
+
+    /// As [`super::fallocate`].
+    pub fn fallocate(&self, mode: FallocateFlags, offset: u64, len_bytes: u64) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::fallocate(fd, mode, offset, len_bytes),
+            Self::Library(inode) => inode.allocate(mode, offset, len_bytes),
+        }
+    }
+
+    /// As [`super::punch_hole`].
+    pub fn punch_hole(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.fallocate(mode, offset, len_bytes)
+    }
+
+    /// As `lseek(2)`, to data and to holes only where this is no descriptor.
+    pub fn seek(&self, to: SeekFrom) -> io::Result<u64> {
+        let (offset, to_data) = match (self, to) {
+            (Self::System(fd), _) => return uninterrupted(|| rustix::fs::seek(fd, to)),
+            (Self::Library(_), SeekFrom::Data(offset)) => (offset, true),
+            (Self::Library(_), SeekFrom::Hole(offset)) => (offset, false),
+            (Self::Library(_), _) => return Err(Errno::INVAL.into()),
+        };
+        self.library_seek(offset, to_data)?.ok_or_else(|| Errno::NXIO.into())
+    }
+
+    fn library_seek(&self, offset: u64, to_data: bool) -> io::Result<Option<u64>> {
+        match self {
+            Self::System(_) => Err(no_such_call()),
+            Self::Library(inode) => inode.seek(offset, to_data),
+        }
+    }
+
+    /// As [`super::seek_data`].
+    pub fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        match self {
+            Self::System(fd) => super::seek_data(fd, offset),
+            Self::Library(inode) => inode.seek(offset, true),
+        }
+    }
+
+    /// As [`super::seek_hole`].
+    pub fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        match self {
+            Self::System(fd) => super::seek_hole(fd, offset),
+            Self::Library(inode) => inode.seek(offset, false),
+        }
+    }
+
+    /// As [`super::data_ranges`].
+    #[must_use]
+    pub fn data_ranges(&self, start: u64, end: u64) -> DataRanges<'_> {
+        match self {
+            Self::System(fd) => super::data_ranges(fd, start, end),
+            Self::Library(inode) => DataRanges::of_library(&**inode, start, end),
+        }
+    }
+
+    /// Copies inside the file system, in one call: how many bytes. Who is answered `EXDEV` or `EOPNOTSUPP` reads and writes.
+    pub fn copy_range_to(&self, offset: u64, to: &Self, to_offset: u64, len_bytes: usize) -> io::Result<usize> {
+        match (self, to) {
+            (Self::System(from), Self::System(to)) => uninterrupted(|| {
+                let (mut read_at, mut write_at) = (offset, to_offset);
+                rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
+            }),
+            (Self::Library(_), Self::Library(_)) => Err(no_such_call()),
+            _ => Err(elsewhere()),
+        }
+    }
+
+    /// Makes it durable; of `data_only` the times need not be. It must not be an `O_PATH` descriptor.
+    pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        match self {
+            Self::System(fd) if data_only => Ok(rustix::fs::fdatasync(fd)?),
+            Self::System(fd) => Ok(rustix::fs::fsync(fd)?),
+            Self::Library(inode) => inode.sync(),
+        }
+    }
+
+    /// Makes its whole file system durable. It must not be an `O_PATH` descriptor.
+    pub fn sync_all(&self) -> io::Result<()> {
+        match self {
+            Self::System(fd) => Ok(rustix::fs::syncfs(fd)?),
+            Self::Library(inode) => inode.sync_all(),
+        }
+    }
+
+    /// What room its file system has.
+    pub fn space(&self) -> io::Result<StatVfs> {
+        match self {
+            Self::System(fd) => Ok(rustix::fs::fstatvfs(fd)?),
+            Self::Library(inode) => inode.space(),
+        }
+    }
+
+    /// The number by which the kernel knows the type of its file system; `None` of a library.
+    pub fn system_type(&self) -> io::Result<Option<i64>> {
+        match self {
+            Self::System(fd) => Ok(Some(rustix::fs::fstatfs(fd)?.f_type)),
+            Self::Library(_) => Ok(None),
+        }
+    }
+
+    /// As [`super::set_owner`].
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::set_owner(fd, uid, gid),
+            Self::Library(_) if uid == Some(u32::MAX) || gid == Some(u32::MAX) => Err(Errno::INVAL.into()),
+            Self::Library(inode) => inode.set_owner(uid, gid),
+        }
+    }
+
+    /// As [`super::set_mode`].
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::set_mode(fd, mode),
+            Self::Library(inode) => inode.set_mode(mode & 0o7777),
+        }
+    }
+
+    /// As [`super::set_times`].
+    pub fn set_times(&self, atime: SetTime, mtime: SetTime) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::set_times(fd, atime, mtime),
+            Self::Library(inode) => inode.set_times(&metadata::timestamps(atime, mtime)),
+        }
+    }
+
+    /// The same with times as the system has them, `UTIME_NOW` and `UTIME_OMIT` included.
+    pub fn set_timestamps(&self, times: &Timestamps) -> io::Result<()> {
+        match self {
+            Self::System(fd) => {
+                let path = proc_path(fd);
+                uninterrupted(|| rustix::fs::utimensat(CWD, path.as_str(), times, AtFlags::empty()))
+                    .map_err(explain_proc)
+            }
+            Self::Library(inode) => inode.set_times(times),
+        }
+    }
+
+    /// As [`super::list_xattrs`].
+    pub fn list_xattrs(&self) -> io::Result<Vec<OsString>> {
+        match self {
+            Self::System(fd) => super::list_xattrs(fd),
+            Self::Library(inode) => inode.list_xattrs(),
+        }
+    }
+
+    /// As [`super::get_xattr`].
+    pub fn get_xattr(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        match self {
+            Self::System(fd) => super::get_xattr(fd, name),
+            Self::Library(inode) => inode.get_xattr(name),
+        }
+    }
+
+    /// As [`super::set_xattr`].
+    pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::set_xattr(fd, name, value, how),
+            Self::Library(inode) => inode.set_xattr(name, value, how),
+        }
+    }
+
+    /// As [`super::remove_xattr`].
+    pub fn remove_xattr(&self, name: &OsStr) -> io::Result<()> {
+        match self {
+            Self::System(fd) => super::remove_xattr(fd, name),
+            Self::Library(inode) => inode.remove_xattr(name),
+        }
+    }
+
+    /// As [`super::wait_for_writers`]. A write to a library's file moves the times with each part that it writes, so there is nothing to wait for.
+    pub fn wait_for_writers(&self) {
+        if let Self::System(fd) = self {
+            super::wait_for_writers(fd);
+        }
+    }
+}
+
+/// What `open` refuses by the kind of a file.
+fn may_open(kind: FileKind, flags: OFlags) -> io::Result<()> {
+    let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
+    match kind {
+        _ if flags.contains(OFlags::DIRECTORY) && kind != FileKind::Dir => Err(Errno::NOTDIR.into()),
+        _ if flags.contains(OFlags::PATH) => Ok(()),
+        FileKind::Symlink => Err(Errno::LOOP.into()),
+        FileKind::Dir if writes => Err(Errno::ISDIR.into()),
+        _ => Ok(()),
+    }
+}
