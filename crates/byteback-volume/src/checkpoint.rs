@@ -38,11 +38,12 @@ impl Pack {
         media.areas.packs_first + number * media.areas.pack_blocks
     }
 
-    /// The last checkpoint.
+    /// The last checkpoint. One that was complete and is damaged is noticed by its footer: who went on from the one before it would lose what was done
+    /// since, without a word. Whoever only looks may.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] if there is none.
-    pub(crate) fn read_last(media: &Media) -> Result<Self> {
+    /// [`VolumeError::Damaged`] if there is none, or, to who `writes`, if it is damaged.
+    pub(crate) fn read_last(media: &Media, writes: bool) -> Result<Self> {
         let both = [Self::read(media, 0), Self::read(media, 1)];
         let mut damaged = None;
         let mut last: Option<Self> = None;
@@ -63,7 +64,27 @@ impl Pack {
             address: Address(media.areas.packs_first),
             what: Kind::PackHeader.name(),
         };
-        last.ok_or_else(|| damaged.unwrap_or_else(none))
+        let last = last.ok_or_else(|| damaged.unwrap_or_else(none))?;
+        let footers = [Self::last_footer(media, 0), Self::last_footer(media, 1)];
+        let is_missed = |footer: &PackHeader| {
+            // A volume is closed by two checkpoints of the same state.
+            let is_same = footer.version == last.header.version + 1 && footer.is_clean && last.header.is_clean;
+            footer.version > last.header.version && !is_same
+        };
+        match writes && footers.iter().flatten().any(is_missed) {
+            true => Err(none()),
+            false => Ok(last),
+        }
+    }
+
+    /// The newest footer in the place of a pack, whether the rest is there or not.
+    fn last_footer(media: &Media, number: u32) -> Option<PackHeader> {
+        let first = Self::first(media, number);
+        let blocks = first..first + media.areas.pack_blocks;
+        let footers = blocks.filter_map(|at| media.read_sealed(Address(at), Kind::PackFooter).ok());
+        footers
+            .map(|footer| PackHeader::read(&footer))
+            .max_by_key(|footer| footer.version)
     }
 
     fn read(media: &Media, number: u32) -> Result<Self> {

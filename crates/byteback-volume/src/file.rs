@@ -186,13 +186,17 @@ impl State {
             }
         };
         if self.keeps_deltas && self.address_of(ino, page)?.is_block() && !self.pages.is_dirty((ino, page)) {
-            let mut new = match self.page(ino, page)? {
-                Some(block) => Box::new(*block),
-                None => zeros(),
+            let before = match self.page(ino, page) {
+                Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
+                // Who writes all of a page that is damaged heals it.
+                Err(VolumeError::Damaged { .. }) if is_overwritten => None,
+                Err(error) => return Err(error),
             };
-            put(&mut new);
-            if self.keep_as_delta(ino, page, &new)? == Kept::AsDelta {
-                return Ok(());
+            if let Some(mut new) = before {
+                put(&mut new);
+                if self.keep_as_delta(ino, page, &new)? == Kept::AsDelta {
+                    return Ok(());
+                }
             }
         }
         put(self.page_mut(ino, page, is_overwritten)?);

@@ -15,6 +15,8 @@
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
 //! | `checkpoint`, `sync`, `recovery` | what survives a crash, and how it is found again |
 //! | `clean` | making room |
+//! | `check` | an independent look at all of it |
+//! | `repair` | putting right what can be |
 //!
 //! What this does not do: FUSE, permissions, anything of networks. It asks nobody but its device and its clock.
 
@@ -23,6 +25,7 @@
 pub mod format;
 
 mod attributes;
+mod check;
 mod checkpoint;
 mod clean;
 mod create;
@@ -39,6 +42,7 @@ mod nodes;
 mod pages;
 mod place;
 mod recovery;
+mod repair;
 mod segments;
 mod state;
 mod sync;
@@ -46,11 +50,13 @@ mod volume;
 mod xattr;
 
 pub use attributes::{Attributes, SetAttributes};
+pub use check::{CheckOptions, Problem, Report, Trouble, check};
 pub use create::{CreateOptions, create};
 pub use deltas::DeltaCounts;
 pub use directory::Listed;
 pub use error::{Result, VolumeError};
 pub use file::Allocate;
 pub use names::{NewFile, Rename};
+pub use repair::{RepairOptions, Repaired, repair};
 pub use volume::{OpenOptions, Usage, Volume};
 pub use xattr::SetAttribute;

@@ -163,7 +163,15 @@ impl State {
         start: u64,
         (first, end): (u64, u64),
     ) -> Result<(bool, u64)> {
-        let block = Box::new(*self.node(nid, WHAT)?);
+        let block = match self.node(nid, WHAT) {
+            Ok(block) => Box::new(*block),
+            // A file of which something is lost can be removed all the same; what the node led to is found by a repair.
+            Err(VolumeError::Damaged { .. } | VolumeError::Missing { .. }) if first <= start => {
+                self.free_node(nid)?;
+                return Ok((true, 1));
+            }
+            Err(error) => return Err(error),
+        };
         let pages_each = if levels == 0 { 1 } else { pages_of(levels - 1) };
         let (mut is_empty, mut freed) = (true, 0);
         for slot in 0..DIRECT_SLOTS {

@@ -20,7 +20,7 @@ use crate::deltas::{Costs, DeltaCounts};
 use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
-use crate::format::{Address, Found, Kind, Nid, SegmentEntry, Superblock, VERSION};
+use crate::format::{Address, Found, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId};
 use crate::media::Media;
 use crate::names::{NewFile, Rename};
 use crate::node_table::NodeTable;
@@ -158,7 +158,7 @@ impl Volume {
             id: superblock.id,
             areas: superblock.areas,
         };
-        let pack = Pack::read_last(&media)?;
+        let pack = Pack::read_last(&media, options.is_writable)?;
         let areas = media.areas;
         let segment_blocks = usize::try_from(areas.segment_table_blocks).unwrap_or(0);
         let node_blocks = usize::try_from(areas.node_table_blocks).unwrap_or(0);
@@ -230,7 +230,14 @@ impl Volume {
         for ino in state.orphans.clone() {
             state.free_file(ino)?;
         }
+        state.checkpoint(true)?;
+        // In both places: then no block is the only one that says how things stand.
         state.checkpoint(true)
+    }
+
+    /// All of it, for who repairs it.
+    pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        change(&mut *self.change()?)
     }
 
     fn look(&self) -> MutexGuard<'_, State> {
@@ -242,6 +249,12 @@ impl Volume {
         let mut state = self.state.lock();
         state.balance()?;
         Ok(state)
+    }
+
+    /// What tells this volume from all others.
+    #[must_use]
+    pub fn id(&self) -> VolumeId {
+        self.look().media.id
     }
 
     /// The number of the root directory.

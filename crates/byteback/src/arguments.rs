@@ -160,6 +160,8 @@ pub(crate) enum Command {
     Status(commands::status::StatusArguments),
     /// Check that a snapshot can be read in full, and with --deep that it equals the folder
     Verify(commands::verify::VerifyArguments),
+    /// Make volumes, which are file systems that write less, and check them
+    Volume(commands::volume::VolumeArguments),
     /// Print completions for a shell
     Completions(commands::completions::CompletionsArguments),
 }

@@ -31,6 +31,7 @@ pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod verify;
+pub(crate) mod volume;
 
 use crate::arguments::Command;
 use crate::error::Result;
@@ -67,6 +68,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Cut(arguments) => cut::run(&arguments, settings),
         Command::Status(arguments) => status::run(&arguments, settings),
         Command::Verify(arguments) => verify::run(&arguments, settings),
+        Command::Volume(arguments) => volume::run(&arguments, settings),
         Command::Completions(arguments) => completions::run(&arguments, settings),
     }
 }

@@ -40,6 +40,13 @@ fn open(device: &SimBlockDevice) -> Volume {
     Volume::open(Arc::new(device.clone()), &options()).unwrap()
 }
 
+/// What lies on a device fits together.
+fn assert_sound(device: &SimBlockDevice, note: &str) {
+    let report = crate::check::check(device, crate::check::CheckOptions::default()).unwrap();
+    let problems: Vec<_> = report.problems.iter().take(20).map(ToString::to_string).collect();
+    assert!(report.is_sound(), "{note}: {problems:#?}");
+}
+
 fn first_seed() -> u64 {
     std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
@@ -60,6 +67,7 @@ fn an_empty_volume_is_empty_and_stays() {
     assert_eq!(volume.list(1, 0, 10).unwrap(), []);
     let free = volume.usage().free_blocks;
     volume.close().unwrap();
+    assert_sound(&device, "empty");
     let again = open(&device);
     assert_eq!((again.usage().free_blocks, again.attributes(1).unwrap()), (free, root));
 }
@@ -78,6 +86,7 @@ fn random_operations_are_those_of_a_tree_in_memory() {
                 0 => {
                     model.let_all_go(&volume).unwrap();
                     volume.close().unwrap();
+                    assert_sound(&device, &format!("seed {seed}, step {number}: closed"));
                     volume = open(&device);
                     model.compare(&volume, &format!("seed {seed}, step {number}: reopened"));
                 }
@@ -94,6 +103,8 @@ fn random_operations_are_those_of_a_tree_in_memory() {
         println!("seed {seed}: {counts:?}");
         model.remove_all(&volume);
         let free = volume.usage().free_blocks;
+        volume.sync().unwrap();
+        assert_sound(&device, &format!("seed {seed}, all removed"));
         let untouched = open(&made(BLOCKS, seed)).usage().free_blocks;
         // The root directory may have grown out of its inode.
         assert!(untouched - free < 200, "seed {seed}: {free} of {untouched}");
@@ -120,6 +131,7 @@ fn a_full_volume_says_so_and_loses_nothing() {
         model.compare(&volume, &format!("seed {seed}"));
         model.let_all_go(&volume).unwrap();
         volume.close().unwrap();
+        assert_sound(&device, &format!("seed {seed}, full and closed"));
         model.compare(&open(&device), &format!("seed {seed}, reopened"));
         assert!(full > 20, "seed {seed}: {full}");
     }

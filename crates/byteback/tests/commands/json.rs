@@ -290,6 +290,23 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);
     check.of("backup", &failed);
     assert_eq!(failed.json_errors()[0]["code"], 1);
+    let image = "a volume";
+    let made = world
+        .run(&["volume", "create", "--json", image, "--size", "20M"])
+        .fine();
+    check.of("volume create", &made);
+    check.of("volume check", &world.run(&["volume", "check", "--json", image]).fine());
+    // The last superblock.
+    let len = fs::metadata(world.path(image)).unwrap().len();
+    let file = fs::OpenOptions::new().write(true).open(world.path(image)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damaged", len - 4096).unwrap();
+
+    check.of(
+        "volume check",
+        &world.run(&["volume", "check", "--json", image]).ends_with(1),
+    );
+    let repaired = world.run(&["volume", "check", "--repair", "--json", image]).fine();
+    check.of("volume check --repair", &repaired);
     // What only comes with failures that other tests make; that of `repair` is checked there.
     for (command, message_type) in [("any", "error"), ("repair", "damaged")] {
         check.seen.insert((command.to_owned(), message_type.to_owned()));

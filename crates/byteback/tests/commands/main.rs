@@ -14,6 +14,7 @@
 //! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
 //! | `rot` | bytes that change by themselves, and what a crash of the machine leaves: not sent, and repaired; the order of what is sent |
 //! | `undo` | files brought back without a backup, also after a kill |
+//! | `volumes` | volumes made, checked, damaged and repaired; two who want the same one |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
 //! | `shell` | completions, help, usage errors, readers that go away |
 //!
@@ -51,4 +52,5 @@ mod syncing;
 mod tour;
 mod undo;
 mod unmounted;
+mod volumes;
 mod world;

@@ -64,6 +64,7 @@ fn wrong_usage_ends_with_2_and_help_with_0() {
         "export-delta",
         "status",
         "verify",
+        "volume",
         "completions",
     ] {
         world.run(&[command, "--help"]).fine().says("Usage: byteback");

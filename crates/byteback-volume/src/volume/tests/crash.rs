@@ -103,6 +103,8 @@ fn wrong_in(volume: &Volume, life: &Life, at: usize, synced: &BTreeMap<u32, usiz
 }
 
 fn check(device: &SimBlockDevice, life: &Life, note: &str) {
+    // The checkpoint is whole whatever was written after it.
+    assert_sound(device, &format!("{note}: before it was recovered"));
     let volume = Volume::open(Arc::new(device.clone()), &options()).unwrap_or_else(|error| panic!("{note}: {error}"));
     let mut reasons = Vec::new();
     for at in (life.whole..life.trees.len()).rev() {
@@ -115,6 +117,7 @@ fn check(device: &SimBlockDevice, life: &Life, note: &str) {
                 assert_eq!(volume.write(ino as u32, 0, &[1; 9_000]).unwrap(), 9_000, "{note}");
                 volume.sync().unwrap();
                 volume.close().unwrap();
+                assert_sound(device, &format!("{note}: after it was recovered"));
                 return;
             }
             Some(reason) => reasons.push(format!("as after step {at}: {reason}")),

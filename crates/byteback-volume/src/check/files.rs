@@ -1,0 +1,418 @@
+//! From each inode to its nodes and pages, and who owns which block.
+
+use std::collections::BTreeMap;
+
+use byteback_delta::apply_page_delta;
+use byteback_host::block::BLOCK_LEN_BYTES;
+
+use super::{Bits, CheckOptions, Image, Problems, Trouble};
+use crate::format::{
+    Address, Block, DELTA_HEAD_LEN_BYTES, DIRECT_SLOTS, Footer, INDIRECT_NODES, INLINE_LEN_BYTES, INODE_SLOTS, Inode,
+    InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, zeros,
+};
+
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMLINK: u32 = 0o120_000;
+
+/// Nodes below one of each level, itself included: a direct node, an indirect one, one that leads to indirect ones.
+const SIZES: [u32; 3] = [1, 1 + DIRECT_SLOTS, 1 + DIRECT_SLOTS * (1 + DIRECT_SLOTS)];
+
+/// The levels of an inode's nodes.
+const LEVELS: [usize; INDIRECT_NODES] = [0, 0, 1, 1, 2];
+
+/// What is known of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) mode: u32,
+    pub(crate) links: u32,
+    pub(crate) parent: Nid,
+    pub(crate) flags: InodeFlags,
+    pub(crate) levels: u8,
+}
+
+impl Known {
+    pub(crate) fn is_directory(&self) -> bool {
+        self.mode & TYPE == DIRECTORY
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Files of which the inode is whole.
+    pub(crate) known: BTreeMap<Nid, Known>,
+    /// The pages of directories.
+    pub(crate) directory_pages: BTreeMap<Nid, Vec<(u64, Address)>>,
+    /// Blocks of the main area that somebody has.
+    pub(crate) owned: Bits,
+    /// Nodes that were met.
+    reached: Bits,
+    /// Blocks of which the summaries are damaged or somebody else's, with what they should say; without checksums of pages.
+    pub(crate) unproven: Vec<(Address, Summary)>,
+    /// Pages of which the address is impossible, or of a block that is somebody else's.
+    pub(crate) to_clear: Vec<(Nid, u64)>,
+    /// Nodes that files refer to and that are not theirs: file and node.
+    pub(crate) missing: Vec<(Nid, Nid)>,
+    owned_blocks: u32,
+    reserved_pages: u32,
+    pub(crate) nodes: u32,
+    pub(crate) pages: u64,
+    pub(crate) deltas: u64,
+}
+
+impl Files {
+    /// Blocks in use, with those that are set aside.
+    pub(crate) fn used_blocks(&self) -> u32 {
+        self.owned_blocks.saturating_add(self.reserved_pages)
+    }
+
+    /// Looks at all files.
+    pub(crate) fn walk(image: &mut Image<'_>, options: CheckOptions, problems: &mut Problems) -> Self {
+        let areas = *image.areas();
+        let main_blocks = u64::from(areas.main_segments) * u64::from(areas.segment_blocks);
+        let mut walk = Walk {
+            reads_contents: options.reads_contents,
+            problems,
+            later: Vec::new(),
+            files: Self {
+                owned: Bits::of(main_blocks),
+                reached: Bits::of(u64::from(u32::MAX).min(main_blocks + u64::from(crate::format::NODES_PER_BLOCK) + 1)),
+                ..Self::default()
+            },
+            image,
+        };
+        let entries: Vec<(Nid, NodeEntry)> = walk.image.nodes.iter().map(|(nid, entry)| (*nid, *entry)).collect();
+        for (ino, entry) in entries.iter().filter(|(nid, entry)| *nid == entry.ino) {
+            walk.file(*ino, *entry);
+        }
+        // What is not proven to be a file's own is its own if nobody else has it.
+        for later in std::mem::take(&mut walk.later) {
+            if !walk.claim(later.ino, later.address)
+                && let Some(page) = later.page
+            {
+                walk.files.to_clear.push((later.ino, page));
+            }
+        }
+        for (nid, entry) in &entries {
+            if !walk.files.reached.is_set(nid.0) {
+                walk.problems.add(Trouble::StrayNode {
+                    nid: *nid,
+                    ino: entry.ino,
+                });
+            }
+        }
+        walk.files
+    }
+}
+
+struct Walk<'w, 'a> {
+    image: &'w mut Image<'a>,
+    reads_contents: bool,
+    problems: &'w mut Problems,
+    files: Files,
+    /// What is claimed when all have claimed what is proven to be theirs.
+    later: Vec<Later>,
+}
+
+/// A block that a file says it has.
+struct Later {
+    ino: Nid,
+    /// `None`: it is a node's.
+    page: Option<u64>,
+    address: Address,
+}
+
+/// What a file's walk is about.
+struct File {
+    ino: Nid,
+    is_directory: bool,
+    /// Behind it, its last page is zeros.
+    len_bytes: u64,
+    /// Pages with deltas, and whether the block was met that the delta is of.
+    deltas: BTreeMap<u64, bool>,
+    blocks: u64,
+}
+
+impl Walk<'_, '_> {
+    /// A block gets its owner; false if it has one already.
+    fn claim(&mut self, ino: Nid, address: Address) -> bool {
+        let areas = self.image.areas();
+        let Some((segment, index)) = areas.segment_of(address) else {
+            return false;
+        };
+        let at = segment * areas.segment_blocks + index;
+        if self.files.owned.set(at) {
+            self.problems.add(Trouble::Shared { ino, address });
+            return false;
+        }
+        self.files.owned_blocks += 1;
+        true
+    }
+
+    /// A node of a file, if it is the right one.
+    fn node(&mut self, ino: Nid, nid: Nid, place: u32) -> Option<(NodeEntry, Box<Block>)> {
+        let entry = self.image.nodes.get(&nid).copied().filter(|entry| entry.ino == ino);
+        let Some(entry) = entry.filter(|_| !self.files.reached.is_set(nid.0)) else {
+            self.problems.add(Trouble::Reference { ino, nid });
+            self.files.missing.push((ino, nid));
+            return None;
+        };
+        self.files.reached.set(nid.0);
+        self.files.nodes += 1;
+        let block = self.image.sealed(entry.address, Kind::Node);
+        let is_it = |block: &Block| {
+            let footer = Footer::read(block);
+            (footer.nid, footer.ino, footer.place) == (nid, ino, place) && footer.checkpoint <= self.image.pack.version
+        };
+        let Some(block) = block.filter(|block| is_it(block)) else {
+            let address = entry.address;
+            self.later.push(Later {
+                ino,
+                page: None,
+                address,
+            });
+            self.problems.add(Trouble::Node { nid, ino, address });
+            return None;
+        };
+        self.claim(ino, entry.address);
+        let summary = self.image.summary_of(entry.address);
+        if summary.is_none_or(|summary| (summary.nid, summary.version) != (nid, entry.version)) {
+            let version = entry.version;
+            let right = Summary {
+                nid,
+                version,
+                ..Summary::default()
+            };
+            self.is_unproven(entry.address, right, summary.is_some());
+        }
+        Some((entry, block))
+    }
+
+    /// The summary of a block is damaged, or there and another one's.
+    fn is_unproven(&mut self, address: Address, right: Summary, is_there: bool) {
+        self.files.unproven.push((address, right));
+        if is_there {
+            self.problems.add(Trouble::Summary(address));
+        } else if let Some((segment, _)) = self.image.areas().segment_of(address) {
+            let trouble = Trouble::Summaries(segment);
+            // Once for a segment, as long as it is that much.
+            if !self.problems.found.contains(&trouble) {
+                self.problems.add(trouble);
+            }
+        }
+    }
+
+    fn file(&mut self, ino: Nid, entry: NodeEntry) {
+        let Some((_, block)) = self.node(ino, ino, 0) else {
+            return;
+        };
+        let inode = Inode(block);
+        let flags = inode.flags();
+        let is_directory = inode.mode() & TYPE == DIRECTORY;
+        let mut file = File {
+            ino,
+            is_directory,
+            len_bytes: inode.len_bytes(),
+            deltas: BTreeMap::new(),
+            blocks: 1,
+        };
+        if let Some(what) = malformed(&inode, flags) {
+            self.problems.add(Trouble::Inode { ino, what });
+        }
+        if !flags.has_inline_data && !flags.has_inline_entries {
+            self.deltas(&inode, &mut file);
+            for slot in 0..inode.address_slots().min(INODE_SLOTS) {
+                let address = Inode::slot(&inode.0, slot);
+                self.page(&mut file, (ino, entry.version), u64::from(slot), slot, address);
+            }
+            let (mut place, mut first) = (1, u64::from(INODE_SLOTS));
+            for (index, level) in LEVELS.into_iter().enumerate() {
+                let nid = inode.node(index);
+                if nid != Nid::NONE {
+                    self.below(&mut file, nid, place, level, first);
+                }
+                place += SIZES.get(level).copied().unwrap_or(0);
+                first += u64::from(DIRECT_SLOTS).pow(level as u32 + 1);
+            }
+        }
+        for (page, has_base) in &file.deltas {
+            if !has_base {
+                self.problems.add(Trouble::Delta { ino, page: *page });
+            }
+        }
+        let xattrs = inode.xattr_node();
+        if xattrs != Nid::NONE {
+            file.blocks += 1;
+            if let Some((_, block)) = self.node(ino, xattrs, Footer::XATTRS)
+                && !are_xattrs(NodeBlock::body(&block))
+            {
+                let what = "its extended attributes are cut off";
+                self.problems.add(Trouble::Inode { ino, what });
+            }
+        } else if !are_xattrs(inode.xattrs()) {
+            let what = "its extended attributes are cut off";
+            self.problems.add(Trouble::Inode { ino, what });
+        }
+        if file.blocks != inode.blocks() {
+            let (found, said) = (file.blocks, inode.blocks());
+            self.problems.add(Trouble::Blocks { ino, found, said });
+        }
+        let known = Known {
+            mode: inode.mode(),
+            links: inode.links(),
+            parent: inode.parent(),
+            flags,
+            levels: inode.levels(),
+        };
+        self.files.known.insert(ino, known);
+    }
+
+    fn deltas(&mut self, inode: &Inode, file: &mut File) {
+        let (mut count, mut len_bytes) = (0u16, 0);
+        let mut malformed = Vec::new();
+        for (page, delta) in inode.deltas_of() {
+            let page = u64::from(page);
+            count += 1;
+            len_bytes += DELTA_HEAD_LEN_BYTES + delta.len();
+            let is_sound = apply_page_delta(&mut zeros()[..], delta).is_ok();
+            if file.deltas.insert(page, false).is_some() || !is_sound || file.is_directory {
+                malformed.push(page);
+            }
+        }
+        for page in malformed {
+            self.problems.add(Trouble::Delta { ino: file.ino, page });
+        }
+        let is_whole = (count, len_bytes) == (inode.deltas(), usize::from(inode.delta_bytes()));
+        if !is_whole || len_bytes > INLINE_LEN_BYTES {
+            let what = "its deltas are cut off";
+            self.problems.add(Trouble::Inode { ino: file.ino, what });
+        }
+        self.files.deltas += u64::from(count);
+    }
+
+    /// A node and what is below it. `first` is its first page.
+    fn below(&mut self, file: &mut File, nid: Nid, place: u32, level: usize, first: u64) {
+        file.blocks += 1;
+        let Some((entry, block)) = self.node(file.ino, nid, place) else {
+            return;
+        };
+        let Some(level_below) = level.checked_sub(1) else {
+            for slot in 0..DIRECT_SLOTS {
+                let address = Address(NodeBlock::slot(&block, slot));
+                self.page(file, (nid, entry.version), first + u64::from(slot), slot, address);
+            }
+            return;
+        };
+        let size = SIZES.get(level_below).copied().unwrap_or(0);
+        let pages_each = u64::from(DIRECT_SLOTS).pow(level as u32);
+        for slot in 0..DIRECT_SLOTS {
+            let below = Nid(NodeBlock::slot(&block, slot));
+            if below != Nid::NONE {
+                let first = first + u64::from(slot) * pages_each;
+                self.below(file, below, place + 1 + slot * size, level_below, first);
+            }
+        }
+    }
+
+    fn page(&mut self, file: &mut File, (node, version): (Nid, u8), page: u64, slot: u32, address: Address) {
+        let ino = file.ino;
+        if address == Address::NONE {
+            return;
+        }
+        file.blocks += 1;
+        if address == Address::RESERVED {
+            self.files.reserved_pages = self.files.reserved_pages.saturating_add(1);
+            return;
+        }
+        if self.image.areas().segment_of(address).is_none() {
+            self.problems.add(Trouble::PageAddress { ino, page, address });
+            self.files.to_clear.push((ino, page));
+            return;
+        }
+        self.files.pages += 1;
+        let has_delta = file.deltas.get_mut(&page).map(|has_base| *has_base = true).is_some();
+        if file.is_directory {
+            self.files.directory_pages.entry(ino).or_default().push((page, address));
+        }
+        let summary = self.image.summary_of(address);
+        let is_own =
+            |summary: &Summary| (summary.nid, summary.version, u32::from(summary.slot)) == (node, version, slot);
+        let Some(proven) = summary.filter(is_own) else {
+            self.later.push(Later {
+                ino,
+                page: Some(page),
+                address,
+            });
+            let right = Summary {
+                nid: node,
+                version,
+                slot: u16::try_from(slot).unwrap_or(u16::MAX),
+                checksum: 0,
+            };
+            return self.is_unproven(address, right, summary.is_some());
+        };
+        if !self.claim(ino, address) || !self.reads_contents || file.is_directory {
+            return;
+        }
+        match self.image.block(address) {
+            Some(block) if crc32c::crc32c(&block[..]) == proven.checksum => {
+                if !has_delta && !is_zero_behind(&block, page, file.len_bytes) {
+                    let what = "bytes behind its end are not zero";
+                    self.problems.add(Trouble::Inode { ino, what });
+                }
+            }
+            _ => self.problems.add(Trouble::Page { ino, page, address }),
+        }
+    }
+}
+
+/// Whether nothing is in a page behind the end of its file, which would be seen if that became longer.
+fn is_zero_behind(block: &Block, page: u64, len_bytes: u64) -> bool {
+    let start = page.saturating_mul(BLOCK_LEN_BYTES as u64);
+    let kept = usize::try_from(len_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
+    block.iter().skip(kept).all(|byte| *byte == 0)
+}
+
+fn malformed(inode: &Inode, flags: InodeFlags) -> Option<&'static str> {
+    let has_nodes = (0..INDIRECT_NODES).any(|index| inode.node(index) != Nid::NONE);
+    let len_bytes = usize::try_from(inode.len_bytes()).unwrap_or(usize::MAX);
+    match inode.mode() & TYPE {
+        DIRECTORY if flags.has_inline_data => return Some("a directory has no content"),
+        DIRECTORY | REGULAR | SYMLINK => {}
+        0 => return Some("it is of no sort"),
+        _ if flags.has_inline_data || flags.has_inline_entries || len_bytes > 0 => {
+            return Some("what is no file has no content");
+        }
+        _ => {}
+    }
+    if flags.has_inline_entries && inode.mode() & TYPE != DIRECTORY {
+        return Some("what is no directory has no entries");
+    }
+    if flags.has_inline_data {
+        let behind = inode.inline().get(len_bytes..);
+        return match behind {
+            _ if has_nodes => Some("it has its content twice"),
+            None => Some("its content is longer than there is room"),
+            Some(behind) if behind.iter().any(|byte| *byte != 0) => Some("bytes behind its end are not zero"),
+            Some(_) => None,
+        };
+    }
+    (flags.has_inline_entries && has_nodes).then_some("it has its entries twice")
+}
+
+/// Whether bytes are `name_len u8, value_len u16, name, value` again and again, up to a zero or the end.
+fn are_xattrs(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(([name_len, low, high], behind)) = rest.split_first_chunk()
+        && *name_len > 0
+    {
+        let len = usize::from(*name_len) + usize::from(u16::from_le_bytes([*low, *high]));
+        match behind.get(len..) {
+            Some(behind) => rest = behind,
+            None => return false,
+        }
+    }
+    true
+}

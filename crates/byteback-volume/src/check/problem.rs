@@ -1,0 +1,324 @@
+//! What can be wrong with a volume.
+
+use std::fmt;
+
+use crate::format::{Address, Nid};
+
+/// Something that is wrong, and the file that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// One of the file's names, from the root on and without a leading slash; `None` if it has none, or if it is not about a file.
+    pub path: Option<Vec<u8>>,
+    /// What.
+    pub trouble: Trouble,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// A copy of the superblock is damaged, or says something else than the other one.
+    Superblock(Address),
+    /// A checkpoint that was complete is damaged: the one before it is what there is.
+    Checkpoint {
+        /// Its version.
+        version: u64,
+        /// The one before it is of another state.
+        is_lost: bool,
+    },
+    /// A block of the segment table is damaged.
+    SegmentTable(Address),
+    /// A block of the node table is damaged.
+    NodeTable(Address),
+    /// The node table says something impossible of a node.
+    NodeEntry(Nid),
+    /// A node cannot be read, or is another one.
+    Node {
+        /// The node.
+        nid: Nid,
+        /// Its file.
+        ino: Nid,
+        /// Where it should be.
+        address: Address,
+    },
+    /// A file refers to a node that is not there, is another file's, or belongs to another place.
+    Reference {
+        /// The file.
+        ino: Nid,
+        /// The node.
+        nid: Nid,
+    },
+    /// A node that no file refers to.
+    StrayNode {
+        /// The node.
+        nid: Nid,
+        /// The file that it says it is of.
+        ino: Nid,
+    },
+    /// An inode says something impossible.
+    Inode {
+        /// The file.
+        ino: Nid,
+        /// What.
+        what: &'static str,
+    },
+    /// A page of a file is damaged.
+    Page {
+        /// The file.
+        ino: Nid,
+        /// The page, of 4 KiB.
+        page: u64,
+        /// Where it is.
+        address: Address,
+    },
+    /// A page of a file is said to be where none can be.
+    PageAddress {
+        /// The file.
+        ino: Nid,
+        /// The page.
+        page: u64,
+        /// Where.
+        address: Address,
+    },
+    /// The delta of a page is malformed.
+    Delta {
+        /// The file.
+        ino: Nid,
+        /// The page.
+        page: u64,
+    },
+    /// What a file has is another file's, too, or its own twice.
+    Shared {
+        /// The file that was met later.
+        ino: Nid,
+        /// The block.
+        address: Address,
+    },
+    /// A page of a directory is damaged: the names in it are lost.
+    DirectoryPage {
+        /// The directory.
+        dir: Nid,
+        /// The page.
+        page: u64,
+    },
+    /// An entry of a directory is not as it should be.
+    Entry {
+        /// The directory.
+        dir: Nid,
+        /// The name.
+        name: Vec<u8>,
+        /// What.
+        what: &'static str,
+    },
+    /// A file has no name, and is not known to have none.
+    Lost(Nid),
+    /// What is listed as having no name has one, or is no file.
+    Orphan(Nid),
+    /// A file has another number of names than it says.
+    Links {
+        /// The file.
+        ino: Nid,
+        /// What there is.
+        found: u32,
+        /// What it says.
+        said: u32,
+    },
+    /// A directory says another one to be above it.
+    Parent {
+        /// The directory.
+        dir: Nid,
+        /// What is above it.
+        found: Nid,
+        /// What it says.
+        said: Nid,
+    },
+    /// A file has another number of blocks than it says.
+    Blocks {
+        /// The file.
+        ino: Nid,
+        /// What there is.
+        found: u64,
+        /// What it says.
+        said: u64,
+    },
+    /// The summaries of a segment are damaged.
+    Summaries(u32),
+    /// The summary of a block says that it is somebody else's.
+    Summary(Address),
+    /// A block is in use, and said to be free.
+    Unmarked(Address),
+    /// Blocks of a segment are said to be in use, and nobody uses them.
+    Marked {
+        /// The segment.
+        segment: u32,
+        /// How many.
+        blocks: u32,
+    },
+    /// A log goes on where it cannot.
+    Log(usize),
+    /// The checkpoint counts something else than there is.
+    Counter {
+        /// What.
+        what: &'static str,
+        /// What there is.
+        found: u32,
+        /// What it says.
+        said: u32,
+    },
+}
+
+impl Trouble {
+    /// A short name that stays: for programs.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Superblock(_) => "superblock",
+            Self::Checkpoint { .. } => "checkpoint",
+            Self::SegmentTable(_) => "segment_table",
+            Self::NodeTable(_) => "node_table",
+            Self::NodeEntry(_) => "node_entry",
+            Self::Node { .. } => "node",
+            Self::Reference { .. } => "reference",
+            Self::StrayNode { .. } => "stray_node",
+            Self::Inode { .. } => "inode",
+            Self::Page { .. } => "page",
+            Self::PageAddress { .. } => "page_address",
+            Self::Delta { .. } => "delta",
+            Self::Shared { .. } => "shared",
+            Self::DirectoryPage { .. } => "directory_page",
+            Self::Entry { .. } => "entry",
+            Self::Lost(_) => "lost",
+            Self::Orphan(_) => "orphan",
+            Self::Links { .. } => "links",
+            Self::Parent { .. } => "parent",
+            Self::Blocks { .. } => "blocks",
+            Self::Summaries(_) => "summaries",
+            Self::Summary(_) => "summary",
+            Self::Unmarked(_) => "unmarked",
+            Self::Marked { .. } => "marked",
+            Self::Log(_) => "log",
+            Self::Counter { .. } => "counter",
+        }
+    }
+
+    /// The file that it is about.
+    #[must_use]
+    pub fn nid(&self) -> Option<Nid> {
+        match self {
+            Self::Node { ino, .. }
+            | Self::Reference { ino, .. }
+            | Self::StrayNode { ino, .. }
+            | Self::Inode { ino, .. }
+            | Self::Page { ino, .. }
+            | Self::PageAddress { ino, .. }
+            | Self::Delta { ino, .. }
+            | Self::Shared { ino, .. }
+            | Self::Links { ino, .. }
+            | Self::Blocks { ino, .. }
+            | Self::Lost(ino)
+            | Self::Orphan(ino) => Some(*ino),
+            Self::DirectoryPage { dir, .. } | Self::Entry { dir, .. } | Self::Parent { dir, .. } => Some(*dir),
+            _ => None,
+        }
+    }
+
+    /// Whether bytes of a file or a name are lost by it. What is not lost can be put right.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Checkpoint { is_lost: true, .. }
+                | Self::NodeEntry(_)
+                | Self::Node { .. }
+                | Self::Reference { .. }
+                | Self::Inode { .. }
+                | Self::Page { .. }
+                | Self::PageAddress { .. }
+                | Self::Delta { .. }
+                | Self::Shared { .. }
+                | Self::DirectoryPage { .. }
+        )
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superblock(address) => write!(
+                f,
+                "the superblock at block {address} is damaged; the other one is whole"
+            ),
+            Self::Checkpoint { version, is_lost: true } => {
+                write!(
+                    f,
+                    "checkpoint {version} is damaged: what was done since the one before it is lost"
+                )
+            }
+            Self::Checkpoint { version, .. } => {
+                write!(f, "checkpoint {version} is damaged; the one before it says the same")
+            }
+            Self::SegmentTable(address) => write!(f, "the segment table is damaged at block {address}"),
+            Self::NodeTable(address) => write!(f, "the node table is damaged at block {address}"),
+            Self::NodeEntry(nid) => write!(f, "the node table says something impossible of node {nid}"),
+            Self::Node { nid, address, .. } => {
+                write!(f, "node {nid} at block {address} is damaged: what is in it is lost")
+            }
+            Self::Reference { nid, .. } => write!(f, "node {nid} is missing: what is in it is lost"),
+            Self::StrayNode { nid, .. } => write!(f, "node {nid} belongs to nothing"),
+            Self::Inode { what, .. } => write!(f, "the inode is malformed: {what}"),
+            Self::Page { page, address, .. } => {
+                write!(
+                    f,
+                    "4096 bytes at offset {} (block {address}) are damaged",
+                    page.saturating_mul(4096)
+                )
+            }
+            Self::PageAddress { page, address, .. } => {
+                write!(
+                    f,
+                    "4096 bytes at offset {} are lost: block {address} is no page",
+                    page.saturating_mul(4096)
+                )
+            }
+            Self::Delta { page, .. } => {
+                write!(
+                    f,
+                    "what changed of 4096 bytes at offset {} is damaged",
+                    page.saturating_mul(4096)
+                )
+            }
+            Self::Shared { address, .. } => write!(f, "block {address} belongs to something else, too"),
+            Self::DirectoryPage { page, .. } => {
+                write!(f, "page {page} of the directory is damaged: the names in it are lost")
+            }
+            Self::Entry { name, what, .. } => write!(f, "entry '{}': {what}", String::from_utf8_lossy(name)),
+            Self::Lost(ino) => write!(f, "file {ino} has no name"),
+            Self::Orphan(ino) => write!(f, "file {ino} is listed as having no name, wrongly"),
+            Self::Links { found, said, .. } => write!(f, "has {found} names and says {said}"),
+            Self::Parent { found, said, .. } => write!(f, "is in directory {found} and says {said}"),
+            Self::Blocks { found, said, .. } => write!(f, "has {found} blocks and says {said}"),
+            Self::Summaries(segment) => write!(
+                f,
+                "the summaries of segment {segment} are damaged: whether its pages are whole is not known"
+            ),
+            Self::Summary(address) => write!(f, "the summary of block {address} is somebody else's"),
+            Self::Unmarked(address) => write!(f, "block {address} is in use and said to be free"),
+            Self::Marked { segment, blocks } => write!(
+                f,
+                "{blocks} blocks of segment {segment} are said to be in use, and are not"
+            ),
+            Self::Log(index) => write!(f, "log {index} goes on where it cannot"),
+            Self::Counter { what, found, said } => write!(f, "there are {found} {what}, and {said} are counted"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.path, self.trouble.nid()) {
+            (Some(path), _) => write!(f, "/{}: {}", String::from_utf8_lossy(path), self.trouble),
+            (None, Some(nid)) => write!(f, "file {nid}: {}", self.trouble),
+            (None, None) => self.trouble.fmt(f),
+        }
+    }
+}
