@@ -13,11 +13,12 @@
 //! have dropped them and will report success next time. The caller must not retry the sync and go on, but
 //! treat the file as damaged and reopen it.
 //!
-//! [`RealDir`] is the machine's file system, [`crate::sim::SimDisk`] the adversary. What this does not do:
+//! [`RealDir`] is the machine's file system, [`TreeDir`] any tree's, [`crate::sim::SimDisk`] the adversary. What this does not do:
 //! caching, buffering, atomicity of writes, nested paths in one name.
 
 mod lock;
 mod real;
+mod tree_dir;
 
 use std::fmt::Debug;
 use std::io;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use lock::{DirInUse, DirLock, LOCK_NAME};
 pub use real::{RealDir, RealFile};
+pub use tree_dir::TreeDir;
 
 /// What [`DurableDir::open`] does when the name exists or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

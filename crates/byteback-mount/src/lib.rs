@@ -12,6 +12,7 @@
 //! | [`landing`] | what others changed, made here while programs use the tree | where it comes from |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`integrity`] | sums of what was written, and the log | who asked |
+//! | [`volume_tree`] | a volume in place of the backing directory | requests |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
 //! | `direct` | programs of this process, without a kernel: for simulations | FUSE |
 //!
@@ -35,6 +36,7 @@ pub mod session;
 mod stores;
 pub mod tracked;
 mod tree;
+pub mod volume_tree;
 
 pub use credentials::Caller;
 pub use handles::OpenFile;

@@ -4,7 +4,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use super::{DirInUse, DurableDir, OpenMode, RealDir, conformance};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::{DirInUse, DurableDir, OpenMode, RealDir, TreeDir, conformance};
+use crate::tree::Inode;
 
 #[test]
 fn the_real_directory_keeps_the_contract() {
@@ -17,6 +20,21 @@ fn the_real_directory_agrees_with_the_model() {
     for seed in 0..4 {
         let temp = tempfile::tempdir().unwrap();
         conformance::random_operations(&RealDir::open(temp.path()).unwrap(), seed, 400);
+    }
+}
+
+fn tree_dir(path: &std::path::Path) -> TreeDir {
+    let fd = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    TreeDir::new(Inode::from(fd), path.display().to_string())
+}
+
+#[test]
+fn a_directory_of_a_tree_keeps_the_contract_and_agrees_with_the_model() {
+    let temp = tempfile::tempdir().unwrap();
+    conformance::contract(&tree_dir(temp.path()));
+    for seed in 0..4 {
+        let temp = tempfile::tempdir().unwrap();
+        conformance::random_operations(&tree_dir(temp.path()), seed, 400);
     }
 }
 

@@ -10,7 +10,7 @@
 //! **Who creates.** The system looks at the thread: it gives a new file to the thread's user, by the thread's umask. A library has no other way to
 //! know than to be told ([`Creator`]), and the system's file systems do not look at what it is told.
 //!
-//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened (`DIRECTORY`, `PATH`, symlinks without it); all that
+//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened (`DIRECTORY`, `PATH`, symlinks without it), and `SYNC`; all that
 //! is open there can be read and written, since permissions are nothing that it knows: whoever mounts it has them checked before.
 
 use std::any::Any;
@@ -82,6 +82,9 @@ pub trait LibraryInode: Any + Debug + Send + Sync {
     /// Holds it once more.
     fn again(&self) -> io::Result<Box<dyn LibraryInode>>;
 
+    /// From now on each write through this one is durable before it is answered, as with `O_SYNC`.
+    fn write_through(&mut self);
+
     /// What it looks like.
     fn stat(&self) -> io::Result<Stat>;
 
@@ -93,9 +96,6 @@ pub trait LibraryInode: Any + Debug + Send + Sync {
 
     /// Makes something in it that is not there yet, and holds it.
     fn make(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<Box<dyn LibraryInode>>;
-
-    /// Makes a regular file that has no name yet.
-    fn make_unnamed(&self, mode: u32, creator: Creator) -> io::Result<Box<dyn LibraryInode>>;
 
     /// Gives `inode` one more name, in it.
     fn link(&self, name: &OsStr, inode: &dyn LibraryInode) -> io::Result<()>;
@@ -179,10 +179,6 @@ impl From<File> for Inode {
     }
 }
 
-fn no_such_call() -> io::Error {
-    Errno::OPNOTSUPP.into()
-}
-
 /// Of two inodes that are to be one call's, one is a descriptor and the other is not.
 fn elsewhere() -> io::Error {
     Errno::XDEV.into()
@@ -220,10 +216,7 @@ impl Inode {
     pub fn reopen(&self, flags: OFlags) -> io::Result<Self> {
         match self {
             Self::System(fd) => super::reopen(fd, flags).map(Self::System),
-            Self::Library(inode) => {
-                may_open(inode.stat()?.kind, flags)?;
-                inode.again().map(Self::Library)
-            }
+            Self::Library(inode) => opened(inode.again()?, inode.stat()?.kind, flags),
         }
     }
 
@@ -249,8 +242,7 @@ impl Inode {
             Self::System(fd) => super::open_at(fd, name, flags, Mode::empty()).map(Self::System),
             Self::Library(inode) => {
                 let (found, stat) = inode.look_up(check_component(name)?)?;
-                may_open(stat.kind, flags)?;
-                Ok(Self::Library(found))
+                opened(found, stat.kind, flags)
             }
         }
     }
@@ -272,16 +264,20 @@ impl Inode {
                 let flags = flags | OFlags::CREATE | OFlags::EXCL;
                 super::open_at(fd, name, flags, Mode::from_raw_mode(mode)).map(Self::System)
             }
-            Self::Library(_) => self.make_in_library(name, NewInode::File(mode), creator),
+            Self::Library(dir) => {
+                let made = dir.make(check_component(name)?, NewInode::File(mode), creator)?;
+                opened(made, FileKind::File, flags)
+            }
         }
     }
 
     /// Makes anything but a regular file.
     pub fn make_at(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<()> {
-        let Self::System(fd) = self else {
-            return self.make_in_library(name, new, creator).map(drop);
-        };
         let name = check_component(name)?;
+        let fd = match self {
+            Self::System(fd) => fd,
+            Self::Library(dir) => return dir.make(name, new, creator).map(drop),
+        };
         uninterrupted(|| match new {
             NewInode::File(mode) => rustix::fs::mknodat(fd, name, FileType::RegularFile, Mode::from_raw_mode(mode), 0),
             NewInode::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(mode)),
@@ -290,13 +286,6 @@ impl Inode {
                 rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(mode), device)
             }
         })
-    }
-
-    fn make_in_library(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<Self> {
-        match self {
-            Self::System(_) => Err(no_such_call()),
-            Self::Library(inode) => inode.make(check_component(name)?, new, creator).map(Self::Library),
-        }
     }
 
     /// Gives `inode` one more name, in this directory.
@@ -399,20 +388,13 @@ impl Inode {
 
     /// As `lseek(2)`, to data and to holes only where this is no descriptor.
     pub fn seek(&self, to: SeekFrom) -> io::Result<u64> {
-        let (offset, to_data) = match (self, to) {
+        let found = match (self, to) {
             (Self::System(fd), _) => return uninterrupted(|| rustix::fs::seek(fd, to)),
-            (Self::Library(_), SeekFrom::Data(offset)) => (offset, true),
-            (Self::Library(_), SeekFrom::Hole(offset)) => (offset, false),
+            (Self::Library(inode), SeekFrom::Data(offset)) => inode.seek(offset, true)?,
+            (Self::Library(inode), SeekFrom::Hole(offset)) => inode.seek(offset, false)?,
             (Self::Library(_), _) => return Err(Errno::INVAL.into()),
         };
-        self.library_seek(offset, to_data)?.ok_or_else(|| Errno::NXIO.into())
-    }
-
-    fn library_seek(&self, offset: u64, to_data: bool) -> io::Result<Option<u64>> {
-        match self {
-            Self::System(_) => Err(no_such_call()),
-            Self::Library(inode) => inode.seek(offset, to_data),
-        }
+        found.ok_or_else(|| Errno::NXIO.into())
     }
 
     /// As [`super::seek_data`].
@@ -447,7 +429,7 @@ impl Inode {
                 let (mut read_at, mut write_at) = (offset, to_offset);
                 rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), len_bytes)
             }),
-            (Self::Library(_), Self::Library(_)) => Err(no_such_call()),
+            (Self::Library(_), Self::Library(_)) => Err(Errno::OPNOTSUPP.into()),
             _ => Err(elsewhere()),
         }
     }
@@ -562,14 +544,18 @@ impl Inode {
     }
 }
 
-/// What `open` refuses by the kind of a file.
-fn may_open(kind: FileKind, flags: OFlags) -> io::Result<()> {
+/// What `open` answers for a library's inode.
+fn opened(mut inode: Box<dyn LibraryInode>, kind: FileKind, flags: OFlags) -> io::Result<Inode> {
     let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
     match kind {
-        _ if flags.contains(OFlags::DIRECTORY) && kind != FileKind::Dir => Err(Errno::NOTDIR.into()),
-        _ if flags.contains(OFlags::PATH) => Ok(()),
-        FileKind::Symlink => Err(Errno::LOOP.into()),
-        FileKind::Dir if writes => Err(Errno::ISDIR.into()),
-        _ => Ok(()),
+        _ if flags.contains(OFlags::DIRECTORY) && kind != FileKind::Dir => return Err(Errno::NOTDIR.into()),
+        _ if flags.contains(OFlags::PATH) => return Ok(Inode::Library(inode)),
+        FileKind::Symlink => return Err(Errno::LOOP.into()),
+        FileKind::Dir if writes => return Err(Errno::ISDIR.into()),
+        _ => {}
     }
+    if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+        inode.write_through();
+    }
+    Ok(Inode::Library(inode))
 }

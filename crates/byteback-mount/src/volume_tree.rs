@@ -1,0 +1,233 @@
+//! A tree that lies in a volume (`byteback-volume`) rather than in a directory, so that the mount and its gate stand on the one as on the other.
+//!
+//! A volume that is mounted has two directories in its root: [`FILES`] is the root of the tree, and [`STATE`] holds what the daemon must not lose: the
+//! log with what belongs to it. No name of the tree leads there, and image and log move together.
+//!
+//! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as the kernel does with its own file
+//! systems, and segments are freed while nobody works.
+//!
+//! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its last name is there as long as somebody has it
+//! open. At the end all are dropped, and the volume is closed clean; otherwise it is recovered when it is opened again.
+//!
+//! What this does not do: permissions (the kernel checks them), times of reading (nobody gets any), POSIX ACLs.
+
+mod inode;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use byteback_host::block::{Access, BlockDevice, RealBlockDevice};
+use byteback_host::clock::Clock;
+use byteback_host::durable::{DurableDir, TreeDir};
+use byteback_host::tree::Inode;
+use byteback_volume::{NewFile, OpenOptions, Volume, VolumeError};
+
+use self::inode::VolumeInode;
+
+/// The root of the tree, in the root of the volume.
+pub const FILES: &str = "files";
+
+/// What the daemon keeps, in the root of the volume.
+pub const STATE: &str = "state";
+
+/// So often everything is made durable that programs wrote.
+const SYNC_EVERY: Duration = Duration::from_secs(30);
+
+/// Segments that are freed in a row, before programs that write are let in for a while.
+const TIDY_STEPS: usize = 4;
+
+/// Why there is no tree in a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeTreeError {
+    /// The file or device cannot be had.
+    #[error("cannot open the volume {path}: {source}")]
+    Device {
+        /// Which.
+        path: PathBuf,
+        /// What the system answered, or who has it.
+        source: io::Error,
+    },
+    /// What is on it cannot be used.
+    #[error("cannot use the volume {path}: {source}")]
+    Volume {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        source: VolumeError,
+    },
+    /// The thread that keeps it in order could not be started, or the root could not be read.
+    #[error("cannot use the volume {path}: {source}")]
+    System {
+        /// Which.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+/// What all inodes of a volume share.
+struct Shared {
+    volume: Volume,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.volume.fmt(f)
+    }
+}
+
+/// A volume that is open, with a tree in it.
+#[derive(Debug)]
+pub struct VolumeTree {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    files: u32,
+    state: u32,
+    stop: Option<mpsc::Sender<()>>,
+    housekeeper: Option<JoinHandle<()>>,
+}
+
+/// How a volume ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Nothing is to be recovered.
+    Clean,
+    /// Somebody still has something of it open: all is durable, and the next start looks for what was written since.
+    Synced,
+}
+
+impl VolumeTree {
+    /// Opens the volume on a file or device; nobody else may have it. What was synced before a crash is recovered.
+    ///
+    /// # Errors
+    /// [`VolumeTreeError`].
+    pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, VolumeTreeError> {
+        let device = RealBlockDevice::open(path, Access::ReadWrite).map_err(|source| VolumeTreeError::Device {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::on(Arc::new(device), path, clock)
+    }
+
+    /// The same on a device that is open.
+    ///
+    /// # Errors
+    /// [`VolumeTreeError`].
+    pub fn on(device: Arc<dyn BlockDevice>, path: &Path, clock: Arc<dyn Clock>) -> Result<Self, VolumeTreeError> {
+        let failed = |source| VolumeTreeError::Volume {
+            path: path.to_owned(),
+            source,
+        };
+        let options = OpenOptions {
+            clock: Arc::clone(&clock),
+            ..OpenOptions::default()
+        };
+        let volume = Volume::open(device, &options).map_err(failed)?;
+        // The tree's root is whose the volume's is, and as open.
+        let files = directory(&volume, FILES, None).map_err(failed)?;
+        let state = directory(&volume, STATE, Some((0, 0, 0o700))).map_err(failed)?;
+        let mut tree = Self {
+            shared: Arc::new(Shared { volume, clock }),
+            path: path.to_owned(),
+            files,
+            state,
+            stop: None,
+            housekeeper: None,
+        };
+        let (stop, stopped) = mpsc::channel();
+        let shared = Arc::downgrade(&tree.shared);
+        let housekeeper = std::thread::Builder::new()
+            .name("volume".to_owned())
+            .spawn(move || keep_house(&shared, &stopped));
+        tree.housekeeper = Some(housekeeper.map_err(|source| VolumeTreeError::System {
+            path: path.to_owned(),
+            source,
+        })?);
+        tree.stop = Some(stop);
+        Ok(tree)
+    }
+
+    /// The root of the tree.
+    #[must_use]
+    pub fn root(&self) -> Inode {
+        VolumeInode::hold(&self.shared, self.files)
+    }
+
+    /// Where the daemon keeps what it must not lose.
+    #[must_use]
+    pub fn state(&self) -> Arc<dyn DurableDir> {
+        let label = format!("{}:{STATE}", self.path.display());
+        Arc::new(TreeDir::new(VolumeInode::hold(&self.shared, self.state), label))
+    }
+
+    /// Makes everything durable, and closes the volume if nobody has anything of it open any more.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn close(mut self) -> Result<Closed, VolumeTreeError> {
+        self.end_housekeeping();
+        let path = self.path.clone();
+        let failed = |source| VolumeTreeError::Volume { path, source };
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        match Arc::try_unwrap(shared) {
+            Ok(shared) => shared.volume.close().map(|()| Closed::Clean).map_err(failed),
+            Err(shared) => shared.volume.sync().map(|()| Closed::Synced).map_err(failed),
+        }
+    }
+
+    fn end_housekeeping(&mut self) {
+        drop(self.stop.take());
+        if let Some(housekeeper) = self.housekeeper.take() {
+            let _ = housekeeper.join();
+        }
+    }
+}
+
+impl Drop for VolumeTree {
+    fn drop(&mut self) {
+        self.end_housekeeping();
+    }
+}
+
+/// A directory in the root of the volume, made if it is missing: as the root is, or owned and open as `own` says.
+fn directory(volume: &Volume, name: &str, own: Option<(u32, u32, u32)>) -> byteback_volume::Result<u32> {
+    let root = volume.root();
+    match volume.look_up(root, name.as_bytes()) {
+        Ok(found) => return Ok(found.ino),
+        Err(VolumeError::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    let like = volume.attributes(root)?;
+    let (uid, gid, mode) = own.unwrap_or((like.uid, like.gid, like.mode & 0o7777));
+    let new = NewFile {
+        mode: libc::S_IFDIR | mode,
+        uid,
+        gid,
+        device: 0,
+    };
+    let made = volume.make(root, name.as_bytes(), &new)?;
+    volume.sync()?;
+    Ok(made.ino)
+}
+
+fn keep_house(shared: &Weak<Shared>, stopped: &mpsc::Receiver<()>) {
+    while stopped.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let Some(shared) = shared.upgrade() else { return };
+        // Who cannot write is told by the next one that wants to.
+        let _ = shared.volume.sync();
+        for _ in 0..TIDY_STEPS {
+            if !matches!(shared.volume.tidy(), Ok(true)) {
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
