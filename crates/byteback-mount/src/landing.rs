@@ -8,6 +8,10 @@
 //! **What the kernel holds of a directory.** A name that is dropped is waited for by who lists or looks up in its directory, so that what they
 //! were told before is known to the kernel by then and dropped, too. The pages of a listing are dropped after that.
 //!
+//! **What the kernel has asked for and does not hold yet.** The answer to a look at a name of a node, that was right when it was given, may be on its way to the kernel when that is told
+//! to forget the node, which it does not know then; the answer would be believed for a day afterwards. So before a node is forgotten, who looks up or lists in the
+//! directories of its names is waited for. Of a node that it knows the kernel does not take such a late answer.
+//!
 //! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes below them changed. A page that a program
 //! stored to through a mapping is handed on then, and may hold bytes of before: who decides what of it counts is told by
 //! [`crate::tracked::observer::Observer::merge_page`].
@@ -70,6 +74,7 @@ pub struct LandingFile {
     inode: Inode,
     identity: Identity,
     number: NodeId,
+    logged: LoggedNode,
 }
 
 impl Deref for LandingFile {
@@ -127,17 +132,34 @@ impl Landing {
         let mut directories = Vec::new();
         for stale in stale {
             match stale {
-                Stale::Name(parent, name) => {
+                Stale::Name(parent, logged, name) => {
                     self.stores.forget_name(*parent, name);
-                    if !directories.contains(parent) {
-                        directories.push(*parent);
+                    if !directories.contains(&(*parent, *logged)) {
+                        directories.push((*parent, *logged));
                     }
                 }
-                Stale::Attributes(node) => self.stores.forget_attributes(*node),
+                Stale::Attributes(node, logged) => {
+                    self.wait_for_lookups(*logged);
+                    self.stores.forget_attributes(*node);
+                }
             }
         }
-        for directory in directories {
+        for (directory, logged) in directories {
+            self.wait_for_lookups(logged);
             self.stores.forget_pages(directory, None);
+        }
+    }
+
+    /// Waits for those who were told something of a node that is not true any more, until the kernel knows of it and can be made to forget it.
+    fn wait_for_lookups(&self, node: LoggedNode) {
+        if !self.stores.has_kernel() {
+            return;
+        }
+        // Nobody comes to know of a node but by a name in a directory that is known.
+        for (parent, _) in self.live.log().places_of(node).unwrap_or_default() {
+            if let Ok(Some((_, stat))) = self.live.find(parent) {
+                self.stores.wait_for_lookups(self.tree.number_of(&stat));
+            }
         }
     }
 
@@ -259,7 +281,7 @@ impl Landing {
         set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
-        let stale = self.tree.land_attributes(self.find(node)?, set, arbiter)?;
+        let stale = self.tree.land_attributes(node, self.find(node)?, set, arbiter)?;
         self.forget(&stale);
         Ok(())
     }
@@ -277,6 +299,7 @@ impl Landing {
             inode: fd.reopen(OFlags::RDWR | OFlags::NONBLOCK)?,
             identity: stat.identity(),
             number: self.tree.number_of(&stat),
+            logged: node,
         })
     }
 
@@ -310,13 +333,13 @@ impl Landing {
         let done = self.tree.tracked.accept(&file.identity, file, range);
         // A program may still see what was there before it was damaged.
         self.forget_content(file, Some(range));
-        self.stores.forget_attributes(file.number);
         Ok(done?)
     }
 
     /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it: then it also learns the new one, so
     /// that who has it mapped reaches what was gained.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
+        self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);
         if range.is_none() {
             self.stores.look_at(file.number);

@@ -28,6 +28,9 @@ use crate::inodes::NodeId;
 use crate::tree::{Tree, stale};
 pub(crate) use flusher::Flusher;
 
+/// A name that no file has; if one had it, the kernel would only ask for it once more.
+const NO_NAME: &str = "\u{7f}byteback";
+
 /// What a flush did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
@@ -130,6 +133,16 @@ impl Stores {
         if let Some(kernel) = &self.kernel {
             let _ = kernel.notifier.inval_entry(INodeNo(parent.get()), name);
         }
+    }
+
+    /// Waits for those who look a name up in a directory or list it, until what they were told is known to the kernel: it takes the lock of the directory for that.
+    pub(crate) fn wait_for_lookups(&self, directory: NodeId) {
+        self.forget_name(directory, OsStr::new(NO_NAME));
+    }
+
+    /// Whether there is anybody who could know something.
+    pub(crate) fn has_kernel(&self) -> bool {
+        self.kernel.is_some()
     }
 
     /// Makes the kernel forget the attributes of a node.

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod contents;
+mod first_looks;
 mod steps;
 
 use std::os::unix::ffi::OsStrExt;

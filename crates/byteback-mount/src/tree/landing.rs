@@ -22,10 +22,10 @@ use crate::tracked::{Place, TrackedError, TrackedResult, Victim};
 /// What the kernel must not believe any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
-    /// What a name stands for, and what is in its directory.
-    Name(NodeId, OsString),
-    /// The attributes of a node.
-    Attributes(NodeId),
+    /// What a name stands for, and what is in its directory, which has this number in the log.
+    Name(NodeId, LoggedNode, OsString),
+    /// The attributes of a node, with its number in the log.
+    Attributes(NodeId, LoggedNode),
 }
 
 /// What is to be made.
@@ -56,7 +56,7 @@ impl NameAt<'_> {
     }
 
     fn stale(&self) -> Stale {
-        Stale::Name(self.parent, self.name.to_owned())
+        Stale::Name(self.parent, self.logged, self.name.to_owned())
     }
 }
 
@@ -226,19 +226,15 @@ impl Tree {
     ) -> Result<Vec<Stale>, LandingError> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
         self.expect(at, None)?;
-        if self
-            .log()?
-            .node_of(&stat.identity())
-            .map_err(TrackedError::from)?
-            .is_none()
-        {
+        let logged = self.log()?.node_of(&stat.identity()).map_err(TrackedError::from)?;
+        let Some(logged) = logged else {
             return overtaken("it has no name any more");
-        }
+        };
         let object = self.object_of(&stat);
         performed(self.tracked.land_link(object, &fd, at.place(), arbiter))?;
         self.listings().changed(at.parent);
         self.inodes().add_link(object.node, at.parent, at.name);
-        Ok(vec![at.stale(), Stale::Attributes(object.node)])
+        Ok(vec![at.stale(), Stale::Attributes(object.node, logged)])
     }
 
     /// Removes a name.
@@ -254,7 +250,7 @@ impl Tree {
             self.tracked.land_removal(place, victim, arbiter)
         });
         performed(removed)?;
-        Ok(vec![at.stale(), Stale::Attributes(victim.object.node)])
+        Ok(vec![at.stale(), Stale::Attributes(victim.object.node, node)])
     }
 
     /// Moves a name; with [`RenameFlags::EXCHANGE`] `replaced` gets the old one. Without an arbiter as a program would.
@@ -292,20 +288,22 @@ impl Tree {
             },
             false => rename(flags)?,
         }
-        let mut stale = vec![from.stale(), to.stale(), Stale::Attributes(moved.object.node)];
-        stale.extend(over.map(|over| Stale::Attributes(over.object.node)));
+        let mut stale = vec![from.stale(), to.stale(), Stale::Attributes(moved.object.node, node)];
+        let over = over.zip(replaced);
+        stale.extend(over.map(|(over, replaced)| Stale::Attributes(over.object.node, replaced)));
         Ok(stale)
     }
 
     /// Changes attributes of what `fd` names.
     pub(crate) fn land_attributes(
         &self,
+        node: LoggedNode,
         (fd, stat): (Inode, Stat),
         set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<Vec<Stale>, LandingError> {
         let set = || set(&fd);
         performed(self.tracked.land_attributes(&stat.identity(), &fd, arbiter, set))?;
-        Ok(vec![Stale::Attributes(self.number_of(&stat))])
+        Ok(vec![Stale::Attributes(self.number_of(&stat), node)])
     }
 }

@@ -1,0 +1,121 @@
+//! What programs look at for the first time in the moment in which it lands. The kernel drops what it is told to forget, but what it has asked for and does
+//! not know yet it cannot drop: the answer that was right when it was given comes after, and would be believed for a day.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Barrier;
+
+use byteback_api::NodeKind;
+use byteback_control::Expected;
+use byteback_oplog::NodeId;
+
+use super::*;
+
+const FILES: usize = 120;
+
+/// The name, length and time of each file; `None` where it was removed meanwhile.
+fn look(dir: &Path) -> Vec<(String, Option<(u64, i64, u64)>)> {
+    let mut seen: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let stat = entry.metadata().ok();
+            let told = stat.map(|stat| (stat.len(), stat.mtime_nsec(), stat.nlink()));
+            (entry.file_name().into_string().unwrap(), told)
+        })
+        .collect();
+    seen.sort();
+    seen
+}
+
+fn rounds(
+    rig: &Rig,
+    land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId),
+    expected: impl Fn(usize) -> (u64, i64, u64),
+) {
+    let (tree, landing) = (rig.fixture.tree(), rig.landing());
+    for round in 0..40 {
+        let name = format!("dir {round}");
+        // Nobody has looked there, so the kernel knows nothing of it.
+        let (dir, _) = done(landing.make(
+            &name_in(NodeId::ROOT, &name),
+            &attributes(NodeKind::Directory),
+            Expected::Unqueued,
+        ));
+        let file = |number: usize| name_in(dir, &format!("file {number:03}"));
+        let make = |number| done(landing.make(&file(number), &attributes(NodeKind::File), Expected::Unqueued)).0;
+        let nodes: Vec<NodeId> = (0..FILES).map(make).collect();
+        let begin = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                look(&tree.join(&name))
+            });
+            begin.wait();
+            for (number, node) in nodes.iter().enumerate() {
+                land(&*landing, number, dir, *node);
+            }
+        });
+        for (number, (name, seen)) in look(&tree.join(&name))
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("file"))
+            .enumerate()
+        {
+            assert_eq!(seen, Some(expected(number)), "round {round}, {name}");
+        }
+    }
+}
+
+#[test]
+fn attributes_that_land_are_seen_by_who_looks_at_the_file_for_the_first_time() {
+    let rig = Rig::new(|_| {});
+    let later = |number: usize| 1_700_000_000_000_000_000 + number as i64;
+    rounds(
+        &rig,
+        |landing, number, _, node| {
+            let mut wanted = attributes(NodeKind::File);
+            wanted.mtime_ns = later(number);
+            let missed = done(landing.set_attributes(node, &wanted, Expected::Unqueued));
+            assert_eq!(missed, Vec::new());
+        },
+        |number| (0, later(number) % 1_000_000_000, 1),
+    );
+    rig.end();
+}
+
+#[test]
+fn a_length_that_lands_is_seen_by_who_looks_at_the_file_for_the_first_time() {
+    let rig = Rig::new(|_| {});
+    rounds(
+        &rig,
+        |landing, number, _, node| {
+            let mut file = done(landing.watch_file(node, Expected::Unqueued));
+            file.write_range(0, &vec![1; 1 + number]).unwrap();
+            drop(file);
+            done(landing.set_attributes(node, &attributes(NodeKind::File), Expected::Unqueued));
+        },
+        |number| (1 + number as u64, 123_456_789, 1),
+    );
+    rig.end();
+}
+
+#[test]
+fn names_that_land_elsewhere_are_counted_by_who_looks_at_the_file_for_the_first_time() {
+    let rig = Rig::new(|_| {});
+    let elsewhere = done(rig.landing().make(
+        &name_in(NodeId::ROOT, "elsewhere"),
+        &attributes(NodeKind::Directory),
+        Expected::Unqueued,
+    ))
+    .0;
+    rounds(
+        &rig,
+        |landing, number, dir, node| {
+            let name = format!("link {number} of {dir:?}");
+            done(landing.link(node, &name_in(elsewhere, &name), Expected::Unqueued));
+        },
+        |_| (0, 123_456_789, 2),
+    );
+    rig.end();
+}
