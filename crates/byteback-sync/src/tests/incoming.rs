@@ -473,3 +473,35 @@ fn contents_of_many_files_share_the_connections() {
         "{fetched} files were fetched by {made} connections"
     );
 }
+
+/// More names than a page of differences has came and went while this machine was away: of all of them nothing is told, and what comes behind them is.
+#[test]
+fn what_came_and_went_while_nobody_asked_does_not_end_the_list() {
+    let rig = Rig::with(1, patient());
+    rig.backup().unwrap();
+    let cursor = rig.seq();
+    let made: Vec<Vec<u8>> = (0..2500)
+        .map(|number| format!("gone {number:04}").into_bytes())
+        .collect();
+    for name in &made {
+        rig.tree.lock().create(NodeId::ROOT, name, NodeKind::File);
+    }
+    rig.backup().unwrap();
+    for name in &made {
+        rig.tree.lock().unlink(NodeId::ROOT, name);
+    }
+    rig.tree.lock().create(NodeId::ROOT, b"stays", NodeKind::File);
+    rig.backup().unwrap();
+    let (client, _) = rig.another_device();
+    let incoming = Incoming {
+        server: &client,
+        folder: &rig.folder,
+        cursor,
+        head: rig.seq(),
+        monitor: &Silent,
+    };
+    let others = incoming.others().unwrap();
+    let names: Vec<&[u8]> = others.names.keys().map(|place| place.name.as_bytes()).collect();
+    assert_eq!(names, [&b"stays"[..]]);
+    crate::diff(&client, &rig.folder, cursor, rig.seq(), &Silent, |_| Ok(())).unwrap();
+}

@@ -78,7 +78,8 @@ impl Incoming<'_> {
             let page = self
                 .server
                 .others_page(self.folder, self.cursor, self.head, cursor.as_deref())?;
-            let is_stuck = page.changes.is_empty() || page.next_cursor == cursor;
+            // Of what came and went meanwhile nothing is told, so a page may be empty.
+            let is_stuck = page.next_cursor == cursor;
             if (page.from, page.to) != (self.cursor, self.head) || (page.next_cursor.is_some() && is_stuck) {
                 return Err(SyncError::hostile(
                     "the list of differences is another one, or does not go on",
