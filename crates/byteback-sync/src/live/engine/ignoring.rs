@@ -23,27 +23,28 @@
 //! Costs: a walk of the names of the tree for each fold, but only if anything is, or may be, ignored; and a question for each directory when rules change.
 
 mod sifting;
+mod turn;
 mod walked;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId, Seq};
+use byteback_api::{ByteString, FileId};
 use byteback_control::{
     CutId, CutRequest, DirEntry, ErrorKind, LandingTree, NameChange, NamePlace, Outcome, ServiceError,
 };
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_oplog::NodeId;
 
 use super::{Engine, EngineError};
-use crate::error::{ServerErrorKind, SyncError};
+use crate::error::SyncError;
 use crate::json_file::JsonFileError;
 use crate::live::identities::{IdentityChange, Origin, Withheld};
 use crate::live::ignore_rules::IgnoreRules;
-use crate::live::ignored::{Ignored, Sources, is_on_its_way, joined};
-use crate::live::incoming::fetch::listing;
+use crate::live::ignored::{Ignored, Sources, joined};
 use crate::live::receive::ReceiveError;
 use crate::live::receive::left_out::LeftOut;
 pub(super) use sifting::Sifted;
+use turn::ignored_name;
 use walked::{Hidden, Named, Said, Told};
 
 /// Nodes that are asked for, or noted, at once.
@@ -94,19 +95,6 @@ pub(super) enum ToldAs {
     /// Not at all.
     Nothing,
 }
-
-/// What the server has in the directories of which other rules speak from now on.
-struct Compared {
-    /// What of it is ignored from now on.
-    ignored: Vec<LeftOut>,
-    /// What is not any more.
-    due: Vec<LeftOut>,
-    /// These directories.
-    directories: HashSet<FileId>,
-}
-
-/// What the server has in directories.
-type Listed = HashMap<NodeId, BTreeMap<ByteString, (FileId, bool)>>;
 
 impl Engine {
     /// Whether anything is, or may be, ignored.
@@ -454,44 +442,6 @@ impl Engine {
         self.ignoring.is_retold = false;
     }
 
-    /// What the server has in directories that it knows.
-    fn listed(&self, directories: impl Iterator<Item = NodeId>) -> Result<Listed, SyncError> {
-        let mut listed = Listed::new();
-        let mut head = None;
-        for directory in directories {
-            let is_unsent = self
-                .identities
-                .origin_of(directory)
-                .is_some_and(|origin| origin.seq == 0);
-            if self.is_withheld(directory) || is_unsent {
-                continue;
-            }
-            let head = match head {
-                Some(head) => head,
-                None => *head.insert(self.parts.server.folder(&self.parts.folder)?.seq),
-            };
-            listed.insert(directory, self.listed_there(self.file_id(directory), head)?);
-        }
-        Ok(listed)
-    }
-
-    /// What the server has in a directory, and whether that are directories; nothing if it does not have it.
-    fn listed_there(&self, directory: FileId, head: Seq) -> Result<BTreeMap<ByteString, (FileId, bool)>, SyncError> {
-        if head == 0 {
-            return Ok(BTreeMap::new());
-        }
-        match listing(&self.parts.server, &self.parts.folder, head, directory, &*self.shared) {
-            Ok(listed) => {
-                let is_directory = |kind| kind == byteback_api::NodeKind::Directory;
-                let listed = listed.into_iter();
-                let listed = listed.map(|(name, id, there)| (ByteString(name), (id, is_directory(there.kind))));
-                Ok(listed.collect())
-            }
-            Err(error) if error.server_kind() == Some(ServerErrorKind::NotFound) => Ok(BTreeMap::new()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Notes durably who is withheld from now on, and who is not any more. True: somebody is to be told.
     fn withhold(&mut self, hiding: &BTreeSet<NodeId>, found: &Hidden) -> Result<bool, SyncError> {
         let changes = self.withheld_by(hiding, found)?;
@@ -553,183 +503,6 @@ impl Engine {
         let gone = self.identities.all_withheld().filter(|node| !is_there(node));
         changes.extend(gone.map(IdentityChange::Forgotten));
         Ok(changes)
-    }
-
-    /// What was left out, and is not ignored where its directory is by now, is to be let in; unless the server does not have it any more.
-    fn let_in_what_moved(&mut self, cut: CutId) -> Result<(), SyncError> {
-        let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
-        for left_out in self
-            .left_out
-            .noted()
-            .iter()
-            .filter(|left_out| left_out.is_ignored && !left_out.is_due)
-        {
-            let Some(parent) = self.identities.node_of(left_out.parent) else {
-                continue;
-            };
-            let Some(directory) = self.parts.tree.path(cut, parent)? else {
-                continue;
-            };
-            let path = joined(directory.as_bytes(), left_out.name.as_bytes());
-            let coming = self.ignoring.coming.as_ref();
-            let is_ignored = |is_directory| {
-                self.ignoring.ignored.rules.is_ignored(&path, is_directory)
-                    || coming.is_some_and(|coming| coming.rules.is_ignored(&path, is_directory))
-            };
-            let is_here_ignored = match self.parts.tree.find(cut, &ByteString(path.clone()))? {
-                Some(here) => {
-                    let told = self.parts.tree.names(cut, &[here])?;
-                    let kind = told.first().and_then(|told| told.kind);
-                    kind.is_some_and(|kind| is_ignored(kind == NodeKind::Directory))
-                }
-                None => false,
-            };
-            if !is_ignored(left_out.is_directory) && !is_here_ignored {
-                over.entry(parent).or_default().insert(left_out.name.clone());
-            }
-        }
-        if !over.is_empty() {
-            let listed = self.listed(over.keys().copied())?;
-            let mut noted = self.left_out.noted().to_vec();
-            for (parent, names) in over {
-                let directory = self.file_id(parent);
-                let Some(there) = listed.get(&parent) else { continue };
-                noted.retain(|noted| noted.parent != directory || !noted.is_ignored || !names.contains(&noted.name));
-                let still = names
-                    .into_iter()
-                    .filter_map(|name| there.get(&name).map(|there| (name, *there)));
-                noted.extend(still.map(|(name, there)| LeftOut {
-                    is_due: true,
-                    ..ignored_name(directory, name, there)
-                }));
-            }
-            self.left_out.note(noted).map_err(of_durable)?;
-        }
-        self.left_out_changed();
-        Ok(())
-    }
-
-    /// Lets the rules come into force that the files of a cut said, now that all that the cut told is at the server.
-    pub(super) fn turn(&mut self, cut: CutId) -> Result<(), SyncError> {
-        let Some(coming) = self.ignoring.coming.take() else {
-            return Ok(());
-        };
-        self.ignoring.is_due = true;
-        let tree = Arc::clone(&self.parts.tree);
-        let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
-        let hides =
-            |named: &Named<'_>| !is_on_its_way(named.place) && coming.rules.is_ignored(named.path, named.is_directory);
-        let found = Hidden::look(&page, &hides, &|node| self.is_withheld(node))?;
-        let Compared {
-            ignored,
-            due,
-            directories: compared,
-        } = self.compare(cut, &coming, &found)?;
-
-        let mut noted = self.left_out.noted().to_vec();
-        let is_of = |some: &[LeftOut], noted: &LeftOut| {
-            let mut some = some.iter();
-            some.any(|left_out| left_out.parent == noted.parent && left_out.name == noted.name)
-        };
-        // What was left out and is not there any more needs nothing.
-        let is_over = |noted: &LeftOut| noted.is_ignored && compared.contains(&noted.parent) && !is_of(&due, noted);
-        noted.retain(|noted| !is_of(&ignored, noted) && !is_over(noted));
-        noted.extend(ignored.iter().cloned());
-        self.left_out.note(noted.clone()).map_err(of_durable)?;
-
-        let taken: BTreeSet<NamePlace> = {
-            let is_let_in = |noted: &LeftOut| noted.is_due || is_of(&due, noted);
-            let still = noted.iter().filter(|noted| noted.is_ignored && !is_let_in(noted));
-            let place = still.filter_map(|noted| {
-                let parent = self.identities.node_of(noted.parent)?;
-                let name = noted.name.clone();
-                Some(NamePlace { parent, name })
-            });
-            place.collect()
-        };
-        let hides = |named: &Named<'_>| hides(named) || taken.contains(named.place);
-        let found = Hidden::look(&page, &hides, &|node| self.is_withheld(node))?;
-        let hiding = self.hiding(cut, &found)?;
-        let is_retold = found
-            .linked
-            .iter()
-            .any(|node| !hiding.contains(node) && !self.is_withheld(*node));
-        let is_shown = self.withhold(&hiding, &found)?;
-
-        noted.retain(|noted| !is_of(&due, noted));
-        noted.extend(due);
-        self.left_out.note(noted).map_err(of_durable)?;
-        coming.said.note(&self.parts.dir).map_err(of_durable_file)?;
-        self.ignoring.is_retold |= is_retold;
-        self.ignoring.said = coming.said;
-        self.ignoring.ignored.rules = coming.rules;
-        self.ignoring.is_due = false;
-        self.left_out_changed();
-        self.tell_ignored();
-        if is_shown || is_retold || self.is_ignoring_over() {
-            self.parts.live.fold();
-        }
-        Ok(())
-    }
-
-    /// Compares what the server has with what is here, where other rules speak from now on.
-    fn compare(&self, cut: CutId, coming: &Coming, found: &Hidden) -> Result<Compared, SyncError> {
-        let said = &self.ignoring.said;
-        let concerned = found.directories.iter();
-        let concerned: Vec<&(NodeId, Vec<u8>)> = concerned
-            .filter(|(_, path)| said.may_differ_in(&coming.said, path))
-            .collect();
-        let listed = self.listed(concerned.iter().map(|(directory, _)| *directory))?;
-        let tops: HashSet<(NodeId, &ByteString)> = found.tops.iter().map(|top| (top.parent, &top.name)).collect();
-        let (mut ignored, mut due, mut compared) = (Vec::new(), Vec::new(), HashSet::new());
-        for (directory, path) in concerned {
-            let Some(there) = listed.get(directory) else { continue };
-            let parent = self.file_id(*directory);
-            compared.insert(parent);
-            let mut here: BTreeMap<ByteString, NodeId> = BTreeMap::new();
-            let mut after = None;
-            loop {
-                let page = self.parts.tree.entries(cut, *directory, after.as_ref())?;
-                let Some(last) = page.last() else { break };
-                after = Some(last.name.clone());
-                here.extend(page.into_iter().map(|entry| (entry.name, entry.node)));
-            }
-            for (name, (id, is_directory)) in there {
-                let path = joined(path, name.as_bytes());
-                let told = ignored_name(parent, name.clone(), (*id, *is_directory));
-                if coming.rules.is_ignored(&path, *is_directory) || tops.contains(&(*directory, name)) {
-                    ignored.push(told);
-                    continue;
-                }
-                let mut noted = self.left_out.noted().iter();
-                let was_left_out = noted.any(|noted| noted.parent == parent && noted.name == *name && noted.is_ignored);
-                let was_ignored = was_left_out || self.ignoring.ignored.rules.is_ignored(&path, *is_directory);
-                let is_here = here
-                    .get(name)
-                    .is_some_and(|node| self.identities.node_of(*id) == Some(*node));
-                if was_ignored && !is_here {
-                    due.push(LeftOut { is_due: true, ..told });
-                }
-            }
-        }
-        Ok(Compared {
-            ignored,
-            due,
-            directories: compared,
-        })
-    }
-}
-
-/// A name that the server has, and that is ignored here.
-fn ignored_name(parent: FileId, name: ByteString, (node, is_directory): (FileId, bool)) -> LeftOut {
-    LeftOut {
-        parent,
-        name,
-        node,
-        collides: false,
-        is_ignored: true,
-        is_directory,
-        is_due: false,
     }
 }
 
