@@ -297,26 +297,20 @@ impl Lab {
     }
 
     fn compare(&self) -> Result<Tree, String> {
-        let mut first: Option<Tree> = None;
         let server = self.audit();
-        let dirs = self.machines.iter().map(|machine| &machine.dir).chain([&server]);
-        for dir in dirs {
-            let tree = look(dir)?;
-            let Some(first) = &first else {
-                first = Some(tree);
-                continue;
-            };
-            let differing = differences(first, &tree, true);
+        let first = look(&self.machines[0].dir)?;
+        let mut problems = String::new();
+        // All of them: which ones agree says who did not tell, or did not listen.
+        let others = self.machines[1..].iter().map(|machine| &machine.dir).chain([&server]);
+        for dir in others {
+            let differing = differences(&first, &look(dir)?, true);
             if !differing.is_empty() {
                 let shown = differing.iter().take(20).collect::<Vec<_>>();
-                return Err(format!(
-                    "{} and {}: {shown:#?}",
-                    self.machines[0].dir.display(),
-                    dir.display()
-                ));
+                let first = self.machines[0].dir.display();
+                problems.push_str(&format!("{first} and {}: {shown:#?}\n", dir.display()));
             }
         }
-        Ok(first.unwrap())
+        if problems.is_empty() { Ok(first) } else { Err(problems) }
     }
 
     /// What the daemons have to say, for whoever reads why a test failed.
