@@ -161,7 +161,7 @@ impl State {
                 return Ok(Kept::Not);
             }
         }
-        *self.node_mut(ino, "inode")? = *inode.0;
+        self.put_inode(ino, inode)?;
         if let Some(kept) = self.pages.get_mut((ino, page)) {
             *kept = *new;
         }

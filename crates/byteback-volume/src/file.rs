@@ -12,6 +12,9 @@ use crate::format::{Address, Block, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid
 use crate::segments::LogKind;
 use crate::state::State;
 
+/// So many pages are read from the device at once, if they lie beside each other: no more than are kept in memory in any case.
+const READ_AT_ONCE_PAGES: u64 = 32;
+
 /// The length of a page, in bytes.
 pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
 
@@ -71,6 +74,49 @@ impl State {
         Ok(self.pages.get((ino, page)))
     }
 
+    /// Reads pages that are wanted and not in memory, those that lie beside each other at once. What is damaged is left for who wants it.
+    fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+        let mut run: (u64, Address, u32) = (first, Address::NONE, 0);
+        for page in first..end {
+            let address = match self.pages.get((ino, page)) {
+                Some(_) => Address::NONE,
+                None => self.address_of(ino, page)?,
+            };
+            let is_next = address.is_block() && run.2 > 0 && run.1.0.checked_add(run.2) == Some(address.0);
+            if is_next {
+                run.2 += 1;
+                continue;
+            }
+            self.read_run(ino, run)?;
+            run = (page, address, u32::from(address.is_block()));
+        }
+        self.read_run(ino, run)
+    }
+
+    fn read_run(&mut self, ino: Nid, (first, address, count): (u64, Address, u32)) -> Result<()> {
+        // One page is read by who wants it.
+        if count < 2 {
+            return Ok(());
+        }
+        let mut bytes = vec![0; BLOCK_LEN_BYTES * usize::try_from(count).unwrap_or(0)];
+        if self.media.device.read_blocks(u64::from(address.0), &mut bytes).is_err() {
+            return Ok(());
+        }
+        for (index, bytes) in (0..).zip(bytes.chunks(BLOCK_LEN_BYTES)) {
+            let checksum = self.checksum_of(Address(address.0 + index))?;
+            if crc32c::crc32c(bytes) != checksum {
+                continue;
+            }
+            let mut block = zeros();
+            block.copy_from_slice(bytes);
+            let page = first + u64::from(index);
+            if self.restore(ino, page, &mut block).is_ok() {
+                self.pages.keep((ino, page), block);
+            }
+        }
+        Ok(())
+    }
+
     fn read_page(&mut self, address: Address) -> Result<Box<Block>> {
         let checksum = self.checksum_of(address)?;
         let block = self.media.read(address)?;
@@ -117,7 +163,11 @@ impl State {
             return Ok(len);
         }
         let mut rest = wanted;
+        let end = (offset + len as u64).div_ceil(PAGE);
         for Piece { page, at, len } in pieces(offset, len) {
+            if (page - offset / PAGE).is_multiple_of(READ_AT_ONCE_PAGES) {
+                self.read_ahead(ino, page, end.min(page + READ_AT_ONCE_PAGES))?;
+            }
             let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
             match self.page(ino, page)?.and_then(|block| block.get(at..at + len)) {
                 Some(bytes) => now.copy_from_slice(bytes),

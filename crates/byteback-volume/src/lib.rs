@@ -33,6 +33,8 @@ mod deltas;
 mod directory;
 mod error;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod geometry;
 mod map;
 mod media;

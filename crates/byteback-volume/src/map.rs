@@ -2,7 +2,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, DIRECT_SLOTS, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock};
-use crate::place::{Way, first_page_of, levels_below, pages_of, way};
+use crate::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
 use crate::state::State;
 
 /// Where a page has its address.
@@ -28,13 +28,19 @@ impl State {
             }));
         };
         let mut node = self.inode(ino)?.node(first);
-        for (slot, _) in &way.steps {
+        let mut place = way.place;
+        for (slot, place_below) in &way.steps {
             if node == Nid::NONE {
                 return Ok(None);
             }
-            node = Nid(NodeBlock::slot(self.node(node, WHAT)?, *slot));
+            node = Nid(NodeBlock::slot(self.node_of(ino, node, place, WHAT)?, *slot));
+            place = *place_below;
         }
-        Ok((node != Nid::NONE).then_some(Slot {
+        if node == Nid::NONE {
+            return Ok(None);
+        }
+        self.node_of(ino, node, place, WHAT)?;
+        Ok(Some(Slot {
             node,
             slot: way.slot,
             is_inode: false,
@@ -66,8 +72,10 @@ impl State {
                 inode.set_blocks(inode.blocks() + 1);
             })?;
         }
+        let mut place_here = place;
         for (slot, place) in steps {
-            let below = Nid(NodeBlock::slot(self.node(node, WHAT)?, slot));
+            let below = Nid(NodeBlock::slot(self.node_of(ino, node, place_here, WHAT)?, slot));
+            place_here = place;
             node = match below {
                 Nid::NONE => {
                     let below = self.new_node(Some(ino), place)?;
@@ -78,6 +86,7 @@ impl State {
                 below => below,
             };
         }
+        self.node_of(ino, node, place_here, WHAT)?;
         Ok(Slot {
             node,
             slot,
@@ -163,12 +172,12 @@ impl State {
         start: u64,
         (first, end): (u64, u64),
     ) -> Result<(bool, u64)> {
-        let block = match self.node(nid, WHAT) {
+        let place = place_of(start, levels);
+        let block = match self.node_of(ino, nid, place, WHAT) {
             Ok(block) => Box::new(*block),
             // A file of which something is lost can be removed all the same; what the node led to is found by a repair.
             Err(VolumeError::Damaged { .. } | VolumeError::Missing { .. }) if first <= start => {
-                self.free_node(nid)?;
-                return Ok((true, 1));
+                return Ok((true, self.free_node_of(ino, nid)?));
             }
             Err(error) => return Err(error),
         };
@@ -199,6 +208,16 @@ impl State {
             freed += 1;
         }
         Ok((is_empty, freed))
+    }
+
+    /// Takes a node away that is a file's own; answers how many blocks that are.
+    pub(crate) fn free_node_of(&mut self, ino: Nid, nid: Nid) -> Result<u64> {
+        let entry = self.table.get(&self.media, nid)?;
+        if entry.ino != ino || entry.address == Address::NONE {
+            return Ok(0);
+        }
+        self.free_node(nid)?;
+        Ok(1)
     }
 
     /// The first page at or after `page` and before `end` that is or is not a hole; `end` if there is none.

@@ -302,8 +302,9 @@ impl State {
     /// Whether a directory is another one, or below it.
     fn is_below(&mut self, dir: Nid, above: Nid) -> Result<bool> {
         let mut at = dir;
-        // As deep as there are inodes, if the volume is damaged.
-        for _ in 0..=self.counts.inodes {
+        let mut seen = std::collections::BTreeSet::new();
+        // In a circle, if the volume is damaged.
+        while seen.insert(at) {
             if at == above {
                 return Ok(true);
             }
@@ -386,7 +387,7 @@ impl State {
             self.free_pages(ino, 0, MAX_FILE_BLOCKS)?;
         }
         if inode.xattr_node() != Nid::NONE {
-            self.free_node(inode.xattr_node())?;
+            self.free_node_of(ino, inode.xattr_node())?;
         }
         self.free_node(ino)?;
         self.counts.inodes = self.counts.inodes.saturating_sub(1);

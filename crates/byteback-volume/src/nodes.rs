@@ -1,6 +1,7 @@
 //! Nodes in memory. Those that changed stay until they are written: with a checkpoint, or with a file that is synced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, Footer, Inode, Kind, Nid, NodeEntry, NodeFlags, Summary, zeros};
@@ -12,15 +13,27 @@ const CLEAN_NODES_MAX: usize = 8192;
 
 #[derive(Debug)]
 struct Cached {
-    block: Box<Block>,
+    block: Arc<Block>,
     is_dirty: bool,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Nodes {
     cached: BTreeMap<Nid, Cached>,
     dirty: BTreeSet<Nid>,
+    /// A block of zeros: stands in for an inode while that is changed.
+    nothing: Arc<Block>,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self {
+            cached: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            nothing: zeros().into(),
+        }
+    }
 }
 
 impl Nodes {
@@ -52,6 +65,16 @@ impl State {
         Ok(&*self.load_node(nid, what)?.block)
     }
 
+    /// A node of a file, which must be the one of this place: then no damage makes a file endless, or lets it lead into another one.
+    pub(crate) fn node_of(&mut self, ino: Nid, nid: Nid, place: u32, what: &'static str) -> Result<&Block> {
+        let footer = Footer::read(self.node(nid, what)?);
+        if (footer.ino, footer.place) != (ino, place) {
+            let address = self.table.get(&self.media, nid)?.address;
+            return Err(VolumeError::Damaged { address, what });
+        }
+        self.node(nid, what)
+    }
+
     /// A node, to be changed.
     pub(crate) fn node_mut(&mut self, nid: Nid, what: &'static str) -> Result<&mut Block> {
         self.load_node(nid, what)?;
@@ -59,7 +82,7 @@ impl State {
         let cached = self.nodes.cached.get_mut(&nid);
         let cached = cached.ok_or(VolumeError::Missing { nid, what })?;
         cached.is_dirty = true;
-        Ok(&mut *cached.block)
+        Ok(Arc::make_mut(&mut cached.block))
     }
 
     fn load_node(&mut self, nid: Nid, what: &'static str) -> Result<&Cached> {
@@ -77,7 +100,7 @@ impl State {
                 });
             }
             self.nodes.forget_clean();
-            let is_dirty = false;
+            let (block, is_dirty) = (block.into(), false);
             self.nodes.cached.insert(nid, Cached { block, is_dirty });
         }
         self.nodes.cached.get(&nid).ok_or(VolumeError::Missing { nid, what })
@@ -103,6 +126,7 @@ impl State {
         footer.write(&mut block);
         self.counts.nodes += 1;
         self.nodes.dirty.insert(nid);
+        let block = block.into();
         self.nodes.cached.insert(nid, Cached { block, is_dirty: true });
         Ok(nid)
     }
@@ -166,23 +190,40 @@ impl State {
         self.nodes.dirty.remove(&nid);
     }
 
-    /// The inode of a file, a copy.
+    /// The inode of a file.
     pub(crate) fn inode(&mut self, ino: Nid) -> Result<Inode> {
         const WHAT: &str = "inode";
-        let block = self.node(ino, WHAT)?;
+        let block = &self.load_node(ino, WHAT)?.block;
         let footer = Footer::read(block);
-        match footer.place == 0 && footer.nid == footer.ino {
-            true => Ok(Inode(Box::new(*block))),
-            false => Err(VolumeError::NotFound),
+        if footer.place != 0 || footer.nid != footer.ino {
+            return Err(VolumeError::NotFound);
         }
+        let inode = Inode(Arc::clone(block));
+        if inode.len_bytes() > crate::file::LEN_BYTES_MAX {
+            let address = self.table.get(&self.media, ino)?.address;
+            return Err(VolumeError::Damaged { address, what: WHAT });
+        }
+        Ok(inode)
     }
 
     /// Changes the inode of a file.
     pub(crate) fn change_inode<T>(&mut self, ino: Nid, change: impl FnOnce(&mut Inode) -> T) -> Result<T> {
-        let mut inode = self.inode(ino)?;
+        const WHAT: &str = "inode";
+        // Dropped at once: what only the cache has is changed where it is.
+        drop(self.inode(ino)?);
+        self.nodes.dirty.insert(ino);
+        let cached = self.nodes.cached.get_mut(&ino);
+        let cached = cached.ok_or(VolumeError::Missing { nid: ino, what: WHAT })?;
+        cached.is_dirty = true;
+        let mut inode = Inode(std::mem::replace(&mut cached.block, Arc::clone(&self.nodes.nothing)));
         let answer = change(&mut inode);
-        *self.node_mut(ino, "inode")? = *inode.0;
+        cached.block = inode.0;
         Ok(answer)
+    }
+
+    /// Puts a changed inode in the place of what it was made of.
+    pub(crate) fn put_inode(&mut self, ino: Nid, inode: Inode) -> Result<()> {
+        self.change_inode(ino, |there| *there = inode)
     }
 
     fn is_directory(&mut self, ino: Nid) -> bool {

@@ -76,6 +76,20 @@ pub(crate) fn way(index: u64) -> Option<Way> {
     })
 }
 
+/// The place of the node with so many levels below it that covers the page `first`.
+pub(crate) fn place_of(first: u64, levels: u32) -> u32 {
+    let Some(way) = way(first) else { return Footer::XATTRS };
+    let steps = way.steps.len();
+    let above = usize::try_from(levels)
+        .ok()
+        .and_then(|levels| steps.checked_sub(levels));
+    match above.map(|above| above.checked_sub(1)) {
+        Some(None) => way.place,
+        Some(Some(step)) => way.steps.get(step).map_or(Footer::XATTRS, |(_, place)| *place),
+        None => Footer::XATTRS,
+    }
+}
+
 /// Whether a node at this place holds numbers of nodes, not addresses of pages.
 pub(crate) fn is_indirect(place: u32) -> bool {
     if place == Footer::XATTRS {

@@ -50,7 +50,7 @@ fn referred(block: &Block) -> Referred {
         return referred;
     }
     if place == 0 {
-        let inode = Inode(Box::new(*block));
+        let inode = Inode(std::sync::Arc::new(*block));
         for slot in 0..inode.address_slots().min(INODE_SLOTS) {
             referred.pages.insert(slot, Inode::slot(block, slot));
         }
@@ -99,7 +99,8 @@ struct Adoption {
     more: u32,
     fewer: u32,
     released: Vec<Address>,
-    freed: Vec<Nid>,
+    /// File and node.
+    freed: Vec<(Nid, Nid)>,
 }
 
 impl State {
@@ -171,7 +172,7 @@ impl State {
         let Some(inode_link) = nodes.get(&ino) else {
             return Ok(None);
         };
-        let inode = Inode(self.media.read_sealed(inode_link.address, Kind::Node)?);
+        let inode = Inode(self.media.read_sealed(inode_link.address, Kind::Node)?.into());
         let before = self.table.get(&self.media, ino)?;
         let is_new = inode_link.footer.flags.is_new_name;
         let is_there = before.address.is_block();
@@ -208,7 +209,7 @@ impl State {
             lost.extend(old.nodes.difference(&new.nodes).copied());
             adoption.nodes.push((*link, entry));
         }
-        adoption.freed = lost.difference(&kept).copied().collect();
+        adoption.freed = lost.difference(&kept).map(|nid| (ino, *nid)).collect();
         let sums = adoption.acquired.iter();
         let sums = sums.map(|(address, summary)| page_sum(*address, summary.checksum));
         let is_whole = sums.fold(0, u64::wrapping_add) == inode.pages_sum();
@@ -288,14 +289,19 @@ impl State {
             self.forget_node(nid);
         }
         self.counts.used_blocks = (self.counts.used_blocks + adoption.more).saturating_sub(adoption.fewer);
-        for nid in adoption.freed {
-            self.free_nodes_below(nid)?;
+        let mut seen = BTreeSet::new();
+        for (ino, nid) in adoption.freed {
+            self.free_nodes_below(ino, nid, &mut seen)?;
         }
         Ok(())
     }
 
     /// Takes a node away that a file has no more, and what only that refers to. Its pages were given up with it.
-    fn free_nodes_below(&mut self, nid: Nid) -> Result<()> {
+    fn free_nodes_below(&mut self, ino: Nid, nid: Nid, seen: &mut BTreeSet<Nid>) -> Result<()> {
+        // Each one once, and none of another file, whatever a damaged node says.
+        if !seen.insert(nid) || self.table.get(&self.media, nid)?.ino != ino {
+            return Ok(());
+        }
         let block = Box::new(*self.node(nid, "node that a file had")?);
         let referred = referred(&block);
         for address in referred.pages.values() {
@@ -305,7 +311,7 @@ impl State {
             self.give_room(1);
         }
         for node in referred.nodes {
-            self.free_nodes_below(node)?;
+            self.free_nodes_below(ino, node, seen)?;
         }
         self.free_node(nid)
     }

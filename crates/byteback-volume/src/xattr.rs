@@ -61,7 +61,7 @@ impl State {
         let inode = self.inode(ino)?;
         match inode.xattr_node() {
             Nid::NONE => Ok(parse(inode.xattrs())),
-            node => Ok(parse(NodeBlock::body(self.node(node, WHAT)?))),
+            node => Ok(parse(NodeBlock::body(self.node_of(ino, node, Footer::XATTRS, WHAT)?))),
         }
     }
 
@@ -83,12 +83,13 @@ impl State {
             }
             (None, Nid::NONE) | (Some(_), _) => {}
             (None, unused) => {
-                self.free_node(unused)?;
+                self.free_node_of(ino, unused)?;
                 node = Nid::NONE;
                 blocks = -1;
             }
         }
         if let Some(outside) = outside {
+            self.node_of(ino, node, Footer::XATTRS, WHAT)?;
             put(NodeBlock::body_mut(self.node_mut(node, WHAT)?), outside);
         }
         let now = self.now();

@@ -33,6 +33,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What it is, as a directory's entry says it.
+    pub(crate) fn sort(&self) -> u32 {
+        (self.mode & TYPE) >> 12
+    }
+
     pub(crate) fn is_directory(&self) -> bool {
         self.mode & TYPE == DIRECTORY
     }
@@ -208,7 +213,7 @@ impl Walk<'_, '_> {
         let Some((_, block)) = self.node(ino, ino, 0) else {
             return;
         };
-        let inode = Inode(block);
+        let inode = Inode(block.into());
         let flags = inode.flags();
         let is_directory = inode.mode() & TYPE == DIRECTORY;
         let mut file = File {

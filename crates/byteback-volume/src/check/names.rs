@@ -155,7 +155,7 @@ impl Names {
             .is_some_and(|page| !is_in_bucket(page, entry.hash, levels(files, dir)))
         {
             Some(("it is where nobody looks for it", true))
-        } else if u32::from(entry.kind) != known.mode >> 12 {
+        } else if u32::from(entry.kind) != known.sort() {
             Some(("its file is of another sort", false))
         } else {
             None
@@ -176,7 +176,7 @@ impl Names {
         if known.flags.has_inline_entries {
             let address = image.nodes.get(&dir).map_or(Address::NONE, |entry| entry.address);
             if let Some(block) = image.sealed(address, Kind::Node) {
-                let inode = Inode(block);
+                let inode = Inode(block.into());
                 let area = Slots(INLINE_DENTRIES).area(inode.inline());
                 all.extend(area.entries().map(|entry| of(None, entry)));
             }

@@ -135,7 +135,7 @@ fn damaged_deltas_are_errors() {
     let mut random = SplitMix64::new(3);
     for _ in 0..2_000 {
         let noise = random.bytes(BLOCK_LEN_BYTES);
-        let mut inode = Inode(Box::new(noise[..].try_into().unwrap()));
+        let mut inode = Inode(Arc::new(noise[..].try_into().unwrap()));
         let _ = (
             inode.delta_of(1),
             inode.delta_room(),

@@ -165,8 +165,27 @@ impl<'a> DentryArea<'a> {
     /// The slot of a name.
     #[must_use]
     pub fn find(self, hash: u32, name: &[u8]) -> Option<(usize, Dentry<'a>)> {
-        self.entries()
-            .find(|(_, entry)| entry.hash == hash && entry.name == name)
+        let slots = Slots(self.slots);
+        let mut slot = 0;
+        while slot < self.slots {
+            if !self.is_used(slot) {
+                slot += 1;
+                continue;
+            }
+            // Most entries are of another hash: of these only their length is looked at.
+            let at = slots.at(slot);
+            if u32_at(self.bytes, at) == hash
+                && let Some(entry) = self.entry(slot)
+                && entry.name == name
+            {
+                return Some((slot, entry));
+            }
+            let name_len = usize::from(u16_at(self.bytes, at + 8));
+            let taken = name_len.div_ceil(DENTRY_NAME_LEN_BYTES);
+            let is_entry = (1..=255).contains(&name_len) && slot + taken <= self.slots;
+            slot += if is_entry { taken } else { 1 };
+        }
+        None
     }
 
     /// The first of so many free slots in a row.

@@ -11,6 +11,8 @@
 //! The footer says whose node it is, at which checkpoint it was written, and where the next one of the same log will be: from there
 //! what was synced since a checkpoint is found again.
 
+use std::sync::Arc;
+
 use super::{
     Address, Block, Nid, SEALED_LEN_BYTES, i64_at, put, put_i64, put_u8, put_u16, put_u32, put_u64, u8_at, u16_at,
     u32_at, u64_at, zeros,
@@ -179,13 +181,13 @@ pub struct InodeFlags {
     pub is_compressed: bool,
 }
 
-/// An inode: a block that is read and written as one.
+/// An inode: a block that is read and written as one. A clone costs nothing; the bytes are copied when one of two is changed.
 #[derive(Clone, Debug)]
-pub struct Inode(pub Box<Block>);
+pub struct Inode(pub Arc<Block>);
 
 impl Default for Inode {
     fn default() -> Self {
-        Self(zeros())
+        Self(zeros().into())
     }
 }
 
@@ -200,7 +202,7 @@ macro_rules! fields {
 
             /// Sets it.
             pub fn $set(&mut self, value: $type) {
-                $write(&mut *self.0, $at, value);
+                $write(&mut *Arc::make_mut(&mut self.0), $at, value);
             }
         )*
     };
@@ -303,7 +305,7 @@ impl Inode {
             flags.is_compressed,
         ];
         let bits = bits.into_iter().rev().fold(0, |bits, bit| bits << 1 | u32::from(bit));
-        put_u32(&mut *self.0, 4, bits);
+        put_u32(&mut *Arc::make_mut(&mut self.0), 4, bits);
     }
 
     /// The name under which the directory `parent` has it, when it was made or moved; to be recovered by.
@@ -315,8 +317,9 @@ impl Inode {
 
     /// Sets it: at most 255 bytes.
     pub fn set_name(&mut self, name: &[u8]) {
-        put_u8(&mut *self.0, AT_NAME_LEN, u8::try_from(name.len()).unwrap_or(0));
-        put(&mut *self.0, AT_NAME, name);
+        let block = Arc::make_mut(&mut self.0);
+        put_u8(&mut *block, AT_NAME_LEN, u8::try_from(name.len()).unwrap_or(0));
+        put(&mut *block, AT_NAME, name);
     }
 
     /// The address of one of the first pages, in the block of an inode.
@@ -433,7 +436,9 @@ impl Inode {
 
     /// The same, to be written.
     pub fn inline_mut(&mut self) -> &mut [u8] {
-        self.0.get_mut(AT_SLOTS..AT_PAGES_SUM).unwrap_or_default()
+        Arc::make_mut(&mut self.0)
+            .get_mut(AT_SLOTS..AT_PAGES_SUM)
+            .unwrap_or_default()
     }
 
     /// Extended attributes.
@@ -444,7 +449,9 @@ impl Inode {
 
     /// The same, to be written.
     pub fn xattrs_mut(&mut self) -> &mut [u8] {
-        self.0.get_mut(AT_XATTRS..AT_NIDS).unwrap_or_default()
+        Arc::make_mut(&mut self.0)
+            .get_mut(AT_XATTRS..AT_NIDS)
+            .unwrap_or_default()
     }
 
     /// One of the nodes with further addresses: see [`INDIRECT_NODES`].
@@ -455,7 +462,7 @@ impl Inode {
 
     /// Sets it.
     pub fn set_node(&mut self, index: usize, nid: Nid) {
-        put_nid(&mut *self.0, Self::at_node(index), nid);
+        put_nid(&mut *Arc::make_mut(&mut self.0), Self::at_node(index), nid);
     }
 
     fn at_node(index: usize) -> usize {

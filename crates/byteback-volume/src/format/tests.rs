@@ -64,7 +64,7 @@ fn views_answer_whatever_the_bytes_are() {
     for _ in 0..2_000 {
         let noise = random.bytes(BLOCK_LEN_BYTES);
         let block: Block = noise[..].try_into().unwrap();
-        let inode = Inode(Box::new(block));
+        let inode = Inode(std::sync::Arc::new(block));
         let _ = (
             inode.name().len(),
             inode.flags(),
@@ -88,7 +88,7 @@ fn what_is_written_is_read() {
     inode.set_len_bytes(1 << 40);
     inode.set_born(Time::of_ns(-1));
     inode.set_name(&[b'n'; 255]);
-    Inode::set_slot(&mut inode.0, 866, Address(77));
+    Inode::set_slot(std::sync::Arc::make_mut(&mut inode.0), 866, Address(77));
     inode.set_node(4, Nid(78));
     inode.xattrs_mut().fill(9);
     inode.set_delta_previous(Nid(79));
@@ -109,7 +109,7 @@ fn what_is_written_is_read() {
         checkpoint: 3,
         next: Address(4),
     };
-    footer.write(&mut inode.0);
+    footer.write(std::sync::Arc::make_mut(&mut inode.0));
     assert_eq!(
         (inode.mode(), inode.len_bytes(), inode.flags()),
         (0o100_644, 1 << 40, flags)

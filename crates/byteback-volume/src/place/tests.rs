@@ -41,3 +41,21 @@ fn each_page_has_a_slot_of_its_own_and_places_are_unique() {
     assert!(way(MAX_FILE_BLOCKS).is_none());
     assert!(!is_indirect(Footer::XATTRS));
 }
+
+#[test]
+fn a_node_is_found_by_its_first_page() {
+    let slots = u64::from(SLOTS);
+    let direct = u64::from(INODE_SLOTS) + 2 * slots;
+    assert_eq!(place_of(u64::from(INODE_SLOTS), 0), 1);
+    assert_eq!(place_of(u64::from(INODE_SLOTS) + slots, 0), 2);
+    assert_eq!(
+        (place_of(direct, 1), place_of(direct, 0), place_of(direct + slots, 0)),
+        (3, 4, 5)
+    );
+    let double = direct + 2 * slots * slots;
+    assert_eq!(place_of(double, 2), DOUBLE_INDIRECT);
+    assert_eq!(place_of(double, 1), DOUBLE_INDIRECT + 1);
+    assert_eq!(place_of(double, 0), DOUBLE_INDIRECT + 2);
+    assert_eq!(place_of(double + slots, 0), DOUBLE_INDIRECT + 3);
+    assert_eq!(place_of(double + slots * slots, 1), DOUBLE_INDIRECT + 2 + SLOTS);
+}

@@ -1,7 +1,9 @@
 //! A volume against a tree in memory: random operations, crashes, a device that is full.
 
 mod crash;
+
 mod model;
+mod scale;
 
 use super::*;
 use crate::create::{CreateOptions, create};

@@ -1,0 +1,25 @@
+//! The fuzz target's function, with its seeds and with noise.
+
+use super::*;
+
+#[test]
+fn damaged_images_are_opened_used_and_repaired() {
+    for seed in volume_seeds() {
+        volume(&seed);
+    }
+    let first = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let count = std::env::var("BYTEBACK_SEEDS").map_or(30, |count: String| count.parse().unwrap());
+    for seed in first..first + count {
+        println!("BYTEBACK_SEED={seed}");
+        let mut random = SplitMix64::new(seed);
+        let mut data = vec![random.below(2) as u8, 1 + random.below(8) as u8];
+        data.extend(random.bytes(250));
+        // Edits near the beginning of blocks are those that say most.
+        for edit in 0..usize::from(data[1]) {
+            if random.coin() {
+                data[2 + 6 * edit + 3] = 0;
+            }
+        }
+        volume(&data);
+    }
+}
