@@ -2,6 +2,9 @@
 //! for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
+use crate::http::Answer;
+use crate::s3::answers::{Head, Parts, fit};
+use crate::source::Kind;
 use crate::{store, written};
 
 /// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
@@ -78,6 +81,54 @@ pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     info[44..48].copy_from_slice(&[2_u16.to_ne_bytes(), 32_u16.to_ne_bytes()].concat());
     info[FS_INFO_FLAGS_AT..][..8].copy_from_slice(&FS_INFO_WANTED.to_ne_bytes());
     vec![extents.concat(), sums.concat(), [vec![1], info].concat()]
+}
+
+/// What S3 answers: headers, one a line, and behind an empty line a list of parts. What fits the object makes it.
+pub fn s3(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (headers, body) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let headers = headers.lines().filter_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        Some((name.to_owned(), value.to_owned()))
+    });
+    let answer = Answer {
+        status: 200,
+        headers: headers.collect(),
+        body: Vec::new(),
+    };
+    let Ok(head) = Head::parse(&answer) else { return };
+    let kind = head.sum.as_ref().map_or(Kind::Crc32c, |sum| sum.0);
+    let Ok(page) = Parts::parse(body.as_bytes(), kind) else {
+        return;
+    };
+    if let Ok(fitting) = fit(&head, page.count, &page.parts) {
+        assert!(fitting.sums.iter().all(|sum| sum.len() == kind.len_bytes()));
+        assert!(fitting.part_len_bytes > 0 && head.len_bytes > 0);
+        assert_eq!(
+            head.len_bytes.div_ceil(fitting.part_len_bytes),
+            fitting.sums.len() as u64,
+            "not one checksum for each part"
+        );
+    }
+}
+
+/// Answers as [`s3`] takes them.
+#[must_use]
+pub fn s3_seeds() -> Vec<Vec<u8>> {
+    // As MinIO answers.
+    let head = "content-length: 5342880\netag: \"ef5d0eb4e73d6428f4fb4fe93a3bd54e-2\"\n\
+                x-amz-checksum-sha256: 8aGcltXgVD+qDxVaEbdNYhJk98nNn9XYJv0rA3BUA78=-2\nx-amz-checksum-type: COMPOSITE\n\n";
+    let parts = "<getObjectAttributesResponse><ETag>ef5d0eb4e73d6428f4fb4fe93a3bd54e-2</ETag><ObjectParts>\
+                 <IsTruncated>false</IsTruncated><PartsCount>2</PartsCount>\
+                 <Part><PartNumber>1</PartNumber><Size>5242880</Size>\
+                 <ChecksumSHA256>Y+O5UFb6aB1p3zBHjuBr+aZTGoxQSwareARORFXdur4=</ChecksumSHA256></Part>\
+                 <Part><PartNumber>2</PartNumber><Size>100000</Size>\
+                 <ChecksumSHA256>1iEl7JZleVbh0TbFKHlev5uRjCS65IE3D7zXuuKHuJc=</ChecksumSHA256></Part>\
+                 </ObjectParts><ObjectSize>5342880</ObjectSize></getObjectAttributesResponse>";
+    vec![
+        format!("{head}{parts}").into_bytes(),
+        b"content-length: 9\netag: \"a\"\nx-amz-checksum-crc32c: 4waSgw==\n\n".to_vec(),
+    ]
 }
 
 /// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.

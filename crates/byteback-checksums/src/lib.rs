@@ -3,17 +3,20 @@
 //! - [`source`]: what all sources have in common: which checksums, of which blocks, and how it is known that they are of what the file
 //!   holds now.
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
+//! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever [`http`] is brought.
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
 //!
-//! This crate knows neither deltas nor our network protocol; in the store a file is a number, and a version of all of them is a number.
+//! This crate knows neither deltas nor our network protocol, and opens no connection; in the store a file is a number, and a version of all of them is a number.
 
 mod backend;
 pub mod btrfs;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod http;
 pub mod kept;
+pub mod s3;
 pub mod source;
 mod store;
 pub mod written;

@@ -270,6 +270,22 @@ pub enum SourceError {
     /// The kernel tells checksums to root only.
     #[error("the kernel tells a file system's checksums to root only; run as root, or let the file be read")]
     NeedsRoot,
+    /// Whoever has the checksums does not tell them to us.
+    #[error("{0}")]
+    Denied(&'static str),
+    /// What was asked about does not exist.
+    #[error("{0}")]
+    Missing(&'static str),
+    /// A server did not do what it was asked.
+    #[error("the server did not {what}: status {status} {code}")]
+    Server {
+        /// What it was asked.
+        what: &'static str,
+        /// The status of its answer.
+        status: u16,
+        /// The name that it has for that; may be empty.
+        code: String,
+    },
     /// The file changed while its checksums were read: what was told is void. Trying again may help.
     #[error("the file changed while its checksums were read; try again")]
     ChangedMeanwhile,
@@ -279,7 +295,7 @@ pub enum SourceError {
     )]
     Busy,
     /// The source said what cannot be.
-    #[error("the file system's answer makes no sense ({0}); let the file be read, and check the file system")]
+    #[error("what the source of checksums says makes no sense ({0}); let the file be read, and check the source")]
     Malformed(&'static str),
     /// The system.
     #[error("cannot {what}")]

@@ -34,6 +34,18 @@ variables! {
         "How often progress is shown per second (default 10 on a terminal, 1 with `--json`; 0: never).";
     STATE_DIR = "BYTEBACK_STATE_DIR":
         "Where operation logs are kept, instead of `/var/lib/byteback` (root) or `$XDG_STATE_HOME/byteback`.";
+    AWS_ENDPOINT_URL_S3 = "AWS_ENDPOINT_URL_S3":
+        "The S3 server that `checksums s3://...` asks, `http://HOST:PORT` or `https://HOST`, instead of Amazon's.";
+    AWS_ENDPOINT_URL = "AWS_ENDPOINT_URL":
+        "The same, if `AWS_ENDPOINT_URL_S3` is not set.";
+    AWS_REGION = "AWS_REGION":
+        "The region of that server (default `us-east-1`).";
+    AWS_ACCESS_KEY_ID = "AWS_ACCESS_KEY_ID":
+        "The public part of the key for that server; without it requests are not signed.";
+    AWS_SECRET_ACCESS_KEY = "AWS_SECRET_ACCESS_KEY":
+        "The secret part of that key.";
+    AWS_SESSION_TOKEN = "AWS_SESSION_TOKEN":
+        "What belongs to a temporary key.";
     XDG_CONFIG_HOME = "XDG_CONFIG_HOME":
         "Base of the user's configuration and tokens (default `~/.config`).";
     XDG_STATE_HOME = "XDG_STATE_HOME":
@@ -42,6 +54,24 @@ variables! {
         "The home directory, where the defaults above begin.";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
         "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
+}
+
+/// How S3 is reached: the variables that its own tools have.
+#[derive(Clone, Default)]
+pub(crate) struct S3Environment {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) access_key: Option<String>,
+    pub(crate) secret_key: Option<String>,
+    pub(crate) session_token: Option<String>,
+}
+
+impl std::fmt::Debug for S3Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Neither secrets nor tokens.
+        let shown = (&self.endpoint, &self.region, &self.access_key);
+        f.debug_tuple("S3Environment").field(&shown).finish()
+    }
 }
 
 /// The variables as they were at the start. An empty one counts as not set.
@@ -53,6 +83,7 @@ pub(crate) struct Environment {
     pub(crate) host: Option<OsString>,
     pub(crate) progress_fps: Option<String>,
     pub(crate) notify_socket: Option<OsString>,
+    pub(crate) s3: S3Environment,
     state_dir: Option<PathBuf>,
     xdg_config_home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
@@ -74,6 +105,13 @@ impl Environment {
             host: get(HOST),
             progress_fps: text(PROGRESS_FPS),
             notify_socket: get(NOTIFY_SOCKET),
+            s3: S3Environment {
+                endpoint: text(AWS_ENDPOINT_URL_S3).or_else(|| text(AWS_ENDPOINT_URL)),
+                region: text(AWS_REGION),
+                access_key: text(AWS_ACCESS_KEY_ID),
+                secret_key: text(AWS_SECRET_ACCESS_KEY),
+                session_token: text(AWS_SESSION_TOKEN),
+            },
             state_dir: path(STATE_DIR),
             xdg_config_home: base(XDG_CONFIG_HOME),
             xdg_state_home: base(XDG_STATE_HOME),

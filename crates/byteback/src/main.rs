@@ -8,6 +8,7 @@
 //! | `output`, `progress`, `wording`, `timestamp`, `when` | what is printed, for people and for programs |
 //! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
 //! | `error`, `exit_code` | what is said when something fails, and how the command ends |
+//! | `http` | the network for sources of checksums |
 //! | `served` | how a server of ours is reached, for codes |
 //! | `throttling` | how fast a folder is kept in sync, and whether that is paused |
 //! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
@@ -23,6 +24,7 @@ mod credentials;
 mod environment;
 mod error;
 mod exit_code;
+mod http;
 mod joining;
 mod last_backup;
 mod mount_table;

@@ -14,7 +14,7 @@ use crate::arguments::GlobalArguments;
 use crate::binding::Binding;
 use crate::configuration::{Configuration, LogSection};
 use crate::credentials::{self, Credentials};
-use crate::environment::Environment;
+use crate::environment::{Environment, S3Environment};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::output::Output;
@@ -54,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) log: LogSection,
     undo_window: Option<String>,
     undo_budget: Option<String>,
+    /// How S3 is reached.
+    pub(crate) s3: S3Environment,
 }
 
 impl Settings {
@@ -94,6 +96,7 @@ impl Settings {
             log,
             undo_window: defaults.undo_window,
             undo_budget: defaults.undo_budget,
+            s3: environment.s3,
         })
     }
 
@@ -226,6 +229,16 @@ impl Settings {
             .filter_map(|(flag, path)| Some([flag.into(), absolute(path.as_ref()?).into()]))
             .flatten()
             .collect()
+    }
+
+    /// The certificates (PEM) that may sign those of servers that are not ours; `None`: the list that is built in.
+    pub(crate) fn roots(&self) -> Result<Option<Vec<u8>>> {
+        match &self.cacert {
+            Some(path) => fs::read(path)
+                .map(Some)
+                .map_err(|error| CommandError::file("read the certificates", path, &error)),
+            None => Ok(SYSTEM_ROOTS.iter().find_map(|path| fs::read(path).ok())),
+        }
     }
 
     /// How to reach the server that gave these credentials.

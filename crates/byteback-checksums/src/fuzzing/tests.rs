@@ -4,6 +4,7 @@ use super::*;
 fn the_seeds_hold() {
     btrfs_seeds().iter().for_each(|seed| btrfs(seed));
     row_seeds().iter().for_each(|seed| row(seed));
+    s3_seeds().iter().for_each(|seed| s3(seed));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use byteback_extents::ByteRange;
 use super::{FileChecksums, Run, Source, SourceError, Summer};
 
 /// Bytes that are read at once.
-const READ_LEN: usize = 1 << 20;
+const READ_LEN: usize = 4 << 20;
 
 /// What was found to be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

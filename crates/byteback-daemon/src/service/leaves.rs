@@ -89,6 +89,9 @@ impl From<SourceError> for Stop {
             // None of them is the file's fault; it is read, and if that fails it says so.
             SourceError::NotHere(_)
             | SourceError::NeedsRoot
+            | SourceError::Denied(_)
+            | SourceError::Missing(_)
+            | SourceError::Server { .. }
             | SourceError::Busy
             | SourceError::Malformed(_)
             | SourceError::Io { .. } => Self::NotHere,

@@ -1,10 +1,12 @@
 //! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true of its bytes.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
+use std::path::Path;
 
 use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::s3::{Credentials, Place, S3Source};
 use byteback_checksums::source::{
     Description, FileChecksums, Run, Source, SourceError, Tail, Unknown, Verified, VerifyError, verify,
 };
@@ -13,6 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::error::{CommandError, Result, chain};
+use crate::http::Network;
 use crate::settings::Settings;
 use crate::wording::{counted, duration, size, size_exact};
 
@@ -22,12 +25,13 @@ use crate::wording::{counted, duration, size, size_exact};
 Checksums that storage keeps already save reading what did not change. This tells which there are of one file: their function, the
 length of the blocks that they are of, how much of the file has some, and what it took to get them.
 
-  FILE       a file on btrfs (as root)
+  FILE                a file on btrfs (as root)
+  s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
 
 Exit code 1 if there are none, or if --verify finds one that is not that of its bytes.")]
 pub(crate) struct ChecksumsArguments {
-    /// The file
-    #[arg(value_name = "PATH")]
+    /// The file or object
+    #[arg(value_name = "PATH_OR_URL")]
     what: OsString,
     /// Read the whole file and compare
     #[arg(long)]
@@ -92,11 +96,38 @@ impl Coverage {
 }
 
 pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result<()> {
-    let path = arguments.what.to_string_lossy();
-    let file = File::open(&arguments.what)
-        .map_err(|error| CommandError::file("read", OsStr::new(&arguments.what).as_ref(), &error))?;
-    let source = BtrfsSource::new(&file, &RealClock).map_err(|error| refused(&path, error))?;
-    tell(&path, &source, arguments.verify, settings)
+    let what = arguments.what.to_string_lossy();
+    if what.starts_with("s3://") {
+        return with_object(&what, arguments.verify, settings);
+    }
+    let path = Path::new(&arguments.what);
+    let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let source = BtrfsSource::new(&file, &RealClock).map_err(|error| refused(&what, error))?;
+    tell(&what, &source, arguments.verify, settings)
+}
+
+fn with_object(url: &str, wants_proof: bool, settings: &Settings) -> Result<()> {
+    let known = &settings.s3;
+    let region = known.region.as_deref().unwrap_or("us-east-1");
+    let place = Place::new(url, known.endpoint.as_deref(), region)
+        .map_err(|what| CommandError::new(format!("{url}: {what}")).next("AWS_ENDPOINT_URL names the server."))?;
+    let credentials = match (&known.access_key, &known.secret_key) {
+        (Some(access_key), Some(secret_key)) => Some(Credentials {
+            access_key: access_key.clone(),
+            secret_key: secret_key.clone(),
+            session_token: known.session_token.clone(),
+        }),
+        (None, None) => None,
+        _ => {
+            return Err(
+                CommandError::new("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set")
+                    .next("Set both, or neither for objects that everybody may read."),
+            );
+        }
+    };
+    let network = Network::new(settings.roots()?.as_deref());
+    let source = S3Source::new(&network, &RealClock, place, credentials);
+    tell(url, &source, wants_proof, settings)
 }
 
 fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings) -> Result<()> {

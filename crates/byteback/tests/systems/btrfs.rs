@@ -12,7 +12,7 @@ use crate::disk::{Disk, run, text};
 use crate::program::checksums;
 use crate::sky;
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = SplitMix64::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {

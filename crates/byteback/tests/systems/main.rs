@@ -5,7 +5,9 @@
 //! |---|---|
 //! | `sky` | SkySync-F and -C between any two sources |
 //! | `program` | running byteback |
+//! | `plain` | a file without checksums, for the other end |
 //! | `btrfs` | btrfs, in an image file |
+//! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
 //! Systems whose installation takes long are started by `make test-systems` only; their tests are ignored otherwise. Needs root.
 
@@ -21,6 +23,12 @@
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod disk;
 
+// The program's own network.
+#[path = "../../src/http.rs"]
+mod network;
+
 mod btrfs;
+mod plain;
 mod program;
+mod s3;
 mod sky;

@@ -1,0 +1,66 @@
+//! The network as sources see it that are reached by HTTP: one request, one answer. Whoever runs the program brings it; nothing here opens
+//! a connection.
+
+use std::io;
+
+/// What is asked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Headers only.
+    Head,
+    /// Headers and a body.
+    Get,
+}
+
+impl Method {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Head => "HEAD",
+            Self::Get => "GET",
+        }
+    }
+}
+
+/// A request without a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked with.
+    pub method: Method,
+    /// The whole address.
+    pub url: String,
+    /// Headers; their names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// No longer body is taken, in bytes: a longer one is an error.
+    pub body_len_max: u64,
+}
+
+/// An answer, whatever its status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Headers; names in any case. Those that are no text are left out.
+    pub headers: Vec<(String, String)>,
+    /// The body, complete.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|header| header.0.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| &value[..])
+    }
+}
+
+/// Asks servers.
+pub trait Http {
+    /// Sends a request and waits for the whole answer. Redirections are not followed: they are answers.
+    ///
+    /// # Errors
+    /// If there is no answer, or not all of one, in reasonable time.
+    fn ask(&self, request: &Request) -> io::Result<Answer>;
+}

@@ -1,0 +1,323 @@
+//! What S3 answers, taken apart: headers and XML in, values out. Nothing is believed: every number is checked, and what cannot be is
+//! [`Malformed`].
+
+use base64::Engine;
+
+use crate::http::Answer;
+use crate::source::Kind;
+
+/// An answer that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// The kinds of additional checksums: the best first.
+const KINDS: [(Kind, &str, &str); 5] = [
+    (Kind::Sha256, "x-amz-checksum-sha256", "ChecksumSHA256"),
+    (Kind::Crc64Nvme, "x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"),
+    (Kind::Crc32c, "x-amz-checksum-crc32c", "ChecksumCRC32C"),
+    (Kind::Crc32, "x-amz-checksum-crc32", "ChecksumCRC32"),
+    (Kind::Sha1, "x-amz-checksum-sha1", "ChecksumSHA1"),
+];
+
+/// Parts of one object at most, as S3 has it.
+pub(crate) const PARTS_MAX: u64 = 10_000;
+
+/// What the whole object's checksum is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// The checksums of its parts, one behind the other.
+    Parts(Vec<u8>),
+}
+
+/// What the headers of an object say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) len_bytes: u64,
+    /// With its quotation marks.
+    pub(crate) etag: String,
+    pub(crate) version: Option<String>,
+    pub(crate) last_modified: String,
+    /// Function and checksum as S3 orders its bytes; `None` if it was stored without one.
+    pub(crate) sum: Option<(Kind, Whole)>,
+}
+
+impl Head {
+    /// Reads the answer to a HEAD.
+    pub(crate) fn parse(answer: &Answer) -> Result<Self> {
+        let len = answer.header("content-length").and_then(number);
+        let sum = KINDS
+            .iter()
+            .find_map(|(kind, name, _)| Some((*kind, answer.header(name)?)));
+        let is_composite = answer
+            .header("x-amz-checksum-type")
+            .is_some_and(|text| text.eq_ignore_ascii_case("COMPOSITE"));
+        let sum = match sum {
+            Some((kind, text)) => {
+                let (text, count) = without_count(text);
+                let bytes = sum_of(kind, text)?;
+                match is_composite || count.is_some() {
+                    true => Some((kind, Whole::Parts(bytes))),
+                    false => Some((kind, Whole::Bytes(bytes))),
+                }
+            }
+            None => None,
+        };
+        Ok(Self {
+            len_bytes: len.ok_or(Malformed("an object without a length"))?,
+            etag: answer
+                .header("etag")
+                .filter(|etag| !etag.is_empty())
+                .ok_or(Malformed("an object without an ETag"))?
+                .to_owned(),
+            version: answer
+                .header("x-amz-version-id")
+                .filter(|version| *version != "null")
+                .map(str::to_owned),
+            last_modified: answer.header("last-modified").unwrap_or_default().to_owned(),
+            sum,
+        })
+    }
+
+    /// In how many parts it was sent, if its ETag says so: `"HEX-3"`.
+    pub(crate) fn parts(&self) -> Option<u64> {
+        without_count(self.etag.trim_matches('"')).1
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    // `parse` takes a sign, too.
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+/// Takes off the number of parts: some servers put it behind composite checksums.
+fn without_count(text: &str) -> (&str, Option<u64>) {
+    match text.rsplit_once('-').map(|(before, count)| (before, number(count))) {
+        Some((before, Some(count))) => (before, Some(count)),
+        _ => (text, None),
+    }
+}
+
+fn sum_of(kind: Kind, text: &str) -> Result<Vec<u8>> {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+    bytes
+        .ok()
+        .filter(|bytes| bytes.len() == kind.len_bytes())
+        .ok_or(Malformed("a checksum of another length than its kind has"))
+}
+
+/// A part of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    pub(crate) len_bytes: u64,
+    /// As S3 orders its bytes; `None` if the server does not tell it.
+    pub(crate) sum: Option<Vec<u8>>,
+}
+
+/// A page of an object's parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// Without quotation marks.
+    pub(crate) etag: Option<String>,
+    pub(crate) object_len_bytes: Option<u64>,
+    /// How many there are on all pages.
+    pub(crate) count: Option<u64>,
+    pub(crate) parts: Vec<Part>,
+    /// Behind which part the next page begins; `None` on the last one.
+    pub(crate) next: Option<u64>,
+}
+
+impl Parts {
+    /// Reads the answer to GetObjectAttributes, for checksums of this kind.
+    pub(crate) fn parse(body: &[u8], kind: Kind) -> Result<Self> {
+        let text = std::str::from_utf8(body).map_err(|_| Malformed("a list of parts that is no text"))?;
+        let options = roxmltree::ParsingOptions {
+            nodes_limit: 200_000,
+            ..Default::default()
+        };
+        let document = roxmltree::Document::parse_with_options(text, options)
+            .map_err(|_| Malformed("a list of parts that is no XML"))?;
+        let root = document.root_element();
+        // Servers write its first letter large or small.
+        let name = root.tag_name().name();
+        if !["GetObjectAttributesResponse", "GetObjectAttributesOutput"]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+        {
+            return Err(Malformed("a list of parts that is something else"));
+        }
+        let mut page = Self {
+            etag: child(root, "ETag").map(|text| text.trim_matches('"').to_owned()),
+            object_len_bytes: child(root, "ObjectSize").map(whole_number).transpose()?,
+            ..Self::default()
+        };
+        let Some(list) = root.children().find(|node| node.has_tag_name_of("ObjectParts")) else {
+            return Ok(page);
+        };
+        // Both names are in use.
+        let count = child(list, "TotalPartsCount").or_else(|| child(list, "PartsCount"));
+        page.count = count.map(whole_number).transpose()?;
+        let name = KINDS.iter().find(|known| known.0 == kind).map_or("", |known| known.2);
+        for node in list.children().filter(|node| node.has_tag_name_of("Part")) {
+            let number = child(node, "PartNumber").ok_or(Malformed("a part without a number"))?;
+            let len = child(node, "Size").ok_or(Malformed("a part without a size"))?;
+            let sum = child(node, name)
+                .map(|text| sum_of(kind, without_count(text).0))
+                .transpose()?;
+            page.parts.push(Part {
+                number: whole_number(number)?,
+                len_bytes: whole_number(len)?,
+                sum,
+            });
+        }
+        if child(list, "IsTruncated").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
+            let next = child(list, "NextPartNumberMarker").ok_or(Malformed("a page of parts without a next one"))?;
+            page.next = Some(whole_number(next)?);
+        }
+        Ok(page)
+    }
+}
+
+fn whole_number(text: &str) -> Result<u64> {
+    number(text).ok_or(Malformed("something else than a number"))
+}
+
+/// The text of a child.
+fn child<'a>(node: roxmltree::Node<'a, '_>, name: &str) -> Option<&'a str> {
+    let found = node.children().find(|node| node.has_tag_name_of(name))?;
+    found.text().map(str::trim)
+}
+
+trait Named {
+    /// Whether it has this name, in whatever namespace.
+    fn has_tag_name_of(&self, name: &str) -> bool;
+}
+
+impl Named for roxmltree::Node<'_, '_> {
+    fn has_tag_name_of(&self, name: &str) -> bool {
+        self.is_element() && self.tag_name().name() == name
+    }
+}
+
+/// The code in the answer to a request that failed, such as `AccessDenied`; empty if there is none.
+pub(crate) fn error_code(body: &[u8]) -> String {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let code = roxmltree::Document::parse(text)
+        .ok()
+        .and_then(|document| child(document.root_element(), "Code").map(str::to_owned));
+    // It is printed.
+    code.filter(|code| code.len() <= 100 && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        .unwrap_or_default()
+}
+
+/// The parts of an object, put together and found to fit it: all of one length but the last one, which may be shorter. Their checksums, as S3
+/// orders their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fitting {
+    pub(crate) part_len_bytes: u64,
+    pub(crate) sums: Vec<Vec<u8>>,
+}
+
+/// Why parts are of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// The server does not tell their checksums.
+    NotTold,
+    /// They are of different lengths.
+    Uneven,
+    /// They are not those of this object.
+    Malformed(&'static str),
+}
+
+/// Whether `parts` are those of the object: in order, without gaps, of its length, as many as are announced, and such that the object's own
+/// checksum follows from theirs.
+pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::result::Result<Fitting, Unfit> {
+    let (kind, whole) = head.sum.as_ref().ok_or(Unfit::NotTold)?;
+    let sums: Option<Vec<Vec<u8>>> = parts.iter().map(|part| part.sum.clone()).collect();
+    let (Some(sums), Some(first), Some((last, before))) = (sums, parts.first(), parts.split_last()) else {
+        return Err(Unfit::NotTold);
+    };
+    let wrong = |what| Err(Unfit::Malformed(what));
+    if !parts.is_sorted_by(|one, next| one.number < next.number) {
+        return wrong("parts that are not in order");
+    }
+    let announced = [count, head.parts()].into_iter().flatten();
+    if announced.into_iter().any(|count| count != parts.len() as u64) {
+        return wrong("another number of parts than was announced");
+    }
+    let len = parts
+        .iter()
+        .try_fold(0_u64, |len, part| len.checked_add(part.len_bytes));
+    if len != Some(head.len_bytes) || parts.iter().any(|part| part.len_bytes == 0) {
+        return wrong("parts that do not make the object");
+    }
+    if before.iter().any(|part| part.len_bytes != first.len_bytes) || last.len_bytes > first.len_bytes {
+        return Err(Unfit::Uneven);
+    }
+    let made = match whole {
+        Whole::Parts(_) => {
+            let layout = crate::source::Layout {
+                kind: *kind,
+                salt: Vec::new(),
+                block_len: u32::MAX,
+                tail: crate::source::Tail::AsIs,
+            };
+            let mut made = Vec::new();
+            if !layout.append_sum(&sums.concat(), &mut made) {
+                return wrong("checksums that nobody makes");
+            }
+            in_their_order(*kind, &made)
+        }
+        Whole::Bytes(_) => match combined(*kind, &sums, parts) {
+            Some(made) => made,
+            // Of a function whose values cannot be combined: nothing shows that they are this object's.
+            None => return Err(Unfit::NotTold),
+        },
+    };
+    let (Whole::Parts(told) | Whole::Bytes(told)) = whole;
+    match made == *told {
+        true => Ok(Fitting {
+            part_len_bytes: first.len_bytes,
+            sums,
+        }),
+        false => wrong("parts whose checksums do not make the object's"),
+    }
+}
+
+/// The CRC of parts that follow each other.
+fn combined(kind: Kind, sums: &[Vec<u8>], parts: &[Part]) -> Option<Vec<u8>> {
+    let algorithm = match kind {
+        Kind::Crc32c => crc_fast::CrcAlgorithm::Crc32Iscsi,
+        Kind::Crc32 => crc_fast::CrcAlgorithm::Crc32IsoHdlc,
+        Kind::Crc64Nvme => crc_fast::CrcAlgorithm::Crc64Nvme,
+        _ => return None,
+    };
+    let value = |sum: &Vec<u8>| sum.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let mut crc = None;
+    for (sum, part) in sums.iter().zip(parts) {
+        crc = Some(match crc {
+            None => value(sum),
+            Some(crc) => crc_fast::checksum_combine(algorithm, crc, value(sum), part.len_bytes),
+        });
+    }
+    let bytes = crc?.to_be_bytes();
+    bytes.get(bytes.len() - kind.len_bytes()..).map(<[u8]>::to_vec)
+}
+
+/// S3 has CRCs big-endian, [`Kind`] little-endian; the way back is the same.
+pub(crate) fn in_their_order(kind: Kind, sum: &[u8]) -> Vec<u8> {
+    let mut sum = sum.to_vec();
+    if matches!(kind, Kind::Crc32 | Kind::Crc32c | Kind::Crc64Nvme) {
+        sum.reverse();
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests;
