@@ -185,7 +185,7 @@ impl Life {
                 if ran.is_ok() { "" } else { ": FAILED" }
             );
             // Odd: nobody serves the folder yet.
-            let is_undisturbed = kills % 2 == 0 && kills == self.kills[machine].load(Ordering::SeqCst);
+            let is_undisturbed = kills.is_multiple_of(2) && kills == self.kills[machine].load(Ordering::SeqCst);
             if let (Err(error), true) = (ran, is_undisturbed) {
                 panic!(
                     "{} on machine {machine}, where nothing was killed: {error}",
