@@ -14,8 +14,11 @@ use super::*;
 
 const FILES: usize = 120;
 
-/// The name, length and time of each file; `None` where it was removed meanwhile.
-fn look(dir: &Path) -> Vec<(String, Option<(u64, i64, u64)>)> {
+/// Length, nanoseconds of the time, and how many names.
+type Seen = (u64, i64, u64);
+
+/// The name of each file, with what is seen of it; `None` where it was removed meanwhile.
+fn look(dir: &Path) -> Vec<(String, Option<Seen>)> {
     let mut seen: Vec<_> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| {
@@ -29,11 +32,7 @@ fn look(dir: &Path) -> Vec<(String, Option<(u64, i64, u64)>)> {
     seen
 }
 
-fn rounds(
-    rig: &Rig,
-    land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId),
-    expected: impl Fn(usize) -> (u64, i64, u64),
-) {
+fn rounds(rig: &Rig, land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId), expected: impl Fn(usize) -> Seen) {
     let (tree, landing) = (rig.fixture.tree(), rig.landing());
     for round in 0..40 {
         let name = format!("dir {round}");
