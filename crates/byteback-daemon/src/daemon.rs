@@ -15,6 +15,7 @@ use byteback_control::{LandingTree, LiveTree, Server, TreeService};
 use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::observer::Observer;
 use byteback_mount::tracked::{Account, Tracked};
+use byteback_mount::volume_tree::VolumeTree;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 
@@ -124,6 +125,8 @@ pub struct Daemon {
     scrub: Option<Scrub>,
     stop_checkpoints: Option<mpsc::Sender<()>>,
     checkpoints: Option<JoinHandle<()>>,
+    /// Where the tree lies, if that is no directory; the last to be dropped.
+    volume: Option<VolumeTree>,
 }
 
 impl Daemon {
@@ -133,10 +136,17 @@ impl Daemon {
     /// If it cannot be mounted or the control socket cannot be made; nothing is mounted then.
     pub fn start(mut tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
         let log = Arc::clone(tree.log());
-        let undo_dir = tree.folder().undo_dir();
-        if tree.undo().is_none() && undo_dir.exists() {
-            // What is changed from now on will not be in there: what is would become wrong.
-            std::fs::remove_dir_all(&undo_dir).map_err(|source| DaemonError::State { path: undo_dir, source })?;
+        let volume = tree.take_volume();
+        let root = Arc::clone(tree.live().root());
+        let mount_options = MountOptions {
+            root: volume.as_ref().map(|_| root),
+            ..options.mount.clone()
+        };
+        if tree.undo().is_none() {
+            tree.forget_undo().map_err(|source| DaemonError::State {
+                path: tree.folder().undo_dir(),
+                source,
+            })?;
         }
         if let Some(checksums) = options.checksums {
             let integrity = integrity::open(&tree, checksums)?;
@@ -178,7 +188,7 @@ impl Daemon {
             has_begun = true;
             Ok(())
         };
-        let mount = match Mount::start_with_cuts(&options.mount, tracked, Some(cuts), compare_again) {
+        let mount = match Mount::start_with_cuts(&mount_options, tracked, Some(cuts), compare_again) {
             Ok(mount) => Arc::new(mount),
             Err(error) => {
                 if !has_begun {
@@ -229,6 +239,7 @@ impl Daemon {
             scrub,
             stop_checkpoints: Some(stop_checkpoints),
             checkpoints: Some(checkpoints),
+            volume,
         })
     }
 
@@ -326,6 +337,11 @@ impl Daemon {
         }
         self.tree.log().end_tracking()?;
         drop(self.server.take());
+        if let Some(volume) = self.volume.take() {
+            // Nothing of ours has anything of it open any more then.
+            drop(self);
+            volume.close()?;
+        }
         Ok(ended?)
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use byteback_mount::MountError;
+use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::LogError;
 use thiserror::Error;
 
@@ -52,6 +53,15 @@ pub enum DaemonError {
         /// The state folder.
         state: PathBuf,
         /// The tracked directory.
+        path: PathBuf,
+    },
+    /// The volume that the tree lies in cannot be used.
+    #[error(transparent)]
+    Volume(#[from] VolumeTreeError),
+    /// A folder that has files and a log of its own is no place for a volume.
+    #[error("{path} is a tracked folder already; make an empty directory, and mount the volume there")]
+    TrackedAlready {
+        /// Which.
         path: PathBuf,
     },
     /// The log failed.

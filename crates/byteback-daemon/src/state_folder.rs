@@ -12,6 +12,7 @@
 //! | `written.redb` | sums of what programs wrote, if they are kept; see `integrity` |
 //! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
 //! | `control.sock` | where the daemon listens |
+//! | `volume` | the file or device with the volume in which the tree lies, if it does; then the log and what belongs to it are in there, not here |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |
 
 use std::ffi::OsStr;
@@ -32,6 +33,11 @@ pub(crate) const UNDO_NAME: &str = "undo";
 pub(crate) const KEPT_NAME: &str = "kept.redb";
 /// The file that says whose folder it is.
 const PATH_NAME: &str = "path";
+
+/// The file that says in which volume the tree lies.
+const VOLUME_NAME: &str = "volume";
+/// Two of these are there if the tree was tracked as a directory.
+const LOG_NAME: &str = "log.redb";
 
 /// The state folder of one tracked directory.
 #[derive(Clone, Debug)]
@@ -148,11 +154,43 @@ impl StateFolder {
         }
     }
 
+    /// In which volume the tree lies, a file or a device; `None`: the directory is the tree.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn volume(&self) -> Result<Option<PathBuf>, DaemonError> {
+        let path = self.folder.join(VOLUME_NAME);
+        match fs::read(&path) {
+            Ok(volume) => Ok(Some(PathBuf::from(std::ffi::OsString::from_vec(volume)))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DaemonError::State { path, source }),
+        }
+    }
+
+    /// From now on the tree lies in this volume, an absolute path, and the directory is where it is mounted. The folder exists.
+    ///
+    /// # Errors
+    /// [`DaemonError::TrackedAlready`]; what the system answered.
+    pub fn set_volume(&self, volume: &Path) -> Result<(), DaemonError> {
+        if self.volume()?.is_none() && self.folder.join(LOG_NAME).exists() {
+            return Err(DaemonError::TrackedAlready {
+                path: self.directory.clone(),
+            });
+        }
+        let path = self.folder.join(VOLUME_NAME);
+        let written = self.write_whole(&path, volume.as_os_str().as_bytes());
+        written.map_err(|source| DaemonError::State { path, source })
+    }
+
     /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be doing the same.
     fn write_path(&self, path: &Path) -> io::Result<()> {
-        let new = self.folder.join(format!("{PATH_NAME}.{}.new", std::process::id()));
+        self.write_whole(path, self.directory.as_os_str().as_bytes())
+    }
+
+    fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let new = path.with_extension(format!("{}.new", std::process::id()));
         let mut file = fs::File::create(&new)?;
-        file.write_all(self.directory.as_os_str().as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&new, path)?;
         fs::File::open(&self.folder)?.sync_all()

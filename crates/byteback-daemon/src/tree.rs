@@ -12,6 +12,7 @@ use byteback_host::tree::Inode;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
+use byteback_mount::volume_tree::VolumeTree;
 use byteback_oplog::{ChangesCursor, Content, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
@@ -40,6 +41,8 @@ pub struct TrackedTree {
     kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
     /// Sums of what programs write, if they are kept.
     integrity: Option<Arc<Integrity>>,
+    /// Where the tree lies, if that is no directory. Behind all that has something of it open, so that it is dropped last.
+    volume: Option<VolumeTree>,
     _lock: Option<DirLock>,
 }
 
@@ -117,12 +120,21 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let (dir, lock) = folder.take()?;
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let volume = match folder.volume()? {
+            Some(path) => Some(VolumeTree::open(&path, Arc::clone(&clock))?),
+            None => None,
+        };
         let host = TreeHost {
-            dir: Arc::new(dir),
-            clock: Arc::new(RealClock),
+            dir: volume
+                .as_ref()
+                .map_or_else(|| Arc::new(dir) as Arc<dyn DurableDir>, VolumeTree::state),
+            clock,
             randomness: &RealRandomness,
         };
-        Self::open_on(folder, host, Some(lock), options, undo, progress)
+        let root = volume.as_ref().map(VolumeTree::root);
+        let opened = Self::open_on(folder, root, host, Some(lock), options, undo, progress)?;
+        Ok(Self { volume, ..opened })
     }
 
     /// As [`TrackedTree::open`], with state on another disk than the folder's, and another clock. Nobody else is refused: the caller sees to that.
@@ -136,11 +148,12 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         folder.create()?;
-        Self::open_on(folder, host, None, LogOptions::default(), None, progress)
+        Self::open_on(folder, None, host, None, LogOptions::default(), None, progress)
     }
 
     fn open_on(
         folder: StateFolder,
+        root: Option<Inode>,
         host: TreeHost<'_>,
         lock: Option<DirLock>,
         options: LogOptions,
@@ -148,16 +161,14 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let TreeHost { dir, clock, randomness } = host;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root =
-            rustix::fs::openat(CWD, folder.directory(), flags, Mode::empty()).map_err(|errno| DaemonError::Folder {
-                path: folder.directory().to_owned(),
-                source: errno.into(),
-            })?;
+        let root = match root {
+            Some(root) => root,
+            None => open_directory(&folder)?,
+        };
         // Before the log: a start that gets no further must be noticed by the next.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
         let opened_at_ns = clock.now_ns();
-        let root = Arc::new(Inode::from(root));
+        let root = Arc::new(root);
         let (live, scan) = match compare(&dir, &root, (&clock, randomness), options, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
             Err((_, true)) => compare(&dir, &root, (&clock, randomness), options, progress),
@@ -181,6 +192,7 @@ impl TrackedTree {
             dir,
             kept: Mutex::default(),
             integrity: None,
+            volume: None,
             _lock: lock,
         })
     }
@@ -278,6 +290,22 @@ impl TrackedTree {
         self.integrity.as_ref()
     }
 
+    /// Forgets the journal of old bytes that somebody else kept: what is changed from now on will not be in there, so what is would become wrong.
+    pub(crate) fn forget_undo(&self) -> std::io::Result<()> {
+        let names = undo_files(&*self.dir)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let journal = self.dir.subdir(UNDO_NAME)?;
+        names.iter().try_for_each(|name| journal.remove(name))?;
+        journal.sync()
+    }
+
+    /// The volume that the tree lies in, to be closed by the caller when nobody has anything of the tree any more.
+    pub(crate) fn take_volume(&mut self) -> Option<VolumeTree> {
+        self.volume.take()
+    }
+
     /// The folder that its state is in.
     pub(crate) fn dir(&self) -> &Arc<dyn DurableDir> {
         &self.dir
@@ -320,6 +348,25 @@ impl TrackedTree {
     }
 }
 
+fn open_directory(folder: &StateFolder) -> Result<Inode, DaemonError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, folder.directory(), flags, Mode::empty()) {
+        Ok(root) => Ok(Inode::from(root)),
+        Err(errno) => Err(DaemonError::Folder {
+            path: folder.directory().to_owned(),
+            source: errno.into(),
+        }),
+    }
+}
+
+/// The files of the undo journal in the state; none if there is none.
+fn undo_files(dir: &dyn DurableDir) -> std::io::Result<Vec<String>> {
+    match dir.list()?.iter().any(|name| name == UNDO_NAME) {
+        true => dir.subdir(UNDO_NAME)?.list(),
+        false => Ok(Vec::new()),
+    }
+}
+
 /// Opens the undo journal: as `options` say, or, if there are none, only if there is one.
 fn open_undo(
     folder: &StateFolder,
@@ -327,15 +374,16 @@ fn open_undo(
     clock: &Arc<dyn Clock>,
     options: Option<UndoOptions>,
 ) -> Result<Option<Undo>, DaemonError> {
-    if options.is_none() && !folder.undo_dir().exists() {
+    let failed = |source| DaemonError::State {
+        path: folder.undo_dir(),
+        source,
+    };
+    if options.is_none() && undo_files(&**dir).map_err(failed)?.is_empty() {
         return Ok(None);
     }
     let all = UndoOptions::new(i64::MAX, u64::MAX);
     let journal = dir.subdir(UNDO_NAME).and_then(|journal| dir.sync().map(|()| journal));
-    let journal = journal.map_err(|source| DaemonError::State {
-        path: folder.undo_dir(),
-        source,
-    })?;
+    let journal = journal.map_err(failed)?;
     let opened = Undo::open(journal, Arc::clone(clock), options.unwrap_or(all));
     opened.map(Some).map_err(|error| undo_failed(folder, error))
 }

@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
 
-use byteback_host::tree as host;
+use byteback_host::tree::{self as host, Inode};
 use fuser::{Config, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -57,6 +57,9 @@ pub struct MountOptions {
     pub directory: PathBuf,
     /// The mount point, if not over the backing directory itself.
     pub at: Option<PathBuf>,
+    /// The root of the tree, if that is not the backing directory but something that no path leads to (a volume): then the directory is only the place where
+    /// it is mounted.
+    pub root: Option<Arc<Inode>>,
     /// How writes travel.
     pub mode: CacheMode,
     /// How many threads serve; 4 if not said.
@@ -72,6 +75,7 @@ impl MountOptions {
         Self {
             directory: directory.into(),
             at: None,
+            root: None,
             mode: CacheMode::default(),
             threads: None,
             report: Report::default(),
@@ -217,11 +221,15 @@ impl Mount {
         if mounting::is_live(&point) {
             return Err(MountError::AlreadyMounted { path: point });
         }
-        let backing = open_directory(&directory)?;
-        let tree = Tree::new(backing.into(), tracked).map_err(|source| MountError::Directory {
+        let unusable = |source| MountError::Directory {
             path: directory.clone(),
             source,
-        })?;
+        };
+        let backing = match &options.root {
+            Some(root) => root.try_clone().map_err(unusable)?,
+            None => open_directory(&directory)?.into(),
+        };
+        let tree = Tree::new(backing, tracked).map_err(unusable)?;
         let tree = Arc::new(tree);
 
         // Before anything that a forked process would hold open: the connection must die with us.
@@ -371,6 +379,10 @@ impl Mount {
     /// programs are seen by root only.
     #[must_use]
     pub fn programs_below(&self) -> Vec<ProgramBelow> {
+        if !self.tree.is_of_system() {
+            // Nobody gets into it but through the mount.
+            return Vec::new();
+        }
         below::programs_below(&self.mounted.point, self.tree.root_stat().dev)
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Tree {
     listings: Mutex<ListingPool>,
     pub(crate) handles: HandleTable,
     pub(crate) tracked: Arc<Tracked>,
-    /// Whether new files need the caller's ids: the daemon is root.
+    /// Whether new files need the caller's ids, and set-id bits are ours to take away: the daemon is root, or the tree a library's.
     switch_user: bool,
     /// What has lost its last name while the kernel still refers to it, other than regular files: a FIFO that is open,
     /// a directory that somebody works in. Held by `O_PATH` descriptors, because no handle of ours holds it.
@@ -100,6 +100,8 @@ impl Tree {
     /// The tree below the directory `root`, an `O_PATH` descriptor.
     pub(crate) fn new(root: Inode, tracked: Arc<Tracked>) -> io::Result<Self> {
         let root_stat = root.stat()?;
+        // Of a library's files nobody else takes set-id bits away.
+        let switch_user = rustix::process::geteuid().is_root() || !root.is_of_system();
         Ok(Self {
             root: Arc::new(HeldInode {
                 inode: root,
@@ -112,7 +114,7 @@ impl Tree {
             listings: Mutex::new(ListingPool::default()),
             handles: HandleTable::default(),
             tracked,
-            switch_user: rustix::process::geteuid().is_root(),
+            switch_user,
             orphans: Mutex::new(HashMap::new()),
             own_threads: Mutex::new(Vec::new()),
         })
@@ -140,6 +142,11 @@ impl Tree {
 
     pub(crate) fn own_threads(&self) -> MutexGuard<'_, Vec<u32>> {
         self.own_threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the tree lies in the system's file systems.
+    pub(crate) fn is_of_system(&self) -> bool {
+        self.root.is_of_system()
     }
 
     pub(crate) fn root_stat(&self) -> &Stat {

@@ -7,7 +7,7 @@
 //! systems, and segments are freed while nobody works.
 //!
 //! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its last name is there as long as somebody has it
-//! open. At the end all are dropped, and the volume is closed clean; otherwise it is recovered when it is opened again.
+//! open. A volume that was not closed is recovered when it is opened again.
 //!
 //! What this does not do: permissions (the kernel checks them), times of reading (nobody gets any), POSIX ACLs.
 
@@ -88,17 +88,9 @@ pub struct VolumeTree {
     path: PathBuf,
     files: u32,
     state: u32,
+    is_closed: bool,
     stop: Option<mpsc::Sender<()>>,
     housekeeper: Option<JoinHandle<()>>,
-}
-
-/// How a volume ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// Nothing is to be recovered.
-    Clean,
-    /// Somebody still has something of it open: all is durable, and the next start looks for what was written since.
-    Synced,
 }
 
 impl VolumeTree {
@@ -136,6 +128,7 @@ impl VolumeTree {
             path: path.to_owned(),
             files,
             state,
+            is_closed: false,
             stop: None,
             housekeeper: None,
         };
@@ -152,6 +145,12 @@ impl VolumeTree {
         Ok(tree)
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The root of the tree.
     #[must_use]
     pub fn root(&self) -> Inode {
@@ -165,20 +164,17 @@ impl VolumeTree {
         Arc::new(TreeDir::new(VolumeInode::hold(&self.shared, self.state), label))
     }
 
-    /// Makes everything durable, and closes the volume if nobody has anything of it open any more.
+    /// Makes everything durable, and closes the volume clean. Whoever still has something of it open can read, and change nothing more.
     ///
     /// # Errors
-    /// What could not be written.
-    pub fn close(mut self) -> Result<Closed, VolumeTreeError> {
+    /// What could not be written: the volume is then recovered when it is opened the next time.
+    pub fn close(mut self) -> Result<(), VolumeTreeError> {
         self.end_housekeeping();
-        let path = self.path.clone();
-        let failed = |source| VolumeTreeError::Volume { path, source };
-        let shared = Arc::clone(&self.shared);
-        drop(self);
-        match Arc::try_unwrap(shared) {
-            Ok(shared) => shared.volume.close().map(|()| Closed::Clean).map_err(failed),
-            Err(shared) => shared.volume.sync().map(|()| Closed::Synced).map_err(failed),
-        }
+        self.is_closed = true;
+        self.shared.volume.finish().map_err(|source| VolumeTreeError::Volume {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     fn end_housekeeping(&mut self) {
@@ -192,6 +188,10 @@ impl VolumeTree {
 impl Drop for VolumeTree {
     fn drop(&mut self) {
         self.end_housekeeping();
+        if !self.is_closed {
+            // Somebody gave up on it: what was written is kept as far as it can be.
+            let _ = self.shared.volume.sync();
+        }
     }
 }
 

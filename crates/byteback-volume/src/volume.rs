@@ -223,16 +223,30 @@ impl Volume {
     /// # Errors
     /// What the device answered; the volume is recovered when it is opened again.
     pub fn close(self) -> Result<()> {
-        let mut state = self.state.into_inner();
+        self.look().held.clear();
+        self.finish()
+    }
+
+    /// The same where somebody may still have something of it open: nothing is changed any more from then on, and what has lost its last name and is held is taken
+    /// away when the volume is opened again.
+    ///
+    /// # Errors
+    /// As [`Volume::close`].
+    pub fn finish(&self) -> Result<()> {
+        let mut state = self.look();
         if !state.is_writable {
             return Ok(());
         }
         for ino in state.orphans.clone() {
-            state.free_file(ino)?;
+            if !state.held.contains_key(&ino) {
+                state.free_file(ino)?;
+            }
         }
         state.checkpoint(true)?;
         // In both places: then no block is the only one that says how things stand.
-        state.checkpoint(true)
+        state.checkpoint(true)?;
+        state.is_writable = false;
+        Ok(())
     }
 
     /// All of it, for who repairs it.

@@ -11,13 +11,22 @@ use rustix::fs::Mode;
 use crate::harness::Fixture;
 use crate::operations::{Outcome, Random, SLOTS, Side, compare, generate, seed};
 
-fn run(mode: CacheMode, seed: u64, duration: Duration) {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Directory,
+    Volume,
+}
+
+fn run(below: Below, mode: CacheMode, seed: u64, duration: Duration) {
     // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
     // SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let mut random = Random::new(seed);
-    let fixture = Fixture::with_mode(mode);
+    let mut fixture = match below {
+        Below::Directory => Fixture::with_mode(mode),
+        Below::Volume => Fixture::in_volume(mode),
+    };
     let plain = tempfile::Builder::new()
         .prefix("byteback-plain-")
         .tempdir_in("/var/tmp")
@@ -55,7 +64,7 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
         );
         if count.is_multiple_of(25) {
             compare(&fixture.tree(), mode, plain.path(), &format!("as seen; {}", context()));
-            if mode == CacheMode::Exact {
+            if mode == CacheMode::Exact && below == Below::Directory {
                 compare(&fixture.below(""), mode, plain.path(), &format!("below; {}", context()));
             }
         }
@@ -66,8 +75,15 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
             side.open[slot] = None;
         }
     }
+    let seen = match below {
+        Below::Directory => fixture.below(""),
+        Below::Volume => {
+            fixture.mount_volume(mode);
+            fixture.tree()
+        }
+    };
     compare(
-        &fixture.below(""),
+        &seen,
         mode,
         plain.path(),
         &format!("below at the end, seed {seed}, {mode:?}"),
@@ -79,7 +95,7 @@ fn run(mode: CacheMode, seed: u64, duration: Duration) {
 #[test]
 fn random_operations_are_those_of_a_plain_directory_exact() {
     let seed = seed();
-    std::thread::spawn(move || run(CacheMode::Exact, seed, Duration::from_secs(4)))
+    std::thread::spawn(move || run(Below::Directory, CacheMode::Exact, seed, Duration::from_secs(4)))
         .join()
         .unwrap();
 }
@@ -87,7 +103,23 @@ fn random_operations_are_those_of_a_plain_directory_exact() {
 #[test]
 fn random_operations_are_those_of_a_plain_directory_fast() {
     let seed = seed();
-    std::thread::spawn(move || run(CacheMode::Fast, seed, Duration::from_secs(4)))
+    std::thread::spawn(move || run(Below::Directory, CacheMode::Fast, seed, Duration::from_secs(4)))
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn random_operations_on_a_volume_are_those_of_a_plain_directory_exact() {
+    let seed = seed();
+    std::thread::spawn(move || run(Below::Volume, CacheMode::Exact, seed, Duration::from_secs(4)))
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn random_operations_on_a_volume_are_those_of_a_plain_directory_fast() {
+    let seed = seed();
+    std::thread::spawn(move || run(Below::Volume, CacheMode::Fast, seed, Duration::from_secs(4)))
         .join()
         .unwrap();
 }

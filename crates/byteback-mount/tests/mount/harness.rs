@@ -2,15 +2,28 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use byteback_host::block::{BlockDevice, RealBlockDevice};
+use byteback_host::clock::RealClock;
 use byteback_mount::tracked::Tracked;
+use byteback_mount::volume_tree::{VolumeTree, VolumeTreeError};
 use byteback_mount::{CacheMode, Mount, MountOptions};
+use byteback_volume::format::VolumeId;
+use byteback_volume::{CreateOptions, create};
 
-/// A mounted temporary directory. The backing directory is seen at [`Self::below`] by a bind mount made before.
+/// A mounted temporary directory, or a volume. The backing directory is seen at [`Self::below`] by a bind mount made before.
 pub(crate) struct Fixture {
     mount: Option<Mount>,
+    volume: Option<VolumeTree>,
     dir: tempfile::TempDir,
 }
+
+/// The file in which a fixture's volume lies.
+const IMAGE: &str = "image";
+const IMAGE_LEN_BLOCKS: u64 = 1 << 17;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn require_fuse() {
     assert!(
@@ -53,8 +66,59 @@ impl Fixture {
         let mount = Mount::start(&options, Arc::new(Tracked::new()), || Ok(())).unwrap();
         Self {
             mount: Some(mount),
+            volume: None,
             dir,
         }
+    }
+
+    /// The same over a volume of its own; there is no [`Self::below`].
+    pub(crate) fn in_volume(mode: CacheMode) -> Self {
+        require_fuse();
+        let dir = tempfile::Builder::new()
+            .prefix("byteback-mount-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        set_mode(dir.path(), 0o755);
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        let image = RealBlockDevice::create(dir.path().join(IMAGE), IMAGE_LEN_BLOCKS).unwrap();
+        let image: Arc<dyn BlockDevice> = Arc::new(image);
+        create(&image, &CreateOptions::new(VolumeId([1; 16]), 1)).unwrap();
+        drop(image);
+        let mut fixture = Self {
+            mount: None,
+            volume: None,
+            dir,
+        };
+        fixture.mount_volume(mode);
+        set_mode(&fixture.tree(), 0o777);
+        fixture
+    }
+
+    /// Mounts the volume, again if it is mounted: closed clean and opened anew.
+    pub(crate) fn mount_volume(&mut self, mode: CacheMode) {
+        drop(self.mount.take());
+        if let Some(volume) = self.volume.take() {
+            volume.close().unwrap();
+        }
+        let image = self.dir.path().join(IMAGE);
+        let started = Instant::now();
+        let volume = loop {
+            match VolumeTree::open(&image, Arc::new(RealClock)) {
+                // What another test forks has our lock, too, until it has closed what is not its own; and a thread that served the last mount may
+                // just be ending.
+                Err(VolumeTreeError::Device { source, .. })
+                    if source.kind() == std::io::ErrorKind::ResourceBusy && started.elapsed() < PATIENCE =>
+                {
+                    std::thread::yield_now();
+                }
+                opened => break opened.unwrap(),
+            }
+        };
+        let mut options = MountOptions::new(self.tree());
+        options.mode = mode;
+        options.root = Some(Arc::new(volume.root()));
+        let mount = Mount::start(&options, Arc::new(Tracked::new()), || Ok(()));
+        (self.mount, self.volume) = (Some(mount.unwrap()), Some(volume));
     }
 
     pub(crate) fn mount(&self) -> &Mount {

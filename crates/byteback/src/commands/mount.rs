@@ -49,6 +49,9 @@ pub(crate) struct MountArguments {
     /// Show the tracked folder here instead of over itself
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
+    /// The tree lies in this volume ('byteback volume create' makes one); DIR is an empty directory to show it at. Which volume it was is remembered
+    #[arg(long, value_name = "FILE_OR_DEVICE", conflicts_with = "at")]
+    volume: Option<PathBuf>,
     /// How writes travel
     #[arg(long, value_name = "MODE", default_value = "exact")]
     mode: Mode,
@@ -200,6 +203,10 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
     tracked_folder::remove_leftover(&folder)?;
     folder.create()?;
+    if let Some(volume) = &arguments.volume {
+        refuse_what_is_there(folder.directory())?;
+        folder.set_volume(&tracked_folder::canonical(volume)?)?;
+    }
     if arguments.foreground {
         return run_foreground(arguments, settings, folder, at);
     }
@@ -244,6 +251,19 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
             };
             Err(CommandError::Failed(Failure { exit, message, next }))
         }
+    }
+}
+
+/// A volume is mounted over a directory that hides nothing.
+fn refuse_what_is_there(directory: &Path) -> Result<()> {
+    let mut entries = std::fs::read_dir(directory).map_err(|error| CommandError::file("read", directory, &error))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(CommandError::new(format!(
+            "{} is not empty; what is in it would not be seen",
+            directory.display()
+        ))
+        .next("Make an empty directory, and mount the volume there.")),
     }
 }
 

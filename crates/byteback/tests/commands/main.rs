@@ -52,5 +52,6 @@ mod syncing;
 mod tour;
 mod undo;
 mod unmounted;
+mod volume_mounts;
 mod volumes;
 mod world;

@@ -1,0 +1,256 @@
+//! A folder that lies in a volume: mounted, backed up, unmounted, killed and carried elsewhere, as one that is a directory.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use byteback_host::random::noise;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::tree::{differences, look};
+use crate::world::{Ran, World, eventually, is_alive, is_mounted};
+
+const IMAGE: &str = "card.img";
+
+fn with_volume() -> World {
+    let world = World::new();
+    let image = world.path(IMAGE);
+    world
+        .run(&["volume", "create", image.to_str().unwrap(), "--size", "256M"])
+        .ends_with(0);
+    world
+}
+
+fn mount_at(world: &World, image: &str, point: &Path) -> Ran {
+    let image = world.path(image);
+    world.run(&[
+        "mount",
+        "--json",
+        "--volume",
+        image.to_str().unwrap(),
+        point.to_str().unwrap(),
+    ])
+}
+
+fn mount(world: &World) -> Ran {
+    mount_at(world, IMAGE, &world.tree())
+}
+
+/// The volume must be whole, and closed clean.
+fn check(world: &World, image: &str) {
+    let image = world.path(image);
+    let checked = world.run(&["volume", "check", "--json", image.to_str().unwrap()]);
+    let summary = checked.ends_with(0).line("summary");
+    assert_eq!(
+        (&summary["sound"], &summary["closed"]),
+        (&true.into(), &true.into()),
+        "{summary}"
+    );
+}
+
+fn fill(tree: &Path) {
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    fs::write(tree.join("a/small"), "small").unwrap();
+    fs::write(tree.join("a/b/large"), noise(1, 6 << 20)).unwrap();
+    fs::write(tree.join("many names"), noise(2, 10_000)).unwrap();
+    fs::hard_link(tree.join("many names"), tree.join("a/another name")).unwrap();
+    symlink("a/small", tree.join("link")).unwrap();
+    fs::set_permissions(tree.join("a/small"), fs::Permissions::from_mode(0o640)).unwrap();
+    let sparse = fs::File::create(tree.join("sparse")).unwrap();
+    sparse.write_all_at(b"far", 50 << 20).unwrap();
+}
+
+#[test]
+fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() {
+    let mut world = with_volume();
+    let tree = world.tree();
+    let summary = mount(&world).fine().line("summary");
+    assert!(is_mounted(&tree));
+    assert_eq!(summary["first_time"], true, "{summary}");
+    fill(&tree);
+    world.serve();
+    world.init().fine();
+    world.backup();
+    world.assert_restores("latest");
+
+    // A few bytes of a large file: only they are told, and the backup is right.
+    let large = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
+    large.write_all_at(b"five!", 3_000_000).unwrap();
+    drop(large);
+    fs::rename(tree.join("a/small"), tree.join("a/moved")).unwrap();
+    fs::remove_file(tree.join("many names")).unwrap();
+    let told = world.on_tree("changes", &["--json"]).fine();
+    assert!(told.stdout.contains("3000000"), "{}", told.stdout);
+    world.backup();
+    world.assert_restores("latest");
+
+    let before = look(&tree);
+    let pid = world.daemon_pid();
+    world.on_tree("umount", &[]).fine();
+    assert!(!is_alive(pid) && !is_mounted(&tree));
+    assert_eq!(
+        fs::read_dir(&tree).unwrap().count(),
+        0,
+        "nothing of it is in the directory"
+    );
+    check(&world, IMAGE);
+    // Not mounted, it is looked at where it lies, not in the empty directory.
+    let idle = world.backup();
+    assert_eq!(
+        (&idle["mounted"], &idle["names_removed"]),
+        (&false.into(), &0.into()),
+        "{idle}"
+    );
+    assert_eq!(
+        (&idle["files_changed"], &idle["read_bytes"]),
+        (&0.into(), &0.into()),
+        "{idle}"
+    );
+
+    let summary = mount(&world).fine().line("summary");
+    let found = (
+        &summary["first_time"],
+        &summary["changed_files"],
+        &summary["changed_names"],
+    );
+    assert_eq!(found, (&false.into(), &0.into(), &0.into()), "{summary}");
+    let differing = differences(&before, &look(&tree), true);
+    assert!(differing.is_empty(), "{differing:#?}");
+    world.on_tree("umount", &[]).fine();
+    // Which volume it was is remembered.
+    world.on_tree("mount", &[]).fine();
+    assert_eq!(fs::read(tree.join("a/moved")).unwrap(), b"small");
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_a_volume_that_mounts_again_and_changes_that_are_told() {
+    let mut world = with_volume();
+    let tree = world.tree();
+    mount(&world).fine();
+    fill(&tree);
+    world.serve();
+    world.init().fine();
+    world.backup();
+    let file = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
+    for round in 0..50 {
+        file.write_all_at(&noise(round, 5000), round * 100_000).unwrap();
+    }
+    fs::write(tree.join("new"), "new").unwrap();
+    let new = fs::File::open(tree.join("new")).unwrap();
+    new.sync_all().unwrap();
+    file.sync_all().unwrap();
+    // Not synced: there or not, but never anything else than the backup says.
+    fs::write(tree.join("newer"), noise(9, 100_000)).unwrap();
+    drop((file, new));
+
+    let pid = world.daemon_pid();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the dead mount is gone", || {
+        (!is_alive(pid) && !is_mounted(&tree)).then_some(())
+    });
+    // What served it may need a moment to end.
+    let summary = eventually("it mounts again", || {
+        let ran = mount(&world);
+        (ran.code == Some(0)).then(|| ran.line("summary"))
+    });
+    assert_eq!(summary["first_time"], false, "{summary}");
+    let large = fs::read(tree.join("a/b/large")).unwrap();
+    let mut expected = noise(1, 6 << 20);
+    for round in 0..50 {
+        let at = usize::try_from(round * 100_000).unwrap();
+        expected[at..at + 5000].copy_from_slice(&noise(round, 5000));
+    }
+    assert!(large == expected, "what was synced is there");
+    assert_eq!(fs::read(tree.join("new")).unwrap(), b"new");
+    let told = world.on_tree("changes", &["--json"]).ends_with(0);
+    assert!(
+        told.stdout.contains("large") && told.stdout.contains("\"new\""),
+        "{}",
+        told.stdout
+    );
+    world.on_tree("backup", &["--json"]).ends_with(0);
+    world.assert_restores("latest");
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
+}
+
+#[test]
+fn the_log_goes_where_the_image_goes() {
+    let world = with_volume();
+    mount(&world).fine();
+    fill(&world.tree());
+    let before = look(&world.tree());
+    world.on_tree("umount", &[]).fine();
+    fs::rename(world.path(IMAGE), world.path("carried.img")).unwrap();
+    let elsewhere = world.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let summary = mount_at(&world, "carried.img", &elsewhere).fine().line("summary");
+    let found = (
+        &summary["first_time"],
+        &summary["changed_files"],
+        &summary["changed_names"],
+    );
+    assert_eq!(found, (&false.into(), &0.into(), &0.into()), "{summary}");
+    let differing = differences(&before, &look(&elsewhere), true);
+    assert!(differing.is_empty(), "{differing:#?}");
+    // Where it was, it is missed, and nothing is taken for removed.
+    world.on_tree("mount", &[]).ends_with(1).says("card.img");
+    world.run(&["umount", elsewhere.to_str().unwrap()]).fine();
+}
+
+#[test]
+fn what_is_no_place_for_a_volume_and_no_volume_for_a_place_is_refused() {
+    let world = with_volume();
+    let tree = world.tree();
+    fs::write(tree.join("f"), "f").unwrap();
+    mount(&world).ends_with(1).says("not empty");
+    fs::remove_file(tree.join("f")).unwrap();
+    mount(&world).fine();
+    // One image, one mount.
+    let other = world.path("other");
+    fs::create_dir(&other).unwrap();
+    mount_at(&world, IMAGE, &other).ends_with(1).says("in use");
+    world.on_tree("umount", &[]).fine();
+
+    fs::write(world.path("no volume"), noise(1, 1 << 20)).unwrap();
+    mount_at(&world, "no volume", &other)
+        .ends_with(1)
+        .says("no Byteback volume");
+    let tracked = world.path("tracked");
+    fs::create_dir(&tracked).unwrap();
+    world.run(&["mount", tracked.to_str().unwrap()]).fine();
+    world.run(&["umount", tracked.to_str().unwrap()]).fine();
+    mount_at(&world, IMAGE, &tracked)
+        .ends_with(1)
+        .says("tracked folder already");
+}
+
+#[test]
+fn a_full_volume_says_so_and_goes_on_once_there_is_room() {
+    let world = World::new();
+    let image = world.path(IMAGE);
+    world
+        .run(&["volume", "create", image.to_str().unwrap(), "--size", "128M"])
+        .ends_with(0);
+    mount(&world).fine();
+    let tree = world.tree();
+    let mut written = 0;
+    let full = loop {
+        match fs::write(tree.join(format!("f{written}")), noise(written, 1 << 20)) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 128, "it holds more than it is large");
+    };
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    assert!(written > 40, "{written} MiB");
+    for number in 0..written / 2 {
+        assert!(fs::read(tree.join(format!("f{number}"))).unwrap() == noise(number, 1 << 20));
+        fs::remove_file(tree.join(format!("f{number}"))).unwrap();
+    }
+    fs::write(tree.join("after"), noise(99, 1 << 20)).unwrap();
+    assert_eq!(fs::metadata(tree.join("after")).unwrap().size(), 1 << 20);
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
+}
