@@ -17,9 +17,52 @@ struct Life {
     whole: usize,
     /// What the step in progress would have made.
     last: Option<Step>,
+    deltas: DeltaCounts,
 }
 
-fn live(device: &SimBlockDevice, seed: u64, steps: u64) -> Life {
+/// The next step.
+type Draw = fn(&mut SplitMix64, &Model) -> Step;
+
+/// Anything, and often the sync of a file.
+fn anything(random: &mut SplitMix64, model: &Model) -> Step {
+    match random.below(8) {
+        0 | 1 => model
+            .of(|node| node.mode >> 12 == 8)
+            .last()
+            .map_or(Step::Sync, |file| Step::SyncFile(*file)),
+        _ => Step::draw(random, model),
+    }
+}
+
+/// What a database does to one file: small changes here and there, each few of them synced. So many that deltas have to make room for each other, and for
+/// addresses.
+fn records(random: &mut SplitMix64, model: &Model) -> Step {
+    let Some(file) = model.of(|node| node.mode >> 12 == 8).last().copied() else {
+        return Step::Make(1, b"database".to_vec(), 0o100_644);
+    };
+    let len = model.nodes[&file].content.len;
+    if len == 0 {
+        return Step::Write(file, 0, random.bytes(90 * 4096));
+    }
+    match random.below(16) {
+        0..=3 => Step::SyncFile(file),
+        4 if random.below(4) == 0 => Step::Sync,
+        // Slots that deltas have taken.
+        5 if random.below(3) == 0 => Step::Write(file, random.below(860) * 4096, random.bytes(10)),
+        6 if random.below(3) == 0 => Step::SetLen(file, len / 2 + random.below(len)),
+        7 => {
+            let how = if random.coin() { Allocate::Punch } else { Allocate::Zero };
+            Step::Allocate(file, how, random.below(len), 1 + random.below(6_000))
+        }
+        _ => {
+            let longest = [4, 60, 240][random.below(3) as usize];
+            let count = 1 + random.below(longest) as usize;
+            Step::Write(file, random.below(len.min(90 * 4096)), random.bytes(count))
+        }
+    }
+}
+
+fn live(device: &SimBlockDevice, seed: u64, steps: u64, draw: Draw) -> Life {
     let mut random = SplitMix64::new(seed);
     let mut model = Model::new();
     let mut life = Life {
@@ -27,18 +70,13 @@ fn live(device: &SimBlockDevice, seed: u64, steps: u64) -> Life {
         synced: Vec::new(),
         whole: 0,
         last: None,
+        deltas: DeltaCounts::default(),
     };
     let Ok(volume) = Volume::open(Arc::new(device.clone()), &options()) else {
         return life;
     };
     for _ in 0..steps {
-        let step = match random.below(8) {
-            0 | 1 => model
-                .of(|node| node.mode >> 12 == 8)
-                .last()
-                .map_or(Step::Sync, |file| Step::SyncFile(*file)),
-            _ => Step::draw(&mut random, &model),
-        };
+        let step = draw(&mut random, &model);
         // What is read before it is known whether the power is cut does not matter.
         let answer = model.on_volume(&volume, &step, "before the crash");
         if device.is_cut() {
@@ -55,6 +93,7 @@ fn live(device: &SimBlockDevice, seed: u64, steps: u64) -> Life {
         }
         life.trees.push(model.clone());
     }
+    life.deltas = volume.delta_counts();
     // Not closed: it is as if the program were killed.
     std::mem::forget(volume);
     life
@@ -144,13 +183,13 @@ fn what_was_synced_survives_a_power_cut_at_any_flush() {
     for seed in seeds(4) {
         let made = made(BLOCKS, seed);
         let trial = made.copy();
-        live(&trial, seed, 120);
+        live(&trial, seed, 120, anything);
         let flushes = trial.flushes();
         for flush in 1..=flushes {
             for phase in [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After] {
                 let device = made.copy();
                 device.crash_at_flush(flush, phase);
-                let life = live(&device, seed, 120);
+                let life = live(&device, seed, 120, anything);
                 for survivor in 0..2 {
                     let note = format!("seed {seed}, flush {flush} of {flushes}, {phase:?}, survivor {survivor}");
                     check(&device.recover(seed * 1_000 + flush * 10 + survivor), &life, &note);
@@ -165,14 +204,41 @@ fn what_was_synced_survives_a_power_cut_at_any_call() {
     for seed in seeds(4) {
         let made = made(BLOCKS, seed);
         let trial = made.copy();
-        live(&trial, seed, 150);
+        live(&trial, seed, 150, anything);
         let calls = trial.calls();
         let mut random = SplitMix64::new(seed);
         for _ in 0..60 {
             let call = 1 + random.below(calls);
             let device = made.copy();
             device.crash_at_call(call);
-            let life = live(&device, seed, 150);
+            let life = live(&device, seed, 150, anything);
+            for survivor in 0..2 {
+                let note = format!("seed {seed}, call {call} of {calls}, survivor {survivor}");
+                check(&device.recover(seed * 1_000 + call * 10 + survivor), &life, &note);
+            }
+        }
+    }
+}
+
+#[test]
+fn deltas_that_make_room_for_each_other_survive_a_power_cut() {
+    for seed in seeds(2) {
+        let made = made(BLOCKS, seed);
+        let trial = made.copy();
+        let whole = live(&trial, seed, 400, records);
+        println!("seed {seed}: {:?}", whole.deltas);
+        assert!(
+            whole.deltas.kept > 60 && whole.deltas.pushed_out > 5,
+            "{:?}",
+            whole.deltas
+        );
+        let calls = trial.calls();
+        let mut random = SplitMix64::new(seed);
+        for _ in 0..20 {
+            let call = 1 + random.below(calls);
+            let device = made.copy();
+            device.crash_at_call(call);
+            let life = live(&device, seed, 400, records);
             for survivor in 0..2 {
                 let note = format!("seed {seed}, call {call} of {calls}, survivor {survivor}");
                 check(&device.recover(seed * 1_000 + call * 10 + survivor), &life, &note);

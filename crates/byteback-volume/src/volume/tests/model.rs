@@ -146,6 +146,13 @@ impl Step {
                 let (from_name, to_name) = (a_name(random, dir), a_name(random, to));
                 Self::Rename((dir, from_name), (to, to_name), pick(random, &how).unwrap())
             }
+            // What programs that keep records do: a few bytes of what is there.
+            (18..=21, Some(file)) if model.nodes[&file].content.len > 0 => {
+                let offset = random.below(model.nodes[&file].content.len.min(60_000));
+                let longest = [8, 40, 300][random.below(3) as usize];
+                let len = 1 + random.below(longest) as usize;
+                Self::Write(file, offset, random.bytes(len))
+            }
             (18..=27, Some(file)) => {
                 let offset = offset(random, &model.nodes[&file]);
                 let longest = [10, 60, 4_000, 20_000][random.below(4) as usize];
