@@ -84,6 +84,7 @@ impl Pack {
         let footers = blocks.filter_map(|at| media.read_sealed(Address(at), Kind::PackFooter).ok());
         footers
             .map(|footer| PackHeader::read(&footer))
+            .filter(|footer| footer.is_possible(media.areas.pack_blocks))
             .max_by_key(|footer| footer.version)
     }
 

@@ -70,7 +70,7 @@ fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeErro
     let mut random = SplitMix64::new(1);
     let dir = volume.make(1, b"dir", &file(0o040_755))?.ino;
     let wide = volume.make(dir, b"wide", &file(0o040_755))?.ino;
-    for number in 0..220 {
+    for number in 0..110 {
         let small = volume
             .make(wide, format!("small {number}").as_bytes(), &file(0o100_644))?
             .ino;
@@ -148,16 +148,18 @@ fn image(is_closed: bool) -> Image {
     Image { device, blocks }
 }
 
-fn images() -> &'static [Image; 2] {
-    static IMAGES: OnceLock<[Image; 2]> = OnceLock::new();
-    IMAGES.get_or_init(|| [image(true), image(false)])
+/// Made when they are asked for first: their memory counts as that input's.
+fn image_of(is_closed: bool) -> &'static Image {
+    static CLOSED: OnceLock<Image> = OnceLock::new();
+    static CRASHED: OnceLock<Image> = OnceLock::new();
+    let place = if is_closed { &CLOSED } else { &CRASHED };
+    place.get_or_init(|| image(is_closed))
 }
 
 /// A damaged image is opened, walked through, written to, checked and repaired.
 pub fn volume(data: &[u8]) {
     let mut input = Input(data);
-    let [closed, crashed] = images();
-    let image = if input.byte() % 2 == 0 { closed } else { crashed };
+    let image = image_of(input.byte().is_multiple_of(2));
     let device = image.device.copy();
     for _ in 0..input.byte() % 64 {
         edit(&device, image, &mut input);

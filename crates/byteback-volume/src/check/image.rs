@@ -397,6 +397,7 @@ impl Reader<'_> {
                 let footers = (first..first + areas.pack_blocks).filter_map(|at| self.sealed(at, Kind::PackFooter));
                 let versions = footers
                     .map(|footer| PackHeader::read(&footer))
+                    .filter(|footer| footer.is_possible(areas.pack_blocks))
                     .map(|footer| (footer.version, footer.is_clean));
                 versions
                     .max()

@@ -87,6 +87,13 @@ impl PackHeader {
         .fold(2, u32::saturating_add)
     }
 
+    /// Whether a pack can be like that: it fits its place, and each log has a segment of its own.
+    #[must_use]
+    pub fn is_possible(&self, pack_blocks: u32) -> bool {
+        let segments: std::collections::BTreeSet<u32> = self.logs.iter().map(|log| log.segment).collect();
+        self.len_blocks() <= pack_blocks && segments.len() == LOGS
+    }
+
     /// Writes it.
     pub fn write(&self, block: &mut Block) {
         put_u64(block, 0, self.version);
