@@ -254,3 +254,42 @@ fn a_full_volume_says_so_and_goes_on_once_there_is_room() {
     world.on_tree("umount", &[]).fine();
     check(&world, IMAGE);
 }
+
+#[test]
+fn moments_sums_and_both_modes_are_to_be_had_on_a_volume() {
+    let world = with_volume();
+    let tree = world.tree();
+    let image = world.path(IMAGE);
+    let volume = ["--volume", image.to_str().unwrap()];
+    world
+        .on_tree("mount", &[&volume[..], &["--checksums", "--verify-reads"]].concat())
+        .fine();
+    let (old, new) = (noise(1, 300_000), noise(2, 300_000));
+    fs::write(tree.join("f"), &old).unwrap();
+    let cut = tree.join(".byteback/cut/one");
+    fs::create_dir(&cut).unwrap();
+    let file = fs::File::options().read(true).write(true).open(tree.join("f")).unwrap();
+    file.write_all_at(&new, 0).unwrap();
+    file.sync_all().unwrap();
+    assert!(fs::read(cut.join("f")).unwrap() == old);
+    assert!(fs::read(tree.join("f")).unwrap() == new);
+    fs::remove_dir(&cut).unwrap();
+    drop(file);
+    world.on_tree("umount", &[]).fine();
+    // The kernel collects small writes: they are there, too, and told.
+    world.on_tree("mount", &["--mode", "fast"]).fine();
+    let file = fs::File::options().write(true).open(tree.join("f")).unwrap();
+    for at in 0..100 {
+        file.write_all_at(b"small", at * 1000).unwrap();
+    }
+    drop(file);
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
+    world.on_tree("mount", &[]).fine();
+    let mut expected = new;
+    for at in 0..100 {
+        expected[at * 1000..at * 1000 + 5].copy_from_slice(b"small");
+    }
+    assert!(fs::read(tree.join("f")).unwrap() == expected);
+    world.on_tree("umount", &[]).fine();
+}
