@@ -324,6 +324,10 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
             let source = source(&server, &clock);
             let told = source.collect().unwrap();
             let is_new = server.asked.get() > at;
+            if is_new {
+                // A request came behind the replacement: what was told is of the successor.
+                assert!(source.is_unchanged(told.stamp()).unwrap(), "seed {seed} at {at}");
+            }
             match verify(&source, &told) {
                 // Replaced before all of it was read.
                 Ok(_) if is_new => {}

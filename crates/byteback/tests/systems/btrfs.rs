@@ -127,6 +127,27 @@ fn a_sync_by_chunks_between_two_btrfs_with_crc32c() {
     assert!(synced.stats.literal_bytes < 8 * 4096, "{:?}", synced.stats);
 }
 
+#[test]
+#[ignore = "measures: prints rows of the table of docs/skysync.md"]
+fn costs_of_btrfs() {
+    for kind in ["crc32c", "xxhash", "sha256", "blake2"] {
+        let Some(disk) = Disk::new(kind, 1024, "") else {
+            return;
+        };
+        let old = noise(1, 100 << 20);
+        let mut new = old.clone();
+        for at in 0..10 {
+            new[at * 10_000_000..][..256].copy_from_slice(&noise(9, 256));
+        }
+        std::fs::write(disk.path().join("old"), &old).unwrap();
+        std::fs::write(disk.path().join("new"), &new).unwrap();
+        let [old_file, new_file] = ["old", "new"].map(|name| File::open(disk.path().join(name)).unwrap());
+        let base = BtrfsSource::new(&old_file, &RealClock).unwrap();
+        let source = BtrfsSource::new(&new_file, &RealClock).unwrap();
+        crate::costs::print_row(&format!("btrfs, {kind}"), &base, &source, 4096, &new);
+    }
+}
+
 /// What was told of a file that somebody overwrites counts no more.
 #[test]
 fn checksums_of_before_a_change_are_not_taken() {

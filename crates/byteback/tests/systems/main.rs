@@ -6,6 +6,7 @@
 //! | `sky` | SkySync-F and -C between any two sources |
 //! | `program` | running byteback |
 //! | `plain` | a file without checksums, for the other end |
+//! | `costs` | what extraction takes, beside summing and a whole sync: prints the table of docs/skysync.md |
 //! | `btrfs` | btrfs, in an image file |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
@@ -28,6 +29,7 @@ mod disk;
 mod network;
 
 mod btrfs;
+mod costs;
 mod plain;
 mod program;
 mod s3;

@@ -365,3 +365,27 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
         Err(VerifyError::Source(SourceError::ChangedMeanwhile))
     ));
 }
+
+#[test]
+#[ignore = "measures: prints rows of the table of docs/skysync.md"]
+fn costs_of_minio() {
+    let server = Minio::start();
+    let old = noise(1, 20 * PART);
+    let mut new = old.clone();
+    for part in [3, 11] {
+        new[part * PART..][..256].copy_from_slice(&noise(9, 256));
+    }
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    std::fs::write(file.path(), &old).unwrap();
+    let base = crate::plain::PlainFile::open(file.path());
+    let network = Network::new(None);
+    for (kind, name) in [
+        (Kind::Sha256, "SHA-256"),
+        (Kind::Crc64Nvme, "CRC-64/NVME"),
+        (Kind::Crc32c, "CRC-32C"),
+    ] {
+        server.put_parts("new", &new, kind, &[PART; 20]);
+        let object = server.source(&network, "new");
+        crate::costs::print_row(&format!("S3 (MinIO), {name}"), &base, &object, PART as u32, &new);
+    }
+}

@@ -1,0 +1,41 @@
+//! What it takes to get checksums, beside making them of the same bytes, and beside a whole sync: the table of docs/skysync.md (SkySync, Fig. 18).
+
+use std::time::{Duration, Instant};
+
+use byteback_checksums::source::{Source, verify};
+
+use crate::sky::{Synced, fixed};
+
+/// How often each is done; the shortest counts, as others use the machine, too.
+const TRIES: u32 = 5;
+
+fn shortest(mut what: impl FnMut()) -> Duration {
+    let each = (0..TRIES).map(|_| {
+        let started = Instant::now();
+        what();
+        started.elapsed()
+    });
+    each.min().unwrap()
+}
+
+/// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base` in which the extraction is a part.
+pub(crate) fn print_row(name: &str, base: &dyn Source, source: &dyn Source, block_len: u32, content: &[u8]) {
+    let told = source.collect().unwrap();
+    let extraction = shortest(|| {
+        source.collect().unwrap();
+    });
+    let summing = shortest(|| {
+        verify(source, &told).unwrap();
+    });
+    let mut synced: Option<Synced> = None;
+    let sync = shortest(|| synced = Some(fixed(base, source, block_len, content)));
+    let read_bytes = synced.map_or(0, |synced| synced.new_read_bytes);
+    println!(
+        "| {name} | {} MiB | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} % | {read_bytes} |",
+        content.len() >> 20,
+        extraction.as_secs_f64() * 1e3,
+        summing.as_secs_f64() * 1e3,
+        sync.as_secs_f64() * 1e3,
+        extraction.as_secs_f64() / sync.as_secs_f64() * 100.0,
+    );
+}
