@@ -32,3 +32,12 @@ fn the_smallest_size_that_is_told_will_do() {
     assert!(divide(blocks - 1).is_err());
     assert!(min_bytes() < 10 << 20, "{}", min_bytes());
 }
+
+#[test]
+fn a_volume_around_the_length_from_which_segments_are_long_has_enough_of_them() {
+    for blocks in LONG_SEGMENTS_FROM_BLOCKS - 1000..LONG_SEGMENTS_FROM_BLOCKS + 1000 {
+        assert!(divide(blocks).is_ok(), "{blocks}");
+    }
+    // 64 MiB.
+    assert!(divide(1 << 14).is_ok());
+}
