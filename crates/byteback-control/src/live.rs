@@ -362,6 +362,10 @@ pub trait LiveTree: Send + Sync {
     /// sent cannot be right.
     fn give_up(&self, why: &str);
 
+    /// What could not be read for a fold, which is about to be noted as sent: these, and only these, are to be told as long as no other fold was sent. Until then no mark of the
+    /// log passes over them, also not one that another process makes.
+    fn unsaved(&self, nodes: &[NodeId]);
+
     /// How much waits.
     fn status(&self) -> LiveStatus;
 }

@@ -47,13 +47,14 @@ use byteback_host::tree::{Identity, Inode};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree as Files;
 use byteback_mount::tracked::observer::Order;
-use byteback_oplog::{Epoch, Log, NodeId as LoggedNode};
+use byteback_oplog::{ChangesCursor, Content, Epoch, Log, LogError, NodeId as LoggedNode, WholeReason};
 use byteback_queue::queue::{Effect, Event, GroupState, Queue, QueueOptions};
 use byteback_queue::relation::{Decision, RelationOptions, RelationTable};
 use byteback_queue::{ClientId, GroupId, NodeId, Position};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::DaemonError;
+use crate::service::PAGE_LIMITS;
 use crate::tree::TrackedTree;
 pub use handout::LiveService;
 pub(crate) use journal::JOURNAL_VERSION;
@@ -190,6 +191,8 @@ struct Marking {
     /// The epoch that is not reached yet, and where the queue was when it began.
     pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
+    /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of an earlier process as well.
+    unsaved: Vec<LoggedNode>,
 }
 
 /// See the module.
@@ -391,6 +394,7 @@ impl Live {
             Some(stopped) if self.is_untouched_since(&stopped)? => Ok(stopped),
             Some(_) => Err("the folder was changed while it was not kept in sync"),
         };
+        self.marking.lock().unsaved = self.unsaved_before()?;
         let noted = self.journal.lock().together();
         let mut state = self.state.lock();
         match resumed {
@@ -411,6 +415,34 @@ impl Live {
         drop(state);
         self.clean();
         Ok(())
+    }
+
+    /// What an earlier process could not read, as the log tells it since the mark.
+    fn unsaved_before(&self) -> io::Result<Vec<LoggedNode>> {
+        let unsaved = || -> std::result::Result<Vec<LoggedNode>, LogError> {
+            let mark = self.log.consumer(SYNC_CONSUMER)?.mark;
+            let list = self.log.look()?.changes(mark)?;
+            let mut unsaved = Vec::new();
+            let mut cursor = Some(ChangesCursor::default()).filter(|_| mark.is_some() && !list.is_everything());
+            while let Some(at) = cursor {
+                let page = list.page(&at, PAGE_LIMITS)?;
+                let is_unsaved = |content: &Content| matches!(content, Content::Whole(WholeReason::Unsaved));
+                let nodes = page.nodes.iter().filter(|change| is_unsaved(&change.content));
+                unsaved.extend(nodes.map(|change| change.node));
+                // Nodes come before names.
+                cursor = page.next.filter(|next| next.name.is_none());
+            }
+            Ok(unsaved)
+        };
+        unsaved().map_err(io::Error::other)
+    }
+
+    /// Lets the log go on telling of what could not be read, from the epoch on that begins now.
+    fn report_unsaved(&self, marking: &Marking) -> io::Result<()> {
+        match marking.unsaved.is_empty() {
+            true => Ok(()),
+            false => self.log.report_again(&marking.unsaved).map_err(io::Error::other),
+        }
     }
 
     /// Whether the log knows of nothing that the queue was not told.
@@ -443,6 +475,7 @@ impl Live {
         self.clean();
         let marking = self.marking.lock();
         let cut = self.log.cut(SYNC_CONSUMER, || {}).map_err(io::Error::other)?;
+        self.report_unsaved(&marking)?;
         drop(marking);
         let (queue, lens_before) = {
             let mut state = self.state.lock();
@@ -503,7 +536,7 @@ impl Live {
         let Ok(cut) = self.log.cut(SYNC_CONSUMER, at_the_cut) else {
             return;
         };
-        if cut.epoch() == before {
+        if cut.epoch() == before || self.report_unsaved(&marking).is_err() {
             return;
         }
         // Told later than it was: what came in between is sent, and counted, once more at worst.

@@ -739,6 +739,10 @@ impl LiveTree for LiveService {
         self.live.abandon(why);
     }
 
+    fn unsaved(&self, nodes: &[byteback_oplog::NodeId]) {
+        self.live.marking.lock().unsaved = nodes.to_vec();
+    }
+
     fn status(&self) -> LiveStatus {
         self.live.status_now()
     }

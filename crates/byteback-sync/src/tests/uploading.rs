@@ -94,6 +94,8 @@ impl LiveTree for Bytes {
 
     fn give_up(&self, _: &str) {}
 
+    fn unsaved(&self, _: &[NodeId]) {}
+
     fn status(&self) -> LiveStatus {
         LiveStatus::default()
     }

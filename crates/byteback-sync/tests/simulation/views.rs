@@ -169,6 +169,10 @@ impl LiveTree for WaitingTree {
         self.inner.give_up(why);
     }
 
+    fn unsaved(&self, nodes: &[NodeId]) {
+        self.inner.unsaved(nodes);
+    }
+
     fn status(&self) -> LiveStatus {
         self.inner.status()
     }

@@ -6,7 +6,7 @@
 //! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
 //! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use super::ignoring::ToldAs;
@@ -146,6 +146,8 @@ pub(super) struct FoldedTree<'a> {
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
     /// What the server has and this tree does not hold, when everything is sent in place of all that is there.
     elsewhere: &'a Elsewhere,
+    /// What could not be read for an earlier fold, perhaps by another engine, and is nothing of this one.
+    passed_over: Mutex<BTreeSet<NodeId>>,
 }
 
 /// Names of the server that this tree does not hold, and all that is below them.
@@ -191,7 +193,14 @@ impl<'a> FoldedTree<'a> {
             retold,
             untold: Mutex::default(),
             elsewhere,
+            passed_over: Mutex::default(),
         }
+    }
+
+    /// Nodes of which the log says that they were not saved, and which the fold has told nothing of: they stay unsaved, or the mark would pass over them.
+    pub(super) fn passed_over(&self) -> Vec<NodeId> {
+        let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        passed_over.iter().copied().collect()
     }
 
     /// A page of everything, and behind the last the names that the log does not tell of though groups changed them.
@@ -218,6 +227,14 @@ impl<'a> FoldedTree<'a> {
         match &self.fold.scope {
             LiveScope::Everything { .. } => Some(change),
             LiveScope::Items { contents, .. } if contents.contains_key(&change.node) => Some(change),
+            LiveScope::Items { .. } if change.content == ContentChange::Whole(WholeReason::Unsaved) => {
+                let (is_withheld, _) = self.withheld;
+                if !self.unsent.nodes.contains_key(&change.node) && !is_withheld(change.node) {
+                    let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+                    passed_over.insert(change.node);
+                }
+                None
+            }
             // The server has its content, or it is new and has none; the log may reach further back than what the server has.
             LiveScope::Items { attributes, .. } => attributes.contains(&change.node).then_some(NodeChange {
                 content: ContentChange::Unchanged,

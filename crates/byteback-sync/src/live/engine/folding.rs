@@ -59,6 +59,7 @@ impl Engine {
         }
         let (note, unsaved) = (ended.note, ended.unsaved);
         self.unsaved.clone_from(&unsaved);
+        self.parts.live.unsaved(&unsaved);
         if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
             // The mark stays; what could not be read is reported with the next fold only if that is everything since then.
             self.parts
@@ -100,7 +101,7 @@ impl Engine {
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
         let file_id = |node| elsewhere.file_of(node).unwrap_or_else(|| self.file_id(node));
-        send_cut(&CutBatch {
+        let mut ended = send_cut(&CutBatch {
             tree: &tree,
             server: &self.parts.server,
             folder: &self.parts.folder,
@@ -115,7 +116,9 @@ impl Engine {
             follows: self.ground.newest,
             note: &note.map(|consumer| consumer.note).unwrap_or_default(),
             is_in_full: self.is_in_full,
-        })
+        })?;
+        ended.unsaved.extend(tree.passed_over());
+        Ok(ended)
     }
 
     /// What the server has at a moment under names that this tree does not hold: without it, everything that there is here would take it from all others.
