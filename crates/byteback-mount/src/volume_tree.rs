@@ -4,7 +4,7 @@
 //! log with what belongs to it. No name of the tree leads there, and image and log move together.
 //!
 //! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as the kernel does with its own file
-//! systems, and segments are freed while nobody works.
+//! systems, and a few segments are freed each time.
 //!
 //! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its last name is there as long as somebody has it
 //! open. A volume that was not closed is recovered when it is opened again.
