@@ -66,8 +66,13 @@ enum Suite {
     Skysync(suites::skysync::SkysyncArguments),
     /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the figures of the DeltaCFS paper).
     Deltacfs(suites::deltacfs::DeltacfsArguments),
+    /// What deltas save a volume, beside file systems of the kernel (the figures of the DeltaFS paper); as root.
+    Deltafs(suites::deltafs::DeltafsArguments),
     /// The figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
+    /// We are in a virtual machine that was started to measure what is there.
+    #[command(hide = true)]
+    Guest(suites::deltafs::GuestArguments),
     /// We are a process that was started to hold a mount.
     #[command(hide = true)]
     Hold(rig::hold::HoldArguments),
@@ -125,6 +130,11 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
             interrupt::install()?;
             return suites::deltacfs::run(deltacfs, options, arguments.json.as_deref());
         }
+        Suite::Deltafs(deltafs) => {
+            interrupt::install()?;
+            return suites::deltafs::run(deltafs, options, arguments.json.as_deref());
+        }
+        Suite::Guest(guest) => return suites::deltafs::work_in_guest(guest),
         Suite::Hold(hold) => return rig::hold::serve(hold),
     };
     // The demo prints a table of its own.

@@ -40,6 +40,7 @@
 pub(crate) mod items;
 mod kernel;
 mod scan;
+mod seal;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,6 +53,7 @@ use byteback_host::tree::{FileKind, Stat};
 use self::items::{Body, Extent, FsInfo, Items, Malformed};
 use self::kernel::{Kernel, Query, RealKernel};
 use self::scan::{Found, Wanted};
+pub(crate) use self::seal::SealItems;
 use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
     read_file_at,

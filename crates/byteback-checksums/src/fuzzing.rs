@@ -2,9 +2,14 @@
 //! for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
+use crate::deduplicated::{CHUNK_LEN_MAX, Table as Chunks, casync, recipe};
+use crate::dmverity::answers::{EXTENT_LEN, Extent as Mapped, Place, STATUS_HEADER_LEN, Table, target};
+use crate::fsverity::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::http::Answer;
+use crate::merkle::{Leaves, ReadNodes, Tree, compare};
 use crate::s3::answers::{Head, Parts, fit};
-use crate::source::Kind;
+use crate::seaweedfs::answers::{Entry, What, needle_crc};
+use crate::source::{Kind, Layout, Result, SourceError, Tail};
 use crate::{store, written};
 
 /// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
@@ -128,6 +133,234 @@ pub fn s3_seeds() -> Vec<Vec<u8>> {
     vec![
         format!("{head}{parts}").into_bytes(),
         b"content-length: 9\netag: \"a\"\nx-amz-checksum-crc32c: 4waSgw==\n\n".to_vec(),
+    ]
+}
+
+/// Nodes of a hash tree, in memory.
+struct Nodes<'a>(&'a [u8]);
+
+impl ReadNodes for Nodes<'_> {
+    fn read_nodes(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let from = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..));
+        let from = from.and_then(|from| from.get(..buffer.len()));
+        buffer.copy_from_slice(from.ok_or(SourceError::Malformed("cut short"))?);
+        Ok(())
+    }
+}
+
+/// The descriptor of a sealed file and the nodes of its tree, of which the highest one follows from its root.
+pub fn fsverity(data: &[u8]) {
+    let Some((bytes, nodes)) = data.split_first_chunk::<DESCRIPTOR_LEN>() else {
+        return;
+    };
+    let Ok(descriptor) = Descriptor::parse(bytes) else {
+        return;
+    };
+    let Some(shape) = descriptor.shape() else { return };
+    let layout = shape.layout().clone();
+    let node = nodes.get(..layout.block_len as usize).unwrap_or_default();
+    let mut root = Vec::new();
+    let of_nodes = Layout {
+        tail: Tail::AsIs,
+        ..layout.clone()
+    };
+    assert!(of_nodes.append_sum(node, &mut root));
+    let tree = |nodes| Tree::new(Nodes(nodes), shape.clone(), root.clone());
+    let mut leaves = Leaves::new(tree(nodes));
+    let mut end = 0;
+    while let Ok(Some((range, sums))) = leaves.next() {
+        assert_eq!(range.start(), end, "not the next leaves");
+        let blocks = range.len_bytes().div_ceil(u64::from(layout.block_len));
+        assert_eq!(blocks * layout.kind.len_bytes() as u64, sums.len() as u64);
+        end = range.end();
+    }
+    assert!(end <= descriptor.content_len, "leaves behind the end");
+    if let Ok(differing) = compare(&mut tree(nodes), &mut tree(nodes)) {
+        assert!(differing.is_empty(), "it differs from itself");
+    }
+}
+
+/// Descriptors and trees as [`fsverity`] takes them.
+#[must_use]
+pub fn fsverity_seeds() -> Vec<Vec<u8>> {
+    let layout = |block_len| Layout {
+        kind: Kind::Sha256,
+        salt: Vec::new(),
+        block_len,
+        tail: Tail::ZeroPadded,
+    };
+    // Two levels of 1 KiB nodes: 33 blocks, that are all zeros.
+    let mut leaf = Vec::new();
+    assert!(layout(1024).append_sum(&[], &mut leaf));
+    let node = |leaves: usize| {
+        let mut node = leaf.repeat(leaves);
+        node.resize(1024, 0);
+        node
+    };
+    let lowest = [node(32), node(1)];
+    let mut highest = Vec::new();
+    for node in &lowest {
+        assert!(layout(1024).append_sum(node, &mut highest));
+    }
+    highest.resize(1024, 0);
+    let mut descriptor = vec![0; DESCRIPTOR_LEN];
+    descriptor[..4].copy_from_slice(&[1, 1, 10, 0]);
+    descriptor[8..16].copy_from_slice(&(33_u64 << 10).to_le_bytes());
+    let mut short = descriptor.clone();
+    short[1..4].copy_from_slice(&[2, 12, 8]);
+    vec![[descriptor, highest, lowest.concat()].concat(), short]
+}
+
+/// What the device mapper says of a device, or a list of a file's extents: the first byte says which.
+pub fn dmverity(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    if which % 2 == 1 {
+        let count = bytes.len() / EXTENT_LEN + usize::from(which / 128);
+        if let Ok(extents) = Mapped::parse_all(bytes, count) {
+            assert_eq!(extents.len(), bytes.len() / EXTENT_LEN);
+            for extent in extents {
+                assert!(extent.len_bytes > 0 && extent.end() > extent.start);
+                if let Place::Data { address } = extent.place {
+                    assert!(address.checked_add(extent.len_bytes).is_some());
+                }
+            }
+        }
+        return;
+    }
+    let Ok(Some((text, len_bytes))) = target(bytes) else {
+        return;
+    };
+    if let Ok(table) = Table::parse(text, len_bytes)
+        && let Some(shape) = table.shape()
+    {
+        let layout = shape.layout();
+        assert!(table.block_len.is_power_of_two() && layout.block_len == table.block_len);
+        assert_eq!(table.root.len(), layout.kind.len_bytes());
+    }
+}
+
+/// Answers as [`dmverity`] takes them.
+#[must_use]
+pub fn dmverity_seeds() -> Vec<Vec<u8>> {
+    let mut status = vec![0; 1 + STATUS_HEADER_LEN + 40];
+    status[17..21].copy_from_slice(&(STATUS_HEADER_LEN as u32).to_ne_bytes());
+    status[21..25].copy_from_slice(&1_u32.to_ne_bytes());
+    status[1 + STATUS_HEADER_LEN + 8..][..8].copy_from_slice(&800_u64.to_ne_bytes());
+    status[1 + STATUS_HEADER_LEN + 24..][..6].copy_from_slice(b"verity");
+    let root = "5a".repeat(32);
+    let text = format!("1 7:1 7:2 4096 4096 100 1 sha256 {root} aabb 3 ignore_zero_blocks fec_roots 2\0");
+    status.extend(text.as_bytes());
+    let mut extents = vec![1];
+    for (number, flags) in [(0_u64, 0_u32), (1, 0x800), (2, 0x201)] {
+        for field in [number << 13, number << 20, 1 << 13, 0, 0] {
+            extents.extend(field.to_ne_bytes());
+        }
+        extents.extend(flags.to_ne_bytes());
+        extents.extend([0; 12]);
+    }
+    vec![status, extents]
+}
+
+/// An index of casync, or a recipe, of which the digest is made: the first byte says which.
+pub fn chunk_lists(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    let table = match which % 2 {
+        0 => casync::parse(bytes).ok(),
+        _ => recipe::parse(&recipe::sealed(bytes)).ok().map(|recipe| {
+            let folder = recipe.chunks.as_ref().and_then(|folder| folder.to_str());
+            // What was read can be written, and is read as the same.
+            if folder.is_some() == recipe.chunks.is_some() {
+                let again = recipe::parse(&recipe::written(&recipe.table, folder));
+                assert_eq!(again.as_ref(), Ok(&recipe), "another recipe comes back");
+            }
+            recipe.table
+        }),
+    };
+    let Some(table) = table else { return };
+    assert_eq!(table.ends.len() * table.kind.len_bytes(), table.sums.len());
+    assert!(
+        table
+            .ends
+            .is_sorted_by(|end, next| end < next && next - end <= CHUNK_LEN_MAX)
+    );
+    assert!(table.ends.first().is_none_or(|end| (1..=CHUNK_LEN_MAX).contains(end)));
+}
+
+/// Lists as [`chunk_lists`] takes them.
+#[must_use]
+pub fn chunk_list_seeds() -> Vec<Vec<u8>> {
+    let table = |kind: Kind, lens: &[u64]| {
+        let mut table = Chunks::new(kind);
+        for len in lens {
+            assert!(
+                table
+                    .push(table.len_bytes() + len, &vec![*len as u8; kind.len_bytes()])
+                    .is_ok()
+            );
+        }
+        table
+    };
+    let index = |table| [vec![0], casync::written(&table, 1 << 18)].concat();
+    let recipe = |table, folder| {
+        let text = recipe::written(&table, folder);
+        let end = text.len() - (b"end \n".len() + 64);
+        [&[1], text.get(..end).unwrap_or_default()].concat()
+    };
+    vec![
+        index(table(Kind::Sha256, &[])),
+        index(table(Kind::Sha512Of256, &[70_000, 16_384, 9])),
+        recipe(table(Kind::Sha256, &[]), None),
+        recipe(table(Kind::Crc32c, &[1, 2, 70_000]), Some("chunks")),
+        recipe(table(Kind::Sha512, &[1]), Some("../default.castr")),
+    ]
+}
+
+/// What a filer of SeaweedFS answers: an entry, or the ETag of a needle.
+pub fn seaweedfs(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = needle_crc(text);
+    }
+    let Ok(entry) = Entry::parse(data) else { return };
+    let Ok(shape) = entry.shape() else { return };
+    assert_eq!(entry.digest(), entry.clone().digest());
+    let mut end = 0;
+    for (range, what) in &shape.stretches {
+        assert_eq!(range.start(), end, "a gap");
+        end = range.end();
+        if let What::Needle(id) = what {
+            assert!(range.len_bytes() <= u64::from(shape.block_len));
+            assert!(id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b','));
+            let is_last = end == shape.len_bytes;
+            assert!(!shape.is_even || is_last || range.len_bytes() == u64::from(shape.block_len));
+        }
+        assert!(!shape.is_even || range.start().is_multiple_of(u64::from(shape.block_len)));
+    }
+    assert_eq!(end, shape.len_bytes, "not all of the file");
+}
+
+/// Answers as [`seaweedfs`] takes them.
+#[must_use]
+pub fn seaweedfs_seeds() -> Vec<Vec<u8>> {
+    let chunk = "{\"file_id\":\"4,01cf0f49de\",\"size\":4194304,\"modified_ts_ns\":1795441930084294459,\"e_tag\":\"r3PoeERRgtE3YARl/TWDHQ==\"}";
+    let next = "{\"file_id\":\"1,02571b3260\",\"offset\":4194304,\"size\":5,\"is_compressed\":true}";
+    let over = "{\"file_id\":\"1,0399663bda\",\"offset\":9,\"size\":5,\"cipher_key\":\"AAAA\"}";
+    let entry = |chunks: &[&str]| {
+        let text = format!(
+            "{{\"FullPath\":\"/a/f\",\"Mtime\":\"2026-11-23T13:52:10Z\",\"Mode\":432,\"Md5\":\"R8aWkanb/ke9xjL49eum5g==\",\"FileSize\":4194310,\"chunks\":[{}],\"Content\":null}}",
+            chunks.join(",")
+        );
+        text.into_bytes()
+    };
+    vec![
+        entry(&[]),
+        entry(&[chunk, next]),
+        entry(&[chunk, next, over]),
+        b"{\"FullPath\":\"/a\",\"FileSize\":3,\"Content\":\"QUJD\"}".to_vec(),
+        b"\"d01e2533\"".to_vec(),
     ]
 }
 

@@ -3,7 +3,11 @@
 //! - [`source`]: what all sources have in common: which checksums, of which blocks, and how it is known that they are of what the file
 //!   holds now.
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
+//! - [`fsverity`]: the hash trees of files that are sealed.
+//! - [`dmverity`]: those of a device that the kernel verifies, of the files on it.
+//! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of many lengths (casync), and recipes of such files.
 //! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever [`http`] is brought.
+//! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
@@ -12,11 +16,16 @@
 
 mod backend;
 pub mod btrfs;
+pub mod deduplicated;
+pub mod dmverity;
+pub mod fsverity;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod http;
 pub mod kept;
+mod merkle;
 pub mod s3;
+pub mod seaweedfs;
 pub mod source;
 mod store;
 pub mod written;

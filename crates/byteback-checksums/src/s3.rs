@@ -31,7 +31,8 @@ use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::answers::{Fitting, Head, Malformed, PARTS_MAX, Parts, Unfit, Whole, error_code, fit, in_their_order};
-use self::sign::{Unsigned, escaped, query_text, sign};
+pub(crate) use self::sign::escaped;
+use self::sign::{Unsigned, query_text, sign};
 use crate::http::{Answer, Http, Method, Request};
 use crate::source::{Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Tail};
 

@@ -44,6 +44,8 @@ pub enum Kind {
     Sha256,
     /// SHA-512.
     Sha512,
+    /// SHA-512/256, which is not the beginning of SHA-512.
+    Sha512Of256,
     /// BLAKE2b with 32 bytes, without a key.
     Blake2b256,
     /// The four sums of ZFS's fletcher4 over little-endian words; each little-endian.
@@ -60,7 +62,7 @@ impl Kind {
             Self::Crc32c | Self::Crc32 => 4,
             Self::Crc64Nvme | Self::Xxh64 => 8,
             Self::Sha1 => 20,
-            Self::Sha256 | Self::Blake2b256 | Self::Blake3 | Self::Fletcher4 => 32,
+            Self::Sha256 | Self::Sha512Of256 | Self::Blake2b256 | Self::Blake3 | Self::Fletcher4 => 32,
             Self::Sha512 => 64,
         }
     }
@@ -76,16 +78,35 @@ impl Kind {
             Self::Sha1 => "sha1",
             Self::Sha256 => "sha256",
             Self::Sha512 => "sha512",
+            Self::Sha512Of256 => "sha512_256",
             Self::Blake2b256 => "blake2b256",
             Self::Fletcher4 => "fletcher4",
             Self::Blake3 => "blake3",
         }
     }
 
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Crc32c,
+        Self::Crc32,
+        Self::Crc64Nvme,
+        Self::Xxh64,
+        Self::Sha1,
+        Self::Sha256,
+        Self::Sha512,
+        Self::Sha512Of256,
+        Self::Blake2b256,
+        Self::Fletcher4,
+        Self::Blake3,
+    ];
+
     /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody can make two such blocks.
     #[must_use]
     pub const fn is_strong(self) -> bool {
-        matches!(self, Self::Sha256 | Self::Sha512 | Self::Blake2b256 | Self::Blake3)
+        matches!(
+            self,
+            Self::Sha256 | Self::Sha512 | Self::Sha512Of256 | Self::Blake2b256 | Self::Blake3
+        )
     }
 }
 
@@ -105,14 +126,14 @@ pub struct Layout {
     pub kind: Kind,
     /// What is fed to it before each block; mostly nothing.
     pub salt: Vec<u8>,
-    /// Bytes of a block; blocks begin at multiples of it. Never 0.
+    /// Bytes of a block. Those of [`Run::Sums`] begin at multiples of it; those of [`Run::Chunks`] are no longer. Never 0.
     pub block_len: u32,
-    /// What becomes of a shorter last block.
+    /// What becomes of a shorter last block of [`Run::Sums`]; chunks are never padded.
     pub tail: Tail,
 }
 
 impl Layout {
-    /// How many blocks a range has that begins at a block's start.
+    /// How many blocks of [`Run::Sums`] a range has that begins at a block's start.
     #[must_use]
     pub fn block_count(&self, range: ByteRange) -> u64 {
         range.len_bytes().div_ceil(u64::from(self.block_len))
@@ -197,7 +218,8 @@ impl Unknown {
     }
 }
 
-/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file.
+/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file; chunks, and what is
+/// beside them, end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run<'a> {
     /// The checksums of its blocks.
@@ -205,6 +227,15 @@ pub enum Run<'a> {
         /// The stretch.
         range: ByteRange,
         /// One checksum after the other, as many as there are blocks.
+        sums: &'a [u8],
+    },
+    /// The checksums of blocks of many lengths, as a deduplicating store cut them. Whoever needs blocks of one length has nothing here.
+    Chunks {
+        /// The stretch.
+        range: ByteRange,
+        /// Where each block ends in the file; ascending, the last one at the stretch's end.
+        ends: &'a [u64],
+        /// One checksum after the other, as many as there are ends.
         sums: &'a [u8],
     },
     /// It reads as zeros: a hole, or space that nothing was written to.
@@ -226,7 +257,10 @@ impl Run<'_> {
     #[must_use]
     pub fn range(&self) -> ByteRange {
         match *self {
-            Self::Sums { range, .. } | Self::Zeros { range } | Self::Unknown { range, .. } => range,
+            Self::Sums { range, .. }
+            | Self::Chunks { range, .. }
+            | Self::Zeros { range }
+            | Self::Unknown { range, .. } => range,
         }
     }
 }
@@ -297,6 +331,14 @@ pub enum SourceError {
     /// The source said what cannot be.
     #[error("what the source of checksums says makes no sense ({0}); let the file be read, and check the source")]
     Malformed(&'static str),
+    /// A chunk of a deduplicating store cannot be had.
+    #[error("the chunk {id} {what}; let the store be checked, or take the file from another copy")]
+    Chunk {
+        /// Its fingerprint, hexadecimal.
+        id: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// The system.
     #[error("cannot {what}")]
     Io {
@@ -358,6 +400,12 @@ pub trait Extraction {
 enum Known {
     /// Where its checksums begin.
     Sums(usize),
+    /// Where its ends and its checksums begin, and how many there are.
+    Chunks {
+        first_end: usize,
+        first_sum: usize,
+        count: usize,
+    },
     Zeros,
     Unknown(Unknown),
 }
@@ -369,6 +417,8 @@ pub struct FileChecksums {
     stamp: Stamp,
     runs: Vec<(ByteRange, Known)>,
     sums: Vec<u8>,
+    /// Of chunks.
+    ends: Vec<u64>,
 }
 
 impl FileChecksums {
@@ -388,13 +438,27 @@ impl FileChecksums {
 
     fn collect_once(mut extraction: impl Extraction) -> Result<Self> {
         let layout = extraction.layout().clone();
-        let (mut runs, mut sums) = (Vec::new(), Vec::new());
+        let (mut runs, mut sums, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(run) = extraction.next_run()? {
             let known = match run {
                 Run::Sums { sums: more, .. } => {
                     let first = sums.len();
                     sums.extend_from_slice(more);
                     Known::Sums(first)
+                }
+                Run::Chunks {
+                    ends: more_ends,
+                    sums: more,
+                    ..
+                } => {
+                    let (first_end, first_sum) = (ends.len(), sums.len());
+                    ends.extend_from_slice(more_ends);
+                    sums.extend_from_slice(more);
+                    Known::Chunks {
+                        first_end,
+                        first_sum,
+                        count: more_ends.len(),
+                    }
                 }
                 Run::Zeros { .. } => Known::Zeros,
                 Run::Unknown { why, .. } => Known::Unknown(why),
@@ -407,6 +471,7 @@ impl FileChecksums {
             stamp,
             runs,
             sums,
+            ends,
         })
     }
 
@@ -432,6 +497,21 @@ impl FileChecksums {
                 let end = first.saturating_add(len.saturating_mul(self.layout.kind.len_bytes()));
                 let sums = self.sums.get(first..end).unwrap_or_default();
                 Run::Sums { range, sums }
+            }
+            Known::Chunks {
+                first_end,
+                first_sum,
+                count,
+            } => {
+                let last_sum = first_sum.saturating_add(count.saturating_mul(self.layout.kind.len_bytes()));
+                Run::Chunks {
+                    range,
+                    ends: self
+                        .ends
+                        .get(first_end..first_end.saturating_add(count))
+                        .unwrap_or_default(),
+                    sums: self.sums.get(first_sum..last_sum).unwrap_or_default(),
+                }
             }
         })
     }

@@ -13,7 +13,7 @@ use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_mount::volume_tree::VolumeTree;
-use byteback_oplog::{ChangesCursor, Content, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
+use byteback_oplog::{ChangesCursor, Content, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -60,11 +60,13 @@ pub struct TreeHost<'a> {
 fn compare(
     dir: &Arc<dyn DurableDir>,
     root: &Arc<Inode>,
+    layers: Option<&Arc<dyn LayerKeeper>>,
     (clock, randomness): (&Arc<dyn Clock>, &dyn Randomness),
     options: LogOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(LiveTree, ScanReport), (DaemonError, bool)> {
-    let log = Log::open_with(dir, Arc::clone(clock), randomness, options).map_err(|error| (error.into(), false))?;
+    let log = Log::open_kept(dir, layers.cloned(), Arc::clone(clock), randomness, options)
+        .map_err(|error| (error.into(), false))?;
     let log = Arc::new(log);
     let live = LiveTree::new(Arc::clone(root), Arc::clone(&log), Arc::clone(clock));
     match log.scan(&live, progress) {
@@ -132,8 +134,8 @@ impl TrackedTree {
             clock,
             randomness: &RealRandomness,
         };
-        let root = volume.as_ref().map(VolumeTree::root);
-        let opened = Self::open_on(folder, root, host, Some(lock), options, undo, progress)?;
+        let inside = volume.as_ref().map(|volume| (volume.root(), volume.layers()));
+        let opened = Self::open_on(folder, inside, host, Some(lock), options, undo, progress)?;
         Ok(Self { volume, ..opened })
     }
 
@@ -153,7 +155,7 @@ impl TrackedTree {
 
     fn open_on(
         folder: StateFolder,
-        root: Option<Inode>,
+        inside: Option<(Inode, Arc<dyn LayerKeeper>)>,
         host: TreeHost<'_>,
         lock: Option<DirLock>,
         options: LogOptions,
@@ -161,17 +163,18 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let TreeHost { dir, clock, randomness } = host;
-        let root = match root {
-            Some(root) => root,
-            None => open_directory(&folder)?,
+        let (root, layers) = match inside {
+            Some((root, layers)) => (root, Some(layers)),
+            None => (open_directory(&folder)?, None),
         };
         // Before the log: a start that gets no further must be noticed by the next.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
         let opened_at_ns = clock.now_ns();
         let root = Arc::new(root);
-        let (live, scan) = match compare(&dir, &root, (&clock, randomness), options, progress) {
+        let layers = layers.as_ref();
+        let (live, scan) = match compare(&dir, &root, layers, (&clock, randomness), options, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
-            Err((_, true)) => compare(&dir, &root, (&clock, randomness), options, progress),
+            Err((_, true)) => compare(&dir, &root, layers, (&clock, randomness), options, progress),
             compared => compared,
         }
         .map_err(|(error, _)| error)?;

@@ -14,6 +14,7 @@
 //! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
 //! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
 //! | `gathered` | the same, of what group sums do not prove equal |
+//! | `named` | chunks that storage cut and named at both ends: the lists alone say what is equal |
 //! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
 //! | `extents` | the way of extents from a finder to its sink |
 //!
@@ -28,6 +29,7 @@
 //! | [`MatchList`](crate::matches::MatchList) | 24 for each run, of which there are no more than blocks |
 //! | the table of [`find_sky`] | 11 to 23 |
 //! | [`CrcList`](crate::crc::CrcList), [`SumList`] | the checksum, and a bit |
+//! | [`NamedChunks`] | 8 and the name for each chunk, of a base's 8 to 16 more |
 //! | [`ChunkList`](crate::chunks::ChunkList) | 20 for each chunk |
 //!
 //! So a search on the server takes 104 bytes at most for each of the blocks that it accepts. What was found is in nobody's memory, except
@@ -42,6 +44,7 @@ mod fixed;
 mod gathered;
 mod index;
 mod local;
+mod named;
 mod reverse;
 mod rolling;
 mod sky;
@@ -62,6 +65,7 @@ pub use fixed::FixedFinder;
 pub use gathered::find_gathered;
 pub use index::BlockIndex;
 pub use local::{LocalError, find_local};
+pub use named::{NameKind, NamedChunks, NamedError, find_named};
 pub use reverse::{MatchedContent, MatchedError, ReverseFinder};
 pub use rolling::RollingFinder;
 pub use sky::{Known, SkyError, find_sky};

@@ -68,4 +68,4 @@ pub use wire::{
     BLOCK_EXTENTS_MAX, DeltaHeader, DeltaStats, EXTENT_LEN_MAX, Extent, FILE_LEN_MAX, FrameSlice, MAGIC, VERSION,
 };
 pub use write::{DeltaWriter, WriterOptions};
-pub use xor::{MalformedPageDelta, apply_page_delta, put_page_delta};
+pub use xor::{MalformedPageDelta, apply_page_delta, put_packed_page_delta, put_page_delta};

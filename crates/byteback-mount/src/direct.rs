@@ -51,7 +51,14 @@ impl Direct {
     /// If the directory cannot be opened.
     pub fn new(directory: &Path, tracked: Arc<Tracked>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = Inode::from(openat(CWD, directory, flags, Mode::empty())?);
+        Self::on(Inode::from(openat(CWD, directory, flags, Mode::empty())?), tracked)
+    }
+
+    /// The same for a tree that no directory of the machine is.
+    ///
+    /// # Errors
+    /// If the root cannot be looked at.
+    pub fn on(root: Inode, tracked: Arc<Tracked>) -> io::Result<Self> {
         let tree = Arc::new(Tree::new(root, tracked)?);
         let stores = Arc::new(Stores::without_kernel(Arc::clone(&tree)));
         Ok(Self { tree, stores })

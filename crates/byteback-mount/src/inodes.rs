@@ -13,11 +13,13 @@
 //! - One live inode has one live node: two nodes for one inode would be two page caches.
 //! - A link is a hint, not a promise: whoever opens it compares the identity of what was opened.
 //! - `generation` differs between two inodes that had the same number one after the other, also where the file
-//!   system keeps no birth time, as long as the first one's end passed through the mount.
+//!   system keeps no birth time, as long as the first one's end or the second one's birth passed through the mount.
+//!   Birth times alone do not tell them apart: clocks tick every few milliseconds, and a file that is removed leaves
+//!   its number to the next one at once, before this table has heard of the removal.
 //!
 //! This module makes no system call.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
@@ -102,6 +104,17 @@ pub(crate) struct Interned {
     pub(crate) generation: u64,
 }
 
+/// Who bore a number at a moment; the number may have gone to another inode since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bearer {
+    pub(crate) node: NodeId,
+    generation: Option<u64>,
+}
+
+/// How many inodes had been created through the mount at a moment, see [`InodeTable::intern_seen`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Births(u64);
+
 #[derive(Debug)]
 struct Entry {
     identity: Identity,
@@ -123,6 +136,7 @@ pub(crate) struct InodeTable {
     root: Identity,
     /// Inodes that did not get the number they should have, because it was taken.
     displaced: HashMap<(u64, u64), NodeId>,
+    births: Births,
 }
 
 impl InodeTable {
@@ -140,6 +154,7 @@ impl InodeTable {
             entries: HashMap::from([(NodeId::ROOT, entry)]),
             root,
             displaced: HashMap::new(),
+            births: Births(0),
         }
     }
 
@@ -174,9 +189,65 @@ impl InodeTable {
 
     /// Counts one lookup of `identity` under `name` in `parent`, and remembers the name.
     pub(crate) fn intern(&mut self, parent: NodeId, name: &OsStr, identity: Identity, kind: FileKind) -> Interned {
+        let node = self.number(identity);
+        self.known_as(node, identity, false);
+        self.look_up(node, parent, name, kind)
+    }
+
+    /// As [`Self::intern`], of an inode that was just created: whoever bore its number before is no more, even if that
+    /// is not known here yet.
+    pub(crate) fn intern_new(&mut self, parent: NodeId, name: &OsStr, identity: Identity, kind: FileKind) -> Interned {
+        self.births = Births(self.births.0.wrapping_add(1));
+        let node = self.number(identity);
+        self.known_as(node, identity, true);
+        self.look_up(node, parent, name, kind)
+    }
+
+    /// As [`Self::intern`], of what was found when `births` were counted, or later. `None` if something was created since: what was
+    /// found may be no more, and its number be borne by another; look again.
+    pub(crate) fn intern_seen(
+        &mut self,
+        births: Births,
+        (parent, name): (NodeId, &OsStr),
+        identity: Identity,
+        kind: FileKind,
+    ) -> Option<Interned> {
+        (self.births == births).then(|| self.intern(parent, name, identity, kind))
+    }
+
+    /// See [`Self::intern_seen`].
+    pub(crate) fn births(&self) -> Births {
+        self.births
+    }
+
+    /// The number for an inode that the kernel is told of now.
+    fn number(&mut self, identity: Identity) -> NodeId {
         let node = self.node_of(identity.dev, identity.ino);
-        if let Some(entry) = self.entries.get_mut(&node) {
-            if entry.identity != identity || entry.gone {
+        if !self.entries.contains_key(&node) && node != self.number_of(identity.dev, identity.ino) {
+            self.displaced.insert((identity.dev, identity.ino), node);
+        }
+        node
+    }
+
+    /// From now on `node` stands for `identity`; as another generation if it stood for something else before.
+    fn known_as(&mut self, node: NodeId, identity: Identity, is_new: bool) {
+        match self.entries.entry(node) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(Entry {
+                    identity,
+                    kind: FileKind::File,
+                    links: Vec::new(),
+                    lookups: 0,
+                    children: 0,
+                    generation: generation_of(identity),
+                    gone: false,
+                });
+            }
+            hash_map::Entry::Occupied(mut occupied) => {
+                let entry = occupied.get_mut();
+                if !is_new && !entry.gone && entry.identity == identity {
+                    return;
+                }
                 let reborn = generation_of(identity);
                 entry.generation = if reborn > entry.generation {
                     reborn
@@ -188,23 +259,10 @@ impl InodeTable {
                 let stale = std::mem::take(&mut entry.links);
                 self.release_parents(stale);
             }
-        } else {
-            if node != self.number_of(identity.dev, identity.ino) {
-                self.displaced.insert((identity.dev, identity.ino), node);
-            }
-            self.entries.insert(
-                node,
-                Entry {
-                    identity,
-                    kind,
-                    links: Vec::new(),
-                    lookups: 0,
-                    children: 0,
-                    generation: generation_of(identity),
-                    gone: false,
-                },
-            );
         }
+    }
+
+    fn look_up(&mut self, node: NodeId, parent: NodeId, name: &OsStr, kind: FileKind) -> Interned {
         if let Some(entry) = self.entries.get_mut(&node) {
             entry.kind = kind;
             entry.lookups = entry.lookups.saturating_add(1);
@@ -212,6 +270,14 @@ impl InodeTable {
         self.add_link(node, parent, name);
         let generation = self.entries.get(&node).map_or(0, |entry| entry.generation);
         Interned { node, generation }
+    }
+
+    /// Who bears the number `node` now.
+    pub(crate) fn bearer(&self, node: NodeId) -> Bearer {
+        Bearer {
+            node,
+            generation: self.entries.get(&node).map(|entry| entry.generation),
+        }
     }
 
     /// What is known about a live node.
@@ -282,11 +348,15 @@ impl InodeTable {
         self.release_parents(stale);
     }
 
-    /// Forgets one name of a node. `last` says that the inode has no other name left.
-    pub(crate) fn remove_link(&mut self, node: NodeId, parent: NodeId, name: &OsStr, last: bool) {
-        let Some(entry) = self.entries.get_mut(&node) else {
+    /// Forgets one name of what bore a number before the name was removed; `last` says that the inode has no other name
+    /// left. Nothing if another inode bears that number by now.
+    pub(crate) fn remove_link(&mut self, bearer: Bearer, parent: NodeId, name: &OsStr, last: bool) {
+        let Some(entry) = self.entries.get_mut(&bearer.node) else {
             return;
         };
+        if Some(entry.generation) != bearer.generation {
+            return;
+        }
         let stale: Vec<Link> = if last {
             entry.gone = true;
             std::mem::take(&mut entry.links)

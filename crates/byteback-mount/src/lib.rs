@@ -22,7 +22,7 @@ mod adapter;
 mod credentials;
 pub mod cuts;
 mod deltas;
-#[cfg(feature = "simulation")]
+#[cfg(any(test, feature = "simulation"))]
 pub mod direct;
 mod handles;
 mod hidden;

@@ -99,7 +99,7 @@ impl Stores {
     }
 
     /// Of a tree that no kernel stands before.
-    #[cfg(feature = "simulation")]
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn without_kernel(tree: Arc<Tree>) -> Self {
         Self { tree, kernel: None }
     }

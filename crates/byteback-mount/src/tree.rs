@@ -273,8 +273,21 @@ impl Tree {
         }
     }
 
-    fn found(&self, parent: NodeId, name: &OsStr, stat: Stat) -> Found {
-        let interned = self.inodes().intern(parent, name, stat.identity(), stat.kind);
+    /// What `name` in the directory `parent` is.
+    fn look_at(&self, dir: &Inode, parent: NodeId, name: &OsStr) -> io::Result<Found> {
+        loop {
+            let births = self.inodes().births();
+            let stat = dir.stat_at(name)?;
+            let at = (parent, name);
+            let interned = self.inodes().intern_seen(births, at, stat.identity(), stat.kind);
+            if let Some(interned) = interned {
+                return Ok(Found { interned, stat });
+            }
+        }
+    }
+
+    fn found_new(&self, parent: NodeId, name: &OsStr, stat: Stat) -> Found {
+        let interned = self.inodes().intern_new(parent, name, stat.identity(), stat.kind);
         Found { interned, stat }
     }
 

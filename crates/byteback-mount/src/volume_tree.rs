@@ -1,7 +1,7 @@
 //! A tree that lies in a volume (`byteback-volume`) rather than in a directory, so that the mount and its gate stand on the one as on the other.
 //!
-//! A volume that is mounted has two directories in its root: [`FILES`] is the root of the tree, and [`STATE`] holds what the daemon must not lose: the
-//! log with what belongs to it. No name of the tree leads there, and image and log move together.
+//! A volume that is mounted has three directories in its root: [`FILES`] is the root of the tree, [`STATE`] holds what the daemon must not lose (the
+//! log's database with what belongs to it), and [`LAYERS`] the layers of the log (`layers`). No name of the tree leads there, and image and log move together.
 //!
 //! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as the kernel does with its own file
 //! systems, and a few segments are freed each time.
@@ -12,6 +12,7 @@
 //! What this does not do: permissions (the kernel checks them), times of reading (nobody gets any), POSIX ACLs.
 
 mod inode;
+mod layers;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,9 +25,12 @@ use byteback_host::block::{Access, BlockDevice, RealBlockDevice};
 use byteback_host::clock::Clock;
 use byteback_host::durable::{DurableDir, TreeDir};
 use byteback_host::tree::Inode;
+use byteback_oplog::LayerKeeper;
 use byteback_volume::{NewFile, OpenOptions, Volume, VolumeError};
 
 use self::inode::VolumeInode;
+pub use self::layers::LAYERS;
+use self::layers::LayerInodes;
 
 /// The root of the tree, in the root of the volume.
 pub const FILES: &str = "files";
@@ -88,6 +92,7 @@ pub struct VolumeTree {
     path: PathBuf,
     files: u32,
     state: u32,
+    layers: u32,
     is_closed: bool,
     stop: Option<mpsc::Sender<()>>,
     housekeeper: Option<JoinHandle<()>>,
@@ -123,11 +128,13 @@ impl VolumeTree {
         // The tree's root is whose the volume's is, and as open.
         let files = directory(&volume, FILES, None).map_err(failed)?;
         let state = directory(&volume, STATE, Some((0, 0, 0o700))).map_err(failed)?;
+        let layers = directory(&volume, LAYERS, Some((0, 0, 0o700))).map_err(failed)?;
         let mut tree = Self {
             shared: Arc::new(Shared { volume, clock }),
             path: path.to_owned(),
             files,
             state,
+            layers,
             is_closed: false,
             stop: None,
             housekeeper: None,
@@ -164,6 +171,12 @@ impl VolumeTree {
         Arc::new(TreeDir::new(VolumeInode::hold(&self.shared, self.state), label))
     }
 
+    /// What keeps the layers of the log beside the files. There is one log at a time.
+    #[must_use]
+    pub fn layers(&self) -> Arc<dyn LayerKeeper> {
+        Arc::new(LayerInodes::new(&self.shared, self.layers))
+    }
+
     /// Makes everything durable, and closes the volume clean. Whoever still has something of it open can read, and change nothing more.
     ///
     /// # Errors
@@ -189,8 +202,8 @@ impl Drop for VolumeTree {
     fn drop(&mut self) {
         self.end_housekeeping();
         if !self.is_closed {
-            // Somebody gave up on it: what was written is kept as far as it can be.
-            let _ = self.shared.volume.sync();
+            // Somebody gave up on it, as when it cannot be mounted: what was written is kept as far as it can be.
+            let _ = self.shared.volume.finish();
         }
     }
 }

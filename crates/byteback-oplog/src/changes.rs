@@ -21,6 +21,7 @@ use crate::cut::Cut;
 use crate::database;
 use crate::error::Result;
 use crate::ids::{Epoch, NodeId, NodeKind};
+use crate::keeper::layer_of_row;
 use crate::layer::{Layer, WholeReason};
 use crate::pending::Place;
 use crate::record::NodeRecord;
@@ -234,7 +235,9 @@ impl ChangeList {
             let layers = table.range((*epoch, first)..(*epoch, u64::MAX))?;
             lists.push(layers.map(|entry| {
                 let (place, layer) = entry?;
-                Ok((NodeId(place.value().1), database::decode_layer(layer.value())?))
+                let (epoch, node) = place.value();
+                let layer = layer_of_row(self.cut.kept(), NodeId(node), Epoch(epoch), layer.value())?;
+                Ok((NodeId(node), layer))
             }));
         }
         let mut merged = Merged::new(lists)?;

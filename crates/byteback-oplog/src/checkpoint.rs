@@ -243,6 +243,9 @@ impl Log {
     /// its number does this before: a new file whose number was only in memory gets another one after a crash, and is then somebody else to
     /// whoever was told. Costs nothing where it is durable already.
     ///
+    /// Where layers are kept beside the files, everything is made durable, numbers or not: what a crash takes back there is as if it had not been, and nothing reports it
+    /// to whoever was told without a cut.
+    ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then.
     pub fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()> {
@@ -254,7 +257,7 @@ impl Log {
                 return self.flush();
             }
         }
-        Ok(())
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
     }
 
     /// Writes what is in memory to the database, and nothing else. The caller holds `checkpointing`.
@@ -283,10 +286,12 @@ impl Log {
             before_commit();
         }
         let committed = self.database.write(|txn| {
-            database::apply(txn, &pending)?;
+            database::apply(txn, &pending, self.kept.as_deref())?;
             database::set_number(txn, meta::EPOCH, epoch)?;
             database::set_number(txn, meta::LAST_NODE, last_node)?;
-            also(txn)
+            also(txn)?;
+            // The files first: see the module on layers that are kept beside them.
+            self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
         });
         let committed = self.damage.watch(committed);
         if committed.is_err() {
@@ -295,8 +300,17 @@ impl Log {
             let mut state = self.state.lock();
             state.flushing = None;
             state.flushes += 1;
+            drop(state);
+            self.sweep_kept();
         }
         committed
+    }
+
+    /// Removes layers that were given up. What cannot be removed now is tried again by the next start. The caller holds `checkpointing`.
+    pub(crate) fn sweep_kept(&self) {
+        if let Some(kept) = &self.kept {
+            let _ = kept.sweep(&self.database);
+        }
     }
 
     /// Puts a pending log that could not be committed, or of which that is unknown, under what came meanwhile.

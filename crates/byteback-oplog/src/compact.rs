@@ -114,7 +114,7 @@ impl Log {
         }
         if report.merged + report.dropped > 0 {
             self.database.write(|txn| {
-                let mut layers = Layers::open(txn)?;
+                let mut layers = Layers::open(txn, self.kept.as_deref())?;
                 for FileMove { epoch, node, to } in &plan.files {
                     if let Some(to) = to
                         && let Some(layer) = layers.get(*epoch, *node)?
@@ -134,8 +134,10 @@ impl Log {
                     }
                     names.remove((moved.epoch, moved.parent, moved.name.as_slice()))?;
                 }
-                Ok(())
+                // What moved is durable where it is now before it is given up where it was.
+                self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
             })?;
+            self.sweep_kept();
         }
         checkpointing.compaction.at = plan.next;
         Ok(report)

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::file_marks::{borders_of_all, change_state, marks_of};
 use crate::held::Hold;
 use crate::ids::{Epoch, NodeId, NodeKind};
+use crate::keeper::{Kept, KeptReader, layer_of_row};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Checkpointing, Log, locate};
 use crate::marks::PendingCut;
@@ -38,6 +39,8 @@ pub struct Cut {
     /// Keeps the border of a cut that no consumer owns.
     _hold: Option<Arc<Hold>>,
     pub(crate) damage: Arc<DamageWatch>,
+    /// Where layers are that the database does not have.
+    pub(crate) kept: Option<KeptReader>,
     /// The epochs that have layers, once somebody asked.
     epochs: Arc<OnceLock<Vec<u64>>>,
 }
@@ -96,6 +99,7 @@ impl Log {
             held: self.held.epochs(),
             _hold: Some(Arc::new(hold)),
             damage: Arc::clone(&self.damage),
+            kept: self.kept.as_ref().map(Kept::reader),
             epochs: Arc::default(),
         })
     }
@@ -116,6 +120,7 @@ impl Log {
             held: self.held.epochs(),
             _hold: None,
             damage: Arc::clone(&self.damage),
+            kept: self.kept.as_ref().map(Kept::reader),
             epochs: Arc::default(),
         })
     }
@@ -181,7 +186,7 @@ impl Cut {
         let mut sum: Option<Layer> = None;
         for epoch in epochs.get(range).unwrap_or_default() {
             if let Some(layer) = table.get((*epoch, node.0))? {
-                let layer = database::decode_layer(layer.value())?;
+                let layer = layer_of_row(self.kept(), node, Epoch(*epoch), layer.value())?;
                 match &mut sum {
                     Some(sum) => sum.lay(&layer),
                     None => sum = Some(layer),
@@ -189,6 +194,10 @@ impl Cut {
             }
         }
         Ok(Some(node_change(node, &record, sum.unwrap_or_default(), since)))
+    }
+
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref().map(KeptReader::kept)
     }
 
     /// The youngest border up to `since`, for all nodes or for one; with `since` itself. `None`: nothing is known of that time.

@@ -11,7 +11,7 @@
 //! | `keys` | device, inode, birth | node |
 //! | `names` | directory, name | node |
 //! | `places` | node, directory, name | - |
-//! | `layers` | epoch, node | [`crate::layer::Layer`] |
+//! | `layers` | epoch, node | [`crate::layer::Layer`], or that it is kept elsewhere ([`crate::keeper`]) |
 //! | `name_layers` | epoch, directory, name | node, or 0 where the name is gone |
 //! | `marks` | consumer | [`crate::marks::ConsumerState`] |
 //! | `file_marks` | node, consumer | [`crate::marks::FileMark`] |
@@ -43,6 +43,7 @@ use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, Wr
 
 use crate::error::{LogError, Result};
 use crate::ids::{Epoch, NodeId};
+use crate::keeper::Kept;
 use crate::ledger::LedgerEntry;
 use crate::pending::{Pending, PendingNode, Place};
 use crate::record::{DiskKey, NodeRecord};
@@ -52,6 +53,8 @@ const UNBORN_FILE_NAME: &str = "log.redb.new";
 /// Format 1 knew neither marks of files nor the number of unknown layers; it is taken over as it is opened.
 const FORMAT: u64 = 2;
 const FORMAT_WITHOUT_FILE_MARKS: u64 = 1;
+/// As format 2, with layers that are kept elsewhere ([`crate::keeper`]); only of a log that has somebody who keeps them, and without intents.
+pub(crate) const FORMAT_KEPT_BESIDE: u64 = 3;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
 pub(crate) const CACHE_BYTES: usize = 16 << 20;
 
@@ -98,7 +101,11 @@ pub(crate) struct Birth {
 }
 
 impl Database {
-    pub(crate) fn open(dir: Arc<dyn DurableDir>, birth: impl FnOnce() -> Result<Birth>) -> Result<Self> {
+    pub(crate) fn open(
+        dir: Arc<dyn DurableDir>,
+        is_kept_beside: bool,
+        birth: impl FnOnce() -> Result<Birth>,
+    ) -> Result<Self> {
         let failed = |source| LogError::File {
             file: FILE_NAME,
             source,
@@ -129,6 +136,7 @@ impl Database {
         };
         match this.snapshot()?.number(meta::FORMAT)? {
             FORMAT => Ok(this),
+            FORMAT_KEPT_BESIDE if is_kept_beside => Ok(this),
             FORMAT_WITHOUT_FILE_MARKS => {
                 this.write(take_over_format_1)?;
                 Ok(this)
@@ -378,15 +386,15 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
 
 /// Writes what is pending. Layers are merged with what the same epoch already has (SolFS section 3.2.1, persistence).
 /// May be repeated, also with more laid over it: the result is the same as if it had been done once.
-pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
-    apply_nodes(txn, pending)?;
+pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
+    apply_nodes(txn, pending, kept)?;
     apply_names(txn, pending)
 }
 
-fn apply_nodes(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
+fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
     let mut nodes = txn.open_table(NODES)?;
     let mut keys = txn.open_table(KEYS)?;
-    let mut layers = Layers::open(txn)?;
+    let mut layers = Layers::open(txn, kept)?;
     let mut epochs = None;
     let mut gone = Vec::new();
     for (node, change) in &pending.nodes {
@@ -473,6 +481,14 @@ fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a row of `layers` says; `None`: the layer is kept elsewhere.
+pub(crate) fn decode_row(bytes: &[u8]) -> Result<Option<crate::layer::Layer>> {
+    match crate::layer::Layer::is_elsewhere(bytes) {
+        true => Ok(None),
+        false => decode_layer(bytes).map(Some),
+    }
 }
 
 pub(crate) fn decode_layer(bytes: &[u8]) -> Result<crate::layer::Layer> {

@@ -21,6 +21,8 @@ use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
 
 const VERSION: u8 = 2;
 const VERSION_1: u8 = 1;
+/// Of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); it goes on as a layer of no ranges does.
+const ELSEWHERE: u8 = 3;
 /// In the reason byte: the unit is pages.
 const PAGES: u8 = 0x80;
 /// The unit of pages, whatever the machine's are.
@@ -180,6 +182,16 @@ impl Layer {
     pub fn mark_whole(&mut self, reason: WholeReason) {
         self.whole.get_or_insert(reason);
         self.ranges = ExtentSet::new();
+    }
+
+    /// The row of a layer that is kept elsewhere.
+    pub(crate) fn elsewhere() -> Vec<u8> {
+        seal(vec![ELSEWHERE, 0])
+    }
+
+    /// Whether a row is of a layer that is kept elsewhere.
+    pub(crate) fn is_elsewhere(row: &[u8]) -> bool {
+        row == Self::elsewhere()
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -12,6 +12,7 @@
 //! | one moment of the tree | [`Cut`] |
 //! | what changed up to it | [`ChangeList`] |
 //! | who has saved what | [`ConsumerState`], `consumers.rs`, `file_marks.rs` |
+//! | where layers are kept: in the database, or beside the files | [`LayerKeeper`], `keeper.rs` |
 //! | what is kept, and for how long | `compact.rs` |
 //! | what becomes of a damaged log | `damage.rs` |
 //! | what happens at a start | [`Log::scan`] |
@@ -33,6 +34,7 @@ pub mod fuzzing;
 mod held;
 mod ids;
 mod intents;
+mod keeper;
 mod known;
 mod layer;
 mod ledger;
@@ -52,6 +54,7 @@ pub use compact::Compaction;
 pub use cut::Cut;
 pub use error::{CONSUMER_BYTES_MAX, LogError, Result};
 pub use ids::{Epoch, NodeId, NodeKind, TreeId};
+pub use keeper::{FoundLayer, KeptLayer, LayerKeeper, WaitingLayer, WaitingLayers};
 pub use layer::{Granularity, Layer, Unit, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};
 pub use log::{Counts, Log};

@@ -32,25 +32,26 @@
 //! outside chooses the numbers of our nodes; inode numbers and birth times come from the file system, and whoever could bend
 //! them still does not know the seed, nor sees how long a look takes.
 
+mod open;
+
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::durable::DurableDir;
-use byteback_host::random::Randomness;
 use byteback_host::tree::Identity;
 use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::compact::CompactionState;
-use crate::damage::{self, DamageWatch};
-use crate::database::{self, Birth, Database, Snapshot, meta};
+use crate::damage::DamageWatch;
+use crate::database::{self, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
 use crate::held::HeldBorders;
 use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
-use crate::intents::{self, Appended, Generation, IntentFile};
+use crate::intents::{Appended, Generation, IntentFile};
+use crate::keeper::Kept;
 use crate::known::KnownNodes;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
@@ -59,18 +60,16 @@ use crate::options::LogOptions;
 use crate::pending::{Pending, Place};
 use crate::record::{DiskKey, Fence, NodeRecord};
 
-/// After a stop that was not clean the numbers of nodes go on so far behind the last one that is known: what was numbered since the last checkpoint
-/// is not, and others may have heard of it (continuous sync sends what is not in a checkpoint yet). Between two
-/// checkpoints nobody makes so many.
-const NODES_SKIPPED: u64 = 1 << 32;
-
 /// The operation log of one tracked tree. All methods may be called from any thread.
 pub struct Log {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) database: Database,
-    pub(crate) intents: IntentFile,
+    /// `None` if layers are kept beside the files, which need none.
+    pub(crate) intents: Option<IntentFile>,
+    /// Where layers are that the database does not have.
+    pub(crate) kept: Option<Arc<Kept>>,
     pub(crate) gate: RwLock<()>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Arc<Mutex<State>>,
     pub(crate) checkpointing: Mutex<Checkpointing>,
     pub(crate) held: Arc<HeldBorders>,
     pub(crate) damage: Arc<DamageWatch>,
@@ -120,12 +119,16 @@ pub(crate) struct State {
     pub(crate) closing: HashMap<NodeId, i64>,
     known: KnownNodes,
     pub(crate) generation: Generation,
+    /// Somebody wants to know which inodes the nodes are that change.
+    pub(crate) notes_inodes: bool,
 }
 
 /// A node that is not clean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenNode {
     pub(crate) intent: Intent,
+    /// 0 where nobody said it.
+    pub(crate) inode: u64,
     pub(crate) born: Epoch,
     /// When it was last changed, on the monotonic clock, to the tick.
     pub(crate) changed_at_ns: u64,
@@ -211,152 +214,6 @@ impl OpenNode {
 }
 
 impl Log {
-    /// Opens the log in `dir`, creating it if there is none, and begins a new epoch. Files for which intents were open
-    /// are reported whole from now on. A damaged log is set aside (as `log.redb.damaged`), and a new one begins: the ledger says so.
-    ///
-    /// The caller holds the lock on `dir`, and compares the tree with the record next ([`Log::scan`]) before anything is
-    /// tracked or cut.
-    ///
-    /// # Errors
-    /// A disk that cannot be read or written, or a log of a newer version.
-    pub fn open(dir: &Arc<dyn DurableDir>, clock: Arc<dyn Clock>, random: &dyn Randomness) -> Result<Self> {
-        Self::open_with(dir, clock, random, LogOptions::default())
-    }
-
-    /// As [`Log::open`], with other than the default options.
-    ///
-    /// # Errors
-    /// As [`Log::open`].
-    pub fn open_with(
-        dir: &Arc<dyn DurableDir>,
-        clock: Arc<dyn Clock>,
-        random: &dyn Randomness,
-        options: LogOptions,
-    ) -> Result<Self> {
-        match Self::try_open(dir, Arc::clone(&clock), random, options) {
-            Err(error) if error.is_damage() => {
-                damage::mark_damage(dir.as_ref(), &error)?;
-                Self::try_open(dir, clock, random, options)
-            }
-            opened => opened,
-        }
-    }
-
-    fn try_open(
-        dir: &Arc<dyn DurableDir>,
-        clock: Arc<dyn Clock>,
-        random: &dyn Randomness,
-        options: LogOptions,
-    ) -> Result<Self> {
-        let loss = damage::take_loss(dir.as_ref(), intents::FILE_NAME)?;
-        let at_ns = clock.now_ns();
-        let mut is_new = false;
-        let database = Database::open(Arc::clone(dir), || {
-            is_new = loss.is_none();
-            let tree = random.next_u64().map_err(|source| LogError::File {
-                file: "source of random numbers",
-                source,
-            })?;
-            let event = loss.map(|loss| LedgerEvent::LogLost {
-                reason: loss.reason,
-                set_aside: loss.set_aside,
-            });
-            Ok(Birth {
-                tree,
-                loss: event.map(|event| LedgerEntry { at_ns, event }),
-            })
-        })?;
-        let snapshot = database.snapshot()?;
-        let tree = TreeId(snapshot.number(meta::TREE)?);
-        let epoch = first_epoch(Epoch(snapshot.number(meta::EPOCH)?), clock.now_ns());
-        let mut last_node = NodeId(snapshot.number(meta::LAST_NODE)?);
-        let counted_from = Generation(snapshot.number(meta::GENERATION)?);
-        let was_tracking = snapshot.number(meta::TRACKING)? != 0;
-        if was_tracking {
-            last_node.0 = last_node.0.saturating_add(NODES_SKIPPED);
-        }
-        let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, options.intent_half_sectors)?;
-
-        let mut interrupted = Vec::new();
-        if found.every_node {
-            snapshot.for_each_node(|node, record, _| {
-                if record.kind == NodeKind::File {
-                    interrupted.push(node);
-                }
-            })?;
-        } else {
-            for node in found.nodes {
-                // One without a record was new, and is found by the walk.
-                if snapshot
-                    .record(node)?
-                    .is_some_and(|record| record.kind == NodeKind::File)
-                {
-                    interrupted.push(node);
-                }
-            }
-        }
-        let mut pending = Pending::new(epoch, options.bounds());
-        for node in &interrupted {
-            pending.mark_whole(*node, WholeReason::Interrupted);
-        }
-        drop(snapshot);
-
-        // Nothing counts from the old intents any more once the layers are durable that they stand for.
-        let generation = intents.rotate(|_| Vec::new())?;
-        let mut events = Vec::new();
-        if is_new {
-            events.push(LedgerEvent::Created);
-        }
-        if was_tracking {
-            events.push(LedgerEvent::Interrupted {
-                open_files: interrupted.len() as u64,
-            });
-        }
-        database.write(|txn| {
-            database::apply(txn, &pending)?;
-            database::set_number(txn, meta::EPOCH, epoch.0)?;
-            database::set_number(txn, meta::GENERATION, generation.0)?;
-            database::set_number(txn, meta::TRACKING, 0)?;
-            database::set_number(txn, meta::LAST_NODE, last_node.0)?;
-            events
-                .into_iter()
-                .try_for_each(|event| append_to_ledger(txn, &LedgerEntry { at_ns, event }))
-        })?;
-
-        let state = State {
-            epoch,
-            epoch_used: !interrupted.is_empty(),
-            last_node,
-            current: Pending::new(epoch, options.bounds()),
-            flushing: None,
-            flushes: 0,
-            open: HashMap::default(),
-            closing: HashMap::default(),
-            known: KnownNodes::default(),
-            generation,
-        };
-        Ok(Self {
-            clock,
-            database,
-            intents,
-            gate: RwLock::new(()),
-            state: Mutex::new(state),
-            checkpointing: Mutex::new(Checkpointing {
-                committed: generation,
-                compaction: CompactionState::default(),
-                file_mark_changes: 0,
-            }),
-            held: Arc::default(),
-            damage: DamageWatch::new(Arc::clone(dir)),
-            options,
-            tree,
-            root_device: AtomicU64::new(0),
-            births_stay: AtomicBool::new(true),
-            before_commit: OnceLock::new(),
-            on_untracked: RwLock::default(),
-        })
-    }
-
     /// The identity of this log and of the history it holds.
     #[must_use]
     pub fn tree(&self) -> TreeId {
@@ -454,7 +311,11 @@ impl Log {
             self.compare_with_fence(node, look)?;
         }
         loop {
-            match self.intents.append(node)? {
+            let appended = match &self.intents {
+                Some(intents) => intents.append(node)?,
+                None => Appended::Durable(self.state.lock().generation),
+            };
+            match appended {
                 Appended::Full(generation) => self.make_room_for_intents(generation)?,
                 Appended::Durable(generation) => {
                     if let Some(gate) = self.try_begin_write(node, Some(generation))? {
@@ -484,11 +345,14 @@ impl Log {
             return Ok(None);
         };
         let mut operation = self.begin_write(node, look)?;
-        if !self.is_open(node) {
+        let mut state = self.state.lock();
+        let Some(open) = state.open.get_mut(&node) else {
             // It lost its last name since it was asked for.
             return Ok(None);
-        }
-        operation.is_logged = range.is_some_and(|range| self.state.lock().wrote_unless_news(node, range));
+        };
+        open.inode = identity.ino;
+        operation.is_logged = range.is_some_and(|range| state.wrote_unless_news(node, range));
+        drop(state);
         Ok(Some((operation, node)))
     }
 
@@ -530,6 +394,7 @@ impl Log {
         let generation = state.generation;
         let closed = OpenNode {
             intent: Intent::Attributes,
+            inode: record.key.inode,
             born: record.born,
             changed_at_ns,
             explained_ns: record.fence.map_or(i64::MIN, |fence| fence.ctime_ns),
@@ -570,7 +435,7 @@ impl Log {
     /// `full`, which found no room.
     fn make_room_for_intents(&self, full: Generation) -> Result<()> {
         let mut checkpointing = self.checkpointing.lock();
-        if self.intents.current() != full {
+        if self.intents.as_ref().is_none_or(|intents| intents.current() != full) {
             return Ok(());
         }
         // What was logged goes first: see the module on what makes intents droppable.
@@ -590,11 +455,14 @@ impl Log {
     /// The generation to commit next: a new one, unless the last one never was committed. The caller has taken the
     /// pending log away before, and commits both together.
     pub(crate) fn rotate(&self, checkpointing: &Checkpointing) -> Result<Generation> {
-        let current = self.intents.current();
+        let Some(intents) = &self.intents else {
+            return Ok(checkpointing.committed);
+        };
+        let current = intents.current();
         if current > checkpointing.committed {
             return Ok(current);
         }
-        self.intents.rotate(|next| {
+        intents.rotate(|next| {
             let mut state = self.state.lock();
             state.generation = next;
             let durable = state
@@ -751,14 +619,6 @@ impl Log {
         self.damage
             .watch(self.database.snapshot().and_then(|now| now.child(parent, name)))
     }
-}
-
-/// The first epoch of a start, after the last one that the database knows of. Copies of a database may be elder than what programs
-/// were told, so that the next number is not enough.
-fn first_epoch(last: Epoch, now_ns: i64) -> Epoch {
-    // In units of 1.05 ms: each cut waits for a disk, so that epochs come slower than that for as long as a log runs.
-    let by_the_clock = Epoch(u64::try_from(now_ns >> 20).unwrap_or(0));
-    last.next().max(by_the_clock)
 }
 
 /// A tree deeper than this is taken for a cycle in a damaged log.

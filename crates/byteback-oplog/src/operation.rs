@@ -64,6 +64,9 @@ impl<'a> Operation<'a> {
         if !state.wrote_unless_news(node, range) {
             state.epoch_used = true;
             state.current.wrote(node, range);
+            if let Some(inode) = state.inode_of(node) {
+                state.current.wrote_inode(node, inode);
+            }
         }
     }
 
@@ -103,6 +106,7 @@ impl<'a> Operation<'a> {
             node,
             OpenNode {
                 intent: Intent::NotNeeded,
+                inode: key.inode,
                 born: epoch,
                 changed_at_ns: now.monotonic_ns,
                 explained_ns: now.wall_ns,
@@ -231,9 +235,22 @@ impl State {
         if born == self.epoch {
             self.epoch_used = true;
             self.current.touch(node);
+            self.note_touched_inode(node);
             return true;
         }
         self.current.has_written(node, range)
+    }
+
+    /// Which inode an open node is, if somebody wants to know and it is known.
+    pub(crate) fn inode_of(&self, node: NodeId) -> Option<u64> {
+        let open = self.open.get(&node).filter(|_| self.notes_inodes)?;
+        Some(open.inode).filter(|inode| *inode != 0)
+    }
+
+    fn note_touched_inode(&mut self, node: NodeId) {
+        if let Some(inode) = self.inode_of(node) {
+            self.current.touched_inode(node, inode);
+        }
     }
 
     fn remove(&mut self, node: NodeId, remains: Remains, now: Moment) {
@@ -246,6 +263,7 @@ impl State {
     fn touch(&mut self, node: NodeId, now: Moment) {
         self.epoch_used = true;
         self.current.touch(node);
+        self.note_touched_inode(node);
         if let Some(open) = self.open.get_mut(&node) {
             open.changed_at_ns = now.monotonic_ns;
             open.explained_ns = open.explained_ns.max(now.wall_ns);
@@ -254,6 +272,7 @@ impl State {
         // `born` only matters for content, which cannot be written before an intent has looked it up.
         let open = OpenNode {
             intent: Intent::Attributes,
+            inode: 0,
             born: crate::ids::Epoch(0),
             changed_at_ns: now.monotonic_ns,
             explained_ns: now.wall_ns,

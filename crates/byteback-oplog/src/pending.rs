@@ -42,6 +42,9 @@ pub(crate) struct Pending {
     places: HashMap<NodeId, BTreeSet<Place>>,
     /// Keys of nodes that were born or replaced.
     pub(crate) keys: HashMap<DiskKey, Option<NodeId>>,
+    /// Files that were written, and such that only changed otherwise, by their inodes: for who keeps layers beside files. Empty without one.
+    written: HashMap<u64, NodeId>,
+    touched: HashMap<u64, NodeId>,
     /// A transaction with part of this failed, and may have arrived all the same.
     pub(crate) may_be_durable: bool,
 }
@@ -55,6 +58,8 @@ impl Pending {
             names: BTreeMap::new(),
             places: HashMap::default(),
             keys: HashMap::default(),
+            written: HashMap::default(),
+            touched: HashMap::default(),
             may_be_durable: false,
         }
     }
@@ -83,6 +88,36 @@ impl Pending {
         let bounds = self.bounds;
         if let Some(layer) = self.layer(node) {
             layer.touched(range, bounds);
+        }
+    }
+
+    /// Says which inode a node is that was written.
+    pub(crate) fn wrote_inode(&mut self, node: NodeId, inode: u64) {
+        self.written.insert(inode, node);
+    }
+
+    /// Says which inode a node is of which anything changed.
+    pub(crate) fn touched_inode(&mut self, node: NodeId, inode: u64) {
+        self.touched.insert(inode, node);
+    }
+
+    /// The inodes of files that changed, each once.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = u64> {
+        let touched = self.touched.keys().filter(|inode| !self.written.contains_key(inode));
+        self.written.keys().chain(touched).copied()
+    }
+
+    /// How many files were written.
+    pub(crate) fn written_inodes(&self) -> usize {
+        self.written.len()
+    }
+
+    /// The node that is this inode, and what is logged of it.
+    pub(crate) fn layer_of_inode(&self, inode: u64) -> Option<(NodeId, &Layer)> {
+        let node = *self.written.get(&inode).or_else(|| self.touched.get(&inode))?;
+        match self.nodes.get(&node)? {
+            PendingNode::Changed { layer, .. } => Some((node, layer)),
+            PendingNode::Gone => None,
         }
     }
 
@@ -188,5 +223,7 @@ impl Pending {
             places.retain(|place| names.get(place) == Some(&Some(*node)));
         }
         self.keys.extend(younger.keys);
+        self.written.extend(younger.written);
+        self.touched.extend(younger.touched);
     }
 }

@@ -325,6 +325,7 @@ impl<V: TreeView> Scan<'_, V> {
                 node,
                 OpenNode {
                     intent: Intent::NotNeeded,
+                    inode: stat.ino,
                     born: epoch,
                     changed_at_ns: 0,
                     explained_ns: stat.ctime_ns,
@@ -364,6 +365,7 @@ impl<V: TreeView> Scan<'_, V> {
             node,
             OpenNode {
                 intent: Intent::NotNeeded,
+                inode: stat.ino,
                 born: record.born,
                 changed_at_ns: 0,
                 explained_ns: stat.ctime_ns,

@@ -148,6 +148,9 @@ fn a_layer_of_version_2() {
     let back = decode_layer(&sealed(&bytes)).unwrap();
     assert_eq!((back.ranges, back.unit), (pages.ranges, Unit::Page));
 
+    // Kept beside the files.
+    assert_eq!(Layer::elsewhere(), sealed(&[0x03, 0x00]));
+    assert!(!Layer::says_unknown(&Layer::elsewhere()));
     // Nothing but attributes.
     assert_eq!(Layer::default().encode(), sealed(&[0x02, 0x00]));
     let reasons = [

@@ -12,7 +12,7 @@ use crate::pending::PendingNode;
 pub struct Usage {
     /// Length of the database's file.
     pub database_bytes: u64,
-    /// Length of the intents' file.
+    /// Length of the intents' file; 0 if layers are kept beside the files, which need none.
     pub intents_bytes: u64,
     /// Extents in memory: logged, and not yet in the database.
     pub pending_extents: u64,
@@ -38,7 +38,10 @@ impl Log {
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage {
             database_bytes: self.database.len_bytes()?,
-            intents_bytes: self.intents.len_bytes()?,
+            intents_bytes: match &self.intents {
+                Some(intents) => intents.len_bytes()?,
+                None => 0,
+            },
             cache_bytes_max: crate::database::CACHE_BYTES as u64,
             damage: self.damage().map(str::to_owned),
             ..Usage::default()

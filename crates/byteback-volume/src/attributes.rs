@@ -106,6 +106,9 @@ impl State {
                 _ => return Err(VolumeError::Invalid("only a regular file has a length that can be set")),
             }
         }
+        if mode & TYPE == DIRECTORY {
+            self.since.attributes_of.insert(ino);
+        }
         self.change_inode(ino, |inode| {
             if let Some(mode) = set.mode {
                 inode.set_mode(inode.mode() & TYPE | mode & !TYPE);

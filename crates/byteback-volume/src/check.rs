@@ -69,6 +69,10 @@ pub struct Report {
     pub pages: u64,
     /// Pages that are kept as deltas.
     pub deltas: u64,
+    /// Of these, in the main area.
+    pub main_deltas: u64,
+    /// Blocks that these are in.
+    pub compact_pages: u64,
     /// What the volume is called.
     pub label: Vec<u8>,
     /// Its length, in blocks of 4 KiB.
@@ -136,7 +140,9 @@ pub(crate) fn find(device: &dyn BlockDevice, options: CheckOptions) -> Result<Fi
         directories: files.known.values().filter(|known| known.is_directory()).count() as u64,
         used_blocks: u64::from(files.used_blocks()),
         pages: files.pages,
-        deltas: files.deltas,
+        deltas: files.deltas + files.main_deltas,
+        main_deltas: files.main_deltas,
+        compact_pages: files.compact_pages,
         label: image.superblock.label.clone(),
         len_blocks: u64::from(image.superblock.areas.len_blocks),
     };

@@ -1,6 +1,6 @@
 //! Checkpoints: everything that changed becomes durable, as one state.
 //!
-//! **Order.** (1) Pages, then nodes, to the logs; summaries of segments that were filled. (2) The tables: few changes go to the journal of the pack,
+//! **Order.** (1) Pages, then deltas in the main area, then nodes, to the logs; summaries of segments that were filled. (2) The tables: few changes go to the journal of the pack,
 //! many to the other copies of the tables' blocks. (3) The pack without its footer, to the place of the elder one. (4) A flush. (5) The footer, and a
 //! flush: now it counts. (6) What nothing refers to any more may be written again, and is discarded.
 //!
@@ -17,6 +17,7 @@ use crate::format::{
 use crate::geometry::{JOURNAL_BLOCKS, ORPHAN_BLOCKS};
 use crate::media::Media;
 use crate::state::{SinceCheckpoint, State};
+use crate::statistics::Written;
 
 /// Most files without a name.
 pub(crate) const ORPHANS_MAX: usize = ORPHANS_PER_BLOCK * ORPHAN_BLOCKS as usize;
@@ -138,15 +139,19 @@ impl State {
     /// See the module. `is_clean`: nothing follows.
     pub(crate) fn checkpoint(&mut self, is_clean: bool) -> Result<()> {
         self.check_writable()?;
+        self.complete_all();
         let written = self.write_checkpoint(is_clean);
         self.stop_after(written)
     }
 
     fn write_checkpoint(&mut self, is_clean: bool) -> Result<()> {
         self.write_back()?;
+        self.link_delta_files()?;
         while let Some(nid) = self.nodes.dirty().first().copied() {
             self.write_node(nid, None)?;
         }
+        // Also if nothing was written, as after a crash of which only synced files were found again.
+        self.write_filled()?;
         let journal = self.write_tables()?;
         self.write_pack(&journal, is_clean)?;
         self.since = SinceCheckpoint::default();
@@ -258,7 +263,7 @@ impl State {
                 at += 1;
             }
         }
-        self.media.write(Address(first), &bytes)?;
+        self.media.write(Address(first), &bytes, Written::Tables)?;
         self.media.device.flush()?;
         self.media.write_sealed(Address(at), Kind::PackFooter, &mut footer)?;
         self.media.device.flush()?;

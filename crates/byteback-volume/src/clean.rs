@@ -2,14 +2,15 @@
 //!
 //! In need, the segment with the fewest of them is taken; in idle time, the one that promises most for its cost, as it has been left alone for long (cost-benefit, as in
 //! the first log-structured file systems). Pages are moved as they are, with their checksums, also if these do not fit any more; nodes are
-//! only marked as changed, as the next checkpoint writes them.
+//! only marked as changed, as the next checkpoint writes them, and so are indexes of deltas and compact pages.
 
 use crate::attributes::{DIRECTORY, TYPE};
 use crate::error::Result;
-use crate::format::{Address, Footer, Kind, Nid, Summary};
+use crate::format::{Address, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary};
 use crate::map::Slot;
 use crate::segments::LogKind;
 use crate::state::State;
+use crate::statistics::Written;
 
 /// How a segment is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,14 +79,24 @@ impl State {
         if entry.address == address {
             return Ok(self.node_mut(summary.nid, "node in a segment that is cleaned").is_ok());
         }
+        if matches!(summary.slot, INDEX_SLOT | COMPACT_SLOT) && entry.ino == summary.nid {
+            return Ok(self.move_delta_block(summary.nid, address).unwrap_or(false));
+        }
         let Ok(node) = self.node(summary.nid, "node of a page in a segment that is cleaned") else {
             return Ok(false);
         };
         let place = Footer::read(node).place;
-        let slot = Slot {
-            node: summary.nid,
-            slot: u32::from(summary.slot),
-            is_inode: place == 0,
+        let slot = match place {
+            0 => self.slot_in_inode(summary.nid, u32::from(summary.slot)),
+            _ => Ok(Slot {
+                node: summary.nid,
+                slot: u32::from(summary.slot),
+                is_inode: false,
+                told: summary.nid,
+            }),
+        };
+        let Ok(slot) = slot else {
+            return Ok(false);
         };
         let is_of_pages = place != Footer::XATTRS && !crate::place::is_indirect(place);
         if !is_of_pages || self.address_in(slot)? != address {
@@ -100,7 +111,7 @@ impl State {
             self.media.id.seal(&mut block, Kind::Directory, to);
             self.segments.correct_checksum(to, crc32c::crc32c(&block[..]));
         }
-        self.media.write(to, &block[..])?;
+        self.media.write(to, &block[..], Written::Moved)?;
         self.set_address(slot, to)?;
         self.page_moved(entry.ino, address, to, crc32c::crc32c(&block[..]));
         self.write_filled()?;

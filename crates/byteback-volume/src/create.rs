@@ -9,13 +9,14 @@ use byteback_host::clock::{Clock, RealClock};
 use crate::attributes::DIRECTORY;
 use crate::checkpoint::segment_table_address;
 use crate::error::Result;
-use crate::format::{Address, Kind, Nid, SegmentEntry, Superblock, VolumeId, zeros};
+use crate::format::{Address, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId, zeros};
 use crate::geometry::divide;
 use crate::media::Media;
 use crate::names::NewFile;
 use crate::node_table::NodeTable;
 use crate::segments::Segments;
 use crate::state::{Counts, State};
+use crate::statistics::Written;
 use crate::volume::OpenOptions;
 
 /// How a volume is to be made.
@@ -71,11 +72,12 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         device: Arc::clone(device),
         id: options.id,
         areas,
+        written: Arc::default(),
     };
     let ends = [Address(0), Address(areas.len_blocks - 1)];
     let nothing = zeros();
     for end in ends {
-        media.write(end, &nothing[..])?;
+        media.write(end, &nothing[..], Written::Tables)?;
     }
     media.device.flush()?;
     // What an elder volume left: its blocks are not sealed for this one, and need not be erased.
@@ -119,9 +121,17 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         held: BTreeMap::new(),
         delta_list: Nid::NONE,
         is_writable: true,
-        keeps_deltas: false,
+        format_version: VERSION,
+        delta_mode: crate::deltas::DeltaMode::Off,
+        moved_slots_min: u32::MAX,
+        main_delta_len_bytes_max: 0,
+        delta_index_len_bytes_max: open.delta_index_len_bytes_max,
+        main: crate::main_deltas::MainDeltas::default(),
+        hotness: crate::hotness::Hotness::new(open.hotness_window_operations, 0),
+        attempts: crate::attempts::Attempts::default(),
         costs: crate::deltas::Costs::default(),
         delta_counts: crate::deltas::DeltaCounts::default(),
+        companion: None,
         stopped: None,
         media,
     };
@@ -138,6 +148,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
     state.checkpoint(true)?;
     let superblock = Superblock {
         id: options.id,
+        version: crate::format::VERSION,
         features: 0,
         areas,
         created_s: state.now().seconds,
@@ -145,7 +156,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         label: options.label.clone(),
     };
     for end in ends {
-        state.media.write(end, &superblock.block(end)[..])?;
+        state.media.write(end, &superblock.block(end)[..], Written::Tables)?;
     }
     Ok(state.media.device.flush()?)
 }

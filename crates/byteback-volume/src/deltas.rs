@@ -5,15 +5,22 @@
 //! far as writing goes: who drops it can make it again. Where a page gets another address, its delta goes in the same change of the inode. So base and delta
 //! belong together in every inode that ever reaches the device, and after a crash either the elder delta counts or the newer one.
 //!
-//! **No room.** Addresses that are needed push deltas out: their pages are written as pages. One delta makes room for another one only if what that spares is worth more than
-//! writing its page (formulas 1 and 2), by costs that are measured while the volume is used.
+//! **No room.** In a large file addresses leave the inode for a node of their own (`map`). If that is not enough, the elder half of the deltas is packed together, where the file may have some in the
+//! main area; else one delta makes room for another one only if what that spares is worth more than writing its page (formulas 1 and 2), by costs that are measured while the volume is used.
+//! In a short file addresses that are needed push deltas out.
 //!
-//! What this does not do: pages of directories; deltas in the main area.
+//! What this does not do: pages of directories; deltas in the main area, see `main_deltas`.
 
-use byteback_delta::{apply_page_delta, put_page_delta};
+use std::collections::BTreeSet;
+
+use byteback_delta::{apply_page_delta, put_packed_page_delta, put_page_delta};
 
 use crate::error::{Result, VolumeError};
-use crate::format::{Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid};
+use crate::format::{
+    Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid, VERSION_OF_MAIN_DELTAS,
+    VERSION_OF_PACKED_DELTAS,
+};
+use crate::main_deltas::PACKED_MIN;
 use crate::state::State;
 
 /// What things cost here, in nanoseconds where it is a time: means of which the past fades (DeltaFS formulas 1 and 2).
@@ -85,13 +92,71 @@ impl Costs {
     }
 }
 
+/// Where a page that is overwritten is kept as a delta, if that will do. Deltas that are there are read in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeltaMode {
+    /// Nowhere: it is written.
+    Off,
+    /// In the inode of its file (DCI, DeltaFS section 4.1).
+    Inode,
+    /// In the main area, together with others of its file, if that is written much and read little (DCM, section 4.2).
+    Main,
+    /// In the inode, and in the main area what has no room there.
+    #[default]
+    Both,
+}
+
+impl DeltaMode {
+    pub(crate) fn uses_inode(self) -> bool {
+        matches!(self, Self::Inode | Self::Both)
+    }
+
+    pub(crate) fn uses_main(self) -> bool {
+        matches!(self, Self::Main | Self::Both)
+    }
+
+    /// What of it a volume of this version of the format can hold.
+    pub(crate) fn on_version(self, version: u32) -> Self {
+        match self {
+            _ if version >= VERSION_OF_MAIN_DELTAS => self,
+            Self::Main => Self::Off,
+            Self::Both => Self::Inode,
+            other => other,
+        }
+    }
+}
+
 /// What was done with deltas since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeltaCounts {
-    /// Changes of pages that were kept as deltas.
+    /// Overwritten pages that were on the device as they were before: that could have been kept as deltas.
+    pub overwritten: u64,
+    /// Of these, compared with what they were: others not, as several of their file had been in vain.
+    pub compared: u64,
+    /// Of these, kept as deltas, in the inode or to be packed.
     pub kept: u64,
-    /// Deltas that had to make room, of which the pages were written.
+    /// Of these, in the inode: the others are to be packed, and were `packed` or not.
+    pub kept_in_inode: u64,
+    /// Files of which the addresses left the inode, for deltas to have the room.
+    pub moved_slots: u64,
+    /// Deltas that had to make room in the inode, of which the pages were written.
     pub pushed_out: u64,
+    /// Deltas that had to make room in the inode, and are to be packed.
+    pub moved_to_main: u64,
+    /// Deltas that were written to compact pages.
+    pub packed: u64,
+    /// Leaves of indexes that were written.
+    pub index_leaves: u64,
+    /// Deltas that were to be packed and of which the pages were written, as that was less.
+    pub unpacked: u64,
+    /// Deltas in the main area of which the pages were written in idle time (`BGRes`).
+    pub restored: u64,
+    /// Pages that were read and made of their base and a delta in the inode.
+    pub read_with_inode: u64,
+    /// Of their base and a delta in the main area, or one that waits to be packed.
+    pub read_with_main: u64,
+    /// Deltas that lie in inodes now, less those that did when the volume was opened.
+    pub more_in_inodes: i64,
 }
 
 /// How a change of a page was kept.
@@ -106,24 +171,33 @@ pub(crate) enum Kept {
 impl State {
     /// Lays a page's delta over its base, if it has one.
     pub(crate) fn restore(&mut self, ino: Nid, page: u64, block: &mut Block) -> Result<()> {
-        let inode = self.inode(ino)?;
-        let Some(delta) = inode.delta_of(page) else {
+        let began_ns = self.clock.monotonic_ns();
+        let Some(delta) = self.delta_of(ino, page)? else {
             return Ok(());
         };
-        let began_ns = self.clock.monotonic_ns();
         let address = self.address_of(ino, page)?;
         let what = "delta of a page";
-        apply_page_delta(&mut block[..], delta).map_err(|_| VolumeError::Damaged { address, what })?;
+        apply_page_delta(&mut block[..], &delta).map_err(|_| VolumeError::Damaged { address, what })?;
         self.costs.restored(self.clock.monotonic_ns().saturating_sub(began_ns));
+        match self.is_waiting(ino, page) || self.inode(ino)?.delta_of(page).is_none() {
+            true => self.delta_counts.read_with_main += 1,
+            false => self.delta_counts.read_with_inode += u64::from(!delta.is_empty()),
+        }
         Ok(())
+    }
+
+    /// Whether the next page of a file that is overwritten is to be compared with what it was, see `attempts`.
+    pub(crate) fn is_to_be_compared(&mut self, ino: Nid) -> bool {
+        self.delta_counts.overwritten += 1;
+        self.attempts.is_worth_one(ino)
     }
 
     /// Keeps what a page, which is in memory and not to be written yet, becomes as a delta, if that will do; then that is what is in memory.
     pub(crate) fn keep_as_delta(&mut self, ino: Nid, page: u64, new: &Block) -> Result<Kept> {
-        let Ok(number) = u16::try_from(page) else {
+        let Ok(number) = u32::try_from(page) else {
             return Ok(Kept::Not);
         };
-        if !self.keeps_deltas || self.pages.is_dirty((ino, page)) {
+        if self.delta_mode == DeltaMode::Off || self.pages.is_dirty((ino, page)) {
             return Ok(Kept::Not);
         }
         let began_ns = self.clock.monotonic_ns();
@@ -135,33 +209,46 @@ impl State {
         let mut base = Box::new(*before);
         self.costs
             .looked(is_hit, self.clock.monotonic_ns().saturating_sub(began_ns));
-        let mut inode = self.inode(ino)?;
-        if let Some(delta) = inode.delta_of(page)
-            && apply_page_delta(&mut base[..], delta).is_err()
-        {
-            return Ok(Kept::Not);
+        self.delta_counts.compared += 1;
+        match self.delta_of(ino, page) {
+            Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(Kept::Not),
+            Ok(_) => {}
+            // It is in memory, and can be written.
+            Err(VolumeError::Damaged { .. }) => return Ok(Kept::Not),
+            Err(error) => return Err(error),
         }
-        let mut delta = Vec::with_capacity(DELTA_LEN_BYTES_MAX);
-        if !put_page_delta(&base[..], &new[..], DELTA_LEN_BYTES_MAX, &mut delta) {
-            return Ok(Kept::Not);
-        }
-        inode.remove_deltas(|of| of == number);
-        let replaced = match delta.is_empty() || inode.put_delta(number, &delta) {
-            true => None,
-            false => match self.replaced_by(&inode, delta.len()) {
-                Some(other) => Some(other),
-                None => return Ok(Kept::Not),
-            },
+        let in_inode = if self.delta_mode.uses_inode() {
+            DELTA_LEN_BYTES_MAX
+        } else {
+            0
         };
-        if let Some(other) = replaced {
-            self.push_out(ino, other)?;
-            inode = self.inode(ino)?;
-            inode.remove_deltas(|of| of == number);
-            if !inode.put_delta(number, &delta) {
-                return Ok(Kept::Not);
-            }
+        let in_main = if self.delta_mode.uses_main() {
+            self.main_delta_len_bytes_max
+        } else {
+            0
+        };
+        let mut delta = Vec::with_capacity(DELTA_LEN_BYTES_MAX);
+        let put = match self.format_version >= VERSION_OF_PACKED_DELTAS {
+            true => put_packed_page_delta,
+            false => put_page_delta,
+        };
+        if !put(&base[..], &new[..], in_inode.max(in_main), &mut delta) {
+            self.attempts.missed(ino);
+            return Ok(Kept::Not);
         }
-        self.put_inode(ino, inode)?;
+        self.attempts.hit(ino);
+        if delta.is_empty() {
+            self.forget_waiting(ino, page, page + 1);
+            self.change_inode(ino, |inode| inode.remove_deltas(|of| u64::from(of) == page))?;
+            self.end_place(ino, page, true)?;
+        } else if self.delta_mode.uses_inode() && self.keep_in_inode(ino, page, &delta)? {
+            self.forget_waiting(ino, page, page + 1);
+            self.delta_counts.kept_in_inode += 1;
+        } else if self.main_takes(ino, delta.len()) {
+            self.wait_for_packing(ino, number, delta.clone());
+        } else {
+            return Ok(Kept::Not);
+        }
         if let Some(kept) = self.pages.get_mut((ino, page)) {
             *kept = *new;
         }
@@ -169,6 +256,78 @@ impl State {
         self.costs.kept(delta.len() + DELTA_HEAD_LEN_BYTES, ns);
         self.delta_counts.kept += 1;
         Ok(Kept::AsDelta)
+    }
+
+    /// Keeps the delta of a page in the inode; false if there is no room, and none is made.
+    fn keep_in_inode(&mut self, ino: Nid, page: u64, delta: &[u8]) -> Result<bool> {
+        let (Ok(number), true) = (u16::try_from(page), delta.len() <= DELTA_LEN_BYTES_MAX) else {
+            return Ok(false);
+        };
+        let mut inode = self.inode(ino)?;
+        inode.remove_deltas(|of| of == number);
+        if !inode.put_delta(number, delta) && self.move_slots(ino)? {
+            inode = self.inode(ino)?;
+            inode.remove_deltas(|of| of == number);
+        }
+        if inode.delta_of(page).is_none() && !inode.put_delta(number, delta) && self.spill(ino, number)? {
+            inode = self.inode(ino)?;
+            inode.remove_deltas(|of| of == number);
+        }
+        if inode.delta_of(page).is_none() && !inode.put_delta(number, delta) {
+            let Some(other) = self.replaced_by(&inode, delta.len()) else {
+                return Ok(false);
+            };
+            if !self.try_push_out(ino, other)? {
+                return Ok(false);
+            }
+            inode = self.inode(ino)?;
+            inode.remove_deltas(|of| of == number);
+            if !inode.put_delta(number, delta) {
+                return Ok(false);
+            }
+        }
+        self.put_inode(ino, inode)?;
+        Ok(true)
+    }
+
+    /// Lets the elder half of an inode's deltas wait to be packed, so that those that come have room: then the inode gathers what is packed together, and a sync of few small changes is the
+    /// inode alone. False if the file has nothing in the main area, or too few deltas to be packed.
+    fn spill(&mut self, ino: Nid, except: u16) -> Result<bool> {
+        if !self.main_takes(ino, 0) {
+            return Ok(false);
+        }
+        let inode = self.inode(ino)?;
+        let deltas: Vec<(u16, usize)> = inode
+            .deltas_of()
+            .filter(|(page, _)| *page != except)
+            .map(|(page, delta)| (page, DELTA_HEAD_LEN_BYTES + delta.len()))
+            .collect();
+        let half = usize::from(inode.delta_bytes()) / 2;
+        let mut spilled_bytes = 0;
+        let mut spilled = Vec::new();
+        for (page, len) in deltas.into_iter().rev() {
+            if spilled_bytes >= half {
+                break;
+            }
+            spilled_bytes += len;
+            spilled.push(page);
+        }
+        if spilled.len() < PACKED_MIN {
+            return Ok(false);
+        }
+        for page in spilled {
+            self.try_push_out(ino, page)?;
+        }
+        Ok(true)
+    }
+
+    /// As [`State::push_out`], for who has a choice: false if the page cannot be read, and its delta stays. A page that rots must not make others unwritable.
+    fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
+        match self.push_out(ino, page) {
+            Ok(()) => Ok(true),
+            Err(VolumeError::Damaged { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The delta that is to make room for one of so many bytes: the longest, if that is worth it and enough.
@@ -179,29 +338,61 @@ impl State {
         (is_enough && self.costs.is_worth(spared)).then_some(page)
     }
 
-    /// Takes a delta out of an inode: its page is to be written.
+    /// Takes a delta out of an inode: it is to be packed with others, or its page is to be written.
     fn push_out(&mut self, ino: Nid, page: u16) -> Result<()> {
         let key = (ino, u64::from(page));
+        let Some(delta) = self.inode(ino)?.delta_of(key.1).map(<[u8]>::to_vec) else {
+            return Ok(());
+        };
+        let remove = |inode: &mut Inode| inode.remove_deltas(|of| of == page);
+        if delta.is_empty() {
+            // Without its index, only the mark says that a delta is over.
+            self.main_file(ino)?;
+        }
+        if delta.is_empty() || self.is_waiting(ino, key.1) || self.pages.is_dirty(key) {
+            self.change_inode(ino, remove)?;
+            // A mark, or one that is over: what the index has does not count in any case.
+            self.end_place(ino, key.1, false)?;
+            return Ok(());
+        }
         self.page(ino, key.1)?;
-        self.pages.mark_dirty(key);
-        self.change_inode(ino, |inode| inode.remove_deltas(|of| of == page))?;
-        self.delta_counts.pushed_out += 1;
-        Ok(())
+        if self.main_takes(ino, delta.len()) {
+            self.wait_for_packing(ino, u32::from(page), delta);
+            self.delta_counts.moved_to_main += 1;
+        } else {
+            self.pages.mark_dirty(key);
+            self.delta_counts.pushed_out += 1;
+        }
+        self.change_inode(ino, remove)
     }
 
-    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out.
+    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out. One of which the page cannot be read stays; all addresses leave the inode then, or others make the room:
+    /// a page that rots must not make others unwritable.
     pub(crate) fn make_room_for_slot(&mut self, ino: Nid, slot: u32) -> Result<()> {
         let end = (usize::try_from(slot).unwrap_or(usize::MAX))
             .saturating_add(1)
             .saturating_mul(4);
+        let mut rotten: BTreeSet<u16> = BTreeSet::new();
+        let mut why = Ok(());
         loop {
             let inode = self.inode(ino)?;
             let start = INLINE_LEN_BYTES.saturating_sub(usize::from(inode.delta_bytes()));
+            if end <= start || inode.moved_slots().is_some() {
+                return Ok(());
+            }
             // The last one that came lies next to the addresses.
-            let next = inode.deltas_of().next().map(|(page, _)| page);
-            match next {
-                Some(page) if end > start => self.push_out(ino, page)?,
-                _ => return Ok(()),
+            let mut pages = inode.deltas_of().map(|(page, _)| page);
+            let Some(page) = pages.find(|page| !rotten.contains(page)) else {
+                return why;
+            };
+            match self.push_out(ino, page) {
+                Err(error @ VolumeError::Damaged { .. }) => {
+                    if !self.move_all_slots(ino)? {
+                        rotten.insert(page);
+                        why = Err(error);
+                    }
+                }
+                done => done?,
             }
         }
     }

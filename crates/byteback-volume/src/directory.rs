@@ -112,6 +112,8 @@ impl State {
 
     /// Adds an entry of a name that is not there.
     pub(crate) fn add_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
+        // Also if there is no room for it: then it is looked at in vain.
+        self.since.names.added(dir, name);
         let hash = self.hash(name);
         let entry = Dentry { hash, ino, kind, name };
         let inode = self.inode(dir)?;
@@ -175,6 +177,7 @@ impl State {
 
     /// Takes an entry away.
     pub(crate) fn remove_entry(&mut self, dir: Nid, name: &[u8], found: Found) -> Result<()> {
+        self.since.names.removed(dir, name);
         match found.page {
             None => self.change_inode(dir, |inode| INLINE.remove(inode.inline_mut(), found.slot, name))?,
             Some(page) => DirectoryBlock::SLOTS.remove(self.page_mut(dir, page, false)?, found.slot, name),
@@ -182,7 +185,7 @@ impl State {
         self.touch(dir)
     }
 
-    /// Makes an entry stand for another file.
+    /// Makes an entry stand for another file: names move.
     pub(crate) fn replace_entry(&mut self, dir: Nid, found: Found, ino: Nid, kind: u8) -> Result<()> {
         match found.page {
             None => self.change_inode(dir, |inode| INLINE.replace(inode.inline_mut(), found.slot, ino, kind))?,

@@ -3,14 +3,17 @@
 //! A content of at most [`INLINE_LEN_BYTES`] lies in the inode. A page that is written for the first time has its room set aside at once, so that there
 //! is none too little when it goes to the device; until then its slot says [`Address::RESERVED`].
 
+use std::collections::BTreeSet;
+
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 use crate::attributes::{DIRECTORY, REGULAR, TYPE};
-use crate::deltas::Kept;
+use crate::deltas::{DeltaMode, Kept};
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, zeros};
 use crate::segments::LogKind;
 use crate::state::State;
+use crate::statistics::Written;
 
 /// So many pages are read from the device at once, if they lie beside each other: no more than are kept in memory in any case.
 const READ_AT_ONCE_PAGES: u64 = 32;
@@ -131,6 +134,12 @@ impl State {
         let key = (ino, page);
         let slot = self.make_slot(ino, page)?;
         let address = self.address_in(slot)?;
+        if address == Address::NONE {
+            // First: without room it is as if nobody had asked, also in memory.
+            self.take_room(1)?;
+            self.set_address(slot, Address::RESERVED)?;
+            self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
+        }
         if self.pages.get(key).is_none() {
             let mut block = zeros();
             if address.is_block() && !is_overwritten {
@@ -139,11 +148,9 @@ impl State {
             }
             self.pages.keep(key, block);
         }
-        if address == Address::NONE {
-            self.take_room(1)?;
-            self.set_address(slot, Address::RESERVED)?;
-            self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
-        }
+        self.end_unknown_place(ino, page)?;
+        // What is in memory is written.
+        self.forget_waiting(ino, page, page + 1);
         self.pages.mark_dirty(key);
         let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
         self.pages.get_mut(key).ok_or_else(lost)
@@ -164,6 +171,7 @@ impl State {
         }
         let mut rest = wanted;
         let end = (offset + len as u64).div_ceil(PAGE);
+        self.hotness.read(ino, end.saturating_sub(offset / PAGE));
         for Piece { page, at, len } in pieces(offset, len) {
             if (page - offset / PAGE).is_multiple_of(READ_AT_ONCE_PAGES) {
                 self.read_ahead(ino, page, end.min(page + READ_AT_ONCE_PAGES))?;
@@ -203,6 +211,9 @@ impl State {
                 self.move_out(ino)?;
             }
             let mut rest = data;
+            self.attempts.begin(ino);
+            self.hotness
+                .wrote(ino, end.div_ceil(PAGE).saturating_sub(offset / PAGE));
             for Piece { page, at, len } in pieces(offset, data.len()) {
                 let (bytes, later) = rest.split_at(len);
                 if let Err(error) = self.write_to_page(ino, page, at, bytes) {
@@ -235,7 +246,11 @@ impl State {
                 place.copy_from_slice(bytes);
             }
         };
-        if self.keeps_deltas && self.address_of(ino, page)?.is_block() && !self.pages.is_dirty((ino, page)) {
+        if self.delta_mode != DeltaMode::Off
+            && self.address_of(ino, page)?.is_block()
+            && !self.pages.is_dirty((ino, page))
+            && self.is_to_be_compared(ino)
+        {
             let before = match self.page(ino, page) {
                 Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
                 // Who writes all of a page that is damaged heals it.
@@ -406,26 +421,27 @@ impl State {
     /// Writes the pages of a file that changed.
     pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
         let is_directory = self.inode(ino)?.mode() & TYPE == DIRECTORY;
-        let log = if is_directory {
-            LogKind::HotData
-        } else {
-            LogKind::WarmData
+        let (log, what) = match is_directory {
+            true => (LogKind::HotData, Written::Directory),
+            false => (LogKind::WarmData, Written::Data),
         };
         // What lies beside each other is written at once.
         let mut run: (Address, Vec<u8>) = (Address::NONE, Vec::new());
         let began_ns = self.clock.monotonic_ns();
+        let main_write = self.choose_packing(ino)?;
+        let mut writes_index = main_write.is_some();
         let dirty = self.pages.dirty_of(ino);
         let count = dirty.len() as u64;
         for page in dirty {
             let slot = self.make_slot(ino, page)?;
             let old = self.address_in(slot)?;
-            let version = self.table.get(&self.media, slot.node)?.version;
+            let version = self.table.get(&self.media, slot.told)?.version;
             let Some(block) = self.pages.get((ino, page)) else {
                 continue;
             };
             let mut block = Box::new(*block);
             let summary = Summary {
-                nid: slot.node,
+                nid: slot.told,
                 version,
                 slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
                 checksum: crc32c::crc32c(&block[..]),
@@ -441,7 +457,7 @@ impl State {
             }
             let run_blocks = u32::try_from(run.1.len() / BLOCK_LEN_BYTES).unwrap_or(0);
             if run_blocks > 0 && run.0.0 + run_blocks != address.0 {
-                self.media.write(run.0, &run.1)?;
+                self.media.write(run.0, &run.1, what)?;
                 run.1.clear();
             }
             if run.1.is_empty() {
@@ -450,17 +466,18 @@ impl State {
             run.1.extend_from_slice(&block[..]);
             self.page_moved(ino, old, address, summary.checksum);
             self.set_address(slot, address)?;
-            if self.inode(ino)?.delta_of(page).is_some() {
-                self.change_inode(ino, |inode| inode.remove_deltas(|of| u64::from(of) == page))?;
-            }
+            writes_index = self.end_delta(ino, page, writes_index)?;
             self.pages.mark_clean((ino, page));
         }
         if !run.1.is_empty() {
-            self.media.write(run.0, &run.1)?;
+            self.media.write(run.0, &run.1, what)?;
         }
         if count > 0 {
             self.costs
                 .wrote(count, self.clock.monotonic_ns().saturating_sub(began_ns));
+        }
+        if writes_index || self.is_main_over(ino)? {
+            self.write_main_deltas(ino, main_write.unwrap_or_default())?;
         }
         self.write_filled()
     }
@@ -483,7 +500,9 @@ impl State {
 
     /// Writes the pages of all files that changed.
     pub(crate) fn write_back(&mut self) -> Result<()> {
-        for ino in self.pages.dirty_files() {
+        let mut files: BTreeSet<Nid> = self.pages.dirty_files().into_iter().collect();
+        files.extend(self.main.unwritten_files());
+        for ino in files {
             let written = self.write_pages(ino);
             self.stop_after(written)?;
         }

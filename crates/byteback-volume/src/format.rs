@@ -7,7 +7,9 @@
 //! Here are offsets, sizes and limits, and types that read and write them. A type that is a view of a block ([`Inode`], for one) trusts nothing in
 //! it: whatever the bytes are, it answers something, and never panics. What this does not do: any I/O; deciding what to write.
 
+mod delta_places;
 mod directory;
+mod main_deltas;
 mod node;
 mod pack;
 mod summary;
@@ -18,7 +20,12 @@ use std::fmt;
 
 use byteback_host::block::BLOCK_LEN_BYTES;
 
+pub use delta_places::DeltaPlaces;
 pub use directory::{DENTRY_NAME_LEN_BYTES, Dentry, DentryArea, DirectoryBlock, INLINE_DENTRIES, Slots};
+pub use main_deltas::{
+    COMPACT_HEAD_LEN_BYTES, COMPACT_LEN_BYTES, COMPACT_SLOT, CompactPage, DeltaIndex, DeltaPlace, INDEX_HEAD_LEN_BYTES,
+    INDEX_LEN_BYTES, INDEX_SLOT, PAGE_LEN_BYTES, PLACE_LEN_BYTES_MAX, compact_page_ino, fill_compact_page,
+};
 pub use node::{
     DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, DIRECT_SLOTS, Footer, INDIRECT_NODES, INLINE_LEN_BYTES, INODE_SLOTS,
     Inode, InodeFlags, MAX_FILE_BLOCKS, NodeBlock, NodeFlags, Time, XATTR_INLINE_LEN_BYTES,
@@ -28,7 +35,10 @@ pub use pack::{
     open_summaries_of, open_summary_blocks, orphan_blocks, orphans_of,
 };
 pub use summary::{SUMMARIES_PER_BLOCK, Summary};
-pub use superblock::{Areas, Found, Superblock, VERSION};
+pub use superblock::{
+    Areas, Found, Superblock, VERSION, VERSION_OF_INDEX_LEAVES, VERSION_OF_MAIN_DELTAS, VERSION_OF_MOVED_SLOTS,
+    VERSION_OF_PACKED_DELTAS,
+};
 pub use tables::{NODES_PER_BLOCK, NodeEntry, SegmentEntry};
 
 /// A block.
@@ -111,6 +121,8 @@ pub enum Kind {
     DeltaMeta = 12,
     /// Deltas of a file in the main area.
     DeltaCompact = 13,
+    /// An elder part of such an index.
+    DeltaLeaf = 15,
 }
 
 impl Kind {
@@ -132,6 +144,7 @@ impl Kind {
             Self::Directory => "directory",
             Self::DeltaMeta => "index of deltas",
             Self::DeltaCompact => "deltas",
+            Self::DeltaLeaf => "elder part of an index of deltas",
         }
     }
 }

@@ -47,6 +47,8 @@ fn options(is_writable: bool) -> OpenOptions {
         is_writable,
         cache_len_bytes: 0,
         unwritten_len_bytes: 0,
+        // So little that an index has leaves.
+        delta_index_len_bytes_max: 192,
         clock: Arc::new(SimClock::new(1_700_000_000_000_000_000)),
         ..OpenOptions::default()
     }
@@ -90,6 +92,10 @@ fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeErro
     volume.make(dir, b"device", &file(0o020_600))?;
     volume.allocate(large, Allocate::RoomKeepingLength, 200_000, 50_000)?;
     volume.sync()?;
+    for page in 0..19 {
+        volume.write(large, page * BLOCK_LEN_BYTES as u64 + 9, &random.bytes(300))?;
+    }
+    volume.sync()?;
     volume.write(large, 300, b"a delta")?;
     if is_closed {
         return volume.close();
@@ -97,6 +103,9 @@ fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeErro
     volume.make_unnamed(&file(0o100_600))?;
     volume.sync()?;
     volume.write(large, 9_000_000, &random.bytes(5_000))?;
+    for page in 5..19 {
+        volume.write(large, page * BLOCK_LEN_BYTES as u64 + 500, &random.bytes(400))?;
+    }
     volume.sync_file(large)?;
     let new = volume.make(dir, b"new", &file(0o100_644))?.ino;
     volume.write(new, 0, &random.bytes(9_000))?;
@@ -111,7 +120,10 @@ struct Image {
     blocks: Vec<(u64, Option<Kind>)>,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 15] = [
+    Kind::DeltaMeta,
+    Kind::DeltaCompact,
+    Kind::DeltaLeaf,
     Kind::Node,
     Kind::Directory,
     Kind::PackHeader,

@@ -13,8 +13,14 @@
 //! | `place`, `map` | from a page of a file to its block |
 //! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
-//! | `checkpoint`, `sync`, `recovery` | what survives a crash, and how it is found again |
+//! | `attempts` | for which of them that is tried |
+//! | `main_deltas` | several of them in one block (section 4.2) |
+//! | `delta_list` | files that have such, and what is restored in idle time |
+//! | `hotness` | which files are written and read much (section 4.2.1) |
+//! | `checkpoint`, `sync`, `name_changes`, `recovery` | what survives a crash, and how it is found again |
+//! | `inside` | files that are kept in step with those of programs |
 //! | `clean` | making room |
+//! | `statistics` | what was done, as numbers |
 //! | `check` | an independent look at all of it |
 //! | `repair` | putting right what can be |
 //!
@@ -24,11 +30,13 @@
 
 pub mod format;
 
+mod attempts;
 mod attributes;
 mod check;
 mod checkpoint;
 mod clean;
 mod create;
+mod delta_list;
 mod deltas;
 mod directory;
 mod error;
@@ -36,8 +44,12 @@ mod file;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod geometry;
+mod hotness;
+mod inside;
+mod main_deltas;
 mod map;
 mod media;
+mod name_changes;
 mod names;
 mod node_table;
 mod nodes;
@@ -47,6 +59,7 @@ mod recovery;
 mod repair;
 mod segments;
 mod state;
+mod statistics;
 mod sync;
 mod volume;
 mod xattr;
@@ -54,11 +67,14 @@ mod xattr;
 pub use attributes::{Attributes, SetAttributes};
 pub use check::{CheckOptions, Problem, Report, Trouble, check};
 pub use create::{CreateOptions, create};
-pub use deltas::DeltaCounts;
+pub use deltas::{DeltaCounts, DeltaMode};
 pub use directory::Listed;
 pub use error::{Result, VolumeError};
 pub use file::Allocate;
+pub use hotness::Heat;
+pub use inside::{Companion, Inside};
 pub use names::{NewFile, Rename};
 pub use repair::{RepairOptions, Repaired, repair};
+pub use statistics::{VolumeStats, WrittenBlocks};
 pub use volume::{OpenOptions, Usage, Volume};
 pub use xattr::SetAttribute;

@@ -1,7 +1,9 @@
 //! From a file's pages to blocks: slots are found, made, set and taken away.
 
 use crate::error::{Result, VolumeError};
-use crate::format::{Address, DIRECT_SLOTS, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock};
+use crate::format::{
+    Address, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock, VERSION_OF_MOVED_SLOTS,
+};
 use crate::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
 use crate::state::State;
 
@@ -12,6 +14,8 @@ pub(crate) struct Slot {
     pub(crate) slot: u32,
     /// The node is the inode.
     pub(crate) is_inode: bool,
+    /// The node that the page's summary tells of: the inode also if its slots were moved.
+    pub(crate) told: Nid,
 }
 
 const WHAT: &str = "node of a file's addresses";
@@ -21,11 +25,7 @@ impl State {
     pub(crate) fn find_slot(&mut self, ino: Nid, page: u64) -> Result<Option<Slot>> {
         let Some(way) = way(page) else { return Ok(None) };
         let Some(first) = way.node else {
-            return Ok(Some(Slot {
-                node: ino,
-                slot: way.slot,
-                is_inode: true,
-            }));
+            return self.slot_in_inode(ino, way.slot).map(Some);
         };
         let mut node = self.inode(ino)?.node(first);
         let mut place = way.place;
@@ -44,6 +44,7 @@ impl State {
             node,
             slot: way.slot,
             is_inode: false,
+            told: node,
         }))
     }
 
@@ -57,12 +58,10 @@ impl State {
             slot,
         } = way(page).ok_or_else(too_large)?;
         let Some(first) = node else {
-            self.make_room_for_slot(ino, slot)?;
-            return Ok(Slot {
-                node: ino,
-                slot,
-                is_inode: true,
-            });
+            if self.inode(ino)?.moved_slots().is_none() {
+                self.make_room_for_slot(ino, slot)?;
+            }
+            return self.slot_in_inode(ino, slot);
         };
         let mut node = self.inode(ino)?.node(first);
         if node == Nid::NONE {
@@ -91,7 +90,58 @@ impl State {
             node,
             slot,
             is_inode: false,
+            told: node,
         })
+    }
+
+    /// One of an inode's slots, wherever it is.
+    pub(crate) fn slot_in_inode(&mut self, ino: Nid, slot: u32) -> Result<Slot> {
+        let moved = self.inode(ino)?.moved_slots();
+        if let Some(node) = moved {
+            self.node_of(ino, node, Footer::MOVED_SLOTS, WHAT)?;
+        }
+        Ok(Slot {
+            node: moved.unwrap_or(ino),
+            slot,
+            is_inode: moved.is_none(),
+            told: ino,
+        })
+    }
+
+    /// Moves the addresses of a file's first pages into a node of their own, so that there is room for deltas in the inode of a large file, too. False if it has few, if they were moved already, or
+    /// if there is no room.
+    pub(crate) fn move_slots(&mut self, ino: Nid) -> Result<bool> {
+        match self.inode(ino)?.used_slots() < self.moved_slots_min {
+            true => Ok(false),
+            false => self.move_all_slots(ino),
+        }
+    }
+
+    /// The same however few there are.
+    pub(crate) fn move_all_slots(&mut self, ino: Nid) -> Result<bool> {
+        let inode = self.inode(ino)?;
+        // The first one is needed, for the node.
+        if self.format_version < VERSION_OF_MOVED_SLOTS || inode.address_slots() == 0 {
+            return Ok(false);
+        }
+        let node = match self.new_node(Some(ino), Footer::MOVED_SLOTS) {
+            Ok(node) => node,
+            Err(VolumeError::Full) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let slots = inode.used_slots();
+        let block = self.node_mut(node, WHAT)?;
+        for slot in 0..slots {
+            NodeBlock::set_slot(block, slot, Inode::slot(&inode.0, slot).0);
+        }
+        self.change_inode(ino, |inode| {
+            let end = usize::try_from(slots).unwrap_or(0) * 4;
+            inode.inline_mut().get_mut(..end).unwrap_or_default().fill(0);
+            inode.set_moved_slots(Some(node));
+            inode.set_blocks(inode.blocks() + 1);
+        })?;
+        self.delta_counts.moved_slots += 1;
+        Ok(true)
     }
 
     pub(crate) fn address_in(&mut self, slot: Slot) -> Result<Address> {
@@ -126,6 +176,7 @@ impl State {
     /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are taken away. Answers how many blocks the file has less.
     pub(crate) fn free_pages(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         self.pages.forget(ino, first, end);
+        self.free_main_deltas(ino, first, end)?;
         let mut freed = 0u64;
         self.change_inode(ino, |inode| {
             inode.remove_deltas(|page| (first..end).contains(&u64::from(page)))
@@ -137,6 +188,15 @@ impl State {
             if address != Address::NONE {
                 freed += self.free_page(ino, address);
                 Inode::set_slot(self.node_mut(ino, WHAT)?, slot, Address::NONE);
+            }
+        }
+        if let Some(node) = self.inode(ino)?.moved_slots()
+            && first < u64::from(INODE_SLOTS)
+        {
+            let (is_gone, blocks) = self.free_below(ino, (node, 0), 0, (first, end))?;
+            freed += blocks;
+            if is_gone {
+                self.change_inode(ino, |inode| inode.set_moved_slots(None))?;
             }
         }
         for index in 0..crate::format::INDIRECT_NODES {
@@ -172,7 +232,10 @@ impl State {
         start: u64,
         (first, end): (u64, u64),
     ) -> Result<(bool, u64)> {
-        let place = place_of(start, levels);
+        let place = match start < u64::from(INODE_SLOTS) {
+            true => Footer::MOVED_SLOTS,
+            false => place_of(start, levels),
+        };
         let block = match self.node_of(ino, nid, place, WHAT) {
             Ok(block) => Box::new(*block),
             // A file of which something is lost can be removed all the same; what the node led to is found by a repair.

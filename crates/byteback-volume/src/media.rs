@@ -6,6 +6,7 @@ use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Areas, Block, Kind, SUMMARIES_PER_BLOCK, Summary, VolumeId, zeros};
+use crate::statistics::{Written, WrittenCounters};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub(crate) struct Media {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) id: VolumeId,
     pub(crate) areas: Areas,
+    /// What was written.
+    pub(crate) written: Arc<WrittenCounters>,
 }
 
 impl Media {
@@ -36,14 +39,19 @@ impl Media {
     }
 
     /// Writes blocks that lie beside each other.
-    pub(crate) fn write(&self, first: Address, blocks: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, first: Address, blocks: &[u8], what: Written) -> Result<()> {
+        self.written.add(what, (blocks.len() / BLOCK_LEN_BYTES) as u64);
         Ok(self.device.write_blocks(u64::from(first.0), blocks)?)
     }
 
     /// Seals a block and writes it.
     pub(crate) fn write_sealed(&self, address: Address, kind: Kind, block: &mut Block) -> Result<()> {
         self.id.seal(block, kind, address);
-        self.write(address, &block[..])
+        let what = match kind {
+            Kind::Node => Written::Node,
+            _ => Written::Tables,
+        };
+        self.write(address, &block[..], what)
     }
 
     /// Reads the summaries of a segment.
@@ -71,7 +79,7 @@ impl Media {
             blocks.extend_from_slice(&block[..]);
             address.0 += 1;
         }
-        self.write(first, &blocks)?;
+        self.write(first, &blocks, Written::Tables)?;
         Ok(u32::try_from(blocks.len() / BLOCK_LEN_BYTES).unwrap_or(0))
     }
 }

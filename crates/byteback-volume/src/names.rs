@@ -194,6 +194,8 @@ impl State {
         if !self.is_empty(found.ino)? {
             return Err(VolumeError::NotEmpty);
         }
+        // A file that is made under this name and synced would be found beside what was one directory more.
+        self.since.names_moved = true;
         self.remove_entry(dir, name, found)?;
         self.change_links(dir, -1)?;
         self.lose_directory(found.ino)
@@ -389,12 +391,19 @@ impl State {
         if inode.xattr_node() != Nid::NONE {
             self.free_node_of(ino, inode.xattr_node())?;
         }
+        if flags.has_main_deltas {
+            self.unlink_delta_file(ino)?;
+        }
         self.free_node(ino)?;
         self.counts.inodes = self.counts.inodes.saturating_sub(1);
         self.orphans.remove(&ino);
         self.since.made.remove(&ino);
+        self.since.synced.remove(&ino);
+        self.since.attributes_of.remove(&ino);
         self.since.renamed.remove(&ino);
         self.since.pages.remove(&ino);
+        self.hotness.forget(ino);
+        self.attempts.forget(ino);
         Ok(())
     }
 }

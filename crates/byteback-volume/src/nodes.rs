@@ -9,7 +9,7 @@ use crate::segments::LogKind;
 use crate::state::State;
 
 /// So many unchanged nodes are kept in memory.
-const CLEAN_NODES_MAX: usize = 8192;
+pub(crate) const CLEAN_NODES_MAX: usize = 8192;
 
 #[derive(Debug)]
 struct Cached {
@@ -40,6 +40,12 @@ impl Nodes {
     /// Nodes that changed.
     pub(crate) fn dirty(&self) -> &BTreeSet<Nid> {
         &self.dirty
+    }
+
+    /// How many nodes are in memory beyond those that changed.
+    #[cfg(test)]
+    pub(crate) fn clean_count(&self) -> usize {
+        self.cached.len() - self.dirty.len()
     }
 
     fn forget_clean(&mut self) {
@@ -125,6 +131,8 @@ impl State {
         };
         footer.write(&mut block);
         self.counts.nodes += 1;
+        // Who makes many files reads no other node, so that nothing else would forget those that were written.
+        self.nodes.forget_clean();
         self.nodes.dirty.insert(nid);
         let block = block.into();
         self.nodes.cached.insert(nid, Cached { block, is_dirty: true });
@@ -216,7 +224,13 @@ impl State {
         let cached = cached.ok_or(VolumeError::Missing { nid: ino, what: WHAT })?;
         cached.is_dirty = true;
         let mut inode = Inode(std::mem::replace(&mut cached.block, Arc::clone(&self.nodes.nothing)));
+        let deltas = |inode: &Inode| inode.deltas_of().filter(|(_, delta)| !delta.is_empty()).count();
+        let (bytes_before, before) = (inode.delta_bytes(), deltas(&inode));
         let answer = change(&mut inode);
+        if inode.delta_bytes() != bytes_before {
+            let more = i64::try_from(deltas(&inode)).unwrap_or(0) - i64::try_from(before).unwrap_or(0);
+            self.delta_counts.more_in_inodes += more;
+        }
         cached.block = inode.0;
         Ok(answer)
     }

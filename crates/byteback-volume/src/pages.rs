@@ -13,6 +13,8 @@ pub(crate) struct Pages {
     pages: BTreeMap<PageKey, Box<Block>>,
     dirty: BTreeMap<Nid, BTreeSet<u64>>,
     dirty_count: u32,
+    /// Pages that did not change for who writes them, and are not given up all the same.
+    pinned: BTreeSet<PageKey>,
     /// Pages that are kept at most, beside those that changed.
     clean_max: usize,
     dirty_max: u32,
@@ -26,6 +28,7 @@ impl Pages {
             pages: BTreeMap::new(),
             dirty: BTreeMap::new(),
             dirty_count: 0,
+            pinned: BTreeSet::new(),
             clean_max,
             dirty_max,
             hand: (Nid::NONE, 0),
@@ -42,7 +45,7 @@ impl Pages {
 
     /// Keeps a page as the device has it.
     pub(crate) fn keep(&mut self, key: PageKey, page: Box<Block>) {
-        let kept_max = self.clean_max + usize::try_from(self.dirty_count).unwrap_or(0);
+        let kept_max = self.clean_max + usize::try_from(self.dirty_count).unwrap_or(0) + self.pinned.len();
         if self.pages.len() >= kept_max {
             self.give_up_some();
         }
@@ -51,7 +54,7 @@ impl Pages {
 
     fn give_up_some(&mut self) {
         let count = (self.clean_max / 8).max(1);
-        let is_clean = |key: &PageKey| !self.is_dirty(*key);
+        let is_clean = |key: &PageKey| !self.is_dirty(*key) && !self.pinned.contains(key);
         let from = self.hand;
         let after = self.pages.range(from..).chain(self.pages.range(..from));
         let chosen: Vec<PageKey> = after.map(|(key, _)| *key).filter(is_clean).take(count).collect();
@@ -83,6 +86,15 @@ impl Pages {
         if pages.is_empty() {
             self.dirty.remove(&nid);
         }
+    }
+
+    /// Keeps a page in memory until [`Pages::unpin`].
+    pub(crate) fn pin(&mut self, key: PageKey) {
+        self.pinned.insert(key);
+    }
+
+    pub(crate) fn unpin(&mut self, key: PageKey) {
+        self.pinned.remove(&key);
     }
 
     pub(crate) fn dirty_count(&self) -> u32 {
@@ -118,6 +130,7 @@ impl Pages {
         for key in keys {
             self.pages.remove(&key);
             self.mark_clean(key);
+            self.pinned.remove(&key);
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn place_of(first: u64, levels: u32) -> u32 {
 
 /// Whether a node at this place holds numbers of nodes, not addresses of pages.
 pub(crate) fn is_indirect(place: u32) -> bool {
-    if place == Footer::XATTRS {
+    if place == Footer::XATTRS || place == Footer::MOVED_SLOTS {
         return false;
     }
     match place.checked_sub(DOUBLE_INDIRECT) {
@@ -100,6 +100,11 @@ pub(crate) fn is_indirect(place: u32) -> bool {
         Some(0) => true,
         Some(below) => (below - 1).is_multiple_of(SLOTS + 1),
     }
+}
+
+/// Whether the nodes that one at this place leads to are indirect ones themselves.
+pub(crate) fn is_double_indirect(place: u32) -> bool {
+    place == DOUBLE_INDIRECT
 }
 
 /// How many levels of nodes are below the `index`th of an inode's nodes.

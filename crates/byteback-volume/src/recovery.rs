@@ -19,11 +19,11 @@ use crate::attributes::{Attributes, DIRECTORY, TYPE};
 use crate::directory::check_name;
 use crate::error::Result;
 use crate::format::{
-    Address, Block, DIRECT_SLOTS, Footer, INDIRECT_NODES, INODE_SLOTS, Inode, Kind, LOGS, LogHead, Nid, NodeBlock,
-    NodeEntry, Summary, page_sum,
+    Address, Block, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES, INODE_SLOTS, Inode,
+    Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, page_sum,
 };
 use crate::node_table::NodeTable;
-use crate::place::is_indirect;
+use crate::place::{is_double_indirect, is_indirect};
 use crate::segments::LogKind;
 use crate::state::State;
 
@@ -58,8 +58,13 @@ fn referred(block: &Block) -> Referred {
             .nodes
             .extend((0..INDIRECT_NODES).map(|index| inode.node(index)));
         referred.nodes.insert(inode.xattr_node());
+        referred.nodes.extend(inode.moved_slots());
     } else {
-        for slot in 0..DIRECT_SLOTS {
+        let slots = match place {
+            Footer::MOVED_SLOTS => INODE_SLOTS,
+            _ => DIRECT_SLOTS,
+        };
+        for slot in 0..slots {
             let value = NodeBlock::slot(block, slot);
             match is_indirect(place) {
                 true => {
@@ -76,20 +81,6 @@ fn referred(block: &Block) -> Referred {
     referred
 }
 
-/// The nodes that a file's inode leads to, as far as they were written.
-fn reached(ino: Nid, nodes: &BTreeMap<Nid, Referred>) -> BTreeSet<Nid> {
-    let mut reached = BTreeSet::new();
-    let mut to_visit = vec![ino];
-    while let Some(nid) = to_visit.pop() {
-        if let Some(referred) = nodes.get(&nid)
-            && reached.insert(nid)
-        {
-            to_visit.extend(referred.nodes.iter().copied());
-        }
-    }
-    reached
-}
-
 /// What changes when a file's nodes are adopted.
 #[derive(Debug, Default)]
 struct Adoption {
@@ -101,6 +92,8 @@ struct Adoption {
     released: Vec<Address>,
     /// File and node.
     freed: Vec<(Nid, Nid)>,
+    /// What the checkpoint says of the list of files with deltas in the main area: whether the file is in it, the one before, and the next one.
+    delta_links: (bool, Nid, Nid),
 }
 
 impl State {
@@ -129,11 +122,14 @@ impl State {
         // In the order of the syncs: a name that was given to one file after the other belongs to the last one.
         chosen.sort_unstable_by_key(|(last, ..)| *last);
         let adopted = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
+        let mut new_names = Vec::new();
         for (_, ino, is_new, adoption) in chosen {
-            self.adopt(adoption)?;
-            if is_new {
-                self.restore_name(ino)?;
-            }
+            self.adopt(ino, adoption)?;
+            new_names.extend(is_new.then_some(ino));
+        }
+        // When nothing is adopted any more: a file that loses its name by that is taken away as it is then.
+        for ino in new_names {
+            self.restore_name(ino)?;
         }
         Ok(adopted)
     }
@@ -166,6 +162,38 @@ impl State {
         chain
     }
 
+    /// Those of the nodes in the chain that a file's inode leads to, by way of nodes that did not change, too; `None` if one of these cannot be read.
+    fn reached(&mut self, ino: Nid, nodes: &BTreeMap<Nid, Referred>) -> Result<Option<BTreeSet<Nid>>> {
+        let (mut reached, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        let mut to_visit = vec![ino];
+        let mut unchanged = Vec::new();
+        loop {
+            while let Some(nid) = to_visit.pop() {
+                match nodes.get(&nid) {
+                    Some(referred) if reached.insert(nid) => to_visit.extend(referred.nodes.iter().copied()),
+                    Some(_) => {}
+                    None => unchanged.push(nid),
+                }
+            }
+            if reached.len() == nodes.len() {
+                return Ok(Some(reached));
+            }
+            let Some(nid) = unchanged.pop() else {
+                return Ok(Some(reached));
+            };
+            let entry = self.table.get(&self.media, nid)?;
+            if !seen.insert(nid) || entry.ino != ino || !entry.address.is_block() {
+                continue;
+            }
+            let Ok(block) = self.media.read_sealed(entry.address, Kind::Node) else {
+                return Ok(None);
+            };
+            let leads_on = is_double_indirect(Footer::read(&block).place);
+            let below = referred(&block).nodes.into_iter();
+            to_visit.extend(below.filter(|nid| leads_on || nodes.contains_key(nid)));
+        }
+    }
+
     /// What adopting these nodes of a file changes; `None` if they cannot be.
     fn compare(&mut self, ino: Nid, nodes: &BTreeMap<Nid, Link>, heads: &[LogHead; LOGS]) -> Result<Option<Adoption>> {
         let mut adoption = Adoption::default();
@@ -180,30 +208,61 @@ impl State {
             return Ok(None);
         }
         let mut new_nodes: BTreeMap<Nid, Referred> = BTreeMap::new();
+        let mut old_nodes: BTreeMap<Nid, (NodeEntry, Referred)> = BTreeMap::new();
         for (nid, link) in nodes {
             let block = self.media.read_sealed(link.address, Kind::Node)?;
             new_nodes.insert(*nid, referred(&block));
-        }
-        let reached = reached(ino, &new_nodes);
-        let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
-        for (nid, link) in nodes {
             let entry = self.table.get(&self.media, *nid)?;
-            let is_there = entry.address.is_block();
-            // Written meanwhile, and given up again before the file was synced last.
-            if !is_there && !reached.contains(nid) {
-                continue;
-            }
-            let old = match is_there {
+            let old = match entry.address.is_block() {
                 true if entry.ino != ino => return Ok(None),
                 true => referred(&*self.media.read_sealed(entry.address, Kind::Node)?),
                 false => Referred::default(),
             };
+            old_nodes.insert(*nid, (entry, old));
+        }
+        // Addresses that left the inode since: they are compared with those of the node that has them now.
+        if let Some(moved) = inode.moved_slots()
+            && old_nodes
+                .get(&moved)
+                .is_some_and(|(entry, _)| !entry.address.is_block())
+            && let Some((_, of_inode)) = old_nodes.get_mut(&ino)
+        {
+            let pages = std::mem::take(&mut of_inode.pages);
+            if let Some((_, of_moved)) = old_nodes.get_mut(&moved) {
+                of_moved.pages = pages;
+            }
+        }
+        let reached = self.reached(ino, &new_nodes)?;
+        let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        for (nid, link) in nodes {
+            let Some((entry, old)) = old_nodes.remove(nid) else {
+                continue;
+            };
+            let is_there = entry.address.is_block();
+            // Written meanwhile, and given up again before the file was synced last. If the checkpoint has it, it is taken away as what it is there, with what led to it.
+            let is_reached = reached.as_ref().map(|reached| reached.contains(nid));
+            if !is_reached.unwrap_or(is_there) {
+                continue;
+            }
             let Some(new) = new_nodes.get(nid) else { continue };
             if new.nodes.difference(&old.nodes).any(|node| !nodes.contains_key(node)) {
                 return Ok(None);
             }
-            if !self.compare_pages((*nid, entry.version), &old, new, heads, &mut adoption)? {
+            let told = match link.footer.place {
+                Footer::MOVED_SLOTS => (ino, before.version),
+                _ => (*nid, entry.version),
+            };
+            if !self.compare_pages(told, &old, new, heads, &mut adoption)? {
                 return Ok(None);
+            }
+            if *nid == ino {
+                let old = match is_there {
+                    true => Some(Inode(self.media.read_sealed(entry.address, Kind::Node)?.into())),
+                    false => None,
+                };
+                if !self.compare_deltas((ino, entry.version), old.as_ref(), &inode, heads, &mut adoption) {
+                    return Ok(None);
+                }
             }
             kept.extend(new.nodes.iter().copied());
             lost.extend(old.nodes.difference(&new.nodes).copied());
@@ -214,6 +273,74 @@ impl State {
         let sums = sums.map(|(address, summary)| page_sum(*address, summary.checksum));
         let is_whole = sums.fold(0, u64::wrapping_add) == inode.pages_sum();
         Ok(is_whole.then_some(adoption))
+    }
+
+    /// What of a file's deltas in the main area is other than it was; false if that cannot be, or was not written.
+    fn compare_deltas(
+        &self,
+        (ino, version): (Nid, u8),
+        old: Option<&Inode>,
+        new: &Inode,
+        heads: &[LogHead; LOGS],
+        adoption: &mut Adoption,
+    ) -> bool {
+        if let Some(old) = old {
+            adoption.delta_links = (old.flags().has_main_deltas, old.delta_previous(), old.delta_next());
+        }
+        let before = old.map_or(Address::NONE, Inode::delta_meta);
+        let now = new.delta_meta();
+        if before == now {
+            return true;
+        }
+        // What an index that is damaged led to is found by a repair.
+        let old_blocks = match before {
+            Address::NONE => BTreeMap::new(),
+            _ => self
+                .delta_blocks(ino, before)
+                .unwrap_or_else(|| BTreeMap::from([(before, INDEX_SLOT)])),
+        };
+        let new_blocks = match now {
+            Address::NONE => Some(BTreeMap::new()),
+            _ => self.delta_blocks(ino, now),
+        };
+        let Some(new_blocks) = new_blocks else { return false };
+        for (address, slot) in &new_blocks {
+            if old_blocks.contains_key(address) {
+                continue;
+            }
+            if !self.segments.was_unwritten(*address, heads) || self.segments.is_valid(*address) {
+                return false;
+            }
+            let Ok(block) = self.media.read(*address) else {
+                return false;
+            };
+            let summary = Summary {
+                nid: ino,
+                version,
+                slot: *slot,
+                checksum: crc32c::crc32c(&block[..]),
+            };
+            adoption.acquired.push((*address, summary));
+            adoption.more += 1;
+        }
+        for address in old_blocks.keys().filter(|address| !new_blocks.contains_key(address)) {
+            if address.is_block() {
+                adoption.released.push(*address);
+                adoption.fewer += 1;
+            }
+        }
+        true
+    }
+
+    /// An index, its leaves and its compact pages, with what summaries say of them.
+    fn delta_blocks(&self, ino: Nid, address: Address) -> Option<BTreeMap<Address, u16>> {
+        let areas = &self.media.areas;
+        let read = |at, kind| self.media.read_sealed(at, kind).ok();
+        let found = DeltaPlaces::read((ino, address), self.format_version, areas, read).ok()?;
+        let mut blocks = BTreeMap::from([(address, INDEX_SLOT)]);
+        blocks.extend(found.leaves.iter().map(|(leaf, _)| (*leaf, INDEX_SLOT)));
+        blocks.extend(found.compacts.keys().map(|compact| (*compact, COMPACT_SLOT)));
+        Some(blocks)
     }
 
     /// What of a node's pages is other than it was; false if that cannot be.
@@ -255,7 +382,8 @@ impl State {
         Ok(true)
     }
 
-    fn adopt(&mut self, adoption: Adoption) -> Result<()> {
+    fn adopt(&mut self, ino: Nid, adoption: Adoption) -> Result<()> {
+        let (is_linked, previous, next) = adoption.delta_links;
         for address in adoption.released {
             self.segments.release(address);
         }
@@ -264,7 +392,7 @@ impl State {
             self.segments.amend_summary(address, summary);
         }
         for (link, entry) in adoption.nodes {
-            let (nid, ino) = (link.footer.nid, link.footer.ino);
+            let nid = link.footer.nid;
             match entry.address.is_block() {
                 true => self.segments.release(entry.address),
                 false => {
@@ -293,6 +421,17 @@ impl State {
         for (ino, nid) in adoption.freed {
             self.free_nodes_below(ino, nid, &mut seen)?;
         }
+        let said = |inode: &Inode| {
+            (
+                inode.flags().has_main_deltas,
+                inode.delta_previous(),
+                inode.delta_next(),
+            )
+        };
+        if self.inode(ino).is_ok_and(|inode| said(&inode) != adoption.delta_links) {
+            self.set_delta_links(ino, is_linked, previous, next)?;
+        }
+        self.main.to_link.insert(ino);
         Ok(())
     }
 

@@ -116,6 +116,7 @@ fn media_of(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Media {
         device: Arc::clone(device),
         id: findings.image.superblock.id,
         areas: findings.image.superblock.areas,
+        written: Arc::default(),
     }
 }
 
@@ -329,6 +330,9 @@ impl State {
         if !findings.files.known.contains_key(&Nid::ROOT) {
             self.make_root()?;
         }
+        for ino in &findings.files.lost_indexes {
+            self.lose_delta_index(*ino)?;
+        }
         for wrong in &findings.names.wrong {
             self.put_entry_right(wrong)?;
         }
@@ -357,8 +361,19 @@ impl State {
                 })?;
             }
         }
+        if findings.troubles.contains(&Trouble::DeltaList) {
+            let files: Vec<Nid> = findings.files.known.keys().copied().collect();
+            self.make_delta_list(&files)?;
+        }
         self.checkpoint(false)?;
         Ok(named)
+    }
+
+    /// The index of a file's deltas is no block of its own any more: which pages had deltas stays unknown, so that none of them can be read until it is written
+    /// over.
+    fn lose_delta_index(&mut self, ino: Nid) -> Result<()> {
+        self.main.forget_file(ino);
+        self.change_inode(ino, |inode| inode.set_delta_meta(Address::RESERVED))
     }
 
     /// A root directory, where there is none any more.
@@ -411,6 +426,9 @@ impl State {
         let inode = self.inode(ino)?;
         if inode.xattr_node() == missing {
             self.change_inode(ino, |inode| inode.set_xattr_node(Nid::NONE))?;
+        }
+        if inode.moved_slots() == Some(missing) {
+            self.change_inode(ino, |inode| inode.set_moved_slots(None))?;
         }
         for index in 0..INDIRECT_NODES {
             let node = inode.node(index);

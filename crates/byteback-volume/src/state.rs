@@ -7,10 +7,15 @@ use std::sync::Arc;
 
 use byteback_host::clock::Clock;
 
-use crate::deltas::{Costs, DeltaCounts};
+use crate::attempts::Attempts;
+use crate::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Nid, Time};
+use crate::hotness::Hotness;
+use crate::inside::Companion;
+use crate::main_deltas::MainDeltas;
 use crate::media::Media;
+use crate::name_changes::NameChanges;
 use crate::node_table::NodeTable;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
@@ -32,6 +37,12 @@ pub(crate) struct Counts {
 pub(crate) struct SinceCheckpoint {
     /// Files that were made.
     pub(crate) made: BTreeSet<Nid>,
+    /// Those of them that were synced: a crash leaves them with their names.
+    pub(crate) synced: BTreeSet<Nid>,
+    /// Names that changed by that.
+    pub(crate) names: NameChanges,
+    /// Directories of which something else changed than names.
+    pub(crate) attributes_of: BTreeSet<Nid>,
     /// Files that got or lost a name otherwise.
     pub(crate) renamed: BTreeSet<Nid>,
     /// Pages of files that were written, and are still where they were written to: with their checksums.
@@ -66,10 +77,22 @@ pub(crate) struct State {
     /// The head of the list of files with deltas in the main area.
     pub(crate) delta_list: Nid,
     pub(crate) is_writable: bool,
-    /// Pages that are overwritten are kept as deltas where that will do.
-    pub(crate) keeps_deltas: bool,
+    /// Of the format, in which the volume was made.
+    pub(crate) format_version: u32,
+    /// Where pages that are overwritten are kept as deltas.
+    pub(crate) delta_mode: DeltaMode,
+    pub(crate) moved_slots_min: u32,
+    /// The longest delta that goes into the main area.
+    pub(crate) main_delta_len_bytes_max: usize,
+    /// So much of a block of an index is used.
+    pub(crate) delta_index_len_bytes_max: usize,
+    pub(crate) main: MainDeltas,
+    pub(crate) hotness: Hotness,
+    pub(crate) attempts: Attempts,
     pub(crate) costs: Costs,
     pub(crate) delta_counts: DeltaCounts,
+    /// Who keeps files in step with those of programs.
+    pub(crate) companion: Option<Arc<dyn Companion>>,
     /// Why nothing is written any more.
     pub(crate) stopped: Option<String>,
 }
@@ -152,7 +175,10 @@ impl State {
     /// How much would have to be written with a checkpoint, in blocks.
     fn unwritten_blocks(&self) -> u32 {
         let nodes = u32::try_from(self.nodes.dirty().len()).unwrap_or(u32::MAX);
-        nodes.saturating_add(self.pages.dirty_count())
+        nodes
+            .saturating_add(self.pages.dirty_count())
+            .saturating_add(self.main.unwritten_blocks())
+            .saturating_add(self.companion_blocks())
     }
 
     /// So much may wait to be written.
@@ -175,7 +201,7 @@ impl State {
             if unwritten <= self.unwritten_blocks_max() && free >= needed {
                 return Ok(());
             }
-            if self.pages.dirty_count() > 0 && free >= needed {
+            if (self.pages.dirty_count() > 0 || self.main.unwritten_blocks() > 0) && free >= needed {
                 self.write_back()?;
                 if self.unwritten_blocks() <= self.unwritten_blocks_max() {
                     continue;

@@ -13,14 +13,21 @@ use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
 use byteback_host::clock::{Clock, RealClock};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::attempts::Attempts;
 use crate::attributes::{Attributes, SetAttributes};
 use crate::checkpoint::{Pack, segment_table_address};
 use crate::clean::Choice;
-use crate::deltas::{Costs, DeltaCounts};
+use crate::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
-use crate::format::{Address, Found, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId};
+use crate::format::{
+    Address, COMPACT_LEN_BYTES, Found, INDEX_LEN_BYTES, INODE_SLOTS, Kind, Nid, SegmentEntry, Superblock, VERSION,
+    VolumeId,
+};
+use crate::hotness::{Heat, Hotness};
+use crate::inside::{Companion, Inside};
+use crate::main_deltas::{MainDeltas, PACKED_MIN};
 use crate::media::Media;
 use crate::names::{NewFile, Rename};
 use crate::node_table::NodeTable;
@@ -28,10 +35,17 @@ use crate::nodes::Nodes;
 use crate::pages::Pages;
 use crate::segments::Segments;
 use crate::state::{Counts, SinceCheckpoint, State};
+use crate::statistics::VolumeStats;
 use crate::xattr::SetAttribute;
 
 /// Features that this version knows.
 const KNOWN_FEATURES: u64 = 0;
+
+/// Five deltas of this length fill a compact page.
+const MAIN_DELTA_LEN_BYTES_MAX: usize = COMPACT_LEN_BYTES / PACKED_MIN;
+
+/// Less of a block of an index is never used, in bytes: what it tells of a compact page has room.
+const DELTA_INDEX_LEN_BYTES_MIN: usize = 192;
 
 /// So much is written before it is looked again whether it can be.
 const WRITE_STEP_LEN_BYTES: usize = 16 * BLOCK_LEN_BYTES;
@@ -41,8 +55,16 @@ const WRITE_STEP_LEN_BYTES: usize = 16 * BLOCK_LEN_BYTES;
 pub struct OpenOptions {
     /// Whether it may be changed. If not, nothing is written at all.
     pub is_writable: bool,
-    /// Whether pages that are overwritten are kept as deltas where that will do (DeltaFS section 4.1). Deltas that are there are read in any case.
-    pub keeps_deltas: bool,
+    /// Where pages that are overwritten are kept as deltas.
+    pub delta_mode: DeltaMode,
+    /// The longest delta that goes into the main area, in bytes (figure 13).
+    pub main_delta_len_bytes_max: usize,
+    /// So much of a block of an index of deltas in the main area is used, in bytes: with less, files of few deltas have leaves, too.
+    pub delta_index_len_bytes_max: usize,
+    /// From so many addresses in the inode on they are moved to a node of their own, if deltas need the room: the inode of a shorter file has some.
+    pub moved_slots_min: u32,
+    /// How far back it is looked how much files are read and written, in operations (`T`, DeltaFS section 4.2.1).
+    pub hotness_window_operations: u64,
     /// Memory for pages that are as on the device, in bytes.
     pub cache_len_bytes: usize,
     /// Memory for pages that changed, in bytes; the volume may allow less.
@@ -65,7 +87,11 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             is_writable: true,
-            keeps_deltas: true,
+            delta_mode: DeltaMode::default(),
+            moved_slots_min: INODE_SLOTS / 4 * 3,
+            main_delta_len_bytes_max: MAIN_DELTA_LEN_BYTES_MAX,
+            delta_index_len_bytes_max: INDEX_LEN_BYTES,
+            hotness_window_operations: 1 << 14,
             cache_len_bytes: 64 << 20,
             unwritten_len_bytes: 16 << 20,
             clock: Arc::new(RealClock),
@@ -157,6 +183,7 @@ impl Volume {
             device,
             id: superblock.id,
             areas: superblock.areas,
+            written: Arc::default(),
         };
         let pack = Pack::read_last(&media, options.is_writable)?;
         let areas = media.areas;
@@ -189,9 +216,19 @@ impl Volume {
             held: BTreeMap::new(),
             delta_list: header.delta_list,
             is_writable: true,
-            keeps_deltas: options.keeps_deltas,
+            format_version: superblock.version,
+            delta_mode: options.delta_mode.on_version(superblock.version),
+            moved_slots_min: options.moved_slots_min,
+            main_delta_len_bytes_max: options.main_delta_len_bytes_max.min(COMPACT_LEN_BYTES),
+            delta_index_len_bytes_max: options
+                .delta_index_len_bytes_max
+                .clamp(DELTA_INDEX_LEN_BYTES_MIN, INDEX_LEN_BYTES),
+            main: MainDeltas::default(),
+            hotness: Hotness::new(options.hotness_window_operations, superblock.hash_seed),
+            attempts: Attempts::default(),
             costs: Costs::default(),
             delta_counts: DeltaCounts::default(),
+            companion: None,
             stopped: None,
             media,
         };
@@ -249,6 +286,28 @@ impl Volume {
         Ok(())
     }
 
+    /// From now on somebody keeps files in step with those of programs; see [`Companion`].
+    pub fn set_companion(&self, companion: Arc<dyn Companion>) {
+        self.look().companion = Some(companion);
+    }
+
+    /// Changes several things at once, as nobody else can come between. `act` is called with the volume's lock held.
+    ///
+    /// # Errors
+    /// No room; those of `act`.
+    pub fn at_once<T>(&self, act: impl FnOnce(&mut Inside<'_>) -> Result<T>) -> Result<T> {
+        let mut state = self.change()?;
+        act(&mut Inside::new(&mut state))
+    }
+
+    /// Looks at several things at once. `act` changes nothing.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn look_at_once<T>(&self, act: impl FnOnce(&mut Inside<'_>) -> Result<T>) -> Result<T> {
+        act(&mut Inside::new(&mut self.look()))
+    }
+
     /// All of it, for who repairs it.
     pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         change(&mut *self.change()?)
@@ -295,6 +354,26 @@ impl Volume {
     #[must_use]
     pub fn delta_counts(&self) -> DeltaCounts {
         self.look().delta_counts
+    }
+
+    /// What was done since the volume was opened. Of files that came to have deltas in the main area since the last checkpoint, these are not counted yet.
+    #[must_use]
+    pub fn stats(&self) -> VolumeStats {
+        let mut state = self.look();
+        let (deltas_in_main, compact_pages) = state.count_main_deltas();
+        VolumeStats {
+            deltas_in_main,
+            compact_pages,
+            deltas: state.delta_counts,
+            written: state.media.written.blocks(),
+            write_hot_files: state.hotness.write_hot_files(),
+        }
+    }
+
+    /// How a file is used at present, compared with the others.
+    #[must_use]
+    pub fn heat(&self, ino: u32) -> Heat {
+        self.look().hotness.heat(Nid(ino))
     }
 
     /// What is known of a file.
@@ -516,12 +595,16 @@ impl Volume {
         self.look().checkpoint(false)
     }
 
-    /// In idle time: makes room that will be needed. False if there is nothing to do.
+    /// In idle time: writes pages whose deltas in the main area are not worth it any more (`BGRes`), and makes room that will be needed. False if there is nothing to do.
     ///
     /// # Errors
     /// What the device answered.
     pub fn tidy(&self) -> Result<bool> {
         let mut state = self.change()?;
+        let restored = state.restore_some()?;
+        if restored {
+            return Ok(true);
+        }
         match state.choose(Choice::InIdleTime) {
             Some(segment) => {
                 let cleaned = state.clean(segment);

@@ -25,12 +25,21 @@ pub(crate) struct Trace {
     pub(crate) name: String,
     /// What the program did, in a sentence.
     pub(crate) about: String,
-    /// What the tree must hash to at the end.
-    pub(crate) final_hash: String,
+    /// What the tree must hash to at the end, if that was recorded.
+    pub(crate) final_hash: Option<String>,
     pub(crate) operations: Vec<Timed>,
-    /// The initial tree, as a tar.
-    initial_tar: Vec<u8>,
+    initial: Initial,
     payload: Vec<u8>,
+    /// The folder that it was read from; none if it was not recorded.
+    source: Option<PathBuf>,
+}
+
+/// The initial tree.
+enum Initial {
+    /// As a tar.
+    Tar(Vec<u8>),
+    /// Files by their names, all in the root.
+    Files(Vec<(&'static str, Vec<u8>)>),
 }
 
 /// What `trace.json` says.
@@ -121,11 +130,57 @@ impl Trace {
         Ok(Self {
             name: description.name,
             about: description.about,
-            final_hash: description.final_hash,
+            final_hash: Some(description.final_hash),
             operations,
-            initial_tar,
+            initial: Initial::Tar(initial_tar),
             payload,
+            source: Some(folder.to_owned()),
         })
+    }
+
+    /// A trace of a program that was not recorded but is imitated: files that are there at first, then what it does. Each write's bytes lie in the payload, one
+    /// after the other.
+    pub(crate) fn imitated(
+        name: &str,
+        about: &str,
+        initial: Vec<(&'static str, Vec<u8>)>,
+        operations: Vec<Timed>,
+        payload: Vec<u8>,
+    ) -> Result<Self, SuiteError> {
+        check_payload(&operations, payload.len())?;
+        Ok(Self {
+            name: name.to_owned(),
+            about: about.to_owned(),
+            final_hash: None,
+            operations,
+            initial: Initial::Files(initial),
+            payload,
+            source: None,
+        })
+    }
+
+    /// The folder that it was read from; none if it was not recorded.
+    pub(crate) fn source(&self) -> Option<&Path> {
+        self.source.as_deref()
+    }
+
+    /// Writes it, as it was read from `source`, into the empty folder `target`, with an initial tree that is empty.
+    ///
+    /// # Errors
+    /// If something cannot be read or written.
+    pub(crate) fn save_without_initial(&self, source: &Path, target: &Path) -> Result<(), SuiteError> {
+        let description = serde_json::json!({
+            "format": 1,
+            "name": self.name,
+            "about": self.about,
+            "init_len": 0,
+            "payload_len": self.payload.len(),
+            "final_hash": self.final_hash,
+        });
+        fs::write(target.join("trace.json"), serde_json::to_vec(&description)?)?;
+        fs::copy(source.join("ops.jsonl.zst"), target.join("ops.jsonl.zst"))?;
+        let payload = zstd::stream::encode_all(self.payload.as_slice(), 1)?;
+        Ok(fs::write(target.join("data.zst"), payload)?)
     }
 
     /// The bytes of a write.
@@ -137,15 +192,22 @@ impl Trace {
     /// Lays the initial tree into the empty folder `target`.
     ///
     /// # Errors
-    /// If `tar` is missing or fails.
+    /// If `tar` is missing or fails, or a file cannot be written.
     pub(crate) fn unpack_initial(&self, target: &Path) -> Result<(), SuiteError> {
-        if self.initial_tar.is_empty() {
-            return Ok(());
-        }
+        let initial_tar = match &self.initial {
+            Initial::Tar(tar) if tar.is_empty() => return Ok(()),
+            Initial::Tar(tar) => tar,
+            Initial::Files(files) => {
+                for (name, bytes) in files {
+                    fs::write(target.join(name), bytes)?;
+                }
+                return Ok(());
+            }
+        };
         let mut tar = program("tar");
         tar.args(["--extract", "--preserve-permissions", "--numeric-owner", "--directory"])
             .arg(target);
-        run_with_input(&mut tar, &self.initial_tar)?;
+        run_with_input(&mut tar, initial_tar)?;
         Ok(())
     }
 }

@@ -160,7 +160,11 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    fn carry_out(&mut self, operation: &Operation) -> Result<(), Errno> {
+    /// Carries one operation out, whichever is next otherwise.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub(crate) fn carry_out(&mut self, operation: &Operation) -> Result<(), Errno> {
         let root = self.root.as_fd();
         match operation {
             Operation::Create {

@@ -5,6 +5,10 @@ fn the_seeds_hold() {
     btrfs_seeds().iter().for_each(|seed| btrfs(seed));
     row_seeds().iter().for_each(|seed| row(seed));
     s3_seeds().iter().for_each(|seed| s3(seed));
+    fsverity_seeds().iter().for_each(|seed| fsverity(seed));
+    dmverity_seeds().iter().for_each(|seed| dmverity(seed));
+    seaweedfs_seeds().iter().for_each(|seed| seaweedfs(seed));
+    chunk_list_seeds().iter().for_each(|seed| chunk_lists(seed));
 }
 
 /// As the fuzz target does it, a little and always.
@@ -31,8 +35,116 @@ fn answers_of_s3_that_are_spoiled_at_random_hold() {
     }
 }
 
+/// As the fuzz target does it, a little and always.
+#[test]
+fn hash_trees_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in fsverity_seeds() {
+        for _ in 0..2000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let most = [20, data.len() as u64][random.below(2) as usize];
+                let at = random.below(most) as usize;
+                match random.below(3) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] ^= 1 << random.below(8),
+                    _ => data.truncate(at.max(DESCRIPTOR_LEN)),
+                }
+            }
+            fsverity(&data);
+        }
+    }
+}
+
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_the_device_mapper_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in dmverity_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789 :-a"[random.below(14) as usize],
+                    2 => data[at] ^= 1 << random.below(8),
+                    _ => data.truncate(at + 1),
+                }
+            }
+            dmverity(&data);
+        }
+    }
+}
+
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_seaweedfs_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in seaweedfs_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789\"{},:"[random.below(15) as usize],
+                    2 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(40));
+                    }
+                }
+            }
+            seaweedfs(&data);
+        }
+    }
+}
+
+/// As the fuzz target does it, a little and always.
+#[test]
+fn lists_of_chunks_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in chunk_list_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789 \nace"[random.below(15) as usize],
+                    2 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(40));
+                    }
+                }
+            }
+            chunk_lists(&data);
+        }
+    }
+}
+
 #[test]
 fn the_seeds_are_what_they_are_called() {
+    for (seed, stretches) in seaweedfs_seeds().iter().zip([1, 3, 3, 1]) {
+        assert_eq!(Entry::parse(seed).unwrap().shape().unwrap().stretches.len(), stretches);
+    }
+    let [empty, index, .., recipe] = &chunk_list_seeds()[..] else {
+        panic!()
+    };
+    assert_eq!(casync::parse(&empty[1..]).unwrap().len_bytes(), 0);
+    assert_eq!(casync::parse(&index[1..]).unwrap().ends.len(), 3);
+    assert!(recipe::parse(&recipe::sealed(&recipe[1..])).unwrap().chunks.is_some());
+    let [status, extents] = &dmverity_seeds()[..] else {
+        panic!()
+    };
+    let (text, len_bytes) = target(&status[1..]).unwrap().unwrap();
+    Table::parse(text, len_bytes).unwrap();
+    assert_eq!(Mapped::parse_all(&extents[1..], 3).unwrap().len(), 3);
+    let tree = &fsverity_seeds()[0];
+    let shape = Descriptor::parse(tree.first_chunk().unwrap()).unwrap().shape().unwrap();
+    assert_eq!(shape.tree_len(), (tree.len() - DESCRIPTOR_LEN) as u64);
     let [extents, sums, info] = &btrfs_seeds()[..] else {
         panic!()
     };

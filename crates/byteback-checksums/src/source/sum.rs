@@ -40,6 +40,7 @@ enum State {
     Sha256(sha2::Sha256),
     // Larger than the others by far.
     Sha512(Box<sha2::Sha512>),
+    Sha512Of256(Box<sha2::Sha512_256>),
     Blake2b256(Box<Blake2b256>),
     Blake3(Box<blake3::Hasher>),
 }
@@ -54,6 +55,7 @@ impl State {
             Kind::Sha1 => Self::Sha1(sha1::Sha1::new()),
             Kind::Sha256 => Self::Sha256(sha2::Sha256::new()),
             Kind::Sha512 => Self::Sha512(Box::default()),
+            Kind::Sha512Of256 => Self::Sha512Of256(Box::default()),
             Kind::Blake2b256 => Self::Blake2b256(Box::default()),
             Kind::Blake3 => Self::Blake3(Box::default()),
             Kind::Fletcher4 => return None,
@@ -68,6 +70,7 @@ impl State {
             Self::Sha1(hasher) => hasher.update(bytes),
             Self::Sha256(hasher) => hasher.update(bytes),
             Self::Sha512(hasher) => hasher.update(bytes),
+            Self::Sha512Of256(hasher) => hasher.update(bytes),
             Self::Blake2b256(hasher) => hasher.update(bytes),
             Self::Blake3(hasher) => {
                 hasher.update(bytes);
@@ -84,6 +87,7 @@ impl State {
             Self::Sha1(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Sha256(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Sha512(hasher) => sums.extend_from_slice(&hasher.finalize()),
+            Self::Sha512Of256(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Blake2b256(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Blake3(hasher) => sums.extend_from_slice(hasher.finalize().as_bytes()),
         }

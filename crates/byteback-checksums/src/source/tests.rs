@@ -41,6 +41,10 @@ fn checksums_are_those_of_the_standards() {
     );
     assert_eq!(known(Kind::Sha512)[..4], bytes("ddaf35a1"));
     assert_eq!(
+        known(Kind::Sha512Of256),
+        bytes("53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23")
+    );
+    assert_eq!(
         known(Kind::Blake3),
         bytes("6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85")
     );
@@ -68,6 +72,7 @@ fn a_short_block_is_padded_where_the_source_pads() {
         Kind::Sha1,
         Kind::Sha256,
         Kind::Sha512,
+        Kind::Sha512Of256,
         Kind::Blake2b256,
         Kind::Blake3,
     ] {
@@ -138,6 +143,16 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
         Run::Sums {
             range: range(64, 99),
             sums: b"ccccddddeeee",
+        },
+        Run::Chunks {
+            range: range(99, 130),
+            ends: &[101, 130],
+            sums: b"ffffgggg",
+        },
+        Run::Chunks {
+            range: range(130, 131),
+            ends: &[131],
+            sums: b"hhhh",
         },
     ];
     let mut tries = 0;

@@ -2,7 +2,7 @@
 
 use byteback_extents::ByteRange;
 
-use super::{FileChecksums, Run, Source, SourceError, Summer};
+use super::{FileChecksums, Layout, Run, Source, SourceError, Summer, Tail};
 
 /// Bytes that are read at once.
 const READ_LEN: usize = 4 << 20;
@@ -63,9 +63,13 @@ fn compare(source: &dyn Source, told: &FileChecksums) -> Result<Verified, Verify
     let layout = told.layout();
     let mut summer = Summer::new(layout).ok_or(VerifyError::Unsupported(layout.kind.name()))?;
     let (block_len, sum_len) = (u64::from(layout.block_len.max(1)), layout.kind.len_bytes());
+    let as_they_are = Layout {
+        tail: Tail::AsIs,
+        ..layout.clone()
+    };
+    let mut of_chunks = Summer::new(&as_they_are).ok_or(VerifyError::Unsupported(layout.kind.name()))?;
     let mut buffer = vec![0; READ_LEN];
     let mut verified = Verified::default();
-    let mut made = Vec::with_capacity(sum_len);
     for run in told.runs() {
         match run {
             Run::Unknown { .. } => {}
@@ -81,29 +85,64 @@ fn compare(source: &dyn Source, told: &FileChecksums) -> Result<Verified, Verify
                 verified.zero_bytes += range.len_bytes();
             }
             Run::Sums { range, sums } => {
-                let mut sums = sums.chunks_exact(sum_len);
-                let mut offset = range.start();
-                while let Some(block) = ByteRange::new(offset, range.end().min(offset.saturating_add(block_len))) {
-                    each_piece(source, block, &mut buffer, |_, piece| {
-                        summer.push(piece);
-                        Ok(())
-                    })?;
-                    made.clear();
-                    summer.end_block(&mut made);
-                    if sums.next() != Some(&made[..]) {
-                        return Err(VerifyError::Differs {
-                            offset,
-                            len_bytes: block.len_bytes(),
-                        });
-                    }
-                    offset = block.end();
-                    verified.blocks += 1;
-                    verified.bytes += block.len_bytes();
-                }
+                let starts = (range.start()..range.end()).step_by(layout.block_len.max(1) as usize);
+                let ends = starts.map(|start| range.end().min(start.saturating_add(block_len)));
+                let expected = Expected { range, sums, sum_len };
+                expected.compare(source, &mut summer, ends, &mut buffer, &mut verified)?;
+            }
+            Run::Chunks { range, ends, sums } => {
+                let expected = Expected { range, sums, sum_len };
+                let ends = ends.iter().copied();
+                expected.compare(source, &mut of_chunks, ends, &mut buffer, &mut verified)?;
             }
         }
     }
     Ok(verified)
+}
+
+/// A stretch and its checksums.
+struct Expected<'a> {
+    range: ByteRange,
+    sums: &'a [u8],
+    sum_len: usize,
+}
+
+impl Expected<'_> {
+    /// Sums the blocks of the stretch, which end at `ends`, and compares.
+    fn compare(
+        &self,
+        source: &dyn Source,
+        summer: &mut Summer,
+        ends: impl Iterator<Item = u64>,
+        buffer: &mut [u8],
+        verified: &mut Verified,
+    ) -> Result<(), VerifyError> {
+        let mut sums = self.sums.chunks_exact(self.sum_len);
+        let mut offset = self.range.start();
+        let mut made = Vec::with_capacity(self.sum_len);
+        for end in ends {
+            let block = ByteRange::new(offset, end).ok_or(SourceError::Malformed("blocks that are not in order"))?;
+            each_piece(source, block, buffer, |_, piece| {
+                summer.push(piece);
+                Ok(())
+            })?;
+            made.clear();
+            summer.end_block(&mut made);
+            if sums.next() != Some(&made[..]) {
+                return Err(VerifyError::Differs {
+                    offset,
+                    len_bytes: block.len_bytes(),
+                });
+            }
+            offset = block.end();
+            verified.blocks += 1;
+            verified.bytes += block.len_bytes();
+        }
+        match offset == self.range.end() {
+            true => Ok(()),
+            false => Err(SourceError::Malformed("blocks that are not those of their stretch").into()),
+        }
+    }
 }
 
 /// Reads a range piece by piece.

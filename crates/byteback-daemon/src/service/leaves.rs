@@ -94,6 +94,7 @@ impl From<SourceError> for Stop {
             | SourceError::Server { .. }
             | SourceError::Busy
             | SourceError::Malformed(_)
+            | SourceError::Chunk { .. }
             | SourceError::Io { .. } => Self::NotHere,
         }
     }
@@ -299,6 +300,8 @@ impl File<'_> {
                     Some((range, true))
                 }
                 Some(Run::Zeros { range }) => Some((range, false)),
+                // They are no leaves.
+                Some(Run::Chunks { .. }) => return Err(Stop::NotHere),
                 None => None,
             };
             if let Some(range) = unknown.take() {

@@ -43,6 +43,29 @@ proptest! {
     }
 
     #[test]
+    fn it_leads_there_and_back_in_whichever_form((base, new) in pages(), dense in any::<bool>(), limit in 0..PAGE) {
+        let mut new = new;
+        if dense {
+            // Much changed, and all of it alike.
+            new.iter_mut().step_by(2).for_each(|byte| *byte ^= 0x55);
+        }
+        let runs = delta(&base, &new);
+        let mut out = vec![7];
+        if put_packed_page_delta(&base, &new, limit, &mut out) {
+            let packed = &out[1..];
+            prop_assert!(packed.len() <= limit && packed.len() <= runs.len());
+            let mut page = base.clone();
+            apply_page_delta(&mut page, packed).unwrap();
+            prop_assert!(page == new);
+            apply_page_delta(&mut page, packed).unwrap();
+            prop_assert!(page == base);
+        } else {
+            prop_assert!(runs.len() > limit);
+            prop_assert_eq!(out, [7]);
+        }
+    }
+
+    #[test]
     fn any_bytes_are_refused_or_applied_and_never_panic(delta in proptest::collection::vec(0..20_u8, 0..12)) {
         let mut page = [0; 40];
         if apply_page_delta(&mut page, &delta).is_ok() {
@@ -82,4 +105,75 @@ fn what_says_something_impossible_is_refused() {
     );
     assert!(apply_page_delta(&mut [0; 4], &[0, 2, 1]).is_err(), "cut off");
     assert!(apply_page_delta(&mut [0; 4], &[0xff; 30]).is_err());
+}
+
+#[test]
+fn much_that_changed_alike_is_packed() {
+    let base = noise(3, PAGE);
+    let new: Vec<u8> = base.iter().map(|byte| byte ^ 0x20).collect();
+    let mut out = Vec::new();
+    assert!(!put_page_delta(&base, &new, 255, &mut out));
+    assert!(put_packed_page_delta(&base, &new, 255, &mut out));
+    assert_eq!(out[..2], [0x80, 0x20], "the length of the page");
+    assert!(out.len() < 32, "{}", out.len());
+    let mut page = base;
+    apply_page_delta(&mut page, &out).unwrap();
+    assert!(page == new);
+}
+
+#[test]
+fn a_frame_of_another_length_or_a_damaged_one_changes_nothing() {
+    let base = noise(3, PAGE);
+    let new: Vec<u8> = base.iter().map(|byte| byte ^ 0x20).collect();
+    let mut delta = Vec::new();
+    assert!(put_packed_page_delta(&base, &new, 255, &mut delta));
+    let mut longer = Vec::new();
+    varint::put(&mut longer, 2 * PAGE as u64);
+    longer.extend(&delta[2..]);
+    let before = noise(4, 2 * PAGE);
+    let mut page = before.clone();
+    assert!(apply_page_delta(&mut page, &longer).is_err());
+    assert!(page == before);
+    for at in 2..delta.len() {
+        let mut damaged = delta.clone();
+        damaged[at] ^= 0xff;
+        let mut page = base.clone();
+        if apply_page_delta(&mut page, &damaged).is_err() {
+            assert!(page == base);
+        }
+        let mut page = base.clone();
+        assert!(apply_page_delta(&mut page, &delta[..at]).is_err(), "cut off at {at}");
+        assert!(page == base);
+    }
+}
+
+/// A look at a part of the exclusive or spares packing what is like noise, and nothing that could be packed.
+#[test]
+fn what_is_like_noise_is_not_packed() {
+    let base = noise(1, PAGE);
+    for limit in [255, 816] {
+        // As many other bytes as there are, and all of them.
+        assert!(is_hopeless(&base, &noise(2, PAGE), limit));
+        let mut half = base.clone();
+        half[..PAGE / 2].copy_from_slice(&noise(3, PAGE / 2));
+        assert_eq!(is_hopeless(&base, &half, limit), limit == 255);
+        // Few other bytes, whatever they are.
+        let mut few = base.clone();
+        few[1_000..1_000 + limit].copy_from_slice(&noise(4, limit));
+        assert!(!is_hopeless(&base, &few, limit));
+        // Much that is alike, and what repeats.
+        let alike: Vec<u8> = base.iter().map(|byte| byte ^ 0x55).collect();
+        let record = noise(5, 64);
+        let repeated: Vec<u8> = base
+            .iter()
+            .zip(record.iter().cycle())
+            .map(|(base, byte)| base ^ byte)
+            .collect();
+        for new in [alike, repeated] {
+            assert!(!is_hopeless(&base, &new, limit));
+            let mut out = Vec::new();
+            assert!(put_packed_page_delta(&base, &new, limit, &mut out));
+        }
+        assert!(!is_hopeless(&base, &base, limit) && !is_hopeless(&[], &[], limit));
+    }
 }

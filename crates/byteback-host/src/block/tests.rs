@@ -2,6 +2,8 @@ use super::*;
 use crate::random::SplitMix64;
 use crate::sim::{CrashPhase, is_power_cut};
 use std::collections::BTreeMap;
+use std::os::linux::fs::MetadataExt;
+use std::process::Command;
 
 fn block_of(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK_LEN_BYTES]
@@ -87,6 +89,65 @@ fn a_file_conforms_and_is_held_alone() {
     assert_eq!((read(&one, 9), read(&two, 9)), (kept.clone(), kept));
     assert!(one.write_blocks(0, &block_of(0)).is_err());
     assert!(RealBlockDevice::open(&path, Access::ReadWrite).is_err());
+}
+
+/// A block device of the kernel whose blocks lie in a file, which gives back what is discarded. It goes with this.
+struct LoopDevice {
+    path: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+    file: std::path::PathBuf,
+}
+
+impl LoopDevice {
+    fn new(len_blocks: u64) -> Self {
+        // Not in a file system in memory: such a device may have no way to give blocks back.
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let file = dir.path().join("blocks");
+        drop(RealBlockDevice::create(&file, len_blocks).unwrap());
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let path = String::from_utf8(made.stdout).unwrap().trim().into();
+        Self { path, _dir: dir, file }
+    }
+
+    fn used_bytes(&self) -> u64 {
+        std::fs::metadata(&self.file).unwrap().st_blocks() * 512
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+    }
+}
+
+#[test]
+fn a_device_conforms_and_gives_back_what_is_discarded() {
+    const BLOCKS: u64 = 1024;
+    let loop_device = LoopDevice::new(BLOCKS);
+    let device = RealBlockDevice::open(&loop_device.path, Access::ReadWrite).unwrap();
+    assert_eq!(device.len_blocks(), BLOCKS);
+    let error = RealBlockDevice::open(&loop_device.path, Access::ReadWrite).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+    let all = block_of(7).repeat(BLOCKS as usize);
+    device.write_blocks(0, &all).unwrap();
+    device.flush().unwrap();
+    let full = loop_device.used_bytes();
+    assert!(full >= BLOCKS * 4096, "{full}");
+    device.discard(256, 512).unwrap();
+    device.flush().unwrap();
+    let rest = loop_device.used_bytes();
+    assert!(rest <= full - 512 * 4096, "{rest} of {full} bytes");
+    for block in [0, 255, 768, 1023] {
+        assert_eq!(read(&device, block), block_of(7), "{block}");
+    }
+    device.write_blocks(300, &block_of(9)).unwrap();
+    assert_eq!(read(&device, 300), block_of(9));
+    assert!(device.discard(BLOCKS, 1).is_err());
 }
 
 #[test]

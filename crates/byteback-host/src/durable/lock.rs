@@ -8,8 +8,9 @@
 //! A killed owner with several threads may keep it for a moment: its first thread is gone, and another one still waits for the
 //! disk. Such an owner is waited for; one that lives is not.
 //!
-//! Open-file-description locks survive `fork`: a child that keeps the descriptor keeps the lock. The
-//! descriptor is close-on-exec, so only a child that neither execs nor exits can do that.
+//! Such a lock belongs to the open file, and a child has that from `fork` until it execs, as the descriptor is
+//! close-on-exec. So who gives it up unlocks it, and does not only close it: another thread may be starting a program
+//! just then, and the directory could not be taken again at once.
 
 use std::fs::File;
 use std::io;
@@ -33,8 +34,14 @@ pub const LOCK_NAME: &str = "lock";
 /// The exclusive ownership of a directory, given up when dropped.
 #[derive(Debug)]
 pub struct DirLock {
-    // Held for its descriptor: closing it releases the lock.
-    _file: File,
+    file: File,
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // If it fails, closing does it, sooner or later.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// The directory belongs to somebody else.
@@ -83,7 +90,7 @@ impl DirLock {
         file.write_all_at(pid.as_bytes(), 0)
             .and_then(|()| file.set_len(pid.len() as u64))
             .map_err(|e| context("lock", label, e))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 

@@ -94,6 +94,24 @@ fn allocated_space_is_written_and_not_a_hole() {
     assert!(std::fs::metadata(temp.path().join("f")).unwrap().blocks() * 512 >= 3 << 20);
 }
 
+/// A program that is being started has all descriptors until it execs.
+#[test]
+fn a_lock_that_is_given_up_is_free_although_a_child_has_its_descriptor() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        let taken = (0..20_000).map(|_| dir.lock().map(drop)).find(Result::is_err);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(taken.is_none(), "{taken:?}");
+    });
+}
+
 #[test]
 fn the_lock_excludes_this_process_and_others_and_names_its_holder() {
     let temp = tempfile::tempdir().unwrap();

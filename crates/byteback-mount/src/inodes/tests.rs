@@ -87,7 +87,7 @@ fn hard_links_are_several_names_of_one_node() {
     let a = table.intern(NodeId::ROOT, name("a"), identity(20), FileKind::File).node;
     let b = table.intern(NodeId::ROOT, name("b"), identity(20), FileKind::File).node;
     assert_eq!(a, b);
-    table.remove_link(a, NodeId::ROOT, name("b"), false);
+    table.remove_link(table.bearer(a), NodeId::ROOT, name("b"), false);
     let (link, _) = table.latest_link(a).unwrap();
     assert_eq!(link.name, name("a"));
     assert!(!table.forget(a, 1));
@@ -144,9 +144,38 @@ fn a_reused_number_is_another_generation_also_without_birth_time() {
         ..identity(30)
     };
     let first = table.intern(NodeId::ROOT, name("a"), nameless, FileKind::File);
-    table.remove_link(first.node, NodeId::ROOT, name("a"), true);
+    table.remove_link(table.bearer(first.node), NodeId::ROOT, name("a"), true);
     let second = table.intern(NodeId::ROOT, name("a"), nameless, FileKind::File);
     assert_ne!(first.generation, second.generation);
+}
+
+#[test]
+fn a_number_is_borne_by_another_before_the_removal_is_known() {
+    let mut table = table();
+    let file = table.intern_new(NodeId::ROOT, name("f"), identity(30), FileKind::File);
+    let bearer = table.bearer(file.node);
+    // The file is gone from the disk, its number goes to a directory within one tick of the clock, and only then is the table told.
+    let dir = table.intern_new(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
+    table.remove_link(bearer, NodeId::ROOT, name("f"), true);
+    assert_eq!(file.node, dir.node);
+    assert_ne!(file.generation, dir.generation);
+    assert_eq!(table.latest_link(dir.node).unwrap().0.name, name("d"));
+    let again = table.intern(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
+    assert_eq!(dir, again, "a directory in use becomes no other");
+}
+
+#[test]
+fn what_was_found_before_something_was_created_is_looked_at_again() {
+    let mut table = table();
+    table.intern_new(NodeId::ROOT, name("f"), identity(30), FileKind::File);
+    let births = table.births();
+    let reborn = table.intern_new(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
+    let seen = table.intern_seen(births, (NodeId::ROOT, name("f")), identity(30), FileKind::File);
+    assert_eq!(seen, None);
+    assert_eq!(table.latest_link(reborn.node).unwrap().0.name, name("d"));
+    let births = table.births();
+    let seen = table.intern_seen(births, (NodeId::ROOT, name("d")), identity(30), FileKind::Dir);
+    assert_eq!(seen, Some(reborn));
 }
 
 /// Random lookups, removals and forgets against a plain list of who holds what; at the end nothing may be left.
@@ -179,11 +208,17 @@ fn random_lives_leave_nothing_behind() {
         match random(4) {
             0 | 1 => {
                 if table.known(parent).is_some() {
-                    let seen = table.intern(parent, name(&text), identity(ino), kind);
+                    let seen = match random(2) {
+                        0 => table.intern_new(parent, name(&text), identity(ino), kind),
+                        _ => table.intern(parent, name(&text), identity(ino), kind),
+                    };
                     *lookups.entry(seen.node).or_default() += 1;
                 }
             }
-            2 => table.remove_link(NodeId::new(ino), parent, name(&text), random(2) == 0),
+            2 => {
+                let bearer = table.bearer(NodeId::new(ino));
+                table.remove_link(bearer, parent, name(&text), random(2) == 0);
+            }
             _ => {
                 let held = lookups.remove(&NodeId::new(ino)).unwrap_or(0);
                 let dropped = if held == 0 { 0 } else { 1 + random(held) };

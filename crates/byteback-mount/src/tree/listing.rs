@@ -160,8 +160,8 @@ impl Tree {
             };
             let dots = entry.name == "." || entry.name == "..";
             let found = if with_attributes && !dots {
-                match dir.stat_at(&entry.name) {
-                    Ok(stat) => Some(self.found(node, &entry.name, stat)),
+                match self.look_at(dir, node, &entry.name) {
+                    Ok(found) => Some(found),
                     // Removed since.
                     Err(_) => continue,
                 }

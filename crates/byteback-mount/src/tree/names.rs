@@ -39,8 +39,8 @@ impl Tree {
     pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Option<Found>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
-        match dir.stat_at(name) {
-            Ok(stat) => Ok(Some(self.found(parent, name, stat))),
+        match self.look_at(&dir, parent, name) {
+            Ok(found) => Ok(Some(found)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -73,7 +73,7 @@ impl Tree {
             created => created?,
         };
         self.listings().changed(parent);
-        let found = self.found(parent, name, stat);
+        let found = self.found_new(parent, name, stat);
         let file = Arc::new(OpenFile::new(
             fd,
             found.interned.node,
@@ -120,7 +120,7 @@ impl Tree {
         drop(assumed);
         let stat = made?;
         self.listings().changed(parent);
-        Ok(self.found(parent, name, stat))
+        Ok(self.found_new(parent, name, stat))
     }
 
     /// Who creates; for the system's file systems the thread is this one until the second of the result is dropped.
@@ -152,7 +152,9 @@ impl Tree {
         let place = dir.place(parent, name);
         let stat = self.tracked.link(self.object(node)?, &fd, place)?;
         self.listings().changed(parent);
-        Ok(self.found(parent, name, stat))
+        // The kernel holds the inode while it gives it a name, so its number is not another's.
+        let interned = self.inodes().intern(parent, name, stat.identity(), stat.kind);
+        Ok(Found { interned, stat })
     }
 
     pub(crate) fn unlink(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
@@ -187,6 +189,8 @@ impl Tree {
         remove: impl FnOnce(Place<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let orphaned = self.keep_orphan(dir, name, victim);
+        // Once the last name is gone from the disk, somebody else may create an inode that is given the same number.
+        let bearer = self.inodes().bearer(victim.object.node);
         if let Err(error) = remove(dir.place(parent, name)) {
             if orphaned {
                 self.orphans().remove(&victim.object.node);
@@ -194,8 +198,7 @@ impl Tree {
             return Err(error);
         }
         self.listings().changed(parent);
-        self.inodes()
-            .remove_link(victim.object.node, parent, name, victim.is_last_link());
+        self.inodes().remove_link(bearer, parent, name, victim.is_last_link());
         Ok(())
     }
 
@@ -283,14 +286,16 @@ impl Tree {
         if let Some(replaced) = replaced {
             let exchanged = flags.contains(RenameFlags::EXCHANGE);
             let last = !exchanged && replaced.is_last_link();
-            inodes.remove_link(replaced.object.node, new_parent, new_name, last);
+            let bearer = inodes.bearer(replaced.object.node);
+            inodes.remove_link(bearer, new_parent, new_name, last);
             if exchanged {
                 inodes.add_link(replaced.object.node, parent, name);
             }
         }
         inodes.add_link(moved.object.node, new_parent, new_name);
         if moved.object.kind != FileKind::Dir {
-            inodes.remove_link(moved.object.node, parent, name, false);
+            let bearer = inodes.bearer(moved.object.node);
+            inodes.remove_link(bearer, parent, name, false);
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ impl Drop for VolumeInode {
 }
 
 /// The number that the system answers for it.
-fn failed(error: VolumeError) -> io::Error {
+pub(super) fn failed(error: VolumeError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }
 
@@ -65,7 +65,7 @@ fn nanoseconds(time: byteback_volume::format::Time) -> i64 {
     i64::try_from(exact).unwrap_or(if exact < 0 { i64::MIN } else { i64::MAX })
 }
 
-fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
+pub(super) fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
     Ok(Stat {
         kind: kind_of(attributes.mode)?,
         mode: attributes.mode & 0o7777,

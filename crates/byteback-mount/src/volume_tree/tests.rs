@@ -1,5 +1,7 @@
 //! The tree of a volume beside a directory of the machine: the same calls, the same answers and error numbers.
 
+mod power;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

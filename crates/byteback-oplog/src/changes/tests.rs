@@ -13,7 +13,8 @@ use byteback_host::sim::SimDisk;
 use byteback_host::tree::Identity;
 
 use super::*;
-use crate::{Log, Remains};
+use crate::keeper::tests::{as_keeper, beside, keeper};
+use crate::{Log, LogOptions, Remains};
 
 /// A whole list in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +111,14 @@ impl Rig {
         let dir: Arc<dyn DurableDir> = Arc::new(SimDisk::new(seed));
         let clock: Arc<dyn Clock> = Arc::new(SimClock::new(1_700_000_000_000_000_000));
         Self {
-            log: Log::open(&dir, clock, &SimRandomness::new(seed)).unwrap(),
+            log: Log::open_kept(
+                &dir,
+                as_keeper(&keeper()),
+                clock,
+                &SimRandomness::new(seed),
+                LogOptions::default(),
+            )
+            .unwrap(),
             names: BTreeMap::new(),
             random: SplitMix64::new(seed),
             inodes: 10,
@@ -228,4 +236,10 @@ fn a_cursor_need_not_name_what_there_is() {
             assert_eq!(page.names.len(), all.names.iter().filter(behind).count());
         }
     }
+}
+
+#[test]
+fn all_of_that_holds_with_layers_beside_the_files() {
+    beside(what_happens_between_two_pages_is_in_neither);
+    beside(a_cursor_need_not_name_what_there_is);
 }

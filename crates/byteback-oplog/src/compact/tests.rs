@@ -12,6 +12,7 @@ use byteback_host::sim::SimDisk;
 use byteback_host::tree::Identity;
 
 use super::*;
+use crate::keeper::tests::{as_keeper, beside, keeper};
 use crate::{Content, Cut, DropReason, LedgerEvent, LogError, LogOptions, NodeKind, Remains, WholeReason};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -36,7 +37,8 @@ impl Rig {
     fn restart(&mut self) {
         self.log = None;
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let log = Log::open_with(&self.dir, clock, &SimRandomness::new(1), LogOptions::default());
+        let keeper = as_keeper(&keeper());
+        let log = Log::open_kept(&self.dir, keeper, clock, &SimRandomness::new(1), LogOptions::default());
         self.log = Some(log.unwrap());
     }
 
@@ -350,4 +352,48 @@ fn what_happened_to_one_file_is_found_among_a_thousand_layers() {
     assert_eq!(ranges(&look, file, marks[899].epoch()).len(), 10);
     // Walked one by one, each is told the rest.
     assert_eq!(ranges(&look, other, marks[989].epoch()).len(), 9);
+}
+
+#[test]
+fn all_of_that_holds_with_layers_beside_the_files() {
+    beside(figure_8_of_the_paper);
+    beside(moving_a_mark_moves_nothing_else);
+    beside(a_file_has_marks_of_its_own);
+    beside(only_a_moment_that_is_held_can_be_marked);
+    beside(a_dropped_consumer_is_noted_keeps_nothing_and_may_return);
+    beside(a_consumer_that_nobody_hears_of_is_warned_of_and_dropped);
+    beside(what_happened_to_one_file_is_found_among_a_thousand_layers);
+}
+
+#[test]
+fn layers_beside_the_files_go_when_they_are_given_up_and_nobody_reads_them() {
+    let keeper = beside(|| {
+        let rig = Rig::new();
+        let node = rig.create("a", 7);
+        let since = rig.save("ann");
+        rig.write(node, 0, 10);
+        let between = rig.save("bob");
+        rig.write(node, 20, 30);
+        let cut = rig.log().cut_held(|| {}).unwrap();
+        rig.write(node, 40, 50);
+        rig.save("bob");
+        assert_eq!(ranges(&cut, node, since), [(0, 10), (20, 30)]);
+        rig.log().compact_all().unwrap();
+        // What was merged is told once, whoever asks.
+        assert_eq!(ranges(&cut, node, since), [(0, 10), (20, 30)]);
+        assert_eq!(ranges(&cut, node, between), [(20, 30)]);
+        let before = keeper().unwrap().count();
+        drop(cut);
+        rig.log().compact_all().unwrap();
+        let look = rig.log().look().unwrap();
+        assert_eq!(ranges(&look, node, since), [(0, 10), (20, 30), (40, 50)]);
+        drop(look);
+        rig.save("ann");
+        rig.log().compact_all().unwrap();
+        rig.write(node, 60, 70);
+        drop(rig.log().look().unwrap());
+        rig.save("ann");
+        assert!(keeper().unwrap().count() < before);
+    });
+    drop(keeper);
 }

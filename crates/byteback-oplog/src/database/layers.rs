@@ -4,35 +4,60 @@
 
 use redb::{ReadableTable, Table, WriteTransaction};
 
-use super::{LAYERS, decode_layer, meta};
+use super::{LAYERS, MARKS, meta};
 use crate::error::Result;
-use crate::ids::NodeId;
+use crate::file_marks::borders_of_all;
+use crate::ids::{Epoch, NodeId};
+use crate::keeper::{Kept, layer_of_row};
 use crate::layer::Layer;
 
 /// The table of layers, open for writing. Every writer goes through this.
 pub(crate) struct Layers<'t> {
     table: Table<'t, (u64, u64), &'static [u8]>,
     unknown: i64,
+    /// Who keeps those with ranges, if the table does not.
+    kept: Option<&'t Kept>,
+    /// The marks and pending cuts, if somebody wants to know how many begin with a layer.
+    borders: Vec<Epoch>,
 }
 
 impl<'t> Layers<'t> {
-    pub(crate) fn open(txn: &'t WriteTransaction) -> Result<Self> {
+    pub(crate) fn open(txn: &'t WriteTransaction, kept: Option<&'t Kept>) -> Result<Self> {
+        let borders = match kept {
+            Some(_) => borders_of_all(&txn.open_table(MARKS)?)?,
+            None => Vec::new(),
+        };
         Ok(Self {
             table: txn.open_table(LAYERS)?,
             unknown: 0,
+            kept,
+            borders,
         })
     }
 
     pub(crate) fn get(&self, epoch: u64, node: NodeId) -> Result<Option<Layer>> {
         let layer = self.table.get((epoch, node.0))?;
-        layer.map(|layer| decode_layer(layer.value())).transpose()
+        layer
+            .map(|row| layer_of_row(self.kept, node, Epoch(epoch), row.value()))
+            .transpose()
     }
 
     pub(crate) fn put(&mut self, epoch: u64, node: NodeId, layer: &Layer) -> Result<()> {
         self.unknown += i64::from(layer.is_unknown());
-        let before = self.table.insert((epoch, node.0), layer.encode().as_slice())?;
-        if let Some(before) = before {
+        let kept = self.kept.filter(|_| layer.whole.is_none() && !layer.ranges.is_empty());
+        let row = match kept {
+            Some(kept) => {
+                let links = self.borders.iter().filter(|border| border.0 == epoch).count();
+                kept.put(node, Epoch(epoch), layer, u32::try_from(links).unwrap_or(u32::MAX))?;
+                Layer::elsewhere()
+            }
+            None => layer.encode(),
+        };
+        if let Some(before) = self.table.insert((epoch, node.0), row.as_slice())? {
             self.unknown -= i64::from(Layer::says_unknown(before.value()));
+            if let (None, Some(keeper), true) = (kept, self.kept, Layer::is_elsewhere(before.value())) {
+                keeper.doom(node, Epoch(epoch));
+            }
         }
         Ok(())
     }
@@ -40,6 +65,9 @@ impl<'t> Layers<'t> {
     pub(crate) fn remove(&mut self, epoch: u64, node: NodeId) -> Result<()> {
         if let Some(before) = self.table.remove((epoch, node.0))? {
             self.unknown -= i64::from(Layer::says_unknown(before.value()));
+            if let (Some(kept), true) = (self.kept, Layer::is_elsewhere(before.value())) {
+                kept.doom(node, Epoch(epoch));
+            }
         }
         Ok(())
     }

@@ -67,7 +67,8 @@ pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>)
                 })?;
             }
             Run::Zeros { range } => sink(LeafPiece::Zeros(range))?,
-            Run::Unknown { range, .. } => {
+            // Chunks are no leaves.
+            Run::Unknown { range, .. } | Run::Chunks { range, .. } => {
                 sum(content, &layout, range, sink)?;
                 read_bytes += range.len_bytes();
             }

@@ -3,7 +3,7 @@
 
 use super::engine::{PATIENCE, rig};
 use super::folding_disk::FoldingDisk;
-use super::receiving::{Machine, assert_same, conflicts, look, settle};
+use super::receiving::{Looked, Machine, assert_same, conflicts, look, settle, try_look};
 use super::rig::{Rig, seed};
 use byteback_control::SyncLeftOut;
 use byteback_host::random::SplitMix64;
@@ -63,19 +63,21 @@ fn settled(rig: &Rig, one: &Machine, two: &Folded, what: &str) {
     loop {
         settle(rig, &[one, &two.machine], what);
         let left_out = two.left_out();
-        let here = look(&two.machine.path(""));
+        // What was left out may be let in just now.
+        let here = try_look(&two.machine.path(""));
         let is_in_its_way = |left_out: &str, path: &Path| {
             let left_out = Path::new(left_out);
             path != left_out && folded(path) == folded(left_out)
         };
-        let is_left_out = |left_out: &String| here.keys().any(|path| is_in_its_way(left_out, path));
-        if left_out.iter().all(is_left_out) {
+        let is_left_out = |here: &Looked, left_out: &String| here.keys().any(|path| is_in_its_way(left_out, path));
+        let is_calm = |here: &Looked| left_out.iter().all(|left_out| is_left_out(here, left_out));
+        if here.as_ref().is_ok_and(is_calm) {
             return;
         }
         assert!(
             began.elapsed() < PATIENCE,
             "{what}: {left_out:?} could be there: {:?}",
-            here.keys()
+            here.map(|here| here.into_keys().collect::<Vec<_>>())
         );
         std::thread::sleep(Duration::from_millis(5));
     }

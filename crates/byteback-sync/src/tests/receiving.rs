@@ -10,7 +10,7 @@ use byteback_control::{SYNC_CONSUMER, SyncStatus};
 use byteback_host::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -113,22 +113,27 @@ pub(super) fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
 pub(super) type Looked = BTreeMap<PathBuf, (u32, Vec<u8>, i64)>;
 
 pub(super) fn look(dir: &Path) -> Looked {
-    let mut looked = Looked::new();
-    look_below(dir, dir, &mut looked);
-    looked
+    try_look(dir).unwrap()
 }
 
-fn look_below(top: &Path, dir: &Path, looked: &mut Looked) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let found = path.symlink_metadata().unwrap();
+/// As [`look`], of a tree that may be changing: fails where something is gone before it is looked at.
+pub(super) fn try_look(dir: &Path) -> io::Result<Looked> {
+    let mut looked = Looked::new();
+    look_below(dir, dir, &mut looked)?;
+    Ok(looked)
+}
+
+fn look_below(top: &Path, dir: &Path, looked: &mut Looked) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let found = path.symlink_metadata()?;
         let content = match found.file_type() {
             kind if kind.is_dir() => {
-                look_below(top, &path, looked);
+                look_below(top, &path, looked)?;
                 Vec::new()
             }
-            kind if kind.is_symlink() => fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec(),
-            _ => fs::read(&path).unwrap(),
+            kind if kind.is_symlink() => fs::read_link(&path)?.as_os_str().as_bytes().to_vec(),
+            _ => fs::read(&path)?,
         };
         let mtime = if found.is_dir() {
             0
@@ -140,6 +145,7 @@ fn look_below(top: &Path, dir: &Path, looked: &mut Looked) {
             (found.mode(), content, mtime),
         );
     }
+    Ok(())
 }
 
 pub(super) fn assert_same(machines: &[&Machine], what: &str) {

@@ -1,14 +1,15 @@
 //! From each inode to its nodes and pages, and who owns which block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use byteback_delta::apply_page_delta;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 use super::{Bits, CheckOptions, Image, Problems, Trouble};
 use crate::format::{
-    Address, Block, DELTA_HEAD_LEN_BYTES, DIRECT_SLOTS, Footer, INDIRECT_NODES, INLINE_LEN_BYTES, INODE_SLOTS, Inode,
-    InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, zeros,
+    Address, Block, COMPACT_SLOT, DELTA_HEAD_LEN_BYTES, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
+    INLINE_LEN_BYTES, INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino,
+    zeros,
 };
 
 const TYPE: u32 = 0o170_000;
@@ -30,6 +31,10 @@ pub(crate) struct Known {
     pub(crate) parent: Nid,
     pub(crate) flags: InodeFlags,
     pub(crate) levels: u8,
+    /// It has deltas in the main area, or had some that are lost.
+    pub(crate) has_delta_index: bool,
+    pub(crate) delta_next: Nid,
+    pub(crate) delta_previous: Nid,
 }
 
 impl Known {
@@ -60,11 +65,15 @@ pub(crate) struct Files {
     pub(crate) to_clear: Vec<(Nid, u64)>,
     /// Nodes that files refer to and that are not theirs: file and node.
     pub(crate) missing: Vec<(Nid, Nid)>,
+    /// Files whose index of deltas is damaged, impossible, or somebody else's.
+    pub(crate) lost_indexes: BTreeSet<Nid>,
     owned_blocks: u32,
     reserved_pages: u32,
     pub(crate) nodes: u32,
     pub(crate) pages: u64,
     pub(crate) deltas: u64,
+    pub(crate) main_deltas: u64,
+    pub(crate) compact_pages: u64,
 }
 
 impl Files {
@@ -94,10 +103,13 @@ impl Files {
         }
         // What is not proven to be a file's own is its own if nobody else has it.
         for later in std::mem::take(&mut walk.later) {
-            if !walk.claim(later.ino, later.address)
-                && let Some(page) = later.page
-            {
-                walk.files.to_clear.push((later.ino, page));
+            if walk.claim(later.ino, later.address) {
+                continue;
+            }
+            match later.what {
+                What::Node => {}
+                What::Page(page) => walk.files.to_clear.push((later.ino, page)),
+                What::Deltas => drop(walk.files.lost_indexes.insert(later.ino)),
             }
         }
         for (nid, entry) in &entries {
@@ -124,9 +136,17 @@ struct Walk<'w, 'a> {
 /// A block that a file says it has.
 struct Later {
     ino: Nid,
-    /// `None`: it is a node's.
-    page: Option<u64>,
+    what: What,
     address: Address,
+}
+
+/// What a block is.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Node,
+    Page(u64),
+    /// An index of deltas, or a compact page.
+    Deltas,
 }
 
 /// What a file's walk is about.
@@ -137,6 +157,8 @@ struct File {
     len_bytes: u64,
     /// Pages with deltas, and whether the block was met that the delta is of.
     deltas: BTreeMap<u64, bool>,
+    /// More pages may have deltas, as the index is lost.
+    has_unknown_deltas: bool,
     blocks: u64,
 }
 
@@ -175,7 +197,7 @@ impl Walk<'_, '_> {
             let address = entry.address;
             self.later.push(Later {
                 ino,
-                page: None,
+                what: What::Node,
                 address,
             });
             self.problems.add(Trouble::Node { nid, ino, address });
@@ -221,6 +243,7 @@ impl Walk<'_, '_> {
             is_directory,
             len_bytes: inode.len_bytes(),
             deltas: BTreeMap::new(),
+            has_unknown_deltas: false,
             blocks: 1,
         };
         if let Some(what) = malformed(&inode, flags) {
@@ -228,9 +251,13 @@ impl Walk<'_, '_> {
         }
         if !flags.has_inline_data && !flags.has_inline_entries {
             self.deltas(&inode, &mut file);
+            self.main_deltas(&inode, entry.version, &mut file);
             for slot in 0..inode.address_slots().min(INODE_SLOTS) {
                 let address = Inode::slot(&inode.0, slot);
                 self.page(&mut file, (ino, entry.version), u64::from(slot), slot, address);
+            }
+            if let Some(node) = inode.moved_slots() {
+                self.moved_slots(&mut file, node, entry.version);
             }
             let (mut place, mut first) = (1, u64::from(INODE_SLOTS));
             for (index, level) in LEVELS.into_iter().enumerate() {
@@ -270,6 +297,9 @@ impl Walk<'_, '_> {
             parent: inode.parent(),
             flags,
             levels: inode.levels(),
+            has_delta_index: inode.delta_meta() != Address::NONE,
+            delta_next: inode.delta_next(),
+            delta_previous: inode.delta_previous(),
         };
         self.files.known.insert(ino, known);
     }
@@ -277,9 +307,11 @@ impl Walk<'_, '_> {
     fn deltas(&mut self, inode: &Inode, file: &mut File) {
         let (mut count, mut len_bytes) = (0u16, 0);
         let mut malformed = Vec::new();
+        let mut marks = 0;
         for (page, delta) in inode.deltas_of() {
             let page = u64::from(page);
             count += 1;
+            marks += u64::from(delta.is_empty());
             len_bytes += DELTA_HEAD_LEN_BYTES + delta.len();
             let is_sound = apply_page_delta(&mut zeros()[..], delta).is_ok();
             if file.deltas.insert(page, false).is_some() || !is_sound || file.is_directory {
@@ -294,10 +326,118 @@ impl Walk<'_, '_> {
             let what = "its deltas are cut off";
             self.problems.add(Trouble::Inode { ino: file.ino, what });
         }
-        self.files.deltas += u64::from(count);
+        self.files.deltas += u64::from(count).saturating_sub(marks);
+    }
+
+    /// The index of a file's deltas in the main area, and the compact pages.
+    fn main_deltas(&mut self, inode: &Inode, version: u8, file: &mut File) {
+        let address = inode.delta_meta();
+        if address == Address::NONE {
+            return;
+        }
+        file.blocks += u64::from(address.is_block());
+        let areas = *self.image.areas();
+        let format_version = self.image.superblock.version;
+        let found = match file.is_directory {
+            true => Err(address),
+            false => DeltaPlaces::read((file.ino, address), format_version, &areas, |at, kind| {
+                self.delta_block((file.ino, version), at, kind)
+            }),
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(address) => {
+                file.has_unknown_deltas = true;
+                self.files.lost_indexes.insert(file.ino);
+                let ino = file.ino;
+                return self.problems.add(Trouble::DeltaIndex { ino, address });
+            }
+        };
+        file.blocks += found.leaves.len() as u64;
+        for (page, delta) in &found.own {
+            self.main_delta(inode, file, *page, Some(delta));
+        }
+        for (address, places) in found.by_compact_page() {
+            file.blocks += 1;
+            self.files.compact_pages += 1;
+            let block = self.delta_block((file.ino, version), address, Kind::DeltaCompact);
+            let block = block.filter(|block| compact_page_ino(block) == file.ino);
+            if block.is_none() {
+                let ino = file.ino;
+                self.problems.add(Trouble::DeltaPage { ino, address });
+            }
+            for place in places {
+                let delta = block
+                    .as_deref()
+                    .map(|block| block.get(place.range()).unwrap_or_default());
+                self.main_delta(inode, file, place.page, delta);
+            }
+        }
+    }
+
+    /// A delta in the main area, if its block is whole.
+    fn main_delta(&mut self, inode: &Inode, file: &mut File, page: u32, delta: Option<&[u8]>) {
+        let page = u64::from(page);
+        // What the inode has counts instead.
+        if inode.delta_of(page).is_some() {
+            return;
+        }
+        self.files.main_deltas += 1;
+        if delta.is_some_and(|delta| apply_page_delta(&mut zeros()[..], delta).is_err()) {
+            self.problems.add(Trouble::Delta { ino: file.ino, page });
+        }
+        file.deltas.insert(page, false);
+    }
+
+    /// A block of a file's deltas in the main area, if it is whole and its own.
+    fn delta_block(&mut self, (ino, version): (Nid, u8), address: Address, kind: Kind) -> Option<Box<Block>> {
+        let slot = match kind {
+            Kind::DeltaCompact => COMPACT_SLOT,
+            _ => INDEX_SLOT,
+        };
+        let summary = self.image.summary_of(address);
+        let is_own = |summary: &Summary| (summary.nid, summary.version, summary.slot) == (ino, version, slot);
+        let block = self.image.sealed(address, kind);
+        match summary.filter(is_own) {
+            Some(summary) => {
+                if !self.claim(ino, address) {
+                    self.files.lost_indexes.insert(ino);
+                    return None;
+                }
+                block.filter(|block| crc32c::crc32c(&block[..]) == summary.checksum)
+            }
+            None => {
+                let what = What::Deltas;
+                self.later.push(Later { ino, what, address });
+                let right = Summary {
+                    nid: ino,
+                    version,
+                    slot,
+                    checksum: 0,
+                };
+                self.is_unproven(address, right, summary.is_some());
+                block
+            }
+        }
     }
 
     /// A node and what is below it. `first` is its first page.
+    /// The node that has an inode's slots: summaries tell of the inode.
+    fn moved_slots(&mut self, file: &mut File, node: Nid, version: u8) {
+        file.blocks += 1;
+        let Some((_, block)) = self.node(file.ino, node, Footer::MOVED_SLOTS) else {
+            return;
+        };
+        for slot in 0..INODE_SLOTS {
+            let address = Address(NodeBlock::slot(&block, slot));
+            self.page(file, (file.ino, version), u64::from(slot), slot, address);
+        }
+        if (INODE_SLOTS..DIRECT_SLOTS).any(|slot| NodeBlock::slot(&block, slot) != 0) {
+            let what = "there are addresses behind its moved slots";
+            self.problems.add(Trouble::Inode { ino: file.ino, what });
+        }
+    }
+
     fn below(&mut self, file: &mut File, nid: Nid, place: u32, level: usize, first: u64) {
         file.blocks += 1;
         let Some((entry, block)) = self.node(file.ino, nid, place) else {
@@ -347,7 +487,7 @@ impl Walk<'_, '_> {
         let Some(proven) = summary.filter(is_own) else {
             self.later.push(Later {
                 ino,
-                page: Some(page),
+                what: What::Page(page),
                 address,
             });
             let right = Summary {
@@ -363,7 +503,8 @@ impl Walk<'_, '_> {
         }
         match self.image.block(address) {
             Some(block) if crc32c::crc32c(&block[..]) == proven.checksum => {
-                if !has_delta && !is_zero_behind(&block, page, file.len_bytes) {
+                let may_have_delta = has_delta || file.has_unknown_deltas;
+                if !may_have_delta && !is_zero_behind(&block, page, file.len_bytes) {
                     let what = "bytes behind its end are not zero";
                     self.problems.add(Trouble::Inode { ino, what });
                 }
@@ -383,6 +524,12 @@ fn is_zero_behind(block: &Block, page: u64, len_bytes: u64) -> bool {
 fn malformed(inode: &Inode, flags: InodeFlags) -> Option<&'static str> {
     let has_nodes = (0..INDIRECT_NODES).any(|index| inode.node(index) != Nid::NONE);
     let len_bytes = usize::try_from(inode.len_bytes()).unwrap_or(usize::MAX);
+    if (flags.has_inline_data || flags.has_inline_entries) && inode.delta_meta() != Address::NONE {
+        return Some("it has deltas and no pages");
+    }
+    if flags.has_moved_slots && (flags.has_inline_data || flags.has_inline_entries || inode.mode() & TYPE != REGULAR) {
+        return Some("it has moved slots and none that could be");
+    }
     match inode.mode() & TYPE {
         DIRECTORY if flags.has_inline_data => return Some("a directory has no content"),
         DIRECTORY | REGULAR | SYMLINK => {}

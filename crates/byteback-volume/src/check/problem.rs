@@ -87,6 +87,22 @@ pub enum Trouble {
         /// The page.
         page: u64,
     },
+    /// It is not known which pages of a file have deltas in the main area: none of its pages can be read.
+    DeltaIndex {
+        /// The file.
+        ino: Nid,
+        /// Where the index should be.
+        address: Address,
+    },
+    /// Deltas of a file in the main area are lost: their pages cannot be read.
+    DeltaPage {
+        /// The file.
+        ino: Nid,
+        /// The compact page that they are in.
+        address: Address,
+    },
+    /// The list of files with deltas in the main area does not have these, and only these.
+    DeltaList,
     /// What a file has is another file's, too, or its own twice.
     Shared {
         /// The file that was met later.
@@ -184,6 +200,9 @@ impl Trouble {
             Self::Page { .. } => "page",
             Self::PageAddress { .. } => "page_address",
             Self::Delta { .. } => "delta",
+            Self::DeltaIndex { .. } => "delta_index",
+            Self::DeltaPage { .. } => "delta_page",
+            Self::DeltaList => "delta_list",
             Self::Shared { .. } => "shared",
             Self::DirectoryPage { .. } => "directory_page",
             Self::Entry { .. } => "entry",
@@ -212,6 +231,8 @@ impl Trouble {
             | Self::Page { ino, .. }
             | Self::PageAddress { ino, .. }
             | Self::Delta { ino, .. }
+            | Self::DeltaIndex { ino, .. }
+            | Self::DeltaPage { ino, .. }
             | Self::Shared { ino, .. }
             | Self::Links { ino, .. }
             | Self::Blocks { ino, .. }
@@ -235,6 +256,8 @@ impl Trouble {
                 | Self::Page { .. }
                 | Self::PageAddress { .. }
                 | Self::Delta { .. }
+                | Self::DeltaIndex { .. }
+                | Self::DeltaPage { .. }
                 | Self::Shared { .. }
                 | Self::DirectoryPage { .. }
         )
@@ -287,6 +310,14 @@ impl fmt::Display for Trouble {
                     page.saturating_mul(4096)
                 )
             }
+            Self::DeltaIndex { address, .. } => write!(
+                f,
+                "what changed of its pages is lost, as the index at block {address} is damaged: they cannot be read until they are written over"
+            ),
+            Self::DeltaPage { address, .. } => {
+                write!(f, "what changed of some of its pages is lost with block {address}")
+            }
+            Self::DeltaList => write!(f, "the list of files with deltas in the main area is not right"),
             Self::Shared { address, .. } => write!(f, "block {address} belongs to something else, too"),
             Self::DirectoryPage { page, .. } => {
                 write!(f, "page {page} of the directory is damaged: the names in it are lost")

@@ -21,11 +21,26 @@ pub(super) fn compare(image: &Image<'_>, files: &Files, _names: &Names, problems
             problems.add(Trouble::Counter { what, found, said });
         }
     }
-    if pack.delta_list != Nid::NONE && !files.known.contains_key(&pack.delta_list) {
-        let (found, said) = (0, pack.delta_list.0);
-        let what = "files with deltas in the main area";
-        problems.add(Trouble::Counter { what, found, said });
+    if !is_delta_list_right(pack.delta_list, files) {
+        problems.add(Trouble::DeltaList);
     }
+}
+
+/// Whether the list has just the files with deltas in the main area, and each tells the one before.
+fn is_delta_list_right(first: Nid, files: &Files) -> bool {
+    let mut met = std::collections::BTreeSet::new();
+    let (mut previous, mut at) = (Nid::NONE, first);
+    while at != Nid::NONE {
+        match files.known.get(&at) {
+            Some(known) if known.delta_previous == previous && met.insert(at) => {
+                (previous, at) = (at, known.delta_next);
+            }
+            _ => return false,
+        }
+    }
+    files.known.iter().all(|(ino, known)| {
+        (known.has_delta_index, known.flags.has_main_deltas) == (met.contains(ino), met.contains(ino))
+    })
 }
 
 fn bitmaps(image: &Image<'_>, files: &Files, problems: &mut Problems) {

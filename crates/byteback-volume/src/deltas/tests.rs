@@ -1,6 +1,7 @@
 use super::*;
 use crate::create::{CreateOptions, create};
 use crate::format::{INODE_SLOTS, VolumeId};
+use crate::hotness::Heat;
 use crate::names::NewFile;
 use crate::volume::{OpenOptions, Volume};
 use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice, CountedDevice, SimBlockDevice};
@@ -29,16 +30,16 @@ fn a_delta_is_replaced_if_that_is_worth_more_than_it_costs() {
     assert!(!cheap.is_worth(250));
 }
 
-fn volume(keeps_deltas: bool) -> (Arc<CountedDevice<SimBlockDevice>>, Volume) {
+fn volume(delta_mode: DeltaMode) -> (Arc<CountedDevice<SimBlockDevice>>, Volume) {
     let device = Arc::new(CountedDevice::new(SimBlockDevice::new(20_000)));
     let dynamic = Arc::clone(&device) as Arc<dyn BlockDevice>;
     create(&dynamic, &CreateOptions::new(VolumeId([4; 16]), 5)).unwrap();
-    (device, open(dynamic, keeps_deltas))
+    (device, open(dynamic, delta_mode))
 }
 
-fn open(device: Arc<dyn BlockDevice>, keeps_deltas: bool) -> Volume {
+fn open(device: Arc<dyn BlockDevice>, delta_mode: DeltaMode) -> Volume {
     let options = OpenOptions {
-        keeps_deltas,
+        delta_mode,
         cache_len_bytes: 80 * BLOCK_LEN_BYTES,
         ..OpenOptions::default()
     };
@@ -63,14 +64,15 @@ fn read(volume: &Volume, ino: u32) -> Vec<u8> {
 #[test]
 fn what_changes_little_is_not_written() {
     let mut written = Vec::new();
-    for keeps_deltas in [false, true] {
+    for delta_mode in [DeltaMode::Off, DeltaMode::Inode] {
         let mut random = SplitMix64::new(1);
-        let (device, volume) = volume(keeps_deltas);
+        let (device, volume) = volume(delta_mode);
         let ino = file(&volume, b"database");
         let mut content = random.bytes(60 * BLOCK_LEN_BYTES);
         volume.write(ino, 0, &content).unwrap();
         volume.sync().unwrap();
         let before = device.counters().written_bytes;
+        let counted_before = volume.stats().written;
         for _ in 0..50 {
             let at = random.below(content.len() as u64 - 20) as usize;
             let bytes = random.bytes(20);
@@ -79,10 +81,25 @@ fn what_changes_little_is_not_written() {
             volume.sync_file(ino).unwrap();
         }
         written.push(device.counters().written_bytes - before);
+        let counted = volume.stats().written;
+        let blocks = counted.all() - counted_before.all();
+        assert_eq!(
+            blocks * BLOCK_LEN_BYTES as u64,
+            device.counters().written_bytes - before
+        );
+        assert_eq!(counted.nodes - counted_before.nodes, 50);
+        let hot = Heat {
+            is_read_hot: false,
+            is_write_hot: true,
+        };
+        assert_eq!((volume.heat(ino), volume.stats().write_hot_files), (hot, 1));
         assert!(read(&volume, ino) == content);
+        let in_inodes = volume.stats().deltas.more_in_inodes;
         volume.close().unwrap();
+        let report = crate::check::check(&*device, crate::check::CheckOptions::default()).unwrap();
+        assert_eq!(i64::try_from(report.deltas).unwrap(), in_inodes);
         // Whoever does not keep deltas reads those that are there.
-        let again = open(device, false);
+        let again = open(device, DeltaMode::Off);
         assert!(read(&again, ino) == content);
         again.write(ino, 0, &[1; 4]).unwrap();
         content[..4].fill(1);
@@ -95,7 +112,7 @@ fn what_changes_little_is_not_written() {
 #[test]
 fn addresses_and_longer_deltas_make_their_way() {
     let mut random = SplitMix64::new(2);
-    let (device, volume) = volume(true);
+    let (device, volume) = volume(DeltaMode::Inode);
     let ino = file(&volume, b"file");
     let mut content = random.bytes(300 * BLOCK_LEN_BYTES);
     volume.write(ino, 0, &content).unwrap();
@@ -119,7 +136,140 @@ fn addresses_and_longer_deltas_make_their_way() {
     assert!(volume.delta_counts().pushed_out > 30, "{:?}", volume.delta_counts());
     assert!(read(&volume, ino) == content);
     volume.close().unwrap();
-    assert!(read(&open(device, true), ino) == content);
+    assert!(read(&open(device, DeltaMode::Inode), ino) == content);
+}
+
+/// A file that has no room left in its inode gets some, and a sync of a small change is the inode alone, as in a short file.
+#[test]
+fn a_large_file_has_room_for_deltas_in_its_inode_too() {
+    let mut written = Vec::new();
+    for delta_mode in [DeltaMode::Off, DeltaMode::Inode] {
+        let mut random = SplitMix64::new(3);
+        let (device, volume) = volume(delta_mode);
+        let ino = file(&volume, b"database");
+        let mut content = random.bytes(2_000 * BLOCK_LEN_BYTES);
+        volume.write(ino, 0, &content).unwrap();
+        volume.sync().unwrap();
+        let blocks = volume.attributes(ino).unwrap().blocks;
+        let before = device.counters().written_bytes;
+        for step in 0..200 {
+            // Of thirty pages, of which some are in the slots that are moved.
+            let page = [3, 700, 1_500][step % 3] + random.below(10) as usize;
+            let at = page * BLOCK_LEN_BYTES + random.below(8) as usize * 9;
+            let bytes = random.bytes(6);
+            content[at..at + 6].copy_from_slice(&bytes);
+            volume.write(ino, at as u64, &bytes).unwrap();
+            volume.sync_file(ino).unwrap();
+        }
+        written.push(device.counters().written_bytes - before);
+        let counts = volume.delta_counts();
+        assert_eq!(counts.moved_slots, u64::from(delta_mode == DeltaMode::Inode));
+        assert_eq!(volume.attributes(ino).unwrap().blocks, blocks + counts.moved_slots);
+        assert!(read(&volume, ino) == content);
+        // Large changes of these pages, which get new addresses.
+        for page in [4, 701, 1_501] {
+            let bytes = random.bytes(BLOCK_LEN_BYTES);
+            content[page * BLOCK_LEN_BYTES..][..BLOCK_LEN_BYTES].copy_from_slice(&bytes);
+            volume.write(ino, (page * BLOCK_LEN_BYTES) as u64, &bytes).unwrap();
+        }
+        volume.sync_file(ino).unwrap();
+        volume.close().unwrap();
+        let dynamic = Arc::clone(&device) as Arc<dyn BlockDevice>;
+        let report = crate::check::check(&*dynamic, crate::check::CheckOptions::default()).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        let again = open(dynamic, DeltaMode::Off);
+        assert!(read(&again, ino) == content);
+        // Shorter than the slots in the inode, then nothing, then as long as before.
+        for len in [500 * BLOCK_LEN_BYTES, 0, 900 * BLOCK_LEN_BYTES] {
+            let set = crate::SetAttributes {
+                len_bytes: Some(len as u64),
+                ..Default::default()
+            };
+            content.resize(len, 0);
+            again.set_attributes(ino, &set).unwrap();
+            assert!(read(&again, ino) == content);
+            again.sync_file(ino).unwrap();
+        }
+        again.close().unwrap();
+        let report = crate::check::check(&*device, crate::check::CheckOptions::default()).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+    }
+    assert!(written[1] * 2 < written[0], "{written:?}");
+}
+
+/// A file that is written anew from its beginning to its end: only some of its pages are compared with what they were, until one is kept again.
+#[test]
+fn what_is_written_anew_is_compared_in_few_places() {
+    const PAGES: usize = 600;
+    let mut random = SplitMix64::new(6);
+    let (_, volume) = volume(DeltaMode::Both);
+    let ino = file(&volume, b"image");
+    volume.write(ino, 0, &random.bytes(PAGES * BLOCK_LEN_BYTES)).unwrap();
+    volume.sync().unwrap();
+    let mut content = random.bytes(PAGES * BLOCK_LEN_BYTES);
+    for (number, piece) in content.chunks(32 * BLOCK_LEN_BYTES).enumerate() {
+        volume
+            .write(ino, (number * 32 * BLOCK_LEN_BYTES) as u64, piece)
+            .unwrap();
+    }
+    let counts = volume.delta_counts();
+    assert_eq!((counts.overwritten, counts.kept), (PAGES as u64, 0));
+    assert!(counts.compared < PAGES as u64 / 8, "{counts:?}");
+    volume.sync().unwrap();
+    // Small changes are calls of their own.
+    for page in 0..PAGES {
+        let at = page * BLOCK_LEN_BYTES + 100;
+        content[at] ^= 1;
+        volume.write(ino, at as u64, &content[at..=at]).unwrap();
+    }
+    let later = volume.delta_counts();
+    assert_eq!(later.overwritten - counts.overwritten, PAGES as u64);
+    assert_eq!(later.compared - counts.compared, PAGES as u64);
+    assert!(read(&volume, ino) == content);
+}
+
+/// Addresses leave the inode, and the file is synced: that is no checkpoint, and comes back after a crash.
+#[test]
+fn slots_that_moved_survive_a_power_cut_without_a_checkpoint() {
+    for (seed, len_pages) in [(1, 700), (2, 900), (3, 2_500)] {
+        let mut random = SplitMix64::new(seed);
+        let below = SimBlockDevice::new(20_000);
+        let dynamic = Arc::new(below.clone()) as Arc<dyn BlockDevice>;
+        create(&dynamic, &CreateOptions::new(VolumeId([4; 16]), 5)).unwrap();
+        let volume = open(dynamic, DeltaMode::Inode);
+        let ino = file(&volume, b"database");
+        let mut content = random.bytes(len_pages * BLOCK_LEN_BYTES);
+        volume.write(ino, 0, &content).unwrap();
+        volume.sync().unwrap();
+        let checkpoints = || volume.with_state(|state| Ok(state.version)).unwrap();
+        let before = checkpoints();
+        for step in 0..60 {
+            // Also pages that get another address, and ones that become holes or were.
+            let len = if step % 7 == 0 { 3_000 } else { 30 };
+            let at = random.below((len_pages * BLOCK_LEN_BYTES - len) as u64) as usize;
+            let bytes = random.bytes(len);
+            content[at..at + len].copy_from_slice(&bytes);
+            volume.write(ino, at as u64, &bytes).unwrap();
+            if step % 20 == 5 {
+                let page = random.below(len_pages as u64) as usize * BLOCK_LEN_BYTES;
+                content[page..page + BLOCK_LEN_BYTES].fill(0);
+                let len = BLOCK_LEN_BYTES as u64;
+                volume.allocate(ino, crate::Allocate::Punch, page as u64, len).unwrap();
+            }
+            if step % 5 == 0 {
+                volume.sync_file(ino).unwrap();
+            }
+        }
+        volume.sync_file(ino).unwrap();
+        assert_eq!((volume.delta_counts().moved_slots, checkpoints()), (1, before));
+        std::mem::forget(volume);
+        let survivor = Arc::new(below.recover(seed));
+        let again = open(survivor.clone(), DeltaMode::Off);
+        assert!(read(&again, ino) == content, "{len_pages}");
+        again.close().unwrap();
+        let report = crate::check::check(&*survivor, crate::check::CheckOptions::default()).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+    }
 }
 
 /// What is in an inode beside what it should be: nothing of it is believed, and nothing panics.

@@ -88,6 +88,9 @@ impl Footer {
     /// The place of a node of extended attributes.
     pub const XATTRS: u32 = (1 << 29) - 1;
 
+    /// The place of the node that has an inode's slots in its stead, see [`Inode::moved_slots`].
+    pub const MOVED_SLOTS: u32 = (1 << 29) - 2;
+
     /// Reads it.
     #[must_use]
     pub fn read(block: &Block) -> Self {
@@ -179,6 +182,8 @@ pub struct InodeFlags {
     pub has_main_deltas: bool,
     /// Pages that are appended are to be compressed.
     pub is_compressed: bool,
+    /// The addresses of the first pages are in a node of their own: all of the slots but the first, which holds its number, is room for deltas.
+    pub has_moved_slots: bool,
 }
 
 /// An inode: a block that is read and written as one. A clone costs nothing; the bytes are copied when one of two is changed.
@@ -293,6 +298,7 @@ impl Inode {
             has_inline_entries: bits & 2 != 0,
             has_main_deltas: bits & 4 != 0,
             is_compressed: bits & 8 != 0,
+            has_moved_slots: bits & 16 != 0,
         }
     }
 
@@ -303,6 +309,7 @@ impl Inode {
             flags.has_inline_entries,
             flags.has_main_deltas,
             flags.is_compressed,
+            flags.has_moved_slots,
         ];
         let bits = bits.into_iter().rev().fold(0, |bits, bit| bits << 1 | u32::from(bit));
         put_u32(&mut *Arc::make_mut(&mut self.0), 4, bits);
@@ -341,16 +348,34 @@ impl Inode {
     #[must_use]
     pub fn address_slots(&self) -> u32 {
         let flags = self.flags();
-        if flags.has_inline_data || flags.has_inline_entries {
+        if flags.has_inline_data || flags.has_inline_entries || flags.has_moved_slots {
             return 0;
         }
         let left = INLINE_LEN_BYTES.saturating_sub(usize::from(self.delta_bytes()));
         u32::try_from(left / 4).unwrap_or(0)
     }
 
-    /// How many slots are in use, from the first to the last one that has an address.
+    /// The node that has the addresses of the first pages, if the inode has not.
+    #[must_use]
+    pub fn moved_slots(&self) -> Option<Nid> {
+        self.flags().has_moved_slots.then(|| Nid(Self::slot(&self.0, 0).0))
+    }
+
+    /// Sets it. There are no addresses in the inode, then or before.
+    pub fn set_moved_slots(&mut self, node: Option<Nid>) {
+        let mut flags = self.flags();
+        flags.has_moved_slots = node.is_some();
+        self.set_flags(flags);
+        let block = Arc::make_mut(&mut self.0);
+        Self::set_slot(block, 0, Address(node.unwrap_or_default().0));
+    }
+
+    /// How many slots are in use, from the first to the last one that has an address; one if they were moved.
     #[must_use]
     pub fn used_slots(&self) -> u32 {
+        if self.flags().has_moved_slots {
+            return 1;
+        }
         let mut slots = (0..self.address_slots()).rev();
         let last = slots.find(|slot| Self::slot(&self.0, *slot) != Address::NONE);
         last.map_or(0, |last| last + 1)
@@ -380,13 +405,16 @@ impl Inode {
     /// Room for one more delta, in bytes, beside its head.
     #[must_use]
     pub fn delta_room(&self) -> usize {
+        self.room_behind_slots().saturating_sub(DELTA_HEAD_LEN_BYTES)
+    }
+
+    fn room_behind_slots(&self) -> usize {
         let used = usize::try_from(self.used_slots())
             .unwrap_or(usize::MAX)
             .saturating_mul(4);
-        let left = INLINE_LEN_BYTES
+        INLINE_LEN_BYTES
             .saturating_sub(used)
-            .saturating_sub(usize::from(self.delta_bytes()));
-        left.saturating_sub(DELTA_HEAD_LEN_BYTES)
+            .saturating_sub(usize::from(self.delta_bytes()))
     }
 
     /// Keeps the delta of a page that has none; false if there is no room for it.
@@ -394,7 +422,8 @@ impl Inode {
         let Ok(len) = u8::try_from(delta.len()) else {
             return false;
         };
-        if delta.len() > self.delta_room() {
+        // An empty one has a head, too.
+        if DELTA_HEAD_LEN_BYTES + delta.len() > self.room_behind_slots() {
             return false;
         }
         let taken = usize::from(self.delta_bytes()) + DELTA_HEAD_LEN_BYTES + delta.len();
@@ -410,9 +439,18 @@ impl Inode {
 
     /// Takes the deltas of these pages away; those that came after them move up.
     pub fn remove_deltas(&mut self, is_of: impl Fn(u16) -> bool) {
+        self.keep_deltas(|page, _| !is_of(page));
+    }
+
+    /// Takes those away that are empty: marks of pages whose deltas in the main area are over.
+    pub fn remove_empty_deltas(&mut self) {
+        self.keep_deltas(|_, delta| !delta.is_empty());
+    }
+
+    fn keep_deltas(&mut self, is_kept: impl Fn(u16, &[u8]) -> bool) {
         let kept: Vec<(u16, Vec<u8>)> = self
             .deltas_of()
-            .filter(|(page, _)| !is_of(*page))
+            .filter(|(page, delta)| is_kept(*page, delta))
             .map(|(page, delta)| (page, delta.to_vec()))
             .collect();
         if kept.len() == usize::from(self.deltas()) {

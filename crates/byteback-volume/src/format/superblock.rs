@@ -6,7 +6,22 @@ use super::{Address, Block, Kind, VolumeId, chunk_at, i64_at, put, put_i64, put_
 const MAGIC: [u8; 8] = *b"BYBTKVOL";
 
 /// The version of the format that this program writes, and the last one that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 3;
+
+/// The first version that this program reads.
+const VERSION_MIN: u32 = 1;
+
+/// From this version on there may be deltas in the main area, and empty ones in inodes.
+pub const VERSION_OF_MAIN_DELTAS: u32 = 2;
+
+/// From this version on deltas may be packed.
+pub const VERSION_OF_PACKED_DELTAS: u32 = 2;
+
+/// From this version on the addresses of a file's first pages may be in a node of their own.
+pub const VERSION_OF_MOVED_SLOTS: u32 = 2;
+
+/// From this version on an index of deltas in the main area may have leaves, and its numbers are short.
+pub const VERSION_OF_INDEX_LEAVES: u32 = 3;
 
 /// Blocks of a segment: a power of two.
 const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 64..=512;
@@ -47,6 +62,8 @@ pub struct Areas {
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// The version that it was made as, and stays.
+    pub version: u32,
     /// Whose blocks these are.
     pub id: VolumeId,
     /// Whoever does not know these must not open the volume.
@@ -202,7 +219,7 @@ impl Superblock {
     pub fn block(&self, address: Address) -> Box<Block> {
         let mut block = zeros();
         put(&mut *block, 0, &MAGIC);
-        put_u32(&mut *block, AT_VERSION, VERSION);
+        put_u32(&mut *block, AT_VERSION, self.version);
         put(&mut *block, AT_ID, &self.id.0);
         put_u64(&mut *block, AT_FEATURES, self.features);
         put_i64(&mut *block, AT_CREATED, self.created_s);
@@ -236,8 +253,11 @@ impl Superblock {
         let label_len = usize::try_from(u32_at(block, AT_LABEL_LEN)).unwrap_or(usize::MAX);
         let label = block.get(AT_LABEL..).and_then(|bytes| bytes.get(..label_len));
         match label {
-            Some(label) if id.is_sealed(block, Kind::Superblock, address) && areas.is_sound() && version == VERSION => {
+            Some(label)
+                if id.is_sealed(block, Kind::Superblock, address) && areas.is_sound() && version >= VERSION_MIN =>
+            {
                 Found::Superblock(Self {
+                    version,
                     id,
                     features: u64_at(block, AT_FEATURES),
                     areas,

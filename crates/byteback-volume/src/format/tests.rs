@@ -1,5 +1,6 @@
 use super::*;
 use byteback_host::random::SplitMix64;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn a_sealed_block_is_good_at_its_place_only() {
@@ -20,6 +21,7 @@ fn a_sealed_block_is_good_at_its_place_only() {
 
 fn superblock() -> Superblock {
     Superblock {
+        version: VERSION,
         id: VolumeId([3; 16]),
         features: 0,
         areas: crate::geometry::divide(100_000).unwrap(),
@@ -40,8 +42,22 @@ fn a_superblock_is_found_or_refused() {
     );
     assert_eq!(Superblock::find(&zeros(), Address(0)), Found::Nothing);
     let mut newer = block.clone();
-    put_u32(&mut *newer, 8, 2);
-    assert_eq!(Superblock::find(&newer, Address(0)), Found::Newer(2));
+    put_u32(&mut *newer, 8, VERSION + 1);
+    assert_eq!(Superblock::find(&newer, Address(0)), Found::Newer(VERSION + 1));
+    // Elder ones are read, and stay what they are.
+    let elder = Superblock {
+        version: 1,
+        ..superblock()
+    };
+    assert_eq!(
+        Superblock::find(&elder.block(Address(0)), Address(0)),
+        Found::Superblock(elder)
+    );
+    let zeroth = Superblock {
+        version: 0,
+        ..superblock()
+    };
+    assert_eq!(Superblock::find(&zeroth.block(Address(0)), Address(0)), Found::Damaged);
     // Whatever is changed and sealed again: nothing of it is believed that cannot be.
     let mut random = SplitMix64::new(1);
     let mut taken = 0;
@@ -56,6 +72,208 @@ fn a_superblock_is_found_or_refused() {
         }
     }
     assert!(taken > 100);
+}
+
+/// Deltas of some pages from `page` on, in one compact page.
+fn compact_page(random: &mut SplitMix64, page: &mut u32, gaps: bool) -> CompactPage {
+    let mut block = zeros();
+    let count = 1 + random.below(9);
+    let deltas: Vec<(u32, Vec<u8>)> = (0..count)
+        .map(|_| {
+            *page += 1 + random.below(900) as u32;
+            let len = 1 + random.below(400) as usize;
+            (*page, random.bytes(len))
+        })
+        .collect();
+    let of = deltas.iter().map(|(page, delta)| (*page, &delta[..]));
+    let mut places = fill_compact_page(&mut block, Nid(8), of);
+    assert_eq!(compact_page_ino(&block), Nid(8));
+    for (place, (page, delta)) in places.iter().zip(&deltas) {
+        assert_eq!((place.page, &block[place.range()]), (*page, &delta[..]));
+    }
+    // Some are over.
+    let last = places.len() - 1;
+    let mut number = 0;
+    places.retain(|_| {
+        number += 1;
+        !gaps || number > last || random.coin()
+    });
+    let address = Address(1 + random.below(u64::from(u32::MAX)) as u32);
+    CompactPage { address, places }
+}
+
+#[test]
+fn an_index_of_deltas_is_read_as_it_was_written_and_nothing_impossible_is() {
+    let mut random = SplitMix64::new(4);
+    let (mut read_noise, mut too_long) = (0, 0);
+    for number in 0..2_000 {
+        let version = [2, VERSION][number % 2];
+        let mut page = 0;
+        let pages: Vec<CompactPage> = (0..random.below(90))
+            .map(|_| compact_page(&mut random, &mut page, version > 2))
+            .collect();
+        let own: Vec<(u32, Vec<u8>)> = (0..random.below(5) as u32)
+            .map(|page| (1_000_000 + 77 * page, vec![page as u8 + 1; 20]))
+            .collect();
+        let mut index = DeltaIndex {
+            ino: Nid(8),
+            pages,
+            ..DeltaIndex::default()
+        };
+        if version > 2 {
+            index.leaves = (0..random.below(20))
+                .map(|_| Address(random.next_u64() as u32))
+                .collect();
+            index.ended = (0..random.below(90) as u32).map(|page| page * page * 31).collect();
+        }
+        let Some(bytes) = index.bytes(version, own.iter().map(|(page, delta)| (*page, &delta[..]))) else {
+            too_long += 1;
+            continue;
+        };
+        let mut block = zeros();
+        block[..bytes.len()].copy_from_slice(&bytes);
+        let mut read = DeltaIndex::read(&block, version).unwrap();
+        assert_eq!(read.own.len(), own.len());
+        for (place, (page, delta)) in std::mem::take(&mut read.own).iter().zip(&own) {
+            assert_eq!((place.page, &block[place.range()]), (*page, &delta[..]));
+        }
+        assert_eq!(read, index);
+        // Noise: what is read lies inside of a block, in order.
+        for _ in 0..20 {
+            let mut noise = block.clone();
+            for _ in 0..1 + random.below(3) {
+                let at = [16, bytes.len() as u64][random.below(2) as usize];
+                noise[random.below(at) as usize] = random.next_u64() as u8;
+            }
+            let Some(read) = DeltaIndex::read(&noise, version) else {
+                continue;
+            };
+            read_noise += 1;
+            for place in read.pages.iter().flat_map(|page| &page.places).chain(&read.own) {
+                assert!(noise.get(place.range()).is_some_and(|bytes| !bytes.is_empty()));
+            }
+            if version > 2 {
+                let is_ordered = |places: &[DeltaPlace]| places.is_sorted_by(|one, next| one.page < next.page);
+                assert!(read.pages.iter().all(|page| is_ordered(&page.places)) && is_ordered(&read.own));
+                assert!(read.ended.is_sorted_by(|one, next| one < next));
+            }
+        }
+    }
+    assert!(read_noise > 3_000 && too_long > 20, "{read_noise}, {too_long}");
+}
+
+/// What of all that is in leaves and in the index counts, against what was written last.
+#[test]
+fn what_was_written_last_counts_whatever_leaves_say() {
+    let areas = Areas {
+        len_blocks: 1 << 31,
+        main_first: 1,
+        main_segments: 1 << 20,
+        ..superblock().areas
+    };
+    for seed in 1..200 {
+        let mut random = SplitMix64::new(seed);
+        let (mut blocks, mut expected) = (BTreeMap::new(), BTreeMap::new());
+        let (mut leaves, mut next) = (Vec::new(), 100);
+        let mut ended = BTreeSet::new();
+        let all = random.below(7);
+        for number in 0..=all {
+            let mut index = DeltaIndex {
+                ino: Nid(8),
+                ..DeltaIndex::default()
+            };
+            let mut here = BTreeSet::new();
+            for _ in 0..1 + random.below(4) {
+                next += 1;
+                let (mut page, mut at, mut places) = (0, 4, Vec::new());
+                for _ in 0..1 + random.below(5) {
+                    page += 1 + random.below(9) as u32;
+                    let len = 1 + random.below(30) as u16;
+                    if here.insert(page) {
+                        places.push(DeltaPlace { page, at, len });
+                    }
+                    at += len;
+                }
+                let address = Address(next);
+                if !places.is_empty() {
+                    expected.extend(places.iter().map(|place| (place.page, (address, *place))));
+                    index.pages.push(CompactPage { address, places });
+                }
+            }
+            let kind = match number == all {
+                true => {
+                    ended.extend((0..random.below(6)).map(|_| random.below(40) as u32));
+                    expected.retain(|page, _| here.contains(page) || !ended.contains(page));
+                    index.leaves = leaves.clone();
+                    index.ended = ended.iter().copied().collect();
+                    Kind::DeltaMeta
+                }
+                false => Kind::DeltaLeaf,
+            };
+            next += 1;
+            let mut block = zeros();
+            let bytes = index.bytes(VERSION, std::iter::empty()).unwrap();
+            block[..bytes.len()].copy_from_slice(&bytes);
+            blocks.insert((Address(next), kind as u8), block);
+            leaves.push(Address(next));
+        }
+        let read = |at: Address, kind: Kind| blocks.get(&(at, kind as u8)).cloned();
+        let at = Address(next);
+        let found = DeltaPlaces::read((Nid(8), at), VERSION, &areas, read).unwrap();
+        assert_eq!(found.places, expected, "seed {seed}");
+        let in_use: BTreeSet<Address> = expected.values().map(|(address, _)| *address).collect();
+        assert!(found.compacts.keys().eq(&in_use), "seed {seed}");
+        // Each block is needed, and no other file's.
+        for gone in &leaves {
+            let read = |at: Address, kind: Kind| blocks.get(&(at, kind as u8)).filter(|_| at != *gone).cloned();
+            assert_eq!(
+                DeltaPlaces::read((Nid(8), at), VERSION, &areas, read),
+                Err(*gone),
+                "seed {seed}"
+            );
+        }
+        assert_eq!(
+            DeltaPlaces::read((Nid(9), at), VERSION, &areas, read),
+            Err(at),
+            "seed {seed}"
+        );
+    }
+}
+
+/// A thousand deltas and more, three bytes for each.
+#[test]
+fn an_index_has_room_for_many_deltas() {
+    let page = |number: u32| CompactPage {
+        address: Address(1 + number),
+        places: (0..30)
+            .map(|at| DeltaPlace {
+                page: at * 100 + number,
+                at: 4 + 90 * at as u16,
+                len: 90,
+            })
+            .collect(),
+    };
+    let index = |count: u32| DeltaIndex {
+        pages: (0..count).map(page).collect(),
+        ..DeltaIndex::default()
+    };
+    assert!(index(61).bytes(VERSION, std::iter::empty()).is_some());
+    assert!(index(16).bytes(2, std::iter::empty()).is_some() && index(17).bytes(2, std::iter::empty()).is_none());
+}
+
+/// Of deltas in an inode, also an empty one takes room.
+#[test]
+fn a_full_inode_has_no_room_for_an_empty_delta() {
+    let mut inode = Inode::default();
+    Inode::set_slot(std::sync::Arc::make_mut(&mut inode.0), INODE_SLOTS - 2, Address(5));
+    assert!(inode.put_delta(1, &[]));
+    assert!(!inode.put_delta(2, &[]));
+    assert_eq!((inode.deltas(), inode.delta_bytes()), (1, 3));
+    inode.remove_empty_deltas();
+    assert_eq!(
+        (inode.deltas(), Inode::slot(&inode.0, INODE_SLOTS - 2)),
+        (0, Address(5))
+    );
 }
 
 #[test]

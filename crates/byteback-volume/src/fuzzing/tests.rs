@@ -23,3 +23,14 @@ fn damaged_images_are_opened_used_and_repaired() {
         volume(&data);
     }
 }
+
+#[test]
+fn images_have_deltas_in_the_main_area() {
+    for is_closed in [false, true] {
+        let image = image(is_closed);
+        for kind in [Kind::DeltaMeta, Kind::DeltaCompact, Kind::DeltaLeaf] {
+            let is_there = image.blocks.iter().any(|(_, found)| *found == Some(kind));
+            assert!(is_there, "{kind:?}, {is_closed}");
+        }
+    }
+}

@@ -33,7 +33,12 @@ fn made(seed: u64) -> SimBlockDevice {
     let device = SimBlockDevice::new(2_600);
     let shared: Arc<dyn BlockDevice> = Arc::new(device.clone());
     create(&shared, &CreateOptions::new(ID, seed)).unwrap();
-    let volume = Volume::open(shared, &OpenOptions::default()).unwrap();
+    // So little that indexes have leaves.
+    let options = OpenOptions {
+        delta_index_len_bytes_max: 256,
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(shared, &options).unwrap();
     let mut dirs = vec![1];
     for number in 0..6 {
         let above = dirs[random.below(dirs.len() as u64) as usize];
@@ -74,6 +79,21 @@ fn made(seed: u64) -> SimBlockDevice {
     {
         volume.write(ino, 100, b"a small change").unwrap();
     }
+    // Deltas in the main area, of two files: some of them are over.
+    for name in [b"records 1", b"records 2"] {
+        let records = file(&volume, 1, name, &random.bytes(30 * BLOCK_LEN_BYTES));
+        volume.sync().unwrap();
+        for round in 0..2 {
+            for page in round * 7..20 {
+                let at = page * BLOCK_LEN_BYTES as u64 + random.below(3_000);
+                volume.write(records, at, &random.bytes(400)).unwrap();
+            }
+            volume.sync().unwrap();
+        }
+        volume.write(records, 0, &random.bytes(BLOCK_LEN_BYTES)).unwrap();
+    }
+    let counts = volume.delta_counts();
+    assert!(counts.packed > 20 && counts.index_leaves > 2, "{counts:?}");
     volume.close().unwrap();
     device
 }
@@ -136,6 +156,9 @@ fn kind_of(block: &Block, at: u64) -> Option<Kind> {
         Kind::SegmentTable,
         Kind::Node,
         Kind::Directory,
+        Kind::DeltaMeta,
+        Kind::DeltaCompact,
+        Kind::DeltaLeaf,
     ];
     let address = Address(u32::try_from(at).unwrap());
     kinds.into_iter().find(|kind| ID.is_sealed(block, *kind, address))
@@ -211,7 +234,18 @@ fn a_block_that_rots_costs_what_was_in_it() {
             let kind = kind_of(&block, at);
             let is_page = kind.is_none() && block.iter().any(|byte| *byte != 0);
             if kind.is_none() && !is_page
-                || random.below(8) > 0 && !matches!(kind, Some(Kind::Superblock | Kind::PackHeader | Kind::NodeTable))
+                || random.below(8) > 0
+                    && !matches!(
+                        kind,
+                        Some(
+                            Kind::Superblock
+                                | Kind::PackHeader
+                                | Kind::NodeTable
+                                | Kind::DeltaMeta
+                                | Kind::DeltaCompact
+                                | Kind::DeltaLeaf
+                        )
+                    )
             {
                 continue;
             }
@@ -278,6 +312,7 @@ fn blocks_that_lie_are_found_out_and_put_right() {
                     let end = [40, 200, 4_092][random.below(3) as usize];
                     let place = match kind {
                         Kind::Node => random.below(450) * 9 % 4_092,
+                        Kind::DeltaMeta | Kind::DeltaLeaf => random.below(300),
                         _ => random.below(end),
                     };
                     block[place as usize] ^= 1 << random.below(8);

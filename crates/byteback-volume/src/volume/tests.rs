@@ -29,8 +29,26 @@ fn made(blocks: u64, seed: u64) -> SimBlockDevice {
     device
 }
 
+/// In the order of seeds from 1 on.
+const MODES: [DeltaMode; 4] = [DeltaMode::Off, DeltaMode::Both, DeltaMode::Main, DeltaMode::Inode];
+
+fn mode_of(seed: u64) -> DeltaMode {
+    MODES[(seed % 4) as usize]
+}
+
 fn options() -> OpenOptions {
+    options_in(DeltaMode::Both)
+}
+
+fn options_in(delta_mode: DeltaMode) -> OpenOptions {
     OpenOptions {
+        delta_mode,
+        // Whoever compares all reads all.
+        hotness_window_operations: 40,
+        // So little that few deltas are enough for leaves; each mode finds what the other one left.
+        delta_index_len_bytes_max: if delta_mode == DeltaMode::Main { 256 } else { 700 },
+        // Short files, too.
+        moved_slots_min: 40,
         // So little that pages are read again.
         cache_len_bytes: 100 * BLOCK_LEN_BYTES,
         clock: clock(),
@@ -39,7 +57,11 @@ fn options() -> OpenOptions {
 }
 
 fn open(device: &SimBlockDevice) -> Volume {
-    Volume::open(Arc::new(device.clone()), &options()).unwrap()
+    open_in(device, DeltaMode::Both)
+}
+
+fn open_in(device: &SimBlockDevice, mode: DeltaMode) -> Volume {
+    Volume::open(Arc::new(device.clone()), &options_in(mode)).unwrap()
 }
 
 /// What lies on a device fits together.
@@ -78,7 +100,7 @@ fn an_empty_volume_is_empty_and_stays() {
 fn random_operations_are_those_of_a_tree_in_memory() {
     for seed in seeds(8) {
         let device = made(BLOCKS, seed);
-        let mut volume = open(&device);
+        let mut volume = open_in(&device, mode_of(seed));
         let mut model = Model::new();
         let mut random = SplitMix64::new(seed);
         for number in 0..1_500 {
@@ -89,7 +111,8 @@ fn random_operations_are_those_of_a_tree_in_memory() {
                     model.let_all_go(&volume).unwrap();
                     volume.close().unwrap();
                     assert_sound(&device, &format!("seed {seed}, step {number}: closed"));
-                    volume = open(&device);
+                    // What was kept in one mode is read and written over in any other.
+                    volume = open_in(&device, mode_of(random.below(4)));
                     model.compare(&volume, &format!("seed {seed}, step {number}: reopened"));
                 }
                 1 | 2 => model.compare(&volume, &format!("seed {seed}, step {number}")),
@@ -113,17 +136,101 @@ fn random_operations_are_those_of_a_tree_in_memory() {
     }
 }
 
+/// What databases do to their files, in each mode: little changes, many of them, so that deltas are packed, replaced, moved by cleaning and restored.
+#[test]
+fn records_are_those_of_a_tree_in_memory_in_each_mode() {
+    for seed in seeds(4) {
+        let mode = mode_of(seed);
+        let device = made(BLOCKS, seed);
+        let mut volume = open_in(&device, mode);
+        let mut model = Model::new();
+        let mut random = SplitMix64::new(seed);
+        let mut counts = DeltaCounts::default();
+        let mut count = |volume: &Volume| {
+            let stats = volume.stats();
+            counts.packed += stats.deltas.packed;
+            counts.index_leaves += stats.deltas.index_leaves;
+            counts.unpacked += stats.deltas.unpacked;
+            counts.kept += stats.deltas.kept;
+            counts.restored += stats.deltas.restored;
+            counts.moved_to_main += stats.deltas.moved_to_main;
+            counts
+        };
+        for number in 0..3_000 {
+            let step = match random.below(12) {
+                0 => Step::draw(&mut random, &model),
+                _ => Step::record(&mut random, &model),
+            };
+            let note = format!("seed {seed}, {mode:?}, step {number}");
+            model.perform(&volume, &step, &format!("{note}: {step:?}"));
+            match random.below(400) {
+                0 => {
+                    count(&volume);
+                    model.let_all_go(&volume).unwrap();
+                    volume.close().unwrap();
+                    assert_sound(&device, &format!("{note}: closed"));
+                    volume = open_in(&device, mode);
+                    model.compare(&volume, &format!("{note}: reopened"));
+                }
+                1 => model.compare(&volume, &note),
+                2..=5 => {
+                    volume.tidy().unwrap();
+                    if random.coin() {
+                        model.compare(&volume, &format!("{note}: tidied"));
+                    }
+                }
+                6 | 7 => {
+                    volume.sync().unwrap();
+                    assert_sound(&device, &format!("{note}: synced"));
+                }
+                _ => {}
+            }
+        }
+        model.compare(&volume, &format!("seed {seed}, at the end"));
+        let counts = count(&volume);
+        println!("seed {seed}, {mode:?}: {counts:?}");
+        assert_eq!(
+            counts.packed > 100,
+            mode.uses_main(),
+            "seed {seed}, {mode:?}: {counts:?}"
+        );
+        assert_eq!(
+            counts.index_leaves > 20,
+            mode.uses_main(),
+            "seed {seed}, {mode:?}: {counts:?}"
+        );
+        assert_eq!(
+            counts.kept > 100,
+            mode != DeltaMode::Off,
+            "seed {seed}, {mode:?}: {counts:?}"
+        );
+        model.remove_all(&volume);
+        let free = volume.usage().free_blocks;
+        volume.close().unwrap();
+        assert_sound(&device, &format!("seed {seed}, all removed"));
+        let untouched = open(&made(BLOCKS, seed)).usage().free_blocks;
+        assert!(untouched - free < 200, "seed {seed}: {free} of {untouched}");
+    }
+}
+
 #[test]
 fn a_full_volume_says_so_and_loses_nothing() {
     for seed in seeds(2) {
         let device = made(BLOCKS, seed);
-        let volume = open(&device);
+        // Both, and the main area alone.
+        let volume = open_in(&device, mode_of(seed));
         let mut model = Model::new();
         let mut random = SplitMix64::new(seed);
         let mut full = 0;
-        for number in 0..2_500 {
+        for number in 0..20_000 {
+            // What is written over and removed takes longer to fill it with some seeds.
+            if number >= 2_500 && full > 20 {
+                break;
+            }
             let step = if random.below(3) > 0 {
                 Step::fill(&mut random, &model)
+            } else if random.coin() {
+                Step::record(&mut random, &model)
             } else {
                 Step::draw(&mut random, &model)
             };
@@ -137,6 +244,29 @@ fn a_full_volume_says_so_and_loses_nothing() {
         model.compare(&open(&device), &format!("seed {seed}, reopened"));
         assert!(full > 20, "seed {seed}: {full}");
     }
+}
+
+/// A write into a hole that found no room left something behind, as if there was a page; so zeroing a range that ends there found no room in the middle of its work.
+#[test]
+fn a_range_is_zeroed_on_a_full_volume_as_holes_need_no_room() {
+    let device = made(BLOCKS, 1);
+    let volume = open_in(&device, DeltaMode::Off);
+    let new = NewFile {
+        mode: 0o100_644,
+        ..NewFile::default()
+    };
+    let ino = volume.make(1, b"file", &new).unwrap().ino;
+    volume.write(ino, 0, &[7; 4096]).unwrap();
+    let other = volume.make(1, b"other", &new).unwrap().ino;
+    let mut len_bytes = 0;
+    while let Ok(count) = volume.write(other, len_bytes, &[1; 4096]) {
+        len_bytes += count as u64;
+    }
+    assert!(volume.write(ino, 2 * 4096, &[8; 10]).is_err(), "there is room");
+    volume.allocate(ino, Allocate::Punch, 100, 2 * 4096).unwrap();
+    let mut content = [9; 4096];
+    assert_eq!(volume.read(ino, 0, &mut content).unwrap(), 4096);
+    assert!(content[..100] == [7; 100] && content[100..] == [0; 3_996]);
 }
 
 /// The last bytes of a directory's page are its seal; those of a symlink's are its own.

@@ -1,12 +1,17 @@
 //! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true of its bytes.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::deduplicated::DeduplicatedFile;
+use byteback_checksums::dmverity::DmVeritySource;
+use byteback_checksums::fsverity::VeritySource;
 use byteback_checksums::s3::{Credentials, Place, S3Source};
+use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
 use byteback_checksums::source::{
     Description, FileChecksums, Run, Source, SourceError, Tail, Unknown, Verified, VerifyError, verify,
 };
@@ -25,8 +30,13 @@ use crate::wording::{counted, duration, size, size_exact};
 Checksums that storage keeps already save reading what did not change. This tells which there are of one file: their function, the
 length of the blocks that they are of, how much of the file has some, and what it took to get them.
 
-  FILE                a file on btrfs (as root)
+  FILE                a file that is sealed by fs-verity, on ext4, F2FS or btrfs; a file on btrfs (as root); a file on ext4 on a device
+                      of dm-verity (as root)
   s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
+  seaweedfs://HOST:PORT/PATH
+                      a file of SeaweedFS, at its filer
+  casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
+  recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)
 
 Exit code 1 if there are none, or if --verify finds one that is not that of its bytes.")]
 pub(crate) struct ChecksumsArguments {
@@ -36,7 +46,12 @@ pub(crate) struct ChecksumsArguments {
     /// Read the whole file and compare
     #[arg(long)]
     verify: bool,
+    /// The folder with casync's chunks, if it is not default.castr beside the index
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
 }
+
+const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -46,6 +61,7 @@ struct Line<'a> {
     is_strong: bool,
     salt: String,
     block_len_bytes: u32,
+    are_lengths_varied: bool,
     is_tail_padded: bool,
     len_bytes: u64,
     summed_bytes: u64,
@@ -75,6 +91,8 @@ struct Coverage {
     zero_bytes: u64,
     unknown: BTreeMap<&'static str, u64>,
     checksum_bytes: u64,
+    /// Blocks of many lengths.
+    chunks: u64,
 }
 
 impl Coverage {
@@ -86,6 +104,11 @@ impl Coverage {
                 Run::Sums { sums, .. } => {
                     coverage.summed_bytes += len_bytes;
                     coverage.checksum_bytes += sums.len() as u64;
+                }
+                Run::Chunks { ends, sums, .. } => {
+                    coverage.summed_bytes += len_bytes;
+                    coverage.checksum_bytes += sums.len() as u64;
+                    coverage.chunks += ends.len() as u64;
                 }
                 Run::Zeros { .. } => coverage.zero_bytes += len_bytes,
                 Run::Unknown { why, .. } => *coverage.unknown.entry(why.name()).or_default() += len_bytes,
@@ -100,10 +123,53 @@ pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result
     if what.starts_with("s3://") {
         return with_object(&what, arguments.verify, settings);
     }
+    if what.starts_with("seaweedfs://") {
+        let place = seaweedfs::Place::new(&what).map_err(|wrong| CommandError::new(format!("{what}: {wrong}")))?;
+        let network = Network::new(None);
+        let source = SeaweedFsSource::new(&network, place);
+        return tell(&what, &source, arguments.verify, settings);
+    }
+    let (casync, recipe) = (after(&arguments.what, b"casync:"), after(&arguments.what, b"recipe:"));
+    if arguments.store.is_some() && casync.is_none() {
+        return Err(CommandError::new("--store is for casync:INDEX only"));
+    }
+    let deduplicated = match (casync, recipe) {
+        (Some(index), _) => Some(DeduplicatedFile::casync(index.into(), arguments.store.clone())),
+        (None, Some(recipe)) => Some(DeduplicatedFile::recipe(recipe.into())),
+        (None, None) => None,
+    };
+    if let Some(source) = deduplicated {
+        return tell(&what, &source, arguments.verify, settings);
+    }
     let path = Path::new(&arguments.what);
     let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
-    let source = BtrfsSource::new(&file, &RealClock).map_err(|error| refused(&what, error))?;
-    tell(&what, &source, arguments.verify, settings)
+    // A seal proves more, and more cheaply, than what is kept beside it.
+    let not_sealed = match VeritySource::new(&file) {
+        Ok(sealed) => return tell(&what, &sealed, arguments.verify, settings),
+        Err(SourceError::NotHere(why)) => why,
+        Err(error) => return Err(refused(&what, error)),
+    };
+    let not_on_sealed = match DmVeritySource::new(&file) {
+        Ok(source) => return tell(&what, &source, arguments.verify, settings),
+        Err(SourceError::NotHere(why)) => why,
+        Err(error) => return Err(refused(&what, error)),
+    };
+    match BtrfsSource::new(&file, &RealClock) {
+        Ok(source) => tell(&what, &source, arguments.verify, settings),
+        Err(SourceError::NotHere(why)) => {
+            let said = CommandError::new(format!(
+                "{what}: no checksums from here: {not_sealed}; {not_on_sealed}; {why}"
+            ));
+            Err(said.next(ELSEWHERE))
+        }
+        Err(error) => Err(refused(&what, error)),
+    }
+}
+
+/// What follows a prefix.
+fn after<'a>(what: &'a OsStr, prefix: &[u8]) -> Option<&'a Path> {
+    let rest = what.as_bytes().strip_prefix(prefix)?;
+    Some(Path::new(OsStr::from_bytes(rest)))
 }
 
 fn with_object(url: &str, wants_proof: bool, settings: &Settings) -> Result<()> {
@@ -156,6 +222,7 @@ fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings)
             is_strong: layout.kind.is_strong(),
             salt: layout.salt.iter().map(|byte| format!("{byte:02x}")).collect(),
             block_len_bytes: layout.block_len,
+            are_lengths_varied: coverage.chunks > 0,
             is_tail_padded: layout.tail == Tail::ZeroPadded,
             len_bytes: told.stamp().len_bytes,
             summed_bytes: coverage.summed_bytes,
@@ -202,11 +269,15 @@ fn print(
         true => "equal ones prove content equal",
         false => "equal ones make it likely that content is equal",
     };
-    output.line(format!(
-        "  checksums    {} of blocks of {}{tail}; {proof}",
-        layout.kind.name(),
-        size(u64::from(layout.block_len))
-    ))?;
+    let blocks = match coverage.chunks {
+        0 => format!("blocks of {}{tail}", size(u64::from(layout.block_len))),
+        chunks => format!(
+            "{} of {} at most",
+            counted(chunks, "chunk", "chunks"),
+            size(u64::from(layout.block_len))
+        ),
+    };
+    output.line(format!("  checksums    {} of {blocks}; {proof}", layout.kind.name()))?;
     if !layout.salt.is_empty() {
         output.line(format!("  salt         {} bytes before each block", layout.salt.len()))?;
     }
@@ -259,7 +330,7 @@ fn in_words(verified: &Verified) -> String {
 fn refused(path: &str, error: SourceError) -> CommandError {
     let said = CommandError::new(format!("{path}: {}", chain(&error)));
     match error {
-        SourceError::NotHere(_) => said.next("'byteback checksums --help' lists where checksums are looked for."),
+        SourceError::NotHere(_) => said.next(ELSEWHERE),
         _ => said,
     }
 }

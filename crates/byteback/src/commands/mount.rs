@@ -207,6 +207,7 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
         refuse_what_is_there(folder.directory())?;
         folder.set_volume(&tracked_folder::canonical(volume)?)?;
     }
+    refuse_what_a_volume_hides(&folder, at.as_deref())?;
     if arguments.foreground {
         return run_foreground(arguments, settings, folder, at);
     }
@@ -254,6 +255,14 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
 }
 
+/// The same for a volume that is remembered: what came to be where it is mounted since then would neither be seen nor saved.
+pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>) -> Result<()> {
+    match folder.volume()? {
+        Some(_) => refuse_what_is_there(at.unwrap_or(folder.directory())),
+        None => Ok(()),
+    }
+}
+
 /// A volume is mounted over a directory that hides nothing.
 fn refuse_what_is_there(directory: &Path) -> Result<()> {
     let mut entries = std::fs::read_dir(directory).map_err(|error| CommandError::file("read", directory, &error))?;
@@ -263,7 +272,7 @@ fn refuse_what_is_there(directory: &Path) -> Result<()> {
             "{} is not empty; what is in it would not be seen",
             directory.display()
         ))
-        .next("Make an empty directory, and mount the volume there.")),
+        .next("Move it elsewhere, or make an empty directory and mount the volume there.")),
     }
 }
 

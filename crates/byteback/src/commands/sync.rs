@@ -132,6 +132,7 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     // That this machine has joined is better checked here than in the background.
     settings.connect(&binding.repository.server, Some(&binding))?;
     tracked_folder::remove_leftover(&folder)?;
+    mount::refuse_what_a_volume_hides(&folder, None)?;
     if !arguments.limit_rate.is_empty() {
         throttling::change(&folder, |wish| wish.limits = limits)?;
     }

@@ -14,7 +14,7 @@ use crate::tree::{differences, look};
 use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, signal};
 
 impl World {
-    fn sync(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn sync(&self, arguments: &[&str]) -> Ran {
         self.on_tree("sync", arguments)
     }
 
@@ -25,7 +25,7 @@ impl World {
 
     /// Until all that was changed is at the server.
     #[track_caller]
-    fn wait_until_sent(&self) -> Value {
+    pub(crate) fn wait_until_sent(&self) -> Value {
         eventually("everything is sent", || {
             let sync = self.sync_status();
             let is_sent = sync["connected"] == true
@@ -38,7 +38,7 @@ impl World {
 
     /// What another machine would fetch now is the folder.
     #[track_caller]
-    fn assert_at_server(&self) {
+    pub(crate) fn assert_at_server(&self) {
         let target: PathBuf = (0..)
             .map(|number| self.path(&format!("pulled-{number}")))
             .find(|path| !path.exists())
@@ -319,7 +319,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
 
 /// Until a file holds this.
 #[track_caller]
-fn wait_until_holds(path: &std::path::Path, content: &str) {
+pub(crate) fn wait_until_holds(path: &std::path::Path, content: &str) {
     eventually(&format!("{} comes", path.display()), || {
         (fs::read_to_string(path).ok()? == content).then_some(())
     });

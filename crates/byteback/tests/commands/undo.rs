@@ -9,6 +9,7 @@ use std::time::Duration;
 use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::volume_mounts;
 use crate::world::{Ran, World, eventually, is_alive, is_mounted};
 
 /// Longer than the quantum of a window of ten minutes.
@@ -35,13 +36,35 @@ fn moments(world: &World, file: &Path) -> Vec<serde_json::Value> {
 #[test]
 fn a_file_comes_back_as_it_was_without_any_backup() {
     let world = World::new();
-    let tree = world.tree();
+    let original = two_files(&world.tree());
+    they_come_back(&world, &original);
+}
+
+#[test]
+fn a_file_of_a_volume_comes_back_as_it_was_without_any_backup() {
+    let world = volume_mounts::with_volume();
+    volume_mounts::mount(&world).ends_with(0);
+    let original = two_files(&world.tree());
+    world.on_tree("umount", &[]).fine();
+    they_come_back(&world, &original);
+    volume_mounts::check(&world, volume_mounts::IMAGE);
+}
+
+/// Two files of the same content, which is answered.
+fn two_files(tree: &Path) -> Vec<u8> {
     let (file, gone) = (tree.join("file"), tree.join("gone"));
     let original = noise(1, 300_000);
     fs::write(&file, &original).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     fs::write(&gone, &original).unwrap();
-    mounted(&world);
+    original
+}
+
+/// What becomes of [`two_files`] while they are in the mount, and how it is undone.
+fn they_come_back(world: &World, original: &[u8]) {
+    let tree = world.tree();
+    let (file, gone) = (tree.join("file"), tree.join("gone"));
+    mounted(world);
     std::thread::sleep(A_QUANTUM);
     let open = fs::File::options().write(true).open(&file).unwrap();
     open.write_all_at(b"an accident", 1000).unwrap();
@@ -51,7 +74,7 @@ fn a_file_comes_back_as_it_was_without_any_backup() {
     let damaged = fs::read(&file).unwrap();
     fs::write(&file, b"a worse one").unwrap();
 
-    let told = moments(&world, &file);
+    let told = moments(world, &file);
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(
         (&told[0]["what"], &told[0]["kept_bytes"]),
@@ -71,35 +94,33 @@ fn a_file_comes_back_as_it_was_without_any_backup() {
     let beside = world.path("beside");
     let second = told[1]["time"].as_str().unwrap();
     let to = ["-o", beside.to_str().unwrap()];
-    restore(&world, second, &file, &to).fine();
+    restore(world, second, &file, &to).fine();
     assert!(fs::read(&beside).unwrap() == damaged);
-    restore(&world, second, &file, &to)
-        .ends_with(1)
-        .says("is there already");
+    restore(world, second, &file, &to).ends_with(1).says("is there already");
     assert!(fs::read(&file).unwrap() == b"a worse one");
 
     // In its place, twice: the first restore is undone by the second.
     let first = told[0]["time"].as_str().unwrap();
-    restore(&world, first, &file, &[]).fine().says("restored to");
+    restore(world, first, &file, &[]).fine().says("restored to");
     assert!(fs::read(&file).unwrap() == original);
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
     std::thread::sleep(A_QUANTUM);
-    let told = moments(&world, &file);
+    let told = moments(world, &file);
     let last = told.last().unwrap();
     assert_eq!(last["what"], "replaced", "{told:?}");
-    restore(&world, last["time"].as_str().unwrap(), &file, &[]).fine();
+    restore(world, last["time"].as_str().unwrap(), &file, &[]).fine();
     assert!(fs::read(&file).unwrap() == b"a worse one");
 
     // A file that is gone, and times in words.
-    assert_eq!(moments(&world, &gone)[0]["what"], "removed");
-    restore(&world, moments(&world, &gone)[0]["time"].as_str().unwrap(), &gone, &[]).fine();
+    assert_eq!(moments(world, &gone)[0]["what"], "removed");
+    restore(world, moments(world, &gone)[0]["time"].as_str().unwrap(), &gone, &[]).fine();
     assert!(fs::read(&gone).unwrap() == original);
-    restore(&world, "20 minutes ago", &file, &[])
+    restore(world, "20 minutes ago", &file, &[])
         .ends_with(1)
         .says("cannot be brought back as of then")
         .says("byteback history");
-    restore(&world, "soon", &file, &[]).ends_with(1).says("20 minutes ago");
-    restore(&world, "1m ago", &tree.join("never"), &[]).ends_with(1);
+    restore(world, "soon", &file, &[]).ends_with(1).says("20 minutes ago");
+    restore(world, "1m ago", &tree.join("never"), &[]).ends_with(1);
 
     // It outlives an unmount.
     std::thread::sleep(Duration::from_millis(100));
@@ -108,8 +129,8 @@ fn a_file_comes_back_as_it_was_without_any_backup() {
         .run(&["history", file.to_str().unwrap()])
         .ends_with(1)
         .says("is not mounted");
-    mounted(&world);
-    restore(&world, first, &file, &["--overwrite", "-o", beside.to_str().unwrap()]).fine();
+    mounted(world);
+    restore(world, first, &file, &["--overwrite", "-o", beside.to_str().unwrap()]).fine();
     assert!(fs::read(&beside).unwrap() == original);
     world.on_tree("umount", &[]).fine();
     world.on_tree("mount", &[]).fine();

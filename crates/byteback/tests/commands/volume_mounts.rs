@@ -1,18 +1,22 @@
 //! A folder that lies in a volume: mounted, backed up, unmounted, killed and carried elsewhere, as one that is a directory.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::joining::{Machine, invite};
+use crate::syncing::wait_until_holds;
 use crate::tree::{differences, look};
-use crate::world::{Ran, World, eventually, is_alive, is_mounted};
+use crate::world::{DeviceForAll, Ran, USER, World, eventually, is_alive, is_mounted};
 
-const IMAGE: &str = "card.img";
+pub(crate) const IMAGE: &str = "card.img";
 
-fn with_volume() -> World {
+pub(crate) fn with_volume() -> World {
     let world = World::new();
     let image = world.path(IMAGE);
     world
@@ -32,12 +36,12 @@ fn mount_at(world: &World, image: &str, point: &Path) -> Ran {
     ])
 }
 
-fn mount(world: &World) -> Ran {
+pub(crate) fn mount(world: &World) -> Ran {
     mount_at(world, IMAGE, &world.tree())
 }
 
 /// The volume must be whole, and closed clean.
-fn check(world: &World, image: &str) {
+pub(crate) fn check(world: &World, image: &str) {
     let image = world.path(image);
     let checked = world.run(&["volume", "check", "--json", image.to_str().unwrap()]);
     let summary = checked.ends_with(0).line("summary");
@@ -212,6 +216,13 @@ fn what_is_no_place_for_a_volume_and_no_volume_for_a_place_is_refused() {
     fs::create_dir(&other).unwrap();
     mount_at(&world, IMAGE, &other).ends_with(1).says("in use");
     world.on_tree("umount", &[]).fine();
+    // Also a volume that is remembered is not mounted over something.
+    fs::write(tree.join("f"), "f").unwrap();
+    world.on_tree("mount", &[]).ends_with(1).says("not empty");
+    assert_eq!(fs::read(tree.join("f")).unwrap(), b"f");
+    fs::remove_file(tree.join("f")).unwrap();
+    world.on_tree("mount", &[]).fine();
+    world.on_tree("umount", &[]).fine();
 
     fs::write(world.path("no volume"), noise(1, 1 << 20)).unwrap();
     mount_at(&world, "no volume", &other)
@@ -292,4 +303,113 @@ fn moments_sums_and_both_modes_are_to_be_had_on_a_volume() {
     }
     assert!(fs::read(tree.join("f")).unwrap() == expected);
     world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn an_ordinary_user_mounts_a_volume_of_their_own() {
+    let _device = DeviceForAll::new();
+    let world = World::new();
+    world.run_as_user(&["--version"]).fine();
+    let (image, folder) = (world.path("user/card.img"), world.path("theirs"));
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(USER), Some(USER)).unwrap();
+    let (image, theirs) = (image.to_str().unwrap(), folder.to_str().unwrap());
+    // Others, root among them, do not see into it.
+    let as_user = |script: &str| {
+        let mut shell = Command::new("sh");
+        let ran = shell.args(["-ec", script]).current_dir("/").uid(USER).gid(USER);
+        assert!(ran.env("TREE", theirs).status().unwrap().success(), "{script}");
+    };
+    world
+        .run_as_user(&["volume", "create", image, "--size", "64M"])
+        .ends_with(0);
+    world.run_as_user(&["mount", "--volume", image, theirs]).fine();
+    as_user("cd $TREE; echo theirs > f; chmod 600 f; mkdir d; ln f d/g; ! chown 0 f 2> /dev/null");
+    world.run_as_user(&["umount", theirs]).fine();
+    let check = || world.run_as_user(&["volume", "check", "--json", image]).ends_with(0);
+    assert_eq!(check().line("summary")["closed"], true);
+    world.run_as_user(&["mount", theirs]).fine();
+    as_user("cd $TREE; test \"$(cat d/g)\" = theirs; test $(stat -c %h-%a-%u f) = 2-600-$(id -u)");
+    world.run_as_user(&["umount", theirs]).fine();
+
+    // What cannot be mounted is left as it was.
+    chown(&folder, Some(0), Some(0)).unwrap();
+    world.run_as_user(&["mount", theirs]).ends_with(1).says("cannot mount");
+    assert_eq!(check().line("summary")["closed"], true);
+}
+
+/// Kills what serves the tree, and mounts it again, in sync.
+fn kill_and_sync_again(world: &World) {
+    let pid = world.daemon_pid();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the dead mount is gone", || {
+        (!is_alive(pid) && !is_mounted(&world.tree())).then_some(())
+    });
+    eventually("it is in sync again", || {
+        let ran = world.sync(&["--delay", "0"]);
+        (ran.code == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
+    let mut world = with_volume();
+    let tree = world.tree();
+    mount(&world).fine();
+    fill(&tree);
+    world.serve();
+    world.init().fine();
+    world.on_tree("umount", &[]).fine();
+    world.sync(&["--delay", "0"]).fine();
+    world.wait_until_sent();
+    world.assert_at_server();
+
+    let other = Machine::new(&world, "study");
+    let dir = other.dir("home");
+    let folder = world.repository();
+    let folder = folder.rsplit('/').next().unwrap().to_owned();
+    other.run(&["join", &invite(&world, &[&folder]), &dir]).fine();
+    other.run(&["sync", "--delay", "0", &dir]).fine();
+    let there = Path::new(&dir);
+    wait_until_holds(&there.join("a/small"), "small");
+
+    for round in 0..3u64 {
+        // Of what is written here some is synced by the program, some is not; some is at the server when the power goes, some is not.
+        let file = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
+        file.write_all_at(&noise(round, 5_000), round * 1_000_000).unwrap();
+        if round == 1 {
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        fs::write(tree.join("here"), format!("here {round}")).unwrap();
+        fs::rename(tree.join("here"), tree.join(format!("here {round}"))).unwrap();
+        if round < 2 {
+            world.wait_until_sent();
+            wait_until_holds(&there.join(format!("here {round}")), &format!("here {round}"));
+        }
+        kill_and_sync_again(&world);
+        // And what others write arrives in the volume.
+        fs::write(there.join("there"), format!("there {round}")).unwrap();
+        wait_until_holds(&tree.join("there"), &format!("there {round}"));
+        world.wait_until_sent();
+        world.assert_at_server();
+    }
+    // What landed stays, too.
+    kill_and_sync_again(&world);
+    assert_eq!(fs::read_to_string(tree.join("there")).unwrap(), "there 2");
+    world.wait_until_sent();
+    world.assert_at_server();
+    assert_eq!(fs::read_to_string(tree.join("here 1")).unwrap(), "here 1");
+    eventually("both are the same", || {
+        let mut trees = [look(&tree), look(there)];
+        for tree in &mut trees {
+            for entry in tree.values_mut().filter(|entry| entry.is_dir()) {
+                entry.mtime = (0, 0);
+            }
+        }
+        differences(&trees[0], &trees[1], true).is_empty().then_some(())
+    });
+    other.run(&["umount", &dir]).fine();
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
 }

@@ -23,7 +23,7 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// An old content and a new one: some blocks overwritten, something inserted, and the end cut off.
-fn versions(len: usize) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn versions(len: usize) -> (Vec<u8>, Vec<u8>) {
     let old = noise(1, len);
     let mut new = old.clone();
     for (index, at) in [10_000, len / 3, len / 2].into_iter().enumerate() {

@@ -8,6 +8,11 @@
 //! | `plain` | a file without checksums, for the other end |
 //! | `costs` | what extraction takes, beside summing and a whole sync: prints the table of docs/skysync.md |
 //! | `btrfs` | btrfs, in an image file |
+//! | `casync` | casync's index and store, and recipes made of it |
+//! | `machine` | a virtual machine, for what this one's kernel lacks (`tests/systems/machine`) |
+//! | `fsverity` | files that are sealed, on ext4, F2FS and btrfs, in there |
+//! | `dmverity` | ext4 on a device that the kernel verifies, in there |
+//! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
 //! Systems whose installation takes long are started by `make test-systems` only; their tests are ignored otherwise. Needs root.
@@ -29,8 +34,13 @@ mod disk;
 mod network;
 
 mod btrfs;
+mod casync;
 mod costs;
+mod dmverity;
+mod fsverity;
+mod machine;
 mod plain;
 mod program;
 mod s3;
+mod seaweedfs;
 mod sky;

@@ -8,13 +8,14 @@ use byteback_checksums::source::{FileChecksums, Kind, Layout, Run, Source, Tail}
 use byteback_delta::chunks::{ChunkList, ChunkParams, MatchParams, list_chunks_with_crcs};
 use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock, RangeCrcs};
 use byteback_delta::find::{
-    ChunkFinder, CrcSums, FindStats, IntoDelta, Known, SumKind, SumLayout, SumList, find_sky, match_chunks,
-    prove_matches,
+    ChunkFinder, CrcSums, ExtentSink, FindStats, IntoDelta, Known, NameKind, NamedChunks, SumKind, SumLayout, SumList,
+    find_named, find_sky, match_chunks, prove_matches,
 };
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_delta::{Base, DeltaReader, DeltaWriter, WriterOptions, apply_to_new};
+use byteback_extents::{ByteRange, ExtentSet};
 
 /// A source as a content that is read in parts, counted.
 pub(crate) struct Content<'a> {
@@ -203,6 +204,110 @@ pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> S
             at += len as u64;
         }
         stats = finder.finish().unwrap().1;
+    });
+    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    Synced {
+        stats,
+        new_read_bytes: new_content.read_bytes.get(),
+        base_read_bytes,
+        delta_len,
+    }
+}
+
+/// Which names chunks have; `None` for what is no name.
+fn name_kind(kind: Kind) -> Option<NameKind> {
+    Some(match kind {
+        Kind::Sha256 => NameKind::Sha256,
+        Kind::Sha512 => NameKind::Sha512,
+        Kind::Sha512Of256 => NameKind::Sha512Of256,
+        Kind::Blake2b256 => NameKind::Blake2b256,
+        Kind::Blake3 => NameKind::Blake3,
+        _ => return None,
+    })
+}
+
+/// The chunks that a store has cut and named; `None` if it is no such store.
+fn names(told: &FileChecksums) -> Option<NamedChunks> {
+    let kind = told.layout().kind;
+    let mut list = NamedChunks::new(name_kind(kind)?);
+    for run in told.runs() {
+        let Run::Chunks { range, ends, sums } = run else {
+            return None;
+        };
+        let mut start = range.start();
+        for (end, sum) in ends.iter().zip(sums.chunks_exact(kind.len_bytes())) {
+            assert!(list.push(end - start, sum));
+            start = *end;
+        }
+    }
+    Some(list)
+}
+
+/// SkySync-C where a deduplicating store has cut and named the chunks of the new content (section 3.1). A base in such a store, too, is known by its
+/// list; another one is summed where the new content's chunks would lie.
+pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
+    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
+    let list = names(&told_new).expect("no named chunks");
+    let base_list = names(&told_base).filter(|own| own.kind() == list.kind());
+    let base_list = base_list.unwrap_or_else(|| {
+        let layout = Layout {
+            tail: Tail::AsIs,
+            ..told_new.layout().clone()
+        };
+        let mut summed = NamedChunks::new(list.kind());
+        for len in list.lens() {
+            let start = summed.content_len_bytes();
+            let len = len.min(told_base.stamp().len_bytes - start);
+            let mut bytes = vec![0; len as usize];
+            base_content.read_range(start, &mut bytes).unwrap();
+            let mut name = Vec::new();
+            assert!(layout.append_sum(&bytes, &mut name));
+            if !summed.push(len, &name) {
+                break;
+            }
+        }
+        summed
+    });
+    let base_read_bytes = base_content.read_bytes.get();
+    let mut stats = FindStats::default();
+    let delta_len = through_a_delta(&base_content, told_new.stamp().len_bytes, expected, |sink| {
+        stats = find_named(&base_list, &list, &new_content, sink).unwrap().1;
+    });
+    assert!(new.is_unchanged(told_new.stamp()).unwrap() && base.is_unchanged(told_base.stamp()).unwrap());
+    Synced {
+        stats,
+        new_read_bytes: new_content.read_bytes.get(),
+        base_read_bytes,
+        delta_len,
+    }
+}
+
+/// A sync whose ends found out by themselves which ranges differ at their place: the new content's are sent, the base is not read.
+pub(crate) fn in_place(base: &dyn Source, new: &dyn Source, differing: &ExtentSet, expected: &[u8]) -> Synced {
+    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
+    let new_len = told_new.stamp().len_bytes;
+    let mut stats = FindStats::default();
+    let mut base_read_bytes = 0;
+    let delta_len = through_a_delta(&base_content, new_len, expected, |mut sink| {
+        let mut at = 0;
+        for range in differing.iter() {
+            if let Some(equal) = ByteRange::new(at, range.start()) {
+                sink.copy(equal, at).unwrap();
+                stats.copied_bytes += equal.len_bytes();
+            }
+            let mut bytes = vec![0; range.len_bytes() as usize];
+            new_content.read_range(range.start(), &mut bytes).unwrap();
+            sink.literal(range.start(), &bytes).unwrap();
+            stats.literal_bytes += range.len_bytes();
+            at = range.end();
+        }
+        if let Some(equal) = ByteRange::new(at, new_len) {
+            sink.copy(equal, at).unwrap();
+            stats.copied_bytes += equal.len_bytes();
+        }
+        base_read_bytes = base_content.read_bytes.get();
     });
     assert!(new.is_unchanged(told_new.stamp()).unwrap());
     Synced {

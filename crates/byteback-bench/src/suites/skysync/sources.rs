@@ -273,7 +273,9 @@ impl Gathering {
                     let crcs = sums.as_chunks::<4>().0.to_vec();
                     self.read(file, range, &crcs)?;
                 }
-                Run::Zeros { range } | Run::Unknown { range, .. } => self.read(file, range, &[])?,
+                Run::Chunks { range, .. } | Run::Zeros { range } | Run::Unknown { range, .. } => {
+                    self.read(file, range, &[])?;
+                }
             }
         }
         extraction.finish()?;

@@ -163,7 +163,7 @@ fn one(trace: &Trace, round: usize) -> Result<[(&'static str, Transfer); 2], Sui
         .into());
     }
     // rsync was not asked to keep extended attributes.
-    if traces::tree_hash(&copy)? != trace.final_hash {
+    if Some(traces::tree_hash(&copy)?) != trace.final_hash {
         return Err(format!(
             "{}: what rsync has on its server differs from the recorded tree",
             trace.name

@@ -209,11 +209,11 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
 fn verify(traces: &[Trace], ready: &stand::Ready) -> Result<(), SuiteError> {
     for trace in traces {
         let hash = traces::tree_hash(&ready.root().join(&trace.name))?;
-        if hash != trace.final_hash {
+        if trace.final_hash.as_ref() != Some(&hash) {
             let name = ready.variant.name();
             return Err(format!(
-                "{}: the replay ({name}) ends in the tree {hash}, recorded was {}",
-                trace.name, trace.final_hash
+                "{}: the replay ({name}) ends in the tree {hash}, which is not the recorded one",
+                trace.name
             )
             .into());
         }

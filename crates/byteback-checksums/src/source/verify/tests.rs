@@ -17,6 +17,7 @@ struct Told {
 #[derive(Clone)]
 enum What {
     Sums(Vec<u8>),
+    Chunks(Vec<u64>, Vec<u8>),
     Zeros,
     Unknown,
 }
@@ -35,6 +36,11 @@ impl Extraction for Telling<'_> {
     fn next_run(&mut self) -> Result<Option<Run<'_>>> {
         let run = self.0.runs.get(self.1).map(|(range, what)| match what {
             What::Sums(sums) => Run::Sums { range: *range, sums },
+            What::Chunks(ends, sums) => Run::Chunks {
+                range: *range,
+                ends,
+                sums,
+            },
             What::Zeros => Run::Zeros { range: *range },
             What::Unknown => Run::Unknown {
                 range: *range,
@@ -106,7 +112,7 @@ fn made(random: &mut SplitMix64) -> Told {
             len -= random.below(block_len);
         }
         let range = ByteRange::from_offset_len(start, len).unwrap();
-        let what = random.below(3);
+        let what = random.below(4);
         let bytes: Vec<u8> = match what {
             0 => vec![0; len as usize],
             _ => (0..len).map(|at| (random.next_u64() | 1) as u8 ^ at as u8).collect(),
@@ -114,6 +120,20 @@ fn made(random: &mut SplitMix64) -> Told {
         let known = match what {
             0 => What::Zeros,
             1 => What::Unknown,
+            2 => {
+                let (mut ends, mut sums, mut rest) = (Vec::new(), Vec::new(), &bytes[..]);
+                let as_they_are = Layout {
+                    tail: Tail::AsIs,
+                    ..layout.clone()
+                };
+                while !rest.is_empty() {
+                    let (chunk, later) = rest.split_at(1 + random.below((rest.len() as u64).min(block_len)) as usize);
+                    assert!(as_they_are.append_sum(chunk, &mut sums));
+                    rest = later;
+                    ends.push(range.end() - rest.len() as u64);
+                }
+                What::Chunks(ends, sums)
+            }
             _ => {
                 let mut sums = Vec::new();
                 for block in bytes.chunks(block_len as usize) {
@@ -150,7 +170,7 @@ fn every_difference_in_what_is_known_is_found() {
         let verified = verify(&told, &sums).unwrap();
         assert_eq!(
             verified.bytes,
-            of(|what| matches!(what, What::Sums(_)), &told),
+            of(|what| matches!(what, What::Sums(_) | What::Chunks(..)), &told),
             "seed {seed}"
         );
         assert_eq!(
@@ -164,7 +184,7 @@ fn every_difference_in_what_is_known_is_found() {
         match (hit, verify(&told, &sums)) {
             (What::Unknown, Ok(again)) => assert_eq!(again, verified, "seed {seed}"),
             (What::Zeros, Err(VerifyError::NotZero { offset })) => assert_eq!(offset, at, "seed {seed}"),
-            (What::Sums(_), Err(VerifyError::Differs { offset, len_bytes })) => {
+            (What::Sums(_) | What::Chunks(..), Err(VerifyError::Differs { offset, len_bytes })) => {
                 assert!((offset..offset + len_bytes).contains(&at), "seed {seed}");
             }
             (_, other) => panic!("seed {seed}: {other:?}"),
@@ -175,6 +195,43 @@ fn every_difference_in_what_is_known_is_found() {
             verify(&told, &sums),
             Err(VerifyError::Source(SourceError::ChangedMeanwhile))
         ));
+    }
+}
+
+/// Chunks that do not make their stretch are nobody's bytes.
+#[test]
+fn chunks_that_contradict_themselves_are_told() {
+    let content = b"some content".to_vec();
+    let layout = Layout {
+        kind: Kind::Sha256,
+        salt: Vec::new(),
+        block_len: 12,
+        tail: Tail::AsIs,
+    };
+    let mut sums = Vec::new();
+    for part in [&content[..5], &content[5..]] {
+        assert!(layout.append_sum(part, &mut sums));
+    }
+    let range = ByteRange::new(0, 12).unwrap();
+    for (ends, is_true) in [
+        (vec![5, 12], true),
+        (vec![5], false),
+        (vec![], false),
+        (vec![5, 5], false),
+        (vec![5, 4], false),
+    ] {
+        let told = Told {
+            content: content.clone(),
+            layout: layout.clone(),
+            runs: vec![(
+                range,
+                What::Chunks(ends.clone(), sums[..32 * ends.len().min(2)].to_vec()),
+            )],
+            is_changed: Cell::new(false),
+        };
+        let said = verify(&told, &told.collect().unwrap());
+        let is_malformed = matches!(said, Err(VerifyError::Source(SourceError::Malformed(_))));
+        assert_eq!((said.is_ok(), is_malformed), (is_true, !is_true), "{ends:?}: {said:?}");
     }
 }
 

@@ -323,3 +323,41 @@ fn a_named_file_answers_while_it_is_renamed() {
         }
     });
 }
+
+/// A file that is removed leaves its inode number to the next one at once, while the removal is still being told: who got the number
+/// stays reachable, and reads nothing of the elder.
+#[test]
+fn numbers_that_are_given_again_at_once_stay_apart() {
+    const ROUNDS: u8 = 250;
+    let fixture = Fixture::new();
+    let files = |thread: u8| {
+        let dir = fixture.at(&format!("files{thread}"));
+        fs::create_dir(&dir).unwrap();
+        for round in 0..ROUNDS {
+            let path = dir.join(format!("f{}", round % 7));
+            let content = vec![thread ^ round; 1 + usize::from(round) * 19];
+            fs::write(&path, &content).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), content);
+            fs::remove_file(&path).unwrap();
+        }
+    };
+    let directories = |thread: u8| {
+        let dir = fixture.at(&format!("directories{thread}"));
+        fs::create_dir(&dir).unwrap();
+        for round in 0..ROUNDS {
+            let outer = dir.join(format!("d{}", round % 7));
+            let inner = outer.join("inner");
+            fs::create_dir(&outer).unwrap();
+            fs::create_dir(&inner).unwrap();
+            assert!(fs::metadata(&inner).unwrap().is_dir());
+            fs::remove_dir(&inner).unwrap();
+            fs::remove_dir(&outer).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || files(thread));
+            scope.spawn(move || directories(thread));
+        }
+    });
+}

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::world::{CONSUMERS, History, World};
+use crate::keeper::tests::beside;
 use crate::{Close, LogError};
 
 fn step(world: &mut World) -> Result<(), LogError> {
@@ -123,6 +124,12 @@ fn live(seed: u64, steps: u64, holders_percent: u64) {
 #[test]
 fn no_change_is_missed_in_random_lives() {
     lives(300, 120, 0);
+}
+
+#[test]
+fn no_change_is_missed_with_layers_beside_the_files() {
+    beside(|| lives(200, 120, 0));
+    beside(|| lives(60, 200, 50));
 }
 
 #[test]

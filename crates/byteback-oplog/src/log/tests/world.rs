@@ -17,6 +17,7 @@ use super::holders::Holders;
 use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
 use crate::changes::tests::all;
+use crate::keeper::tests::{MemoryKeeper, as_keeper, keeper};
 use crate::{
     Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Operation, Remains,
     Settler,
@@ -65,6 +66,8 @@ pub(super) struct World {
     pub(super) may_forget: bool,
     pub(super) holders: Holders,
     options: LogOptions,
+    /// Who keeps layers beside the files, if anybody; then nothing of the tree is lost with the power.
+    keeper: Option<Arc<MemoryKeeper>>,
     history: History,
 }
 
@@ -139,6 +142,7 @@ impl World {
             may_forget: false,
             holders: Holders::default(),
             options: LogOptions::default(),
+            keeper: keeper(),
             history,
         };
         // The folder is elder than the log; from here on the kernel stamps with the clock that everybody has.
@@ -173,10 +177,26 @@ impl World {
     pub(super) fn kill(&mut self) {
         self.note("kill".to_owned());
         self.let_go();
+        self.tell_looks();
+        if let Some(keeper) = &self.keeper {
+            keeper.put_what_waits();
+        }
         self.life.kill();
         self.log = None;
         self.held.clear();
         self.tree.drop_unnamed(&[]);
+    }
+
+    /// Lets the keeper of layers see what files look like.
+    fn tell_looks(&self) {
+        if let Some(keeper) = &self.keeper {
+            let files = self.tree.inodes.iter().filter(|(_, inode)| !inode.is_dir);
+            keeper.look(
+                files
+                    .map(|(uid, inode)| (inode.number, Fence::of(&self.tree.stat(*uid))))
+                    .collect(),
+            );
+        }
     }
 
     pub(super) fn power_loss(&mut self) {
@@ -192,7 +212,10 @@ impl World {
     fn come_back(&mut self) {
         self.power_losses += 1;
         let mut random = SplitMix64::new(self.random.next_u64() ^ SplitMix64::new(self.survivor).next_u64());
-        self.tree.crash(&mut random);
+        // A volume may have been synced the moment before.
+        if self.keeper.is_none() {
+            self.tree.crash(&mut random);
+        }
         self.disk = self.disk.recover(random.next_u64());
         self.disk.set_short_reads(false);
         if !self.blows_at_starts.is_empty() {
@@ -278,7 +301,8 @@ impl World {
             scan_portion_entries: self.scan_portion_entries,
             ..self.options
         };
-        let log = Log::open_with(&dir, clock, &SimRandomness::new(1), options)?;
+        self.tell_looks();
+        let log = Log::open_kept(&dir, as_keeper(&self.keeper), clock, &SimRandomness::new(1), options)?;
         let log = self.log.insert(Arc::new(log));
         assert!(log.epoch() > self.youngest_mark, "epoch {} came again", log.epoch());
         let log = Arc::clone(log);

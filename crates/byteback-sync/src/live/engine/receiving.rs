@@ -133,8 +133,8 @@ impl Engine {
         }
         // Before the cursor: what is left out is told only once.
         self.left_out.note(received.left_out).map_err(ReceiveError::from)?;
-        self.note()?;
         self.left_out_changed();
+        self.note()?;
         self.shared.received(self.clock().now_ns());
         self.worked();
         Ok(())

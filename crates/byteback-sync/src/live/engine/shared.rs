@@ -145,7 +145,6 @@ impl Shared {
     /// Names that are left out, and whether each collides with another one.
     pub(super) fn left_out(&self, names: Vec<(NamePlace, bool)>, ignored: u64) {
         let mut told = self.told();
-        told.left_out_names = names.len() as u64;
         told.ignored_names = ignored;
         drop(told);
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
@@ -300,22 +299,28 @@ impl EngineHandle {
         open.collect()
     }
 
-    /// The first names that are left out.
-    fn left_out(&self) -> Vec<SyncLeftOut> {
+    /// The first names that are left out, and how many there are.
+    fn left_out(&self) -> (Vec<SyncLeftOut>, u64) {
         let noted = self.shared.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let noted: Vec<_> = noted.iter().take(LEFT_OUT_TOLD_MAX).cloned().collect();
-        let told = noted.into_iter().filter_map(|(place, collides)| {
+        let count = noted.len() as u64;
+        let first: Vec<_> = noted.iter().take(LEFT_OUT_TOLD_MAX).cloned().collect();
+        // Looking for the paths takes a while, and the engine must not wait for it.
+        drop(noted);
+        let told = first.into_iter().filter_map(|(place, collides)| {
             let directory = directory_path(&*self.landing, place.parent)?;
             let path = ByteString([&directory, place.name.as_bytes()].concat());
             Some(SyncLeftOut { path, collides })
         });
-        told.collect()
+        (told.collect(), count)
     }
 
     /// How it stands.
     #[must_use]
     pub fn status(&self) -> SyncStatus {
+        // First: the engine moves the cursor last, so all the rest is at least as new.
+        let told = self.shared.told().clone();
         let live = self.live.status();
+        let (left_out, left_out_names) = self.left_out();
         SyncStatus {
             sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
             waiting_nodes: live.waiting_nodes,
@@ -323,8 +328,9 @@ impl EngineHandle {
             groups_in_flight: live.groups_in_flight,
             is_folded: live.is_folded,
             conflicts: self.conflicts(),
-            left_out: self.left_out(),
-            ..self.shared.told().clone()
+            left_out,
+            left_out_names,
+            ..told
         }
     }
 }

@@ -189,6 +189,49 @@ impl Step {
         }
     }
 
+    /// What databases do to a few files: small changes here and there. Some of them synced, cut off, lengthened, taken away and made again.
+    pub(super) fn record(random: &mut SplitMix64, model: &Model) -> Self {
+        let name = format!("records {}", random.below(20) / 9).into_bytes();
+        let root = &model.nodes[&1];
+        let Some(file) = root.entries.get(&name).copied() else {
+            return Self::Make(1, name, 0o100_644);
+        };
+        if model.nodes[&file].mode >> 12 != 8 {
+            return Self::draw(random, model);
+        }
+        let len = model.nodes[&file].content.len;
+        if len < 100_000 {
+            return Self::Write(file, len, random.bytes(30 * 4096));
+        }
+        match random.below(120) {
+            0..=3 => Self::SyncFile(file),
+            4 if random.coin() => Self::Sync,
+            5 if random.below(3) == 0 => Self::Unlink(1, name, random.coin()),
+            // Slots that deltas have taken, and pages behind them.
+            6 => Self::Write(file, random.below(860) * 4096, random.bytes(10)),
+            7 => Self::Write(file, random.below(1_800) * 4096, random.bytes(10)),
+            8 if random.coin() => Self::SetLen(file, len / 2 + random.below(len)),
+            9 => {
+                let how = if random.coin() { Allocate::Punch } else { Allocate::Zero };
+                Self::Allocate(file, how, random.below(len), 1 + random.below(20_000))
+            }
+            // All of a page.
+            10 => Self::Write(file, random.below(30) * 4096, random.bytes(4096)),
+            11 => Self::Read(file, random.below(len), 30_000),
+            12 => {
+                // As it was.
+                let offset = random.below(30) * 4096;
+                let before = model.nodes[&file].content.read(offset, 4096);
+                Self::Write(file, offset, before)
+            }
+            _ => {
+                let longest = [30, 200, 400, 800][random.below(4) as usize];
+                let count = 1 + random.below(longest) as usize;
+                Self::Write(file, random.below(30 * 4096 - 900), random.bytes(count))
+            }
+        }
+    }
+
     /// What takes room.
     pub(super) fn fill(random: &mut SplitMix64, model: &Model) -> Self {
         let files = model.of(|node| node.mode >> 12 == 8);

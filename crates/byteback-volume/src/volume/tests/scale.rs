@@ -1,6 +1,7 @@
 //! Many entries, long files: that they work, and on demand what they take (`cargo test -p byteback-volume --lib scale -- --ignored --nocapture`).
 
 use super::*;
+use crate::nodes::CLEAN_NODES_MAX;
 use byteback_host::block::{Access, CountedDevice, RealBlockDevice};
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ fn a_directory_of(entries: u32, device: Arc<dyn BlockDevice>) {
         .map(|at| volume.make(1, &name(at), &new(0o100_644)).unwrap().ino)
         .collect();
     took("made", began);
+    // However many were made since anything else was read.
+    assert!(volume.look().nodes.clean_count() <= CLEAN_NODES_MAX + 1);
     let began = Instant::now();
     for at in 0..entries {
         // Not in the order in which they were made.

@@ -1,0 +1,97 @@
+//! The figures of the DeltaFS paper (section 6), measured on a volume, and the goals that we set it.
+//!
+//! | part | what it measures |
+//! |---|---|
+//! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12, Table 2) |
+//! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
+//!
+//! Recorded programs are replayed at full speed with the syncs that they made. Beyond that everything is synced once in thirty seconds of
+//! recorded time, on all file systems alike, as Linux writes back what is older than that. [`stage`] is the common way of replaying, [`on_volume`] and
+//! [`on_directory`] where it is done, the latter also in a [`guest`]; [`database`] is a program that was not recorded but is imitated.
+
+mod applications;
+mod costs;
+mod database;
+mod guest;
+mod on_directory;
+mod on_volume;
+mod stage;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+pub(crate) use guest::{GuestArguments, work as work_in_guest};
+
+use crate::findings::Findings;
+use crate::rig::interrupt;
+use crate::traces::{self, Trace};
+use crate::{Options, SuiteError};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct DeltafsArguments {
+    /// What to measure; everything if nothing is named.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Only programs whose names contain this.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// The recorded traces.
+    #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
+    traces: Option<PathBuf>,
+    /// Write each chart into this folder, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Programs at work: bytes written, latency, hits (Fig. 9 to 12, Table 2).
+    Applications,
+    /// One page: to write its difference down, to restore it, by several codes (section 6.4).
+    Costs,
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// If something fails, if a tree differs from the recorded one, or if the user asks to stop.
+pub(crate) fn run(arguments: &DeltafsArguments, options: Options, json: Option<&Path>) -> Result<(), SuiteError> {
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    let mut findings = Findings::default();
+    let traces = load(&arguments.only, arguments.traces.as_deref())?;
+    if wanted(Part::Costs) {
+        findings.add(costs::run(options, &traces)?);
+    }
+    if wanted(Part::Applications) {
+        findings.add(applications::run(options, traces)?);
+    }
+    findings.tell("deltafs", arguments.plots.as_deref(), json)
+}
+
+/// The programs whose names are asked for.
+fn load(only: &[String], traces: Option<&Path>) -> Result<Vec<Trace>, SuiteError> {
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
+    let mut loaded = Vec::new();
+    if is_wanted(database::NAME) {
+        loaded.push(database::trace()?);
+    }
+    let Some(folder) = traces else {
+        tell("no traces: name their folder with --traces DIR or BYTEBACK_BENCH_TRACES; recorded programs are left out");
+        return Ok(loaded);
+    };
+    for path in traces::find(folder)? {
+        interrupt::check()?;
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_wanted) {
+            loaded.push(Trace::load(&path)?);
+        }
+    }
+    Ok(loaded)
+}
+
+/// Progress for whoever watches; nobody has to.
+fn tell(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "deltafs: {what}");
+}

@@ -1,0 +1,85 @@
+//! Where btrfs keeps what fs-verity needs: items beside those of the file's extents, in the subvolume's tree. Its ioctl for them is not
+//! implemented (Linux 6.1), so they are found by the tree search.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use byteback_host::tree::stat_fd;
+
+use super::items::Items;
+use super::kernel::{Kernel, Query, RealKernel};
+
+/// At offset 0 lies what btrfs itself notes, from 1 on the descriptor.
+const DESCRIPTOR_ITEM: u32 = 36;
+/// The tree, at the offset of its bytes.
+const TREE_ITEM: u32 = 37;
+
+/// An item of the tree has at most as many bytes (2048, but for the end of a page).
+const ITEM_LEN_MAX: u64 = 1 << 16;
+
+/// The items of one open file.
+#[derive(Debug)]
+pub(crate) struct SealItems<'file> {
+    file: BorrowedFd<'file>,
+    kernel: RealKernel<'file>,
+}
+
+impl<'file> SealItems<'file> {
+    pub(crate) fn new(file: BorrowedFd<'file>) -> Self {
+        Self {
+            file,
+            kernel: RealKernel::new(file),
+        }
+    }
+
+    /// As many bytes of the descriptor as there are and fit.
+    pub(crate) fn descriptor(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let ino = stat_fd(self.file)?.ino;
+        gather(&mut self.kernel, ino, DESCRIPTOR_ITEM, 1, buffer)
+    }
+
+    /// As many bytes of the hash tree from `offset` on as there are and fit, or some of them.
+    pub(crate) fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let ino = stat_fd(self.file)?.ino;
+        gather(&mut self.kernel, ino, TREE_ITEM, offset, buffer)
+    }
+}
+
+/// Copies what lies in the items of one type from `at` on, until one is missing.
+fn gather(kernel: &mut impl Kernel, ino: u64, item_type: u32, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let end = at.saturating_add(buffer.len() as u64);
+    // What `at` lies in may begin before it.
+    let query = Query {
+        tree: 0,
+        objectid: ino,
+        item_type,
+        offset_min: match item_type {
+            DESCRIPTOR_ITEM => at,
+            _ => at.saturating_sub(ITEM_LEN_MAX),
+        },
+        offset_max: end.saturating_sub(1),
+    };
+    let (count, bytes) = kernel.search(&query)?;
+    let mut taken = 0;
+    for item in Items::new(bytes, count) {
+        let item = item.map_err(|_| io::ErrorKind::InvalidData)?;
+        let position = at + taken as u64;
+        if (item.objectid, item.item_type) != (ino, item_type) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let Some(skip) = position.checked_sub(item.offset) else {
+            // There is a gap.
+            break;
+        };
+        let body = usize::try_from(skip).ok().and_then(|skip| item.body.get(skip..));
+        let (Some(body), Some(room)) = (body, buffer.get_mut(taken..)) else {
+            continue;
+        };
+        let len = body.len().min(room.len());
+        if let (Some(to), Some(from)) = (room.get_mut(..len), body.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        taken += len;
+    }
+    Ok(taken)
+}

@@ -1,0 +1,230 @@
+//! The hash trees of files that are sealed by fs-verity, on ext4, F2FS and btrfs (SkySync, Table 1: file systems, by user-space tools).
+//!
+//! ## When a checksum counts
+//!
+//! A sealed file cannot be changed any more: whoever opens it for writing is refused, for ever; who replaces it makes another file, which is
+//! not the one that is open here. The kernel gives out bytes of it only after comparing them with the tree, up to the hash of the descriptor, which it keeps in memory
+//! and tells ([`Kernel::measure`]). So the descriptor counts if it has that hash, the root is in the descriptor, and every node is
+//! compared with the one above it: the tree itself is read past the kernel's comparison, and a disk that rots or was forged is noticed here. What is told is
+//! what the file holds, or reading it fails.
+//!
+//! Only file systems of which that is known are believed; an ioctl may be answered by whoever serves a FUSE file system.
+//!
+//! ## From where
+//!
+//! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), by anybody who may read the file. btrfs does not have it; there the items are found by the tree
+//! search (keys 36 and 37), by root.
+//!
+//! ## What it does not do
+//!
+//! It seals nothing. Signatures of the descriptor are not looked at: they say who sealed, not what.
+
+pub(crate) mod descriptor;
+mod kernel;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use byteback_host::tree::{FileKind, Stat};
+
+use self::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use self::kernel::{Kernel, RealKernel};
+use crate::merkle::{Leaves, Shape};
+pub use crate::merkle::{ReadNodes, Tree, compare};
+use crate::source::{
+    Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, read_file_at,
+};
+
+/// What fs-verity says of itself.
+pub const DESCRIPTION: Description = Description {
+    name: "fs-verity",
+    coverage: "every block of a file that is sealed",
+    cost: "reading and checking the file's hash tree: 1/128 of the file with SHA-256, 1/64 with SHA-512",
+    permissions: "whoever may read the file; on btrfs root (CAP_SYS_ADMIN)",
+};
+
+/// A file that is sealed, as a source.
+pub struct VeritySource<'a> {
+    file: BorrowedFd<'a>,
+}
+
+impl<'a> VeritySource<'a> {
+    /// Of `file`, which is open for reading.
+    ///
+    /// # Errors
+    /// [`SourceError::NotHere`] if it is not sealed, or not a regular file on ext4, F2FS or btrfs; [`SourceError::NeedsRoot`] on btrfs.
+    pub fn new(file: &'a impl AsFd) -> Result<Self> {
+        let file = file.as_fd();
+        Seal::of(&mut RealKernel::new(file)?)?;
+        Ok(Self { file })
+    }
+}
+
+impl Source for VeritySource<'_> {
+    fn description(&self) -> Description {
+        DESCRIPTION
+    }
+
+    fn collect(&self) -> Result<FileChecksums> {
+        FileChecksums::collect(1, || Passage::begin(RealKernel::new(self.file)?))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        read_file_at(self.file, offset, buffer)
+    }
+
+    fn is_unchanged(&self, stamp: &Stamp) -> Result<bool> {
+        Ok(Seal::of(&mut RealKernel::new(self.file)?)?.stamp() == *stamp)
+    }
+}
+
+/// Nodes that the kernel reads.
+#[derive(Debug)]
+pub struct KernelNodes<'file>(RealKernel<'file>);
+
+/// The hash tree of a file that is sealed, to be compared with another one.
+///
+/// # Errors
+/// As [`VeritySource::new`].
+pub fn tree<'file>(file: &'file impl AsFd) -> Result<Tree<KernelNodes<'file>>> {
+    let mut kernel = RealKernel::new(file.as_fd())?;
+    let seal = Seal::of(&mut kernel)?;
+    Ok(Tree::new(KernelNodes(kernel), seal.shape, seal.root))
+}
+
+impl ReadNodes for KernelNodes<'_> {
+    fn read_nodes(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        read_nodes(&mut self.0, offset, buffer)
+    }
+}
+
+fn read_nodes(kernel: &mut impl Kernel, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let mut len = 0;
+    while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match kernel.tree(offset.saturating_add(len as u64), rest).map_err(refusal)? {
+            0 => {
+                return Err(SourceError::Malformed(
+                    "the hash tree is shorter than the file's length wants",
+                ));
+            }
+            more => len += more,
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel means by a refusal.
+fn refusal(error: io::Error) -> SourceError {
+    match error.raw_os_error() {
+        Some(libc::ENODATA) => SourceError::NotHere("the file is not sealed by fs-verity"),
+        Some(libc::EOPNOTSUPP | libc::ENOTTY) => {
+            SourceError::NotHere("the kernel or the file system has no fs-verity, or does not tell its hashes")
+        }
+        Some(libc::EPERM) => SourceError::NeedsRoot,
+        _ => SourceError::io("ask for the file's hash tree")(error),
+    }
+}
+
+/// What is known of a sealed file beside its hashes.
+#[derive(Debug)]
+struct Seal {
+    stat: Stat,
+    shape: Shape,
+    root: Vec<u8>,
+    /// The hash of the descriptor, as the kernel keeps it.
+    digest: Vec<u8>,
+}
+
+impl Seal {
+    fn of(kernel: &mut impl Kernel) -> Result<Self> {
+        let stat = kernel.stat().map_err(SourceError::io("ask for the file's length"))?;
+        if stat.kind != FileKind::File {
+            return Err(SourceError::NotHere("not a regular file"));
+        }
+        let measured = kernel.measure().map_err(refusal)?;
+        let mut bytes = [0; DESCRIPTOR_LEN];
+        kernel.descriptor(&mut bytes).map_err(refusal)?;
+        let descriptor = Descriptor::parse(&bytes).map_err(SourceError::Malformed)?;
+        if descriptor.content_len != stat.size {
+            return Err(SourceError::Malformed("the sealed length is not the file's"));
+        }
+        if !descriptor.is_measured(&bytes, measured.algorithm, &measured.digest) {
+            return Err(SourceError::Malformed(
+                "the descriptor of the hash tree is not the one that the kernel goes by",
+            ));
+        }
+        let shape = descriptor
+            .shape()
+            .ok_or(SourceError::Malformed("no hash tree is like that"))?;
+        Ok(Self {
+            stat,
+            shape,
+            root: descriptor.root,
+            digest: measured.digest,
+        })
+    }
+
+    /// The times may be set to whatever one likes, and say nothing here.
+    fn stamp(&self) -> Stamp {
+        let mut witness = blake3::Hasher::new();
+        witness.update(self.shape.layout().kind.name().as_bytes());
+        witness.update(&self.digest);
+        Stamp {
+            identity: self.stat.identity(),
+            len_bytes: self.stat.size,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            witness: *witness.finalize().as_bytes(),
+        }
+    }
+}
+
+/// One passage through a sealed file's hashes.
+struct Passage<K> {
+    stamp: Stamp,
+    leaves: Leaves<Nodes<K>>,
+}
+
+struct Nodes<K>(K);
+
+impl<K: Kernel> ReadNodes for Nodes<K> {
+    fn read_nodes(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        read_nodes(&mut self.0, offset, buffer)
+    }
+}
+
+impl<K: Kernel> Passage<K> {
+    fn begin(mut kernel: K) -> Result<Self> {
+        let seal = Seal::of(&mut kernel)?;
+        Ok(Self {
+            stamp: seal.stamp(),
+            leaves: Leaves::new(Tree::new(Nodes(kernel), seal.shape, seal.root)),
+        })
+    }
+}
+
+impl<K: Kernel> Extraction for Passage<K> {
+    fn layout(&self) -> &Layout {
+        self.leaves.tree().shape().layout()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.stamp.len_bytes
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        let next = self.leaves.next()?;
+        Ok(next.map(|(range, sums)| Run::Sums { range, sums }))
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        let mut kernel = self.leaves.into_tree().into_reader().0;
+        match Seal::of(&mut kernel)?.stamp() == self.stamp {
+            true => Ok(self.stamp),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Deltas in the main area: the index of a file, and the compact pages that it tells of (DeltaFS section 5).
+//!
+//! ```text
+//! index   = ino (4) leaves (2) compact pages (2) own deltas (2) ended pages (2) leaf* ended* page* own*, and own deltas, one behind the other
+//! leaf    = address (4), the eldest first           ended = step
+//! page    = address (4) places (2) place*           place = step length, or 0 length: so many bytes of the compact page do not count
+//! own     = step length                             compact = ino (4) deltas, one behind the other
+//! ```
+//! Steps (from one page of the file to the next, the first one from -1) and lengths are LEB128 numbers. A leaf is such a block, too, with compact pages only. Where a delta begins follows from
+//! the lengths of those before it. Up to version 2 there are no leaves, and numbers are of fixed length.
+//!
+//! The paper keeps a delta's length beside the delta, and in the index the room that a compact page has left. Here all lengths are in the index: what room there is, is known without
+//! reading a compact page. What this does not do: telling which of several blocks counts, see [`super::DeltaPlaces`].
+
+use super::{Address, Block, Nid, SEALED_LEN_BYTES, VERSION_OF_INDEX_LEAVES, put, put_u32, u16_at, u32_at};
+
+/// What summaries say in place of a slot of the index of a file, and of its leaves.
+pub const INDEX_SLOT: u16 = u16::MAX;
+
+/// What summaries say in place of a slot of a compact page.
+pub const COMPACT_SLOT: u16 = u16::MAX - 1;
+
+/// Where the first delta of a compact page begins.
+pub const COMPACT_HEAD_LEN_BYTES: usize = 4;
+
+/// Room for deltas in a compact page, in bytes.
+pub const COMPACT_LEN_BYTES: usize = SEALED_LEN_BYTES - COMPACT_HEAD_LEN_BYTES;
+
+/// Room in an index or a leaf, in bytes.
+pub const INDEX_LEN_BYTES: usize = SEALED_LEN_BYTES;
+
+/// What precedes everything in an index, in bytes.
+pub const INDEX_HEAD_LEN_BYTES: usize = 12;
+
+/// What a delta takes in an index at most, in bytes: its page and length, and a gap before it.
+pub const PLACE_LEN_BYTES_MAX: usize = 10;
+
+/// What a compact page takes beside its places.
+pub const PAGE_LEN_BYTES: usize = 6;
+
+/// Up to version 2.
+const ELDER_HEAD_LEN_BYTES: usize = 6;
+const ELDER_PLACE_LEN_BYTES: usize = 8;
+
+/// Where a delta is in its compact page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeltaPlace {
+    /// The page of the file.
+    pub page: u32,
+    /// Where it begins, in bytes from the beginning of the block.
+    pub at: u16,
+    /// Its length, in bytes.
+    pub len: u16,
+}
+
+impl DeltaPlace {
+    /// Which bytes of its compact page it is.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let at = usize::from(self.at);
+        at..at + usize::from(self.len)
+    }
+}
+
+/// A compact page, and what is in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactPage {
+    /// Where it is.
+    pub address: Address,
+    /// Deltas that count, in the order of their pages.
+    pub places: Vec<DeltaPlace>,
+}
+
+/// An index of a file, or a leaf of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeltaIndex {
+    /// The file.
+    pub ino: Nid,
+    /// Elder parts of the index, the eldest first.
+    pub leaves: Vec<Address>,
+    /// Pages of which leaves have deltas that are over, ascending.
+    pub ended: Vec<u32>,
+    /// Its compact pages.
+    pub pages: Vec<CompactPage>,
+    /// Deltas in the index itself, in the order of their pages.
+    pub own: Vec<DeltaPlace>,
+}
+
+impl DeltaIndex {
+    /// Its bytes, with deltas of its own behind it, in the order of their pages; `None` if what is in order of the pages otherwise is not, or if there is no room for so much in a block.
+    /// `own` of the index is not looked at.
+    #[must_use]
+    pub fn bytes<'d>(&self, version: u32, own: impl Iterator<Item = (u32, &'d [u8])>) -> Option<Vec<u8>> {
+        let own: Vec<(u32, &[u8])> = own.collect();
+        let bytes = match version >= VERSION_OF_INDEX_LEAVES {
+            true => self.put(&own),
+            false => self.put_elder(&own),
+        };
+        bytes.filter(|bytes| bytes.len() <= INDEX_LEN_BYTES)
+    }
+
+    fn put(&self, own: &[(u32, &[u8])]) -> Option<Vec<u8>> {
+        let mut bytes = self.ino.0.to_le_bytes().to_vec();
+        for count in [self.leaves.len(), self.pages.len(), own.len(), self.ended.len()] {
+            bytes.extend(u16::try_from(count).ok()?.to_le_bytes());
+        }
+        for leaf in &self.leaves {
+            bytes.extend(leaf.0.to_le_bytes());
+        }
+        let mut ended = Steps::default();
+        for page in &self.ended {
+            put_number(&mut bytes, ended.to(*page)?);
+        }
+        for page in &self.pages {
+            bytes.extend(page.address.0.to_le_bytes());
+            let at = bytes.len();
+            let (mut steps, mut end, mut count) = (Steps::default(), COMPACT_HEAD_LEN_BYTES, 0u16);
+            bytes.extend(count.to_le_bytes());
+            for place in &page.places {
+                let gap = usize::from(place.at).checked_sub(end)?;
+                if gap > 0 {
+                    put_number(&mut bytes, 0);
+                    put_number(&mut bytes, u32::try_from(gap).ok()?);
+                    count = count.checked_add(1)?;
+                }
+                put_number(&mut bytes, steps.to(place.page)?);
+                put_number(&mut bytes, u32::from(place.len));
+                count = count.checked_add(1)?;
+                end = place.range().end;
+            }
+            put(&mut bytes, at, &count.to_le_bytes());
+        }
+        let mut steps = Steps::default();
+        for (page, delta) in own {
+            put_number(&mut bytes, steps.to(*page)?);
+            put_number(&mut bytes, u32::try_from(delta.len()).ok()?);
+        }
+        own.iter().for_each(|(_, delta)| bytes.extend_from_slice(delta));
+        Some(bytes)
+    }
+
+    fn put_elder(&self, own: &[(u32, &[u8])]) -> Option<Vec<u8>> {
+        let page_count = self.pages.len() + usize::from(!own.is_empty());
+        let place_count = own.len() + self.pages.iter().map(|page| page.places.len()).sum::<usize>();
+        let mut at = ELDER_HEAD_LEN_BYTES + PAGE_LEN_BYTES * page_count + ELDER_PLACE_LEN_BYTES * place_count;
+        let mut bytes = self.ino.0.to_le_bytes().to_vec();
+        bytes.extend(u16::try_from(page_count).ok()?.to_le_bytes());
+        let mut places_of_own = Vec::new();
+        for (page, delta) in own {
+            places_of_own.push(DeltaPlace {
+                page: *page,
+                at: u16::try_from(at).ok()?,
+                len: u16::try_from(delta.len()).ok()?,
+            });
+            at += delta.len();
+        }
+        let pages = self.pages.iter().map(|page| (page.address, &page.places));
+        let of_own = Some((Address::NONE, &places_of_own)).filter(|_| !own.is_empty());
+        for (address, places) in pages.chain(of_own) {
+            bytes.extend(address.0.to_le_bytes());
+            bytes.extend(u16::try_from(places.len()).ok()?.to_le_bytes());
+            for place in places {
+                bytes.extend(place.page.to_le_bytes());
+                bytes.extend(place.at.to_le_bytes());
+                bytes.extend(place.len.to_le_bytes());
+            }
+        }
+        own.iter().for_each(|(_, delta)| bytes.extend_from_slice(delta));
+        Some(bytes)
+    }
+
+    /// Reads it; `None` if it says something impossible: an end beyond the block's, a delta outside of what a compact page has room for, pages that are not in their order.
+    #[must_use]
+    pub fn read(block: &Block, version: u32) -> Option<Self> {
+        match version >= VERSION_OF_INDEX_LEAVES {
+            true => Self::take(block),
+            false => Self::take_elder(block),
+        }
+    }
+
+    fn take(block: &Block) -> Option<Self> {
+        let count = |at: usize| u16_at(block, at);
+        let mut rest = block.get(INDEX_HEAD_LEN_BYTES..SEALED_LEN_BYTES)?;
+        let mut leaves = Vec::new();
+        for _ in 0..count(4) {
+            leaves.push(Address(take_u32(&mut rest)?));
+        }
+        let (mut steps, mut ended) = (Steps::default(), Vec::new());
+        for _ in 0..count(10) {
+            ended.push(steps.by(take_number(&mut rest)?)?);
+        }
+        let mut pages = Vec::new();
+        for _ in 0..count(6) {
+            let address = Address(take_u32(&mut rest)?);
+            let place_count = take_u16(&mut rest)?;
+            let (mut steps, mut at, mut places) = (Steps::default(), COMPACT_HEAD_LEN_BYTES, Vec::new());
+            for _ in 0..place_count {
+                take_place(&mut rest, &mut steps, &mut at, &mut places)?;
+            }
+            if places.is_empty() {
+                return None;
+            }
+            pages.push(CompactPage { address, places });
+        }
+        let mut own = Vec::new();
+        let (mut steps, mut len_bytes) = (Steps::default(), 0);
+        for _ in 0..count(8) {
+            take_place(&mut rest, &mut steps, &mut len_bytes, &mut own)?;
+        }
+        // What a length leads to is known only now.
+        let start = SEALED_LEN_BYTES.checked_sub(rest.len())?;
+        for place in &mut own {
+            place.at = place.at.checked_add(u16::try_from(start).ok()?)?;
+            if place.range().end > SEALED_LEN_BYTES {
+                return None;
+            }
+        }
+        Some(Self {
+            ino: Nid(u32_at(block, 0)),
+            leaves,
+            ended,
+            pages,
+            own,
+        })
+    }
+
+    fn take_elder(block: &Block) -> Option<Self> {
+        let mut pages = Vec::new();
+        let mut rest = block.get(ELDER_HEAD_LEN_BYTES..SEALED_LEN_BYTES)?;
+        for _ in 0..u16_at(block, 4) {
+            let address = Address(take_u32(&mut rest)?);
+            let mut places = Vec::new();
+            for _ in 0..take_u16(&mut rest)? {
+                places.push(DeltaPlace {
+                    page: take_u32(&mut rest)?,
+                    at: take_u16(&mut rest)?,
+                    len: take_u16(&mut rest)?,
+                });
+            }
+            pages.push(CompactPage { address, places });
+        }
+        let start_of_own = SEALED_LEN_BYTES.checked_sub(rest.len())?;
+        let is_possible = |page: &CompactPage| {
+            let start = match page.address {
+                Address::NONE => start_of_own,
+                _ => COMPACT_HEAD_LEN_BYTES,
+            };
+            let mut ranges = page.places.iter().map(DeltaPlace::range);
+            ranges.all(|range| range.start >= start && range.end <= SEALED_LEN_BYTES && !range.is_empty())
+        };
+        if !pages.iter().all(is_possible) {
+            return None;
+        }
+        let (own, pages): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.address == Address::NONE);
+        let own = match <[CompactPage; 1]>::try_from(own) {
+            Ok([own]) => own.places,
+            Err(none) if none.is_empty() => Vec::new(),
+            Err(_) => return None,
+        };
+        Some(Self {
+            ino: Nid(u32_at(block, 0)),
+            pages,
+            own,
+            ..Self::default()
+        })
+    }
+}
+
+/// From one page to the next.
+#[derive(Default)]
+struct Steps {
+    /// The page after the one before.
+    next: u32,
+}
+
+impl Steps {
+    /// How far it is to a page; `None` if it does not come later.
+    fn to(&mut self, page: u32) -> Option<u32> {
+        let step = page.checked_sub(self.next)?.checked_add(1)?;
+        self.next = page.checked_add(1)?;
+        Some(step)
+    }
+
+    /// The page that a step leads to.
+    fn by(&mut self, step: u32) -> Option<u32> {
+        let page = self.next.checked_add(step.checked_sub(1)?)?;
+        self.next = page.checked_add(1)?;
+        Some(page)
+    }
+}
+
+fn take_place(rest: &mut &[u8], steps: &mut Steps, at: &mut usize, places: &mut Vec<DeltaPlace>) -> Option<()> {
+    let step = take_number(rest)?;
+    let len = usize::try_from(take_number(rest)?).ok().filter(|len| *len > 0)?;
+    let end = at.checked_add(len).filter(|end| *end <= SEALED_LEN_BYTES)?;
+    if step > 0 {
+        places.push(DeltaPlace {
+            page: steps.by(step)?,
+            at: u16::try_from(*at).ok()?,
+            len: u16::try_from(len).ok()?,
+        });
+    }
+    *at = end;
+    Some(())
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (bytes, behind) = rest.split_first_chunk::<4>()?;
+    *rest = behind;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+fn take_u16(rest: &mut &[u8]) -> Option<u16> {
+    let (bytes, behind) = rest.split_first_chunk::<2>()?;
+    *rest = behind;
+    Some(u16::from_le_bytes(*bytes))
+}
+
+fn put_number(bytes: &mut Vec<u8>, mut number: u32) {
+    while number >= 0x80 {
+        bytes.push(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap_or(0));
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<u32> {
+    let mut number = 0u64;
+    for shift in (0..35).step_by(7) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return u32::try_from(number).ok();
+        }
+    }
+    None
+}
+
+/// Puts the file's number and deltas, one behind the other, into an empty block; answers where each is.
+pub fn fill_compact_page<'d>(
+    block: &mut Block,
+    ino: Nid,
+    deltas: impl Iterator<Item = (u32, &'d [u8])>,
+) -> Vec<DeltaPlace> {
+    put_u32(block, 0, ino.0);
+    let mut at = COMPACT_HEAD_LEN_BYTES;
+    let mut places = Vec::new();
+    for (page, delta) in deltas {
+        put(block, at, delta);
+        places.push(DeltaPlace {
+            page,
+            at: u16::try_from(at).unwrap_or(u16::MAX),
+            len: u16::try_from(delta.len()).unwrap_or(u16::MAX),
+        });
+        at += delta.len();
+    }
+    places
+}
+
+/// Whose a compact page is.
+#[must_use]
+pub fn compact_page_ino(block: &Block) -> Nid {
+    Nid(u32_at(block, 0))
+}

@@ -1,0 +1,264 @@
+//! Files in a store of casync, and recipes of them: told, verified against the bytes, and synced by their chunks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::deduplicated::DeduplicatedFile;
+use byteback_checksums::source::{Run, Source, SourceError, VerifyError, verify};
+use byteback_host::clock::RealClock;
+
+use crate::btrfs::{noise, versions};
+use crate::disk::{Disk, run, text};
+use crate::plain::PlainFile;
+use crate::program::checksums;
+use crate::sky;
+
+/// A folder with a store and what is put into it.
+struct Store(tempfile::TempDir);
+
+impl Store {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("byteback-casync-")
+            .tempdir_in("/var/tmp");
+        Self(folder.unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Puts a content into the store; answers its index.
+    fn put(&self, name: &str, content: &[u8], options: &[&str]) -> PathBuf {
+        let (file, index) = (self.at(name), self.at(&format!("{name}.caibx")));
+        std::fs::write(&file, content).unwrap();
+        let store = format!("--store={}", text(&self.at("default.castr")));
+        let arguments = [options, &[&store, "make", text(&index), text(&file)]].concat();
+        run("casync", &arguments);
+        index
+    }
+
+    /// What casync itself makes of an index.
+    fn extracted(&self, index: &Path) -> Vec<u8> {
+        let file = self.at("extracted");
+        let store = format!("--store={}", text(&self.at("default.castr")));
+        run("casync", &[&store, "extract", text(index), text(&file)]);
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        bytes
+    }
+}
+
+fn told_as(what: &str, path: &Path) -> String {
+    format!("{what}:{}", text(path))
+}
+
+#[test]
+fn what_casync_keeps_is_told_and_true() {
+    let store = Store::new();
+    let content = [noise(1, 3_000_001), vec![0; 2_000_000], noise(1, 3_000_001)].concat();
+    for (digest, kind) in [("sha512-256", "sha512_256"), ("sha256", "sha256")] {
+        let index = store.put(kind, &content, &[&format!("--digest={digest}")]);
+        let said = checksums(told_as("casync", &index), &[]).fine();
+        assert_eq!(
+            (said["source"].as_str(), said["kind"].as_str()),
+            (Some("casync"), Some(kind))
+        );
+        assert_eq!(
+            (&said["summed_bytes"], &said["len_bytes"]),
+            (&content.len().into(), &content.len().into())
+        );
+        assert_eq!(
+            (said["is_strong"].as_bool(), said["are_lengths_varied"].as_bool()),
+            (Some(true), Some(true))
+        );
+        let chunks = said["verified"]["blocks"].as_u64().unwrap();
+        assert!((20..500).contains(&chunks), "{chunks}");
+        assert_eq!(said["checksum_bytes"], chunks * 32);
+        // The index is 40 bytes for each chunk, and 104.
+        assert_eq!(std::fs::metadata(&index).unwrap().len(), chunks * 40 + 104);
+        // What comes out of the store here is what casync gets out of it.
+        let source = DeduplicatedFile::casync(index.clone(), None);
+        let mut bytes = vec![0; content.len() + 1];
+        assert_eq!(source.read_at(0, &mut bytes).unwrap(), content.len());
+        assert!(bytes[..content.len()] == content && store.extracted(&index) == content);
+    }
+    // Lengths of chunks as somebody chose them; no content; a short one.
+    for (name, len) in [("empty", 0), ("short", 1), ("small", 300_000)] {
+        let content = noise(3, len);
+        let index = store.put(name, &content, &["--chunk-size=1024:4096:16384"]);
+        let said = checksums(told_as("casync", &index), &[]).fine();
+        assert_eq!(said["verified"]["bytes"], len);
+    }
+    // In words, and a store elsewhere.
+    std::fs::rename(store.at("default.castr"), store.at("elsewhere")).unwrap();
+    checksums(told_as("casync", &store.at("small.caibx")), &[]).fails_with("is not in the store");
+    let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
+        .args(["checksums", "--verify", "--store", text(&store.at("elsewhere"))])
+        .arg(told_as("casync", &store.at("small.caibx")))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "  source       casync\n",
+        " KiB at most; equal ones prove content equal",
+        "  verified     ",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+}
+
+#[test]
+fn what_casync_does_not_have_is_refused() {
+    let store = Store::new();
+    let content = noise(1, 500_000);
+    let index = store.put("file", &content, &[]);
+    checksums(told_as("casync", &store.at("missing")), &[]).fails_with("No such file");
+    checksums(told_as("casync", &store.at("file")), &[]).fails_with("no index of casync");
+    checksums(told_as("recipe", &index), &[]).fails_with("no recipe of version 1");
+    checksums(told_as("casync", store.0.path()), &[]).fails_with("no regular file");
+    let whole = std::fs::read(&index).unwrap();
+    std::fs::write(&index, &whole[..whole.len() - 40]).unwrap();
+    checksums(told_as("casync", &index), &[]).fails_with("cut short");
+    std::fs::write(&index, &whole).unwrap();
+    // The store throws away what is not in use: the index says still what the file is.
+    let source = DeduplicatedFile::casync(index.clone(), None);
+    let told = source.collect().unwrap();
+    let other = store.put("other", &noise(2, 500_000), &[]);
+    let gone = format!("--store={}", text(&store.at("default.castr")));
+    run("casync", &[&gone, "gc", text(&other)]);
+    assert_eq!(source.collect().unwrap(), told);
+    let said = verify(&source, &told);
+    assert!(
+        matches!(said, Err(VerifyError::Source(SourceError::Chunk { .. }))),
+        "{said:?}"
+    );
+    // As xz, which is not read.
+    let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
+    checksums(told_as("casync", &index), &[]).fails_with("xz");
+    // The index is made anew for other bytes while somebody goes by the old one.
+    let index = store.put("changing", &content, &[]);
+    let source = DeduplicatedFile::casync(index, None);
+    let told = source.collect().unwrap();
+    store.put("changing", &noise(4, 500_000), &[]);
+    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    let said = verify(&source, &told);
+    assert!(
+        matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
+        "{said:?}"
+    );
+}
+
+/// Both versions in stores: the lists alone say what is equal, wherever it moved to, and only what is new is read.
+#[test]
+fn a_sync_between_two_stores_of_casync_reads_what_is_new() {
+    let (here, there) = (Store::new(), Store::new());
+    let (old, new) = versions(8 << 20);
+    for digest in ["sha512-256", "sha256"] {
+        let option = format!("--digest={digest}");
+        let base = DeduplicatedFile::casync(there.put("old", &old, &[&option]), None);
+        let source = DeduplicatedFile::casync(here.put("new", &new, &[&option]), None);
+        let synced = sky::named(&base, &source, &new);
+        assert_eq!(synced.base_read_bytes, 0);
+        assert_eq!(synced.new_read_bytes, synced.stats.literal_bytes);
+        // Four places, and the end; a chunk has 256 KiB at most.
+        assert!(synced.stats.literal_bytes < 8 * (256 << 10), "{:?}", synced.stats);
+    }
+}
+
+/// The base is a file that no store knows, or on btrfs: it is summed where the chunks would lie.
+#[test]
+fn a_sync_from_casync_to_a_file() {
+    let Some(disk) = Disk::new("crc32c", 256, "") else {
+        return;
+    };
+    let store = Store::new();
+    let old = noise(1, 8 << 20);
+    let mut new = old.clone();
+    new[3_000_000..3_000_300].copy_from_slice(&noise(9, 300));
+    new.extend(noise(10, 12_345));
+    let source = DeduplicatedFile::casync(store.put("new", &new, &[]), None);
+    std::fs::write(disk.path().join("old"), &old).unwrap();
+    let file = std::fs::File::open(disk.path().join("old")).unwrap();
+    let on_btrfs = BtrfsSource::new(&file, &RealClock).unwrap();
+    let plain = PlainFile::open(&disk.path().join("old"));
+    for base in [&on_btrfs as &dyn Source, &plain] {
+        let synced = sky::named(base, &source, &new);
+        assert!(synced.stats.literal_bytes < 4 * (256 << 10), "{:?}", synced.stats);
+        assert_eq!(synced.new_read_bytes, synced.stats.literal_bytes);
+    }
+}
+
+/// A recipe as any program can write it of what its store knows: here of casync's index, with sha256sum.
+#[test]
+fn a_recipe_of_what_another_store_keeps() {
+    let store = Store::new();
+    let content = noise(1, 1 << 20);
+    let index = store.put("file", &content, &["--digest=sha256"]);
+    let source = DeduplicatedFile::casync(index, None);
+    let told = source.collect().unwrap();
+    let chunks = store.at("chunks");
+    std::fs::create_dir(&chunks).unwrap();
+    let mut recipe = format!(
+        "byteback-recipe 1\nsums sha256\nlength {}\nchunks chunks\n",
+        content.len()
+    );
+    for run in told.runs() {
+        let Run::Chunks { ends, sums, .. } = run else { panic!() };
+        let mut start = 0;
+        for (end, sum) in ends.iter().zip(sums.chunks(32)) {
+            let name: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+            recipe.push_str(&format!("{} {name}\n", end - start));
+            std::fs::write(chunks.join(name), &content[start as usize..*end as usize]).unwrap();
+            start = *end;
+        }
+    }
+    let path = store.at("recipe");
+    std::fs::write(&path, &recipe).unwrap();
+    // The last line, as docs/format-recipe.md says.
+    let script = "printf 'end %s\\n' \"$(sha256sum <\"$1\" | cut -d' ' -f1)\" >>\"$1\"";
+    run("sh", &["-c", script, "sh", text(&path)]);
+    let said = checksums(told_as("recipe", &path), &[]).fine();
+    assert_eq!(
+        (said["source"].as_str(), said["kind"].as_str()),
+        (Some("recipe"), Some("sha256"))
+    );
+    assert_eq!(said["verified"]["bytes"], content.len());
+    // It agrees with the index, and syncs with it.
+    let described = DeduplicatedFile::recipe(path.clone());
+    let again = described.collect().unwrap();
+    assert!(again.runs().eq(told.runs()));
+    let synced = sky::named(&source, &described, &content);
+    assert_eq!(
+        (
+            synced.stats.literal_bytes,
+            synced.new_read_bytes,
+            synced.base_read_bytes
+        ),
+        (0, 0, 0)
+    );
+    // A chunk that somebody wrote to.
+    let victim = std::fs::read_dir(&chunks).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&victim).unwrap();
+    bytes[5] ^= 1;
+    std::fs::write(&victim, bytes).unwrap();
+    checksums(told_as("recipe", &path), &[]).fails_with("is not what its fingerprint says");
+}
+
+#[test]
+#[ignore = "measures: prints rows of the table of docs/skysync.md"]
+fn costs_of_casync() {
+    let (here, there) = (Store::new(), Store::new());
+    let old = noise(1, 100 << 20);
+    let mut new = old.clone();
+    for at in 0..10 {
+        new[at * 10_000_000..][..256].copy_from_slice(&noise(9, 256));
+    }
+    for (digest, name) in [("sha512-256", "SHA-512/256"), ("sha256", "SHA-256")] {
+        let option = format!("--digest={digest}");
+        let base = DeduplicatedFile::casync(there.put("old", &old, &[&option]), None);
+        let source = DeduplicatedFile::casync(here.put("new", &new, &[&option]), None);
+        crate::costs::print_row(&format!("casync, {name}"), &base, &source, 0, &new);
+    }
+}

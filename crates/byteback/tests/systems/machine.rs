@@ -1,0 +1,116 @@
+//! Tests that run in a virtual machine, because the kernel of this one may lack what they need: this very program is started in there
+//! (`tests/systems/machine`) with the names of some of its tests, which are ignored otherwise.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A virtual machine that is still to be started.
+pub(crate) struct Machine {
+    dir: tempfile::TempDir,
+    modules: Vec<&'static str>,
+    disks: Vec<PathBuf>,
+    programs: Vec<&'static str>,
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/machine")
+}
+
+/// Whether this is the machine that a test started. Tests for it leave other machines' disks alone.
+#[track_caller]
+pub(crate) fn must_be_inside() {
+    let line = std::fs::read_to_string("/proc/cmdline").unwrap();
+    assert!(
+        line.contains("byteback_test_machine"),
+        "this test runs in a virtual machine that another test starts"
+    );
+}
+
+impl Machine {
+    pub(crate) fn new(modules: &[&'static str]) -> Self {
+        Self {
+            dir: tempfile::Builder::new()
+                .prefix("byteback-machine-")
+                .tempdir_in("/var/tmp")
+                .unwrap(),
+            modules: modules.to_vec(),
+            disks: Vec::new(),
+            programs: Vec::new(),
+        }
+    }
+
+    /// Adds a disk, the first one being `/dev/vdb`, with what `make` and its arguments before the image's path put onto it.
+    pub(crate) fn disk(mut self, mib: u64, make: &[&str]) -> Self {
+        let image = self.dir.path().join(format!("disk{}", self.disks.len()));
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        if let Some((program, arguments)) = make.split_first() {
+            let mut arguments = arguments.to_vec();
+            arguments.push(image.to_str().unwrap());
+            crate::disk::run(program, &arguments);
+        }
+        self.disks.push(image);
+        self
+    }
+
+    /// Adds a program of this machine.
+    pub(crate) fn program(mut self, path: &'static str) -> Self {
+        self.programs.push(path);
+        self
+    }
+
+    /// Runs the tests whose names begin with `tests`, ignored ones only, and prints what they print.
+    #[track_caller]
+    pub(crate) fn run(self, tests: &str) {
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new("nice");
+        command.arg("-n").arg("10").arg(script()).arg("run");
+        for module in &self.modules {
+            command.args(["--module", module]);
+        }
+        for disk in &self.disks {
+            command.arg("--disk").arg(disk);
+        }
+        for file in [&program, Path::new(env!("CARGO_BIN_EXE_byteback"))] {
+            command.arg("--file").arg(file);
+        }
+        for file in &self.programs {
+            command.args(["--file", file]);
+        }
+        let inside = format!("{} --ignored --nocapture --test-threads=1 {tests}", program.display());
+        let output = command
+            .args(["--", &inside])
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}");
+        assert!(output.status.success(), "{}; see above", output.status);
+        assert!(
+            said.contains("test result: ok. ") && !said.contains("ok. 0 passed"),
+            "no test ran"
+        );
+    }
+}
+
+/// Where a disk has these bytes, which are nowhere else.
+pub(crate) fn find(device: &str, wanted: &[u8]) -> Vec<u64> {
+    let disk = File::open(device).unwrap();
+    let (mut found, mut at) = (Vec::new(), 0_u64);
+    // Of what is read last, the bytes in which it may begin.
+    let mut buffer = vec![0; (1 << 20) + wanted.len()];
+    loop {
+        let len = disk.read_at(&mut buffer, at).unwrap();
+        for start in 0..len.saturating_sub(wanted.len() - 1).min(1 << 20) {
+            if buffer[start] == wanted[0] && buffer[start..].starts_with(wanted) {
+                found.push(at + start as u64);
+            }
+        }
+        if len < buffer.len() {
+            return found;
+        }
+        at += 1 << 20;
+    }
+}

@@ -1,0 +1,7 @@
+//! Lists of chunks that other programs wrote: casync's indexes, and recipes.
+#![no_main]
+
+byteback_fuzz::target!(
+    byteback_checksums::fuzzing::chunk_lists,
+    byteback_checksums::fuzzing::chunk_list_seeds
+);

@@ -1,0 +1,7 @@
+//! What the device mapper says of a device, and the extents of a file.
+#![no_main]
+
+byteback_fuzz::target!(
+    byteback_checksums::fuzzing::dmverity,
+    byteback_checksums::fuzzing::dmverity_seeds
+);
