@@ -135,6 +135,18 @@ impl<R: ReadNodes> Tree<R> {
         self.nodes_read
     }
 
+    /// How many bytes they have.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.nodes_read.saturating_mul(self.shape.node_len as u64)
+    }
+
+    /// Of what its leaves are the checksums.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.shape.layout
+    }
+
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }

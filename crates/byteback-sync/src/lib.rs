@@ -13,6 +13,7 @@
 //! | check it | [`verify()`] |
 //! | hand a change to another program | [`export_delta()`] |
 //! | tell why a file was saved as it was | [`decisions`] |
+//! | compare two contents by checksums that storage keeps of them | [`compare_checksums()`] |
 //! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`], [`file_change()`] |
 //!
 //! It must not know how folders are mounted or how the server stores.
@@ -21,6 +22,7 @@ mod backup;
 pub mod decisions;
 mod error;
 mod exclude;
+mod existing_sums;
 mod export_delta;
 mod file_change;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -47,6 +49,7 @@ pub use backup::{
 };
 pub use error::{Result, ServerError, ServerErrorKind, SyncError};
 pub use exclude::Exclude;
+pub use existing_sums::{Comparison, Incomparable, Likeness, compare_checksums};
 pub use export_delta::{ExportReport, ExportRequest, export_delta};
 pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};
 pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};

@@ -1,26 +1,26 @@
 //! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true of its bytes.
+//!
+//! | room | what it does |
+//! |---|---|
+//! | `opening` | from what was asked for to the source that has checksums of it |
+//! | `comparing` | what the checksums of two copies say about each other |
+
+mod comparing;
+mod opening;
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
-use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::deduplicated::DeduplicatedFile;
-use byteback_checksums::dmverity::DmVeritySource;
-use byteback_checksums::fsverity::VeritySource;
-use byteback_checksums::s3::{Credentials, Place, S3Source};
-use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
 use byteback_checksums::source::{
-    Description, FileChecksums, Run, Source, SourceError, Tail, Unknown, Verified, VerifyError, verify,
+    Description, FileChecksums, Run, Source, Tail, Unknown, Verified, VerifyError, verify,
 };
 use byteback_host::clock::{Clock, RealClock};
 use clap::Args;
 use serde::Serialize;
 
-use crate::error::{CommandError, Result, chain};
-use crate::http::Network;
+use self::opening::{after, refused, with_source};
+use crate::error::{CommandError, Result};
 use crate::settings::Settings;
 use crate::wording::{counted, duration, size, size_exact};
 
@@ -38,6 +38,10 @@ length of the blocks that they are of, how much of the file has some, and what i
   casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
   recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)
 
+With --against, the file is compared with another copy, each named in one of these ways, by these checksums alone; the functions must be
+the same, the lengths of blocks need not be for CRCs. Of two files that are sealed by fs-verity only those parts of the trees are read
+that lie above a difference.
+
 Exit code 1 if there are none, or if --verify finds one that is not that of its bytes.")]
 pub(crate) struct ChecksumsArguments {
     /// The file or object
@@ -46,12 +50,16 @@ pub(crate) struct ChecksumsArguments {
     /// Read the whole file and compare
     #[arg(long)]
     verify: bool,
+    /// Tell which parts are those of this other copy, by the checksums of both, without reading either
+    #[arg(long, value_name = "PATH_OR_URL", conflicts_with = "verify")]
+    against: Option<OsString>,
+    /// With --against: list the ranges
+    #[arg(long, requires = "against")]
+    ranges: bool,
     /// The folder with casync's chunks, if it is not default.castr beside the index
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 }
-
-const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -119,81 +127,17 @@ impl Coverage {
 }
 
 pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result<()> {
-    let what = arguments.what.to_string_lossy();
-    if what.starts_with("s3://") {
-        return with_object(&what, arguments.verify, settings);
-    }
-    if what.starts_with("seaweedfs://") {
-        let place = seaweedfs::Place::new(&what).map_err(|wrong| CommandError::new(format!("{what}: {wrong}")))?;
-        let network = Network::new(None);
-        let source = SeaweedFsSource::new(&network, place);
-        return tell(&what, &source, arguments.verify, settings);
-    }
-    let (casync, recipe) = (after(&arguments.what, b"casync:"), after(&arguments.what, b"recipe:"));
-    if arguments.store.is_some() && casync.is_none() {
+    let (what, store) = (&arguments.what, arguments.store.as_deref());
+    let is_casync = |what: &OsString| after(what, b"casync:").is_some();
+    if store.is_some() && !is_casync(what) && !arguments.against.as_ref().is_some_and(is_casync) {
         return Err(CommandError::new("--store is for casync:INDEX only"));
     }
-    let deduplicated = match (casync, recipe) {
-        (Some(index), _) => Some(DeduplicatedFile::casync(index.into(), arguments.store.clone())),
-        (None, Some(recipe)) => Some(DeduplicatedFile::recipe(recipe.into())),
-        (None, None) => None,
-    };
-    if let Some(source) = deduplicated {
-        return tell(&what, &source, arguments.verify, settings);
-    }
-    let path = Path::new(&arguments.what);
-    let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
-    // A seal proves more, and more cheaply, than what is kept beside it.
-    let not_sealed = match VeritySource::new(&file) {
-        Ok(sealed) => return tell(&what, &sealed, arguments.verify, settings),
-        Err(SourceError::NotHere(why)) => why,
-        Err(error) => return Err(refused(&what, error)),
-    };
-    let not_on_sealed = match DmVeritySource::new(&file) {
-        Ok(source) => return tell(&what, &source, arguments.verify, settings),
-        Err(SourceError::NotHere(why)) => why,
-        Err(error) => return Err(refused(&what, error)),
-    };
-    match BtrfsSource::new(&file, &RealClock) {
-        Ok(source) => tell(&what, &source, arguments.verify, settings),
-        Err(SourceError::NotHere(why)) => {
-            let said = CommandError::new(format!(
-                "{what}: no checksums from here: {not_sealed}; {not_on_sealed}; {why}"
-            ));
-            Err(said.next(ELSEWHERE))
-        }
-        Err(error) => Err(refused(&what, error)),
-    }
-}
-
-/// What follows a prefix.
-fn after<'a>(what: &'a OsStr, prefix: &[u8]) -> Option<&'a Path> {
-    let rest = what.as_bytes().strip_prefix(prefix)?;
-    Some(Path::new(OsStr::from_bytes(rest)))
-}
-
-fn with_object(url: &str, wants_proof: bool, settings: &Settings) -> Result<()> {
-    let known = &settings.s3;
-    let region = known.region.as_deref().unwrap_or("us-east-1");
-    let place = Place::new(url, known.endpoint.as_deref(), region)
-        .map_err(|what| CommandError::new(format!("{url}: {what}")).next("AWS_ENDPOINT_URL names the server."))?;
-    let credentials = match (&known.access_key, &known.secret_key) {
-        (Some(access_key), Some(secret_key)) => Some(Credentials {
-            access_key: access_key.clone(),
-            secret_key: secret_key.clone(),
-            session_token: known.session_token.clone(),
+    match &arguments.against {
+        Some(against) => comparing::run(what, against, store, arguments.ranges, settings),
+        None => with_source(what, store, settings, &mut |source| {
+            tell(&what.to_string_lossy(), source, arguments.verify, settings)
         }),
-        (None, None) => None,
-        _ => {
-            return Err(
-                CommandError::new("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set")
-                    .next("Set both, or neither for objects that everybody may read."),
-            );
-        }
-    };
-    let network = Network::new(settings.roots()?.as_deref());
-    let source = S3Source::new(&network, &RealClock, place, credentials);
-    tell(url, &source, wants_proof, settings)
+    }
 }
 
 fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings) -> Result<()> {
@@ -325,14 +269,6 @@ fn in_words(verified: &Verified) -> String {
         text.push_str(&format!(", and {} are zeros", size(verified.zero_bytes)));
     }
     text
-}
-
-fn refused(path: &str, error: SourceError) -> CommandError {
-    let said = CommandError::new(format!("{path}: {}", chain(&error)));
-    match error {
-        SourceError::NotHere(_) => said.next(ELSEWHERE),
-        _ => said,
-    }
 }
 
 fn disproved(path: &str, error: VerifyError) -> CommandError {

@@ -9,7 +9,7 @@ use byteback_host::clock::RealClock;
 use byteback_host::random::SplitMix64;
 
 use crate::disk::{Disk, run, text};
-use crate::program::checksums;
+use crate::program::{against, checksums};
 use crate::sky;
 
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -168,4 +168,62 @@ fn checksums_of_before_a_change_are_not_taken() {
         matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
         "{said:?}"
     );
+}
+
+/// What differs between two copies, by what both file systems keep; and why two cannot be compared.
+#[test]
+fn copies_are_compared_by_their_checksums_alone() {
+    let (Some(here), Some(there)) = (Disk::new("crc32c", 256, ""), Disk::new("crc32c", 256, "")) else {
+        return;
+    };
+    let old = noise(1, 1_000_001);
+    let mut new = old.clone();
+    new[500_000] ^= 1;
+    new.extend(noise(2, 10_000));
+    let (new_path, old_path) = (here.path().join("new"), there.path().join("old"));
+    std::fs::write(&new_path, &new).unwrap();
+    std::fs::write(&old_path, &old).unwrap();
+    let mut said = against(&old_path, &new_path, &[]).all_fine();
+    let summary = said.pop().unwrap();
+    let ranges: Vec<_> = said
+        .iter()
+        .map(|range| (range["start"].as_u64().unwrap(), range["likeness"].as_str().unwrap()))
+        .collect();
+    // The old one's last sector is not full, and nobody knows what the new one's is up to there.
+    let (changed, last) = (500_000 / 4096 * 4096, 1_000_001 / 4096 * 4096);
+    assert_eq!(
+        ranges,
+        [
+            (0, "likely_equal"),
+            (changed, "differs"),
+            (changed + 4096, "likely_equal"),
+            (last, "unknown"),
+            (last + 4096, "differs")
+        ]
+    );
+    assert_eq!(summary["likely_bytes"], last - 4096);
+    assert_eq!(
+        (&summary["len_bytes"], &summary["against_len_bytes"]),
+        (&1_010_001.into(), &1_000_001.into())
+    );
+    // In words.
+    let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
+        .args(["checksums", text(&new_path), "--against", text(&old_path)])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "  checksums    crc32c of btrfs and btrfs\n",
+        "  likely equal 972.0 KiB in 2 ranges; only reading proves it\n",
+        "; no content was read\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let Some(other) = Disk::new("sha256", 256, "") else {
+        return;
+    };
+    let strong = other.path().join("strong");
+    std::fs::write(&strong, &new).unwrap();
+    against(&strong, &new_path, &[]).fails_with("one has sha256, the other crc32c");
+    against(&strong, here.path().join("none"), &[]).fails_with("none");
 }

@@ -14,7 +14,7 @@ use byteback_host::random::SplitMix64;
 use crate::btrfs::noise;
 use crate::disk::{run, text};
 use crate::machine::{Machine, find, must_be_inside};
-use crate::program::checksums;
+use crate::program::{against, checksums};
 use crate::sky;
 
 /// With the disks that they are on in there.
@@ -290,6 +290,13 @@ fn guest_trees_are_compared_from_the_root_down() {
         let (base, source) = (
             VeritySource::new(&old_file).unwrap(),
             VeritySource::new(&new_file).unwrap(),
+        );
+        // The command goes the same way.
+        let said = against(disk.0.join("old"), disk.0.join("new"), &[]).fine();
+        let read_bytes = (old_tree.read_bytes() + new_tree.read_bytes()).into();
+        assert_eq!(
+            (&said["checksum_bytes"], &said["differing_bytes"]),
+            (&read_bytes, &differing.total_len_bytes().into())
         );
         let synced = sky::in_place(&base, &source, &differing, &new);
         assert_eq!(synced.new_read_bytes, places.len() as u64 * 4096 + 5000);

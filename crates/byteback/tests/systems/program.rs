@@ -5,19 +5,34 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What it said: its exit code, its JSON line, and everything on standard error.
+/// What it said: its exit code, its JSON lines, and everything on standard error.
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
-    pub(crate) line: Option<Value>,
+    pub(crate) lines: Vec<Value>,
     pub(crate) errors: String,
 }
 
 /// `byteback checksums --json --verify WHAT`, with some environment variables.
 pub(crate) fn checksums(what: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Said {
+    run(&[OsStr::new("--verify"), what.as_ref()], variables)
+}
+
+/// `byteback checksums --json --ranges --against BASE NEW`, with some environment variables.
+pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Said {
+    let arguments = [
+        OsStr::new("--ranges"),
+        OsStr::new("--against"),
+        base.as_ref(),
+        new.as_ref(),
+    ];
+    run(&arguments, variables)
+}
+
+fn run(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_byteback"));
     command
-        .args(["checksums", "--json", "--verify"])
-        .arg(what)
+        .args(["checksums", "--json"])
+        .args(arguments)
         .stdin(Stdio::null());
     // What whoever runs the tests has set is not for them.
     for name in [
@@ -34,17 +49,23 @@ pub(crate) fn checksums(what: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> 
     let text = String::from_utf8(output.stdout).unwrap();
     Said {
         code: output.status.code(),
-        line: text.lines().next().map(|line| serde_json::from_str(line).unwrap()),
+        lines: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
         errors: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
 impl Said {
-    /// The line of a command that had nothing to complain about.
+    /// The last line of a command that had nothing to complain about.
     #[track_caller]
     pub(crate) fn fine(self) -> Value {
+        self.all_fine().pop().expect("it said nothing")
+    }
+
+    /// Its lines.
+    #[track_caller]
+    pub(crate) fn all_fine(self) -> Vec<Value> {
         assert_eq!((self.code, &self.errors[..]), (Some(0), ""));
-        self.line.expect("it said nothing")
+        self.lines
     }
 
     /// It must have failed, with this in what it said.
@@ -52,6 +73,6 @@ impl Said {
     pub(crate) fn fails_with(self, text: &str) {
         assert_eq!(self.code, Some(1), "{}", self.errors);
         assert!(self.errors.contains(text), "not '{text}': {}", self.errors);
-        assert!(self.line.is_none(), "it said something nevertheless");
+        assert!(self.lines.is_empty(), "it said something nevertheless");
     }
 }

@@ -1,0 +1,232 @@
+//! What the checksums of two copies of a file say about each other, without a byte of either.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::Path;
+
+use byteback_checksums::fsverity;
+use byteback_checksums::source::{FileChecksums, Source, SourceError};
+use byteback_host::clock::{Clock, RealClock};
+use byteback_sync::{Comparison, Likeness, compare_checksums};
+use serde::Serialize;
+
+use super::Coverage;
+use super::opening::{path_of, refused, with_source};
+use crate::error::{CommandError, Result};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::wording::{counted, duration, size_exact};
+
+#[derive(Serialize)]
+struct RangeLine {
+    start: u64,
+    len_bytes: u64,
+    likeness: &'static str,
+}
+
+#[derive(Serialize)]
+struct SummaryLine<'a> {
+    path: &'a str,
+    against: &'a str,
+    source: &'a str,
+    against_source: &'a str,
+    kind: &'a str,
+    len_bytes: u64,
+    against_len_bytes: u64,
+    equal_bytes: u64,
+    likely_bytes: u64,
+    moved_bytes: u64,
+    differing_bytes: u64,
+    unknown_bytes: u64,
+    checksum_bytes: u64,
+    total_ns: u64,
+}
+
+/// What a comparison says, and what it took.
+struct Told {
+    comparison: Comparison,
+    sources: (&'static str, &'static str),
+    kind: &'static str,
+    len_bytes: u64,
+    against_len_bytes: u64,
+    /// What was read of checksums.
+    checksum_bytes: u64,
+}
+
+pub(super) fn run(
+    what: &OsStr,
+    against: &OsStr,
+    store: Option<&Path>,
+    lists_ranges: bool,
+    settings: &Settings,
+) -> Result<()> {
+    let started_ns = RealClock.monotonic_ns();
+    let told = match of_trees(what, against)? {
+        Some(told) => told,
+        None => of_lists(what, against, store, settings)?,
+    };
+    let total_ns = RealClock.monotonic_ns() - started_ns;
+    if lists_ranges {
+        list(&told.comparison, settings.output)?;
+    }
+    tell(what, against, &told, total_ns, settings)
+}
+
+/// By the trees of hashes of two files that are sealed alike; `None` if they are not.
+fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
+    let (Some(new), Some(base)) = (path_of(what), path_of(against)) else {
+        return Ok(None);
+    };
+    // What is wrong with a file says whoever opens it for its list.
+    let (Ok(new), Ok(base)) = (File::open(new), File::open(base)) else {
+        return Ok(None);
+    };
+    let (Ok(mut new_tree), Ok(mut base_tree)) = (fsverity::tree(&new), fsverity::tree(&base)) else {
+        return Ok(None);
+    };
+    let differing = match fsverity::compare(&mut base_tree, &mut new_tree) {
+        Ok(differing) => differing,
+        Err(SourceError::NotHere(_)) => return Ok(None),
+        Err(error) => return Err(refused(&what.to_string_lossy(), error)),
+    };
+    let len_bytes = new_tree.content_len_bytes();
+    Ok(Some(Told {
+        comparison: Comparison::all_but(&differing, len_bytes),
+        sources: (fsverity::DESCRIPTION.name, fsverity::DESCRIPTION.name),
+        kind: new_tree.layout().kind.name(),
+        len_bytes,
+        against_len_bytes: base_tree.content_len_bytes(),
+        checksum_bytes: new_tree.read_bytes() + base_tree.read_bytes(),
+    }))
+}
+
+/// By all checksums of both.
+fn of_lists(what: &OsStr, against: &OsStr, store: Option<&Path>, settings: &Settings) -> Result<Told> {
+    let mut told = None;
+    with_source(what, store, settings, &mut |new| {
+        with_source(against, store, settings, &mut |base| {
+            told = Some(of_sources((what, new), (against, base))?);
+            Ok(())
+        })
+    })?;
+    told.ok_or_else(|| CommandError::new("nothing was compared"))
+}
+
+fn of_sources((what, new): (&OsStr, &dyn Source), (against, base): (&OsStr, &dyn Source)) -> Result<Told> {
+    let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
+    let told_new = new.collect().map_err(|error| refused(&what, error))?;
+    let told_base = base.collect().map_err(|error| refused(&against, error))?;
+    let comparison = compare_checksums(&told_base, &told_new).map_err(|error| {
+        CommandError::new(format!(
+            "{what} and {against} cannot be compared without reading: {error}"
+        ))
+        .next("'byteback checksums PATH' tells what there is of each.")
+    })?;
+    for (name, source, told) in [(&what, new, &told_new), (&against, base, &told_base)] {
+        let is_unchanged = source.is_unchanged(told.stamp());
+        if !is_unchanged.map_err(|error| refused(name, error))? {
+            return Err(refused(name, SourceError::ChangedMeanwhile));
+        }
+    }
+    let checksum_bytes = |told: &FileChecksums| Coverage::of(told).checksum_bytes;
+    Ok(Told {
+        comparison,
+        sources: (new.description().name, base.description().name),
+        kind: told_new.layout().kind.name(),
+        len_bytes: told_new.stamp().len_bytes,
+        against_len_bytes: told_base.stamp().len_bytes,
+        checksum_bytes: checksum_bytes(&told_new) + checksum_bytes(&told_base),
+    })
+}
+
+fn name_of(likeness: Likeness) -> &'static str {
+    match likeness {
+        Likeness::Equal => "equal",
+        Likeness::Likely => "likely_equal",
+        Likeness::Moved => "moved",
+        Likeness::Differs => "differs",
+        Likeness::Unknown => "unknown",
+    }
+}
+
+fn list(comparison: &Comparison, output: Output) -> Result<()> {
+    for &(range, likeness) in &comparison.ranges {
+        let line = RangeLine {
+            start: range.start(),
+            len_bytes: range.len_bytes(),
+            likeness: name_of(likeness),
+        };
+        match output.json {
+            true => output.object("range", &line)?,
+            false => output.line(format!("{}\t{}\t{}", line.start, line.len_bytes, line.likeness))?,
+        }
+    }
+    Ok(())
+}
+
+fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Settings) -> Result<()> {
+    let output = settings.output;
+    let comparison = &told.comparison;
+    let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
+    if output.json {
+        return output.object(
+            "summary",
+            &SummaryLine {
+                path: &what,
+                against: &against,
+                source: told.sources.0,
+                against_source: told.sources.1,
+                kind: told.kind,
+                len_bytes: told.len_bytes,
+                against_len_bytes: told.against_len_bytes,
+                equal_bytes: comparison.bytes(Likeness::Equal),
+                likely_bytes: comparison.bytes(Likeness::Likely),
+                moved_bytes: comparison.bytes(Likeness::Moved),
+                differing_bytes: comparison.bytes(Likeness::Differs),
+                unknown_bytes: comparison.bytes(Likeness::Unknown),
+                checksum_bytes: told.checksum_bytes,
+                total_ns,
+            },
+        );
+    }
+    let is_exact = output.verbosity > 0;
+    let in_words = |bytes: u64| size_exact(bytes, is_exact);
+    output.line(format!("{what}: {}", in_words(told.len_bytes)))?;
+    output.line(format!(
+        "  against      {against}: {}",
+        in_words(told.against_len_bytes)
+    ))?;
+    output.line(format!(
+        "  checksums    {} of {} and {}",
+        told.kind, told.sources.0, told.sources.1
+    ))?;
+    let ranges = |likeness| {
+        let count = comparison.ranges.iter().filter(|(_, own)| *own == likeness).count();
+        counted(count as u64, "range", "ranges")
+    };
+    let rows = [
+        (Likeness::Equal, "equal        "),
+        (Likeness::Likely, "likely equal "),
+        (Likeness::Moved, "moved        "),
+        (Likeness::Differs, "differs      "),
+        (Likeness::Unknown, "unknown      "),
+    ];
+    for (likeness, title) in rows {
+        let bytes = comparison.bytes(likeness);
+        if bytes == 0 {
+            continue;
+        }
+        let more = match likeness {
+            Likeness::Likely => "; only reading proves it",
+            Likeness::Moved => "; the other copy has the same elsewhere",
+            Likeness::Unknown => "; only reading tells",
+            Likeness::Equal | Likeness::Differs => "",
+        };
+        output.line(format!("  {title}{} in {}{more}", in_words(bytes), ranges(likeness)))?;
+    }
+    output.line(format!(
+        "  cost         {} of checksums in {}; no content was read",
+        in_words(told.checksum_bytes),
+        duration(total_ns)
+    ))
+}

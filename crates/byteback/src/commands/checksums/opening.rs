@@ -1,0 +1,113 @@
+//! From what was asked for to the source that has checksums of it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::deduplicated::DeduplicatedFile;
+use byteback_checksums::dmverity::DmVeritySource;
+use byteback_checksums::fsverity::VeritySource;
+use byteback_checksums::s3::{Credentials, Place, S3Source};
+use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
+use byteback_checksums::source::{Source, SourceError};
+use byteback_host::clock::RealClock;
+
+use crate::error::{CommandError, Result, chain};
+use crate::http::Network;
+use crate::settings::Settings;
+
+const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
+
+/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are, if it is not beside the index.
+pub(super) fn with_source(
+    what: &OsStr,
+    store: Option<&Path>,
+    settings: &Settings,
+    then: &mut dyn FnMut(&dyn Source) -> Result<()>,
+) -> Result<()> {
+    let name = what.to_string_lossy();
+    if name.starts_with("s3://") {
+        return with_object(&name, settings, then);
+    }
+    if name.starts_with("seaweedfs://") {
+        let place = seaweedfs::Place::new(&name).map_err(|wrong| CommandError::new(format!("{name}: {wrong}")))?;
+        let network = Network::new(None);
+        return then(&SeaweedFsSource::new(&network, place));
+    }
+    if let Some(index) = after(what, b"casync:") {
+        return then(&DeduplicatedFile::casync(index.into(), store.map(Path::to_path_buf)));
+    }
+    if let Some(recipe) = after(what, b"recipe:") {
+        return then(&DeduplicatedFile::recipe(recipe.into()));
+    }
+    let path = Path::new(what);
+    let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+    // A seal proves more, and more cheaply, than what is kept beside it.
+    let not_sealed = match VeritySource::new(&file) {
+        Ok(sealed) => return then(&sealed),
+        Err(SourceError::NotHere(why)) => why,
+        Err(error) => return Err(refused(&name, error)),
+    };
+    let not_on_sealed = match DmVeritySource::new(&file) {
+        Ok(source) => return then(&source),
+        Err(SourceError::NotHere(why)) => why,
+        Err(error) => return Err(refused(&name, error)),
+    };
+    match BtrfsSource::new(&file, &RealClock) {
+        Ok(source) => then(&source),
+        Err(SourceError::NotHere(why)) => {
+            let said = CommandError::new(format!(
+                "{name}: no checksums from here: {not_sealed}; {not_on_sealed}; {why}"
+            ));
+            Err(said.next(ELSEWHERE))
+        }
+        Err(error) => Err(refused(&name, error)),
+    }
+}
+
+/// The file that `what` is the path of; `None` if it names something else.
+pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
+    const OTHERS: [&[u8]; 4] = [b"s3://", b"seaweedfs://", b"casync:", b"recipe:"];
+    let is_other = OTHERS.iter().any(|prefix| after(what, prefix).is_some());
+    (!is_other).then(|| Path::new(what))
+}
+
+/// What follows a prefix.
+pub(super) fn after<'a>(what: &'a OsStr, prefix: &[u8]) -> Option<&'a Path> {
+    let rest = what.as_bytes().strip_prefix(prefix)?;
+    Some(Path::new(OsStr::from_bytes(rest)))
+}
+
+fn with_object(url: &str, settings: &Settings, then: &mut dyn FnMut(&dyn Source) -> Result<()>) -> Result<()> {
+    let known = &settings.s3;
+    let region = known.region.as_deref().unwrap_or("us-east-1");
+    let place = Place::new(url, known.endpoint.as_deref(), region)
+        .map_err(|what| CommandError::new(format!("{url}: {what}")).next("AWS_ENDPOINT_URL names the server."))?;
+    let credentials = match (&known.access_key, &known.secret_key) {
+        (Some(access_key), Some(secret_key)) => Some(Credentials {
+            access_key: access_key.clone(),
+            secret_key: secret_key.clone(),
+            session_token: known.session_token.clone(),
+        }),
+        (None, None) => None,
+        _ => {
+            return Err(
+                CommandError::new("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set")
+                    .next("Set both, or neither for objects that everybody may read."),
+            );
+        }
+    };
+    let network = Network::new(settings.roots()?.as_deref());
+    then(&S3Source::new(&network, &RealClock, place, credentials))
+}
+
+/// Why `path` has no checksums to tell.
+pub(super) fn refused(path: &str, error: SourceError) -> CommandError {
+    let said = CommandError::new(format!("{path}: {}", chain(&error)));
+    match error {
+        SourceError::NotHere(_) => said.next(ELSEWHERE),
+        _ => said,
+    }
+}
