@@ -18,7 +18,8 @@ demo: dependencies ## Builds the release and shows the main job on real data, be
 # Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
 test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the build).
 	@started=$$SECONDS; \
-	if env --default-signal=INT,QUIT cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
+	runner=CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER; \
+	if env --default-signal=INT,QUIT "$$runner=scripts/run-test-program" cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
 	  echo "make test: all tests passed in $$(( SECONDS - started )) s"; \
 	else \
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
