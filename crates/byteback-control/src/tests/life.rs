@@ -141,6 +141,8 @@ fn servers_start_and_end_many_times_under_clients() {
                 }
             });
         }
+        // Also if an assertion fails: the scope waits for the clients.
+        scopeguard::defer! { done.store(true, std::sync::atomic::Ordering::SeqCst) }
         for _ in 0..30 {
             let service: Arc<dyn TreeService> = tree.clone();
             let server = Server::start(&socket, service).unwrap();
@@ -149,7 +151,6 @@ fn servers_start_and_end_many_times_under_clients() {
             assert_eq!(Arc::strong_count(&tree), 1);
             assert_eq!(tree.open_cuts(), 0);
         }
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
     });
     assert!(served.into_inner() > 10);
 }

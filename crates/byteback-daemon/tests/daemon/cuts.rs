@@ -484,6 +484,8 @@ fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
         file.read_at(buffer, at)
     };
     std::thread::scope(|scope| {
+        // Also if an assertion fails: the scope waits for who reads.
+        scopeguard::defer! { is_written.store(true, Ordering::SeqCst) }
         scope.spawn(|| read("the cut's file", &|buffer, at| uncached(&held, buffer, at)));
         scope.spawn(|| read("the frozen file", &|buffer, at| uncached(&frozen, buffer, at)));
         scope.spawn(|| {
@@ -500,7 +502,6 @@ fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
         assert!(took.unwrap().success());
         let plain = fs::File::options().write(true).open(&path).unwrap();
         plain.write_all_at(&vec![2; LEN_BYTES], 0).unwrap();
-        is_written.store(true, Ordering::SeqCst);
     });
     assert_errno(held.metadata().map(drop).and_then(|()| frozen.metadata()), libc::EIO);
     drop(delta);

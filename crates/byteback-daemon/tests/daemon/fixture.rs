@@ -310,9 +310,18 @@ impl Fixture {
         mount.unmount(byteback_mount::Unmount::Detach).unwrap();
     }
 
-    /// Unmounts in good order, through the control socket.
+    /// Unmounts in good order, through the control socket. A program that another test starts just then has all our descriptors until it execs.
     pub(crate) fn umount(&mut self) {
-        self.client().unmount().unwrap();
+        let client = self.client();
+        let mut unmounted = client.unmount();
+        for _ in 0..250 {
+            if unmounted.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            unmounted = client.unmount();
+        }
+        unmounted.unwrap();
         let (mount, run) = self.running.take().unwrap();
         run.join().unwrap().unwrap();
         drop(mount);

@@ -683,6 +683,8 @@ fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
                 }
             }
         });
+        // Also if an assertion fails: the scope waits for who writes.
+        scopeguard::defer! { stop.store(true, std::sync::atomic::Ordering::Relaxed) }
         let mut last = 0;
         for _ in 0..6 {
             export(&world, "file", "d", &delta);
@@ -693,7 +695,6 @@ fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
             assert!(first > last, "{first} after {last}");
             last = first;
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

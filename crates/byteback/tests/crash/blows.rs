@@ -139,6 +139,8 @@ impl World {
         let server = victims.contains(&Victim::Server).then(|| self.rig.take_server());
         let server = std::thread::scope(|scope| {
             let rig = &self.rig;
+            // Also if something fails: the scope waits for the loop.
+            scopeguard::defer! { is_over.store(true, Ordering::SeqCst) }
             let loops = scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
                     let moments: Vec<Moment> = lanes.iter().map(Lane::moment).collect();

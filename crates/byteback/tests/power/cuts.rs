@@ -146,6 +146,8 @@ impl World {
         let mut backups = 0;
         let (durable, moment) = std::thread::scope(|scope| {
             let (is_over, synced, tree, below, command) = (&is_over, &synced, &tree, &below, &command);
+            // Also if something fails: the scope waits for all of them.
+            scopeguard::defer! { is_over.store(true, Ordering::SeqCst) }
             scope.spawn(move || overwrite_old_files(&tree.join("old"), writers[0], is_over));
             scope.spawn(move || flush_some(below, writers[1], is_over));
             if has_records {

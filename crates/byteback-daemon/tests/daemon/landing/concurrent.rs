@@ -127,6 +127,8 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut cuts) = (0, 0);
     std::thread::scope(|scope| {
+        // Also if an assertion fails: the scope waits for who works.
+        scopeguard::defer! { stop.store(true, Ordering::SeqCst) }
         for (index, name) in ["work", "landed"].into_iter().enumerate() {
             let (dir, stop) = (tree.join(name), &stop);
             scope.spawn(move || {
@@ -162,7 +164,6 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
                 }
             }
         }
-        stop.store(true, Ordering::SeqCst);
     });
     rig.drain.finish();
     check_tree(&rig.drain.server, &tree);

@@ -141,10 +141,10 @@ fn lanes_are_followed_over_clean_stops() {
         let (dir, is_done) = (fixture.tree().join(&name), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                scopeguard::defer! { is_done.store(true, Ordering::SeqCst) }
                 lane::work(&dir, usize::try_from(round).unwrap(), seed + round, &done, &|number| {
                     number >= 150
                 });
-                is_done.store(true, Ordering::SeqCst);
             });
             while !is_done.load(Ordering::SeqCst) {
                 drain.step();
@@ -318,6 +318,11 @@ fn a_daemon_that_is_killed_again_and_again_loses_nothing() {
             let worker_seed = random.next_u64();
             let works_for = Duration::from_millis(300 + random.below(1200));
             let is_worked = &is_worked;
+            // Also if an assertion fails: the scope waits for both.
+            scopeguard::defer! {
+                stop.store(true, Ordering::SeqCst);
+                is_worked.store(true, Ordering::SeqCst);
+            }
             let afar = &mut afar;
             let listening = scope.spawn(move || {
                 afar.idle = 0;

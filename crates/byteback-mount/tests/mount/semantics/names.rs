@@ -270,12 +270,12 @@ fn renaming_directories_does_not_disturb_who_works_below() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
             let (here, there) = (fixture.at("a/b"), fixture.at("b"));
             for n in 0..1500 {
                 let (from, to) = if n % 2 == 0 { (&here, &there) } else { (&there, &here) };
                 fs::rename(from, to).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let mut n = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -306,12 +306,12 @@ fn a_named_file_answers_while_it_is_renamed() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
             let (here, there) = (fixture.at("a"), fixture.at("d/b"));
             for n in 0..3000 {
                 let (from, to) = if n % 2 == 0 { (&here, &there) } else { (&there, &here) };
                 fs::rename(from, to).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) {
             // Not answered by the kernel: each rename makes it forget the attributes.

@@ -112,6 +112,8 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
                 log.checkpoint(&settler, Close::QuietFor { ns: 10_000_000 }).unwrap();
             }
         });
+        // Also if an assertion fails: the scope waits for the others.
+        scopeguard::defer! { stop.store(true, Ordering::Relaxed) }
         let mut saved: Vec<Vec<u8>> = vec![vec![0xee; FILE_BYTES]; FILES];
         for _ in 0..150 {
             let enough = writes.load(Ordering::Relaxed) + 10;
@@ -148,7 +150,6 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
             log.advance("one", None, b"").unwrap();
             saves += 1;
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(
         narrow > saves,
