@@ -144,6 +144,15 @@ impl State {
         self.stop_after(written)
     }
 
+    /// Whether a checkpoint now would say what the last one says.
+    pub(crate) fn is_as_the_checkpoint_says(&self) -> bool {
+        let is_unwritten = self.pages.dirty_count() > 0
+            || !self.nodes.dirty().is_empty()
+            || self.main.unwritten_blocks() > 0
+            || self.companion_blocks() > 0;
+        !self.since.is_changed && !is_unwritten
+    }
+
     fn write_checkpoint(&mut self, is_clean: bool) -> Result<()> {
         self.write_back()?;
         self.link_delta_files()?;

@@ -1,7 +1,8 @@
 //! Cleaning: blocks that are still in use are moved out of a segment, so that it is free with the next checkpoint.
 //!
 //! In need, the segment with the fewest of them is taken; in idle time, the one that promises most for its cost, as it has been left alone for long (cost-benefit, as in
-//! the first log-structured file systems). Pages are moved as they are, with their checksums, also if these do not fit any more; nodes are
+//! the first log-structured file systems). Whatever is moved wears the device, so in idle time nothing is done while there is room to write to: only where most of what is not in use lies scattered
+//! over segments that are ([`FREE_PERCENT_MIN`]), and only with segments from which something is to be gained. Pages are moved as they are, with their checksums, also if these do not fit any more; nodes are
 //! only marked as changed, as the next checkpoint writes them, and so are indexes of deltas and compact pages.
 
 use crate::attributes::{DIRECTORY, TYPE};
@@ -11,6 +12,12 @@ use crate::map::Slot;
 use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
+
+/// In idle time free segments are made until they have so much of all that is not in use, as F2FS does it.
+const FREE_PERCENT_MIN: u64 = 40;
+
+/// In idle time no segment is cleaned of which more than this is in use: soon some of it may not be, for nothing.
+const USED_PERCENT_MAX: u64 = 75;
 
 /// How a segment is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +37,20 @@ impl State {
         }
     }
 
+    /// What idle time is good for; see [`crate::Volume::tidy`].
+    pub(crate) fn tidy(&mut self) -> Result<bool> {
+        if self.restore_some()? {
+            return Ok(true);
+        }
+        match self.choose(Choice::InIdleTime) {
+            Some(segment) => {
+                let cleaned = self.clean(segment);
+                self.stop_after(cleaned).map(|()| true)
+            }
+            None => Ok(false),
+        }
+    }
+
     /// The segment that is to be cleaned.
     pub(crate) fn choose(&self, how: Choice) -> Option<u32> {
         let segment_blocks = self.media.areas.segment_blocks;
@@ -38,7 +59,10 @@ impl State {
         let useful = useful.filter(|(number, _, valid)| *valid < segment_blocks && !self.uncleanable.contains(number));
         match how {
             Choice::InNeed => useful.min_by_key(|(_, _, valid)| *valid).map(|(number, ..)| number),
+            Choice::InIdleTime if !self.is_scattered() => None,
             Choice::InIdleTime => {
+                let useful = useful
+                    .filter(|(_, _, valid)| u64::from(*valid) * 100 <= u64::from(segment_blocks) * USED_PERCENT_MAX);
                 // age * (1 - u) / (1 + u), of which u is the part in use.
                 let worth = |modified_s: u64, valid: u32| {
                     let age = u128::from(now_s.saturating_sub(modified_s)) + 1;
@@ -48,6 +72,12 @@ impl State {
                 best.map(|(number, ..)| number)
             }
         }
+    }
+
+    /// Whether most of what is not in use lies in segments that are. Those that are free with the next checkpoint count as free.
+    fn is_scattered(&self) -> bool {
+        let free = u64::from(self.segments.free_segments()) + u64::from(self.segments.freed_by_checkpoint());
+        free * u64::from(self.media.areas.segment_blocks) * 100 < self.segments.unused_blocks() * FREE_PERCENT_MIN
     }
 
     /// Moves what is in use out of a segment.

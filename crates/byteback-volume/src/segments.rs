@@ -353,6 +353,12 @@ impl Segments {
         u32::try_from(freed.saturating_sub(LOGS)).unwrap_or(0)
     }
 
+    /// How many blocks nothing refers to, wherever they are.
+    pub(crate) fn unused_blocks(&self) -> u64 {
+        let unused = |segment: &Segment| u64::from(self.areas.segment_blocks.saturating_sub(segment.valid_blocks));
+        self.segments.iter().map(unused).sum()
+    }
+
     /// Entries that changed since the tables were written.
     pub(crate) fn dirty(&self) -> impl Iterator<Item = (u32, &SegmentEntry)> {
         let entry = |number: &u32| Some((*number, &self.see(*number)?.entry));

@@ -49,6 +49,8 @@ pub(crate) struct SinceCheckpoint {
     pub(crate) pages: BTreeMap<Nid, BTreeMap<Address, u32>>,
     /// A name that stood for one file may stand for another, and the first one have another name.
     pub(crate) names_moved: bool,
+    /// Somebody may have changed something.
+    pub(crate) is_changed: bool,
 }
 
 /// See the module.

@@ -16,7 +16,6 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::attempts::Attempts;
 use crate::attributes::{Attributes, SetAttributes};
 use crate::checkpoint::{Pack, segment_table_address};
-use crate::clean::Choice;
 use crate::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
@@ -305,7 +304,9 @@ impl Volume {
     /// # Errors
     /// Those of `act`.
     pub fn look_at_once<T>(&self, act: impl FnOnce(&mut Inside<'_>) -> Result<T>) -> Result<T> {
-        act(&mut Inside::new(&mut self.look()))
+        let mut state = self.look();
+        state.since.is_changed = true;
+        act(&mut Inside::new(&mut state))
     }
 
     /// All of it, for who repairs it.
@@ -321,6 +322,7 @@ impl Volume {
     fn change(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         state.balance()?;
+        state.since.is_changed = true;
         Ok(state)
     }
 
@@ -499,7 +501,9 @@ impl Volume {
     /// # Errors
     /// The file has no name, and cannot be taken away.
     pub fn let_go(&self, ino: u32, times: u64) -> Result<()> {
-        self.look().let_go(Nid(ino), times)
+        let mut state = self.look();
+        state.since.is_changed = true;
+        state.let_go(Nid(ino), times)
     }
 
     /// Reads from `offset` on; fewer bytes than asked only at the end.
@@ -587,31 +591,30 @@ impl Volume {
         self.change()?.sync_file(Nid(ino))
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable. Nothing is written if that is so already.
     ///
     /// # Errors
     /// What the device answered.
     pub fn sync(&self) -> Result<()> {
-        self.look().checkpoint(false)
+        let mut state = self.look();
+        state.check_writable()?;
+        match state.is_as_the_checkpoint_says() {
+            true => Ok(()),
+            false => state.checkpoint(false),
+        }
     }
 
-    /// In idle time: writes pages whose deltas in the main area are not worth it any more (`BGRes`), and makes room that will be needed. False if there is nothing to do.
+    /// In idle time: writes pages whose deltas in the main area are not worth it any more (`BGRes`), and makes room where that is scattered. False if there is nothing to do;
+    /// who does nothing but syncing and this comes to that.
     ///
     /// # Errors
     /// What the device answered.
     pub fn tidy(&self) -> Result<bool> {
-        let mut state = self.change()?;
-        let restored = state.restore_some()?;
-        if restored {
-            return Ok(true);
-        }
-        match state.choose(Choice::InIdleTime) {
-            Some(segment) => {
-                let cleaned = state.clean(segment);
-                state.stop_after(cleaned).map(|()| true)
-            }
-            None => Ok(false),
-        }
+        let mut state = self.look();
+        state.balance()?;
+        let has_done = state.tidy();
+        state.since.is_changed |= has_done.as_ref().map_or(true, |has_done| *has_done);
+        has_done
     }
 }
 

@@ -8,7 +8,7 @@ mod scale;
 use super::*;
 use crate::create::{CreateOptions, create};
 use crate::format::VolumeId;
-use byteback_host::block::SimBlockDevice;
+use byteback_host::block::{CountedDevice, SimBlockDevice};
 use byteback_host::clock::SimClock;
 use byteback_host::random::SplitMix64;
 use model::{Model, Step};
@@ -286,4 +286,90 @@ fn the_longest_symlink_keeps_its_end() {
     let ino = volume.make_symlink(1, b"link", &target, &new).unwrap().ino;
     volume.close().unwrap();
     assert_eq!(open(&device).read_symlink(ino).unwrap(), target);
+}
+
+fn file(volume: &Volume, name: &[u8]) -> u32 {
+    let new = NewFile {
+        mode: 0o100_644,
+        ..NewFile::default()
+    };
+    volume.make(1, name, &new).unwrap().ino
+}
+
+/// Whatever is written wears the device: who leaves a volume alone writes nothing, however often it is synced and tidied.
+#[test]
+fn a_volume_that_nobody_uses_is_not_written_to() {
+    let counted = Arc::new(CountedDevice::new(made(20_000, 1)));
+    let volume = Volume::open(Arc::clone(&counted) as Arc<dyn BlockDevice>, &options()).unwrap();
+    let mut random = SplitMix64::new(1);
+    // Segments in which little is in use: removed files, and pages that were written over.
+    for round in 0..40_u64 {
+        let ino = file(&volume, format!("file{round}").as_bytes());
+        volume.write(ino, 0, &random.bytes(100_000)).unwrap();
+        volume.sync().unwrap();
+        if round % 3 > 0 {
+            volume.unlink(1, format!("file{round}").as_bytes()).unwrap();
+        }
+    }
+    let written = || counted.counters().written_bytes;
+    let idle = || {
+        volume.sync().unwrap();
+        volume.tidy().unwrap()
+    };
+    // There is room enough to write to.
+    assert!(!idle());
+    let before = written();
+    for _ in 0..20 {
+        assert!(!idle());
+        assert!(volume.attributes(1).is_ok() && !volume.list(1, 0, 100).unwrap().is_empty());
+    }
+    assert_eq!(written(), before);
+    // What changes is written, of course: a name, an attribute, the last close of a file without a name.
+    let ino = file(&volume, b"one more");
+    volume.sync().unwrap();
+    let made = written();
+    assert!(made > before);
+    volume.hold(ino);
+    volume.unlink(1, b"one more").unwrap();
+    volume.sync().unwrap();
+    let unlinked = written();
+    volume.let_go(ino, 1).unwrap();
+    volume.sync().unwrap();
+    assert!(unlinked > made && written() > unlinked);
+}
+
+/// Room that is scattered over segments in use is gathered in idle time, as far as is worth it, and then it is left alone.
+#[test]
+fn scattered_room_is_gathered_in_idle_time_and_then_left_alone() {
+    let device = made(20_000, 1);
+    let volume = open(&device);
+    let mut random = SplitMix64::new(1);
+    let mut contents = Vec::new();
+    while volume.usage().free_blocks > 2_000 {
+        let name = format!("file{}", contents.len());
+        let ino = file(&volume, name.as_bytes());
+        let content = random.bytes(30_000);
+        volume.write(ino, 0, &content).unwrap();
+        contents.push((name, ino, content));
+    }
+    volume.sync().unwrap();
+    contents.retain(|(name, ..)| random.below(3) == 0 || volume.unlink(1, name.as_bytes()).is_err());
+    volume.sync().unwrap();
+    let free = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+    let before = free();
+    let mut rounds = 0;
+    while volume.tidy().unwrap() {
+        volume.sync().unwrap();
+        rounds += 1;
+        assert!(rounds < 1_000, "it does not end");
+    }
+    println!("{rounds} rounds; {before} segments were free, now {}", free());
+    assert!(rounds > 5 && free() > before + rounds / 2);
+    for (_, ino, content) in &contents {
+        let mut read = vec![0; content.len()];
+        assert_eq!(volume.read(*ino, 0, &mut read).unwrap(), content.len());
+        assert!(read == *content);
+    }
+    volume.close().unwrap();
+    assert_sound(&device, "tidied");
 }
