@@ -10,6 +10,8 @@ use crate::merkle::{Leaves, ReadNodes, Tree, compare};
 use crate::s3::answers::{Head, Parts, fit};
 use crate::seaweedfs::answers::{Entry, What, needle_crc};
 use crate::source::{Kind, Layout, Result, SourceError, Tail};
+use crate::zfs::answers::{Parser, dataset};
+use crate::zfs::{Known, Shape};
 use crate::{store, written};
 
 /// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
@@ -362,6 +364,51 @@ pub fn seaweedfs_seeds() -> Vec<Vec<u8>> {
         b"{\"FullPath\":\"/a\",\"FileSize\":3,\"Content\":\"QUJD\"}".to_vec(),
         b"\"d01e2533\"".to_vec(),
     ]
+}
+
+/// What `zdb` says of an object, or the kernel's list of mounts: the first byte says which.
+pub fn zfs(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    if which % 2 == 1 {
+        if let Ok(Some(name)) = dataset(&String::from_utf8_lossy(bytes), 43) {
+            assert!(name.starts_with(|first: char| first.is_ascii_alphanumeric()));
+        }
+        return;
+    }
+    let mut parser = Parser::new(5);
+    if bytes
+        .split(|byte| *byte == b'\n')
+        .any(|line| parser.line(line).is_err())
+    {
+        return;
+    }
+    let Ok(object) = parser.end() else { return };
+    let shape = Shape::of(&object);
+    let (mut end, mut sums) = (0, 0);
+    for (range, known) in &shape.runs {
+        assert_eq!(range.start(), end, "a gap");
+        assert!(end.is_multiple_of(u64::from(shape.layout.block_len)));
+        end = range.end();
+        if let Known::Sums(first) = known {
+            assert_eq!(*first, sums);
+            sums += shape.layout.block_count(*range) as usize * shape.layout.kind.len_bytes();
+        }
+    }
+    assert_eq!((end, sums), (object.size, shape.sums.len()), "not all of the file");
+}
+
+/// Answers as [`zfs`] takes them.
+#[must_use]
+pub fn zfs_seeds() -> Vec<Vec<u8>> {
+    let mounts = "\x0143 27 0:40 / /tp rw - fuse.zfs tp/a\\040b rw,user_id=0,group_id=0\n";
+    let [old, new] = [
+        &include_bytes!("zfs/recorded/zfs-fuse-0.7.0.txt")[..],
+        include_bytes!("zfs/recorded/openzfs-2.3.2.txt"),
+    ]
+    .map(|text| [&[0], text].concat());
+    vec![mounts.as_bytes().to_vec(), old, new]
 }
 
 /// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.

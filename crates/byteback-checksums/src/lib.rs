@@ -5,6 +5,7 @@
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
 //! - [`fsverity`]: the hash trees of files that are sealed.
 //! - [`dmverity`]: those of a device that the kernel verifies, of the files on it.
+//! - [`zfs`]: those that ZFS keeps of each record of a file, as its own programs tell them.
 //! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of many lengths (casync), and recipes of such files.
 //! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever [`http`] is brought.
 //! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
@@ -24,10 +25,13 @@ pub mod fuzzing;
 pub mod http;
 pub mod kept;
 mod merkle;
+mod programs;
 pub mod s3;
 pub mod seaweedfs;
 pub mod source;
 mod store;
 pub mod written;
+pub mod zfs;
 
+pub use programs::Programs;
 pub use store::{BLOCK_LEN, ChecksumError, ChecksumStore, Session, Sum};

@@ -48,7 +48,8 @@ pub enum Kind {
     Sha512Of256,
     /// BLAKE2b with 32 bytes, without a key.
     Blake2b256,
-    /// The four sums of ZFS's fletcher4 over little-endian words; each little-endian.
+    /// The four sums of ZFS's fletcher4 over little-endian words of 4 bytes, the last of which is filled up with zeros; each little-endian.
+    /// Not cryptographic: whoever makes contents finds two with the same sums.
     Fletcher4,
     /// BLAKE3 with 32 bytes, without a key.
     Blake3,
@@ -140,7 +141,7 @@ impl Layout {
     }
 
     /// The checksum that the source would have of `block`, which is as long as a block, or shorter as the file's last one, appended to
-    /// `sums`: what is unknown can be filled in by reading. False, and nothing appended, for functions that no source of this crate has.
+    /// `sums`: what is unknown can be filled in by reading. False, and nothing appended, for functions that this program does not make.
     #[must_use]
     pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) -> bool {
         let Some(mut summer) = Summer::new(self) else {
@@ -202,6 +203,8 @@ pub enum Unknown {
     NotSummed,
     /// The last block is not full, and its checksum may include bytes that the file does not have (any more).
     Tail,
+    /// It was summed by another function than the rest, or by one that this program does not know.
+    OtherFunction,
 }
 
 impl Unknown {
@@ -214,6 +217,7 @@ impl Unknown {
             Self::Encoded => "encoded",
             Self::NotSummed => "not_summed",
             Self::Tail => "tail",
+            Self::OtherFunction => "other_function",
         }
     }
 }
@@ -331,6 +335,20 @@ pub enum SourceError {
     /// The source said what cannot be.
     #[error("what the source of checksums says makes no sense ({0}); let the file be read, and check the source")]
     Malformed(&'static str),
+    /// A program that storage comes with is not there.
+    #[error("{name} is not installed, or not in PATH; install it, or let the file be read")]
+    NoProgram {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A program did not do what it was asked.
+    #[error("{name} says: {said}")]
+    Program {
+        /// Its name.
+        name: &'static str,
+        /// What it complained about.
+        said: String,
+    },
     /// A chunk of a deduplicating store cannot be had.
     #[error("the chunk {id} {what}; let the store be checked, or take the file from another copy")]
     Chunk {

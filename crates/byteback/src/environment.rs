@@ -52,6 +52,8 @@ variables! {
         "Base of an ordinary user's operation logs (default `~/.local/state`).";
     HOME = "HOME":
         "The home directory, where the defaults above begin.";
+    PATH = "PATH":
+        "Where `checksums` looks for programs of storage (`zdb`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
         "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
 }
@@ -84,6 +86,8 @@ pub(crate) struct Environment {
     pub(crate) progress_fps: Option<String>,
     pub(crate) notify_socket: Option<OsString>,
     pub(crate) s3: S3Environment,
+    /// Folders with programs.
+    pub(crate) program_folders: Vec<PathBuf>,
     state_dir: Option<PathBuf>,
     xdg_config_home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
@@ -112,6 +116,7 @@ impl Environment {
                 secret_key: text(AWS_SECRET_ACCESS_KEY),
                 session_token: text(AWS_SESSION_TOKEN),
             },
+            program_folders: get(PATH).map_or_else(Vec::new, |folders| std::env::split_paths(&folders).collect()),
             state_dir: path(STATE_DIR),
             xdg_config_home: base(XDG_CONFIG_HOME),
             xdg_state_home: base(XDG_STATE_HOME),

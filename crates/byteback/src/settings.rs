@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use byteback_api::ByteString;
+use byteback_checksums::Programs;
 use byteback_sync::{ClientOptions, ServerClient};
 use byteback_undo::UndoOptions;
 
@@ -56,6 +57,7 @@ pub(crate) struct Settings {
     undo_budget: Option<String>,
     /// How S3 is reached.
     pub(crate) s3: S3Environment,
+    program_folders: Vec<PathBuf>,
 }
 
 impl Settings {
@@ -97,7 +99,15 @@ impl Settings {
             undo_window: defaults.undo_window,
             undo_budget: defaults.undo_budget,
             s3: environment.s3,
+            program_folders: environment.program_folders,
         })
+    }
+
+    /// The programs that storage comes with.
+    pub(crate) fn programs(&self) -> Programs {
+        let folders = self.program_folders.iter().cloned();
+        // Those of administrators are not in everybody's PATH.
+        Programs::new(folders.chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from)))
     }
 
     /// For how long and how much a mount keeps of what is overwritten, as given or else as configured; `None`: nothing.

@@ -9,6 +9,7 @@ fn the_seeds_hold() {
     dmverity_seeds().iter().for_each(|seed| dmverity(seed));
     seaweedfs_seeds().iter().for_each(|seed| seaweedfs(seed));
     chunk_list_seeds().iter().for_each(|seed| chunk_lists(seed));
+    zfs_seeds().iter().for_each(|seed| zfs(seed));
 }
 
 /// As the fuzz target does it, a little and always.
@@ -125,10 +126,46 @@ fn lists_of_chunks_that_are_spoiled_at_random_hold() {
     }
 }
 
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_zdb_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in zfs_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789abL=/ \n\t"[random.below(18) as usize],
+                    2 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(200));
+                    }
+                }
+            }
+            zfs(&data);
+        }
+    }
+}
+
 #[test]
 fn the_seeds_are_what_they_are_called() {
     for (seed, stretches) in seaweedfs_seeds().iter().zip([1, 3, 3, 1]) {
         assert_eq!(Entry::parse(seed).unwrap().shape().unwrap().stretches.len(), stretches);
+    }
+    let [mounts, objects @ ..] = &zfs_seeds()[..] else {
+        panic!()
+    };
+    let mounts = std::str::from_utf8(&mounts[1..]).unwrap();
+    assert_eq!(dataset(mounts, 43), Ok(Some("tp/a b".to_owned())));
+    for object in objects {
+        let mut parser = Parser::new(5);
+        object[1..]
+            .split(|byte| *byte == b'\n')
+            .for_each(|line| parser.line(line).unwrap());
+        assert_eq!(Shape::of(&parser.end().unwrap()).runs.len(), 6);
     }
     let [empty, index, .., recipe] = &chunk_list_seeds()[..] else {
         panic!()

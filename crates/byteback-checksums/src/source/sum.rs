@@ -3,7 +3,10 @@
 
 use sha2::Digest;
 
+use self::fletcher4::Fletcher4;
 use super::{Kind, Layout, Tail};
+
+mod fletcher4;
 
 type Blake2b256 = blake2::Blake2b<blake2::digest::consts::U32>;
 
@@ -43,6 +46,7 @@ enum State {
     Sha512Of256(Box<sha2::Sha512_256>),
     Blake2b256(Box<Blake2b256>),
     Blake3(Box<blake3::Hasher>),
+    Fletcher4(Fletcher4),
 }
 
 impl State {
@@ -58,7 +62,7 @@ impl State {
             Kind::Sha512Of256 => Self::Sha512Of256(Box::default()),
             Kind::Blake2b256 => Self::Blake2b256(Box::default()),
             Kind::Blake3 => Self::Blake3(Box::default()),
-            Kind::Fletcher4 => return None,
+            Kind::Fletcher4 => Self::Fletcher4(Fletcher4::default()),
         })
     }
 
@@ -75,6 +79,7 @@ impl State {
             Self::Blake3(hasher) => {
                 hasher.update(bytes);
             }
+            Self::Fletcher4(sums) => sums.push(bytes),
         }
     }
 
@@ -90,12 +95,13 @@ impl State {
             Self::Sha512Of256(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Blake2b256(hasher) => sums.extend_from_slice(&hasher.finalize()),
             Self::Blake3(hasher) => sums.extend_from_slice(hasher.finalize().as_bytes()),
+            Self::Fletcher4(made) => sums.extend_from_slice(&made.end()),
         }
     }
 }
 
 impl Summer {
-    /// For blocks of this layout; `None` for functions that this program does not make.
+    /// For blocks of this layout; `None` for functions that this program does not make (it makes all that [`Kind`] has).
     #[must_use]
     pub fn new(layout: &Layout) -> Option<Self> {
         let mut fresh = State::new(layout.kind)?;

@@ -1,5 +1,7 @@
 //! The functions against values that others published, and what is collected.
 
+use byteback_host::random::SplitMix64;
+
 use super::*;
 
 fn layout(kind: Kind, tail: Tail) -> Layout {
@@ -57,9 +59,44 @@ fn checksums_are_those_of_the_standards() {
         0xae8b_1486_0a79_9888_u64.to_le_bytes()
     );
     assert_eq!(known(Kind::Sha1), bytes("a9993e364706816aba3e25717850c26c9cd0d89d"));
-    let mut sums = vec![1];
-    assert!(!layout(Kind::Fletcher4, Tail::AsIs).append_sum(b"abc", &mut sums));
-    assert_eq!(sums, [1]);
+}
+
+/// Made by definition, of 32 words at once, and in pieces that end anywhere.
+#[test]
+fn fletcher4_is_that_of_its_words() {
+    let mut random = SplitMix64::new(7);
+    for len in [0, 1, 3, 4, 5, 127, 128, 4099] {
+        let content = random.bytes(len);
+        let mut padded = content.clone();
+        padded.resize(len.next_multiple_of(4), 0);
+        let words: Vec<u64> = padded
+            .chunks(4)
+            .map(|word| u32::from_le_bytes(word.try_into().unwrap()).into())
+            .collect();
+        // Each sum of those so far is a sum of products: the word at distance k counts once, k, k(k+1)/2, ... times.
+        let count = words.len() as u128;
+        let mut expected = [0_u64; 4];
+        for (index, word) in words.iter().enumerate() {
+            let k = count - index as u128;
+            let times = [1, k, k * (k + 1) / 2, k * (k + 1) * (k + 2) / 6];
+            for (sum, times) in expected.iter_mut().zip(times) {
+                *sum = sum.wrapping_add(word.wrapping_mul(times as u64));
+            }
+        }
+        let expected: Vec<u8> = expected.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let layout = layout(Kind::Fletcher4, Tail::AsIs);
+        assert_eq!(sum(&layout, &content), expected, "{len}");
+        let mut summer = Summer::new(&layout).unwrap();
+        let mut rest = &content[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(1 + random.below(9) as usize));
+            summer.push(now);
+            rest = later;
+        }
+        let mut made = Vec::new();
+        summer.end_block(&mut made);
+        assert_eq!(made, expected, "{len}, in pieces");
+    }
 }
 
 #[test]
@@ -75,6 +112,7 @@ fn a_short_block_is_padded_where_the_source_pads() {
         Kind::Sha512Of256,
         Kind::Blake2b256,
         Kind::Blake3,
+        Kind::Fletcher4,
     ] {
         let (padded, plain) = (layout(kind, Tail::ZeroPadded), layout(kind, Tail::AsIs));
         assert_eq!(sum(&padded, b"abc"), sum(&plain, b"abc\0\0\0\0\0\0\0\0\0\0\0\0\0"));

@@ -95,6 +95,8 @@ impl From<SourceError> for Stop {
             | SourceError::Busy
             | SourceError::Malformed(_)
             | SourceError::Chunk { .. }
+            | SourceError::NoProgram { .. }
+            | SourceError::Program { .. }
             | SourceError::Io { .. } => Self::NotHere,
         }
     }

@@ -31,7 +31,7 @@ Checksums that storage keeps already save reading what did not change. This tell
 length of the blocks that they are of, how much of the file has some, and what it took to get them.
 
   FILE                a file that is sealed by fs-verity, on ext4, F2FS or btrfs; a file on btrfs (as root); a file on ext4 on a device
-                      of dm-verity (as root)
+                      of dm-verity (as root); a file on ZFS (as root, by ZFS's own zdb)
   s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   seaweedfs://HOST:PORT/PATH
                       a file of SeaweedFS, at its filer
@@ -253,6 +253,7 @@ fn reason(name: &str) -> &'static str {
         (Unknown::Encoded, "it is encoded"),
         (Unknown::NotSummed, "nobody summed it"),
         (Unknown::Tail, "the last block is not full"),
+        (Unknown::OtherFunction, "they are of another function"),
     ];
     all.iter()
         .find(|(why, _)| why.name() == name)

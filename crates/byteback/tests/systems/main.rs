@@ -12,6 +12,7 @@
 //! | `machine` | a virtual machine, for what this one's kernel lacks (`tests/systems/machine`) |
 //! | `fsverity` | files that are sealed, on ext4, F2FS and btrfs, in there |
 //! | `dmverity` | ext4 on a device that the kernel verifies, in there |
+//! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
 //! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
@@ -44,3 +45,4 @@ mod program;
 mod s3;
 mod seaweedfs;
 mod sky;
+mod zfs;

@@ -1,6 +1,7 @@
 //! Running byteback, and what it says.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -26,6 +27,29 @@ pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables
         new.as_ref(),
     ];
     run(&arguments, variables)
+}
+
+/// Runs this very program where `tests/systems/SYSTEM` starts a system, with the names of some of its tests: those that begin with `tests`, ignored ones only.
+#[track_caller]
+pub(crate) fn in_namespaces(system: &str, tests: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/systems")
+        .join(system);
+    let output = Command::new(script)
+        .args(["run", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--nocapture", "--test-threads=1", tests])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}");
+    assert!(output.status.success(), "{}; see above", output.status);
+    assert!(
+        said.contains("test result: ok. ") && !said.contains("ok. 0 passed"),
+        "no test ran"
+    );
 }
 
 fn run(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {

@@ -12,6 +12,7 @@ use byteback_checksums::fsverity::VeritySource;
 use byteback_checksums::s3::{Credentials, Place, S3Source};
 use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
 use byteback_checksums::source::{Source, SourceError};
+use byteback_checksums::zfs::ZfsSource;
 use byteback_host::clock::RealClock;
 
 use crate::error::{CommandError, Result, chain};
@@ -44,26 +45,41 @@ pub(super) fn with_source(
     }
     let path = Path::new(what);
     let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let programs = settings.programs();
+    let mut reasons = Vec::new();
     // A seal proves more, and more cheaply, than what is kept beside it.
-    let not_sealed = match VeritySource::new(&file) {
-        Ok(sealed) => return then(&sealed),
-        Err(SourceError::NotHere(why)) => why,
-        Err(error) => return Err(refused(&name, error)),
-    };
-    let not_on_sealed = match DmVeritySource::new(&file) {
-        Ok(source) => return then(&source),
-        Err(SourceError::NotHere(why)) => why,
-        Err(error) => return Err(refused(&name, error)),
-    };
-    match BtrfsSource::new(&file, &RealClock) {
-        Ok(source) => then(&source),
+    if let Some(source) = here(&name, VeritySource::new(&file), &mut reasons)? {
+        return then(&source);
+    }
+    if let Some(source) = here(&name, DmVeritySource::new(&file), &mut reasons)? {
+        return then(&source);
+    }
+    if let Some(source) = here(&name, ZfsSource::new(&file, &programs), &mut reasons)? {
+        return then(&source);
+    }
+    if let Some(source) = here(&name, BtrfsSource::new(&file, &RealClock), &mut reasons)? {
+        return then(&source);
+    }
+    let said = CommandError::new(format!("{name}: no checksums from here: {}", reasons.join("; ")));
+    Err(said.next(ELSEWHERE))
+}
+
+/// A source, if it is for this file; otherwise why not is noted.
+fn here<S>(
+    name: &str,
+    source: std::result::Result<S, SourceError>,
+    reasons: &mut Vec<&'static str>,
+) -> Result<Option<S>> {
+    match source {
+        Ok(source) => Ok(Some(source)),
         Err(SourceError::NotHere(why)) => {
-            let said = CommandError::new(format!(
-                "{name}: no checksums from here: {not_sealed}; {not_on_sealed}; {why}"
-            ));
-            Err(said.next(ELSEWHERE))
+            // One says it for all.
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+            Ok(None)
         }
-        Err(error) => Err(refused(&name, error)),
+        Err(error) => Err(refused(name, error)),
     }
 }
 

@@ -1,0 +1,125 @@
+//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`), and reading what they say line by line.
+//!
+//! They are looked for in folders that the caller names, never by a shell. They get an empty standard input and an environment of their own: the language of their messages and
+//! where their own helpers are. What they say may be long (a line for each record of a file of terabytes), so it is not kept; a line is no longer than [`LINE_LEN_MAX`].
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::source::{Result, SourceError};
+
+/// No line that is of use is longer: extended attributes are the longest, 64 KiB, with four characters for each byte at most.
+pub(crate) const LINE_LEN_MAX: usize = 1 << 20;
+
+/// Of what a program complains about, so much is told.
+const COMPLAINT_LEN_MAX: u64 = 2000;
+
+/// Where programs are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Programs {
+    folders: Vec<PathBuf>,
+}
+
+impl Programs {
+    /// In these folders, the first one first; those that are not absolute are left out.
+    #[must_use]
+    pub fn new(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        let folders = folders.into_iter().filter(|folder| folder.is_absolute());
+        Self {
+            folders: folders.collect(),
+        }
+    }
+
+    /// Runs a program and hands every line that it writes to `each`, without its end. An error of `each` ends it.
+    ///
+    /// # Errors
+    /// [`SourceError::NoProgram`]; [`SourceError::Program`] if it fails; what `each` says.
+    pub(crate) fn run(
+        &self,
+        name: &'static str,
+        arguments: &[&OsStr],
+        variables: &[(&str, &OsStr)],
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let program = self.folders.iter().map(|folder| folder.join(name));
+        let program = program.into_iter().find(|path| path.is_file());
+        let program = program.ok_or(SourceError::NoProgram { name })?;
+        let path = std::env::join_paths(&self.folders).unwrap_or_default();
+        let child = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path)
+            .env("LC_ALL", "C")
+            .env("TZ", "UTC0")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| SourceError::Program {
+                name,
+                said: source.to_string(),
+            })?;
+        let mut running = Running(child);
+        let (said, complaints) = (running.0.stdout.take(), running.0.stderr.take());
+        // Beside, or it would wait for somebody to read them.
+        let complaints = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(mut from) = complaints {
+                let _ = from.by_ref().take(COMPLAINT_LEN_MAX).read_to_end(&mut text);
+                let _ = std::io::copy(&mut from, &mut std::io::sink());
+            }
+            String::from_utf8_lossy(&text).trim().to_owned()
+        });
+        if let Some(said) = said {
+            each_line(said, &mut each)?;
+        }
+        let status = running.0.wait().map_err(SourceError::io("wait for a program"))?;
+        let complaints = complaints.join().unwrap_or_default();
+        match status.success() {
+            true => Ok(()),
+            false if complaints.is_empty() => Err(SourceError::Program {
+                name,
+                said: status.to_string(),
+            }),
+            false => Err(SourceError::Program { name, said: complaints }),
+        }
+    }
+}
+
+/// A program that does not outlive us.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended already, mostly.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Hands every line to `each`, without its end; what has no end at the end is a line, too.
+pub(crate) fn each_line(from: impl Read, each: &mut impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut from = BufReader::with_capacity(1 << 16, from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut some = from.by_ref().take(LINE_LEN_MAX as u64 + 1);
+        let len = some
+            .read_until(b'\n', &mut line)
+            .map_err(SourceError::io("read what a program says"))?;
+        if len == 0 {
+            return Ok(());
+        }
+        let content = line.strip_suffix(b"\n").unwrap_or(&line);
+        if content.len() > LINE_LEN_MAX {
+            return Err(SourceError::Malformed("a line without an end"));
+        }
+        each(content)?;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+use super::*;
+
+fn programs() -> Programs {
+    Programs::new(["/usr/bin", "/bin"].map(PathBuf::from))
+}
+
+fn said(name: &'static str, arguments: &[&str]) -> Result<Vec<String>> {
+    let arguments: Vec<_> = arguments.iter().map(OsStr::new).collect();
+    let mut lines = Vec::new();
+    programs().run(name, &arguments, &[("ANSWER", OsStr::new("42"))], |line| {
+        lines.push(String::from_utf8_lossy(line).into_owned());
+        Ok(())
+    })?;
+    Ok(lines)
+}
+
+#[test]
+fn a_program_is_run_with_what_it_is_given() {
+    assert_eq!(said("printf", &["a\\n\\nb c"]).unwrap(), ["a", "", "b c"]);
+    assert_eq!(said("true", &[]).unwrap(), [""; 0]);
+    // Nothing of ours comes with it, and it waits for no input.
+    let environment = said("env", &[]).unwrap();
+    let names: Vec<_> = environment.iter().filter_map(|line| line.split('=').next()).collect();
+    for wanted in ["ANSWER", "LC_ALL", "PATH", "TZ"] {
+        assert!(names.contains(&wanted), "{names:?}");
+    }
+    assert_eq!(names.len(), 4, "{names:?}");
+    assert_eq!(said("cat", &[]).unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_program_that_is_missing_or_fails_is_named() {
+    let missing = said("byteback-no-such-program", &[]);
+    assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
+    // Where we happen to be nobody looks.
+    let nowhere = Programs::new(["bin", ""].map(PathBuf::from));
+    let missing = nowhere.run("true", &[], &[], |_| Ok(()));
+    assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
+    let SourceError::Program { name, said: complaint } =
+        said("sh", &["-c", "echo x; echo broken >&2; exit 3"]).unwrap_err()
+    else {
+        panic!()
+    };
+    assert_eq!((name, &complaint[..]), ("sh", "broken"));
+    let error = said("sh", &["-c", "kill -9 $$"]).unwrap_err().to_string();
+    assert!(error.contains("signal: 9"), "{error}");
+    // More complaints than anybody keeps, before and behind what it says.
+    let lines = said(
+        "sh",
+        &["-c", "yes | head -c 1000000 >&2; echo x; yes | head -c 1000000 >&2"],
+    )
+    .unwrap();
+    assert_eq!(lines, ["x"]);
+}
+
+#[test]
+fn a_program_that_says_too_much_is_ended() {
+    let mut lines = 0;
+    let ended = programs().run("yes", &[], &[], |_| {
+        lines += 1;
+        match lines {
+            1000 => Err(SourceError::Malformed("enough")),
+            _ => Ok(()),
+        }
+    });
+    assert!(matches!(ended, Err(SourceError::Malformed("enough"))), "{ended:?}");
+    let ended = said("sh", &["-c", "head -c 2000000 /dev/zero; yes"]);
+    assert!(matches!(ended, Err(SourceError::Malformed("a line without an end"))));
+    let longest = vec![b'x'; LINE_LEN_MAX];
+    for (end, is_fine) in [(&b"\ny"[..], true), (b"", true), (b"x\n", false)] {
+        let text = [&longest[..], end].concat();
+        assert_eq!(each_line(&text[..], &mut |_| Ok(())).is_ok(), is_fine);
+    }
+}

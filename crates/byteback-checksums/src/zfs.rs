@@ -1,0 +1,289 @@
+//! The checksums that ZFS keeps of each record of a file (SkySync, Table 1: file systems, by the tools that come with them).
+//!
+//! ## From where
+//!
+//! Neither the kernel nor a library tells them to others. `zdb` does, which reads the pool's devices, beside whoever has it mounted: one line for each record.
+//!
+//! ## When a checksum counts
+//!
+//! `zdb` sees what the last transaction group wrote; what was written since is in memory and in the intent log only, and `fsync` does not change that. So
+//! first the file is synced and then the pool (`zpool sync`), which waits until a group that began later is on the disk: [`System::settle`].
+//!
+//! That alone says nothing about what is written while `zdb` reads. So at the end the pool is synced once more and `zdb` asked again, and both must agree in all block pointers. ZFS never
+//! overwrites a block: whoever writes to a record gives it another place and a later birth. So pointers that are the same before and after are those of one
+//! state in which the file was all the while. Times prove less: some releases have them in whole seconds.
+//!
+//! zfs-fuse has no `zpool sync`. There a property that is not set is unset (`zfs inherit`), which changes nothing and waits for a group, too. It leaves a line in the pool's history.
+//!
+//! `zdb` and the pool do not know of each other, so places may be reused below it while it reads. All nodes are checked by the checksum above them; one that does not agree is left out
+//! without a word, which is noticed ([`answers`]).
+//!
+//! ## Which blocks
+//!
+//! Records, 128 KiB mostly; a file that is shorter has one of its own length, rounded up. The last one is summed with zeros behind. Checksums of compressed and
+//! of encrypted records are of the stored bytes, and are none here. So it is with gang blocks, and with little-endian sums of a big-endian machine.
+//!
+//! A file has records with several functions if the property changed while it was written: the one that most have is taken. Only fletcher4 and SHA-256
+//! are; those of newer releases have a salt that is the pool's (Skein, Edon-R, BLAKE3), or nobody has read them yet (SHA-512).
+
+pub(crate) mod answers;
+mod system;
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{FileKind, Stat};
+
+use self::answers::{Function, Object, Parser, What};
+use self::system::{RealSystem, System};
+use crate::programs::Programs;
+use crate::source::{
+    Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
+    read_file_at,
+};
+
+/// What ZFS says of itself.
+pub const DESCRIPTION: Description = Description {
+    name: "zfs",
+    coverage: "each record (128 KiB mostly) that is neither compressed nor encrypted, in pools with fletcher4 or SHA-256",
+    cost: "writing out what the pool has in memory, and zdb, which opens the pool and reads the file's block pointers; each twice",
+    permissions: "root: the pool's devices",
+};
+
+/// How often a file that is written to meanwhile is tried again.
+const ATTEMPTS: u32 = 3;
+
+/// The length of blocks if there are none.
+const RECORD_LEN: u32 = 128 << 10;
+
+/// A file on ZFS, as a source.
+pub struct ZfsSource<'a> {
+    file: BorrowedFd<'a>,
+    programs: &'a Programs,
+}
+
+impl<'a> ZfsSource<'a> {
+    /// Of `file`, which is open for reading. `zdb`, and `zpool` or `zfs`, are among `programs`.
+    ///
+    /// # Errors
+    /// [`SourceError::NotHere`] if it is no regular file, or does not lie on ZFS; [`SourceError::Denied`] for whoever is not root.
+    pub fn new(file: &'a impl AsFd, programs: &'a Programs) -> Result<Self> {
+        let source = Self {
+            file: file.as_fd(),
+            programs,
+        };
+        let system = source.system();
+        is_file(&system)?;
+        system.dataset()?;
+        system.is_allowed()?;
+        Ok(source)
+    }
+
+    fn system(&self) -> RealSystem<'a> {
+        RealSystem::new(self.file, self.programs)
+    }
+}
+
+fn is_file(system: &impl System) -> Result<Stat> {
+    let stat = system.stat().map_err(SourceError::io("ask for the file's times"))?;
+    match stat.kind {
+        FileKind::File => Ok(stat),
+        _ => Err(SourceError::NotHere("not a regular file")),
+    }
+}
+
+impl Source for ZfsSource<'_> {
+    fn description(&self) -> Description {
+        DESCRIPTION
+    }
+
+    fn collect(&self) -> Result<FileChecksums> {
+        FileChecksums::collect(ATTEMPTS, || Passage::begin(self.system()))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        read_file_at(self.file, offset, buffer)
+    }
+
+    fn is_unchanged(&self, stamp: &Stamp) -> Result<bool> {
+        match State::of(&self.system()) {
+            Ok(state) => Ok(state.stamp() == *stamp),
+            Err(SourceError::ChangedMeanwhile) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What the file was at one moment after it was asked for, or a state that it never was in: [`Passage`].
+struct State {
+    stat: Stat,
+    dataset: String,
+    object: Object,
+}
+
+impl State {
+    fn of(system: &impl System) -> Result<Self> {
+        let dataset = system.dataset()?;
+        system.settle(&dataset)?;
+        let number = is_file(system)?.identity().ino;
+        let mut parser = Parser::new(number);
+        system.describe(&dataset, number, &mut |line| {
+            parser.line(line).map_err(SourceError::Malformed)
+        })?;
+        let object = parser.end().map_err(SourceError::Malformed)?;
+        let stat = is_file(system)?;
+        match stat.identity().ino == number && stat.size == object.size {
+            true => Ok(Self { stat, dataset, object }),
+            // It was written to.
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        let mut witness = blake3::Hasher::new();
+        witness.update(&self.object.digest).update(self.dataset.as_bytes());
+        Stamp {
+            witness: *witness.finalize().as_bytes(),
+            ..Stamp::of(&self.stat)
+        }
+    }
+}
+
+/// What is known of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Where its checksums begin.
+    Sums(usize),
+    Zeros,
+    Unknown(Unknown),
+}
+
+/// An object's records as stretches of a file.
+pub(crate) struct Shape {
+    pub(crate) layout: Layout,
+    pub(crate) runs: Vec<(ByteRange, Known)>,
+    pub(crate) sums: Vec<u8>,
+}
+
+impl Shape {
+    pub(crate) fn of(object: &Object) -> Self {
+        let count = |wanted| {
+            let is_wanted = |what: &What| matches!(what, What::Sum(function, _) if *function == wanted);
+            object.records.iter().filter(|(_, what)| is_wanted(what)).count()
+        };
+        let function = match count(Function::Sha256) > count(Function::Fletcher4) {
+            true => Function::Sha256,
+            false => Function::Fletcher4,
+        };
+        let block_len = u32::try_from(object.record_len).ok().filter(|len| *len > 0);
+        let block_len = block_len.unwrap_or(RECORD_LEN);
+        let mut shape = Self {
+            layout: Layout {
+                kind: match function {
+                    Function::Fletcher4 => Kind::Fletcher4,
+                    Function::Sha256 => Kind::Sha256,
+                },
+                salt: Vec::new(),
+                block_len,
+                tail: Tail::ZeroPadded,
+            },
+            runs: Vec::new(),
+            sums: Vec::new(),
+        };
+        let mut at = 0;
+        for (record, what) in &object.records {
+            // What lies behind the end is not the file's.
+            let start = record.saturating_mul(u64::from(block_len)).min(object.size);
+            let end = start.saturating_add(u64::from(block_len)).min(object.size);
+            shape.push(at, start, Known::Zeros);
+            match what {
+                What::Unknown(why) => shape.push(start, end, Known::Unknown(*why)),
+                What::Sum(own, sum) if *own == function && start < end => {
+                    shape.push(start, end, Known::Sums(shape.sums.len()));
+                    shape.sums.extend_from_slice(sum);
+                }
+                What::Sum(..) => shape.push(start, end, Known::Unknown(Unknown::OtherFunction)),
+            }
+            at = end;
+        }
+        shape.push(at, object.size, Known::Zeros);
+        shape
+    }
+
+    /// Appends a stretch, or lengthens the last one.
+    fn push(&mut self, start: u64, end: u64, known: Known) {
+        let Some(range) = ByteRange::new(start, end) else {
+            return;
+        };
+        if let Some((last, of_last)) = self.runs.last_mut() {
+            let is_same = matches!((*of_last, known), (Known::Sums(_), Known::Sums(_))) || *of_last == known;
+            if let Some(both) = ByteRange::new(last.start(), end).filter(|_| is_same) {
+                *last = both;
+                return;
+            }
+        }
+        self.runs.push((range, known));
+    }
+}
+
+/// One passage through a file's records.
+struct Passage<S> {
+    system: S,
+    state: State,
+    shape: Shape,
+    next: usize,
+}
+
+impl<S: System> Passage<S> {
+    fn begin(system: S) -> Result<Self> {
+        let mut state = State::of(&system)?;
+        let shape = Shape::of(&state.object);
+        // Kept once.
+        state.object.records = Vec::new();
+        Ok(Self {
+            system,
+            state,
+            shape,
+            next: 0,
+        })
+    }
+}
+
+impl<S: System> Extraction for Passage<S> {
+    fn layout(&self) -> &Layout {
+        &self.shape.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.state.stat.size
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        let Some((range, known)) = self.shape.runs.get(self.next).copied() else {
+            return Ok(None);
+        };
+        self.next += 1;
+        Ok(Some(match known {
+            Known::Zeros => Run::Zeros { range },
+            Known::Unknown(why) => Run::Unknown { range, why },
+            Known::Sums(first) => {
+                let layout = &self.shape.layout;
+                let len = usize::try_from(layout.block_count(range)).unwrap_or(usize::MAX);
+                let end = first.saturating_add(len.saturating_mul(layout.kind.len_bytes()));
+                let sums = self.shape.sums.get(first..end).unwrap_or_default();
+                Run::Sums { range, sums }
+            }
+        }))
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        let stamp = self.state.stamp();
+        match State::of(&self.system)?.stamp() == stamp {
+            true => Ok(stamp),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

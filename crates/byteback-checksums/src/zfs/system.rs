@@ -1,0 +1,94 @@
+//! The calls into the kernel and the programs of ZFS, behind a trait so that what is made of their answers is tested with answers that nobody gives.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use byteback_host::tree::{Stat, stat_fd};
+
+use super::answers::dataset;
+use crate::programs::Programs;
+use crate::source::{Result, SourceError};
+
+/// What is asked about one open file.
+pub(super) trait System {
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// The dataset that it lies in.
+    fn dataset(&self) -> Result<String>;
+
+    /// Waits until all that was written to the file before is on the pool's devices, where `zdb` sees it.
+    fn settle(&self, dataset: &str) -> Result<()>;
+
+    /// Hands each line that `zdb` says of an object to `each`.
+    fn describe(&self, dataset: &str, object: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+}
+
+/// What there is.
+#[derive(Debug)]
+pub(super) struct RealSystem<'a> {
+    file: BorrowedFd<'a>,
+    programs: &'a Programs,
+}
+
+/// A property that nobody sets.
+const PROPERTY: &str = "byteback:nothing";
+
+impl<'a> RealSystem<'a> {
+    pub(super) fn new(file: BorrowedFd<'a>, programs: &'a Programs) -> Self {
+        Self { file, programs }
+    }
+
+    /// Whether this process may ask.
+    pub(super) fn is_allowed(&self) -> Result<()> {
+        match rustix::process::geteuid().is_root() {
+            true => Ok(()),
+            false => Err(SourceError::Denied(
+                "zdb reads checksums from the pool's devices, which only root may; run as root, or let the file be read",
+            )),
+        }
+    }
+
+    fn quietly(&self, name: &'static str, arguments: &[&str]) -> Result<()> {
+        let arguments: Vec<_> = arguments.iter().map(OsStr::new).collect();
+        self.programs.run(name, &arguments, &[], |_| Ok(()))
+    }
+}
+
+impl System for RealSystem<'_> {
+    fn stat(&self) -> io::Result<Stat> {
+        stat_fd(self.file)
+    }
+
+    fn dataset(&self) -> Result<String> {
+        const WHAT: &str = "ask where the file's file system is mounted";
+        // The number that statx tells is another one, which is never given again but stands in no list.
+        let about = format!("/proc/self/fdinfo/{}", self.file.as_raw_fd());
+        let about = std::fs::read_to_string(about).map_err(SourceError::io(WHAT))?;
+        let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+        let number = number.and_then(|number| number.trim().parse().ok());
+        let number = number.ok_or(SourceError::Malformed("an open file without a mount"))?;
+        let mounts = std::fs::read("/proc/self/mountinfo").map_err(SourceError::io(WHAT))?;
+        // Names of others may be no text.
+        let found = dataset(&String::from_utf8_lossy(&mounts), number).map_err(SourceError::Malformed)?;
+        found.ok_or(SourceError::NotHere("does not lie on ZFS"))
+    }
+
+    fn settle(&self, dataset: &str) -> Result<()> {
+        rustix::fs::fsync(self.file).map_err(|errno| SourceError::io("sync the file")(errno.into()))?;
+        let pool = dataset.split(['/', '@']).next().unwrap_or(dataset);
+        match self.quietly("zpool", &["sync", pool]) {
+            Err(SourceError::Program { said, .. }) if said.contains("unrecognized command") => {
+                let filesystem = dataset.split('@').next().unwrap_or(dataset);
+                self.quietly("zfs", &["inherit", PROPERTY, filesystem])
+            }
+            done => done,
+        }
+    }
+
+    fn describe(&self, dataset: &str, object: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let number = object.to_string();
+        let arguments = ["-ddddd", "-bbbbbb", dataset, &number].map(OsStr::new);
+        self.programs.run("zdb", &arguments, &[], each)
+    }
+}
