@@ -71,7 +71,7 @@ impl System for RealSystem<'_> {
         let mounts = std::fs::read("/proc/self/mountinfo").map_err(SourceError::io(WHAT))?;
         // Names of others may be no text.
         let found = dataset(&String::from_utf8_lossy(&mounts), number).map_err(SourceError::Malformed)?;
-        found.ok_or(SourceError::NotHere("does not lie on ZFS"))
+        found.ok_or(SourceError::NotHere("the file does not lie on ZFS"))
     }
 
     fn settle(&self, dataset: &str) -> Result<()> {

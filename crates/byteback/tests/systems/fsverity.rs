@@ -184,7 +184,7 @@ fn guest_who_may_read_a_sealed_file_is_told_its_hashes() {
         checksums(disk.put("open", b"nobody sealed it"), &[]).fails_with(match filesystem.0 {
             // It has checksums beside, but a short file's content lies in the metadata.
             "btrfs" => continue,
-            _ => "not sealed by fs-verity; the file's device is not one of dm-verity; the file does not lie on btrfs",
+            _ => "not sealed by fs-verity; the file's device is not one of dm-verity; the file does not lie on ZFS; the file does not lie on btrfs",
         });
     }
     checksums("/proc/self/status", &[]).fails_with("does not lie on ext4, F2FS or btrfs");
