@@ -25,13 +25,14 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
 
-test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, zfs-fuse, QEMU with a kernel).
+test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, zfs-fuse, MooseFS, QEMU with a kernel).
 	@BYTEBACK_BORG2=$$(scripts/borg2) cargo test -p byteback --test commands -- --ignored borg_2
 	@tests/systems/minio install >/dev/null
 	@tests/systems/machine install
 	@tests/systems/seaweedfs install >/dev/null
 	@tests/systems/zfs install
-	@cargo test -p byteback --test systems -- --ignored minio seaweedfs_ machine_ zfs_
+	@tests/systems/moosefs install
+	@cargo test -p byteback --test systems -- --ignored minio seaweedfs_ machine_ zfs_ moosefs_
 
 check: dependencies ## Checks format, lints, crate edges and tidy rules.
 	@cargo fmt --all --check

@@ -7,6 +7,7 @@ use crate::dmverity::answers::{EXTENT_LEN, Extent as Mapped, Place, STATUS_HEADE
 use crate::fsverity::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::http::Answer;
 use crate::merkle::{Leaves, ReadNodes, Tree, compare};
+use crate::moosefs::answers as moose;
 use crate::s3::answers::{Head, Parts, fit};
 use crate::seaweedfs::answers::{Entry, What, needle_crc};
 use crate::source::{Kind, Layout, Result, SourceError, Tail};
@@ -409,6 +410,62 @@ pub fn zfs_seeds() -> Vec<Vec<u8>> {
     ]
     .map(|text| [&[0], text].concat());
     vec![mounts.as_bytes().to_vec(), old, new]
+}
+
+/// What `mfsfileinfo` says of a file, and the beginning of a chunk's file: an even first byte, or an odd one.
+pub fn moosefs(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    if which % 2 == 1 {
+        // What was found is within it and has the digest.
+        let (digest, header) = bytes.split_at(bytes.len().min(16));
+        let held = moose::Held {
+            blocks: u64::from(*which) * 4,
+            digest: digest.try_into().unwrap_or_default(),
+        };
+        let (id, version) = (header.get(8..16), header.get(16..20));
+        let chunk = moose::Chunk {
+            id: id.and_then(|id| id.try_into().ok()).map_or(1, u64::from_be_bytes),
+            version: version.and_then(|id| id.try_into().ok()).map_or(1, u32::from_be_bytes),
+            held: Some(held),
+        };
+        if let Ok(Some(table)) = moose::table(header, &chunk, &held) {
+            assert_eq!(table.len() as u64, held.blocks * 4);
+        }
+        return;
+    }
+    let mut parser = moose::Parser::default();
+    if bytes
+        .split(|byte| *byte == b'\n')
+        .any(|line| parser.line(line).is_err())
+    {
+        return;
+    }
+    if let Ok(chunks) = parser.end() {
+        let mut held = chunks.chunks.iter().flatten().filter_map(|chunk| chunk.held);
+        assert!(held.all(|held| held.blocks <= moose::CHUNK_BLOCKS));
+    }
+}
+
+/// Answers as [`moosefs`] takes them.
+#[must_use]
+pub fn moosefs_seeds() -> Vec<Vec<u8>> {
+    let copy =
+        "\t\tcopy 1: 10.99.0.1:9422 (status:VALID ; blocks: 46 ; checksum digest: 87C3A4E06E88319665331DA29A35DC10)";
+    let chunk = "\tchunk 0: 0000000000000001_00000002 / (id:1 ver:2)";
+    let list =
+        format!("\0/proc/1/fd/3:\n{chunk}\n{copy}\n\t\tcopy 2: 10.99.0.2:9422 (status:INVALID)\n\tchunk 1: empty");
+    let none = "\0/proc/1/fd/3:\n\tno chunks - empty file";
+    // Four blocks of zeros, and MD5 of their CRCs.
+    let mut header = vec![1];
+    header.extend(0xc0ef_afda_738f_9a41_e282_1a14_fa99_d7f1_u128.to_be_bytes());
+    header.extend(b"MFSC 1.0");
+    header.extend(1_u64.to_be_bytes());
+    header.extend(2_u32.to_be_bytes());
+    header.resize(17 + 4096, 0);
+    (0..4).for_each(|_| header.extend(0xd797_8eeb_u32.to_be_bytes()));
+    vec![list.into_bytes(), none.as_bytes().to_vec(), header]
 }
 
 /// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.

@@ -9,6 +9,7 @@
 //! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of many lengths (casync), and recipes of such files.
 //! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever [`http`] is brought.
 //! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
+//! - [`moosefs`]: those that MooseFS's chunk servers keep of each block of a file, from their files.
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
@@ -25,6 +26,7 @@ pub mod fuzzing;
 pub mod http;
 pub mod kept;
 mod merkle;
+pub mod moosefs;
 mod programs;
 pub mod s3;
 pub mod seaweedfs;

@@ -53,7 +53,7 @@ variables! {
     HOME = "HOME":
         "The home directory, where the defaults above begin.";
     PATH = "PATH":
-        "Where `checksums` looks for programs of storage (`zdb`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
+        "Where `checksums` looks for programs of storage (`zdb`, `mfsfileinfo`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
         "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
 }

@@ -10,6 +10,7 @@ fn the_seeds_hold() {
     seaweedfs_seeds().iter().for_each(|seed| seaweedfs(seed));
     chunk_list_seeds().iter().for_each(|seed| chunk_lists(seed));
     zfs_seeds().iter().for_each(|seed| zfs(seed));
+    moosefs_seeds().iter().for_each(|seed| moosefs(seed));
 }
 
 /// As the fuzz target does it, a little and always.
@@ -150,6 +151,30 @@ fn answers_of_zdb_that_are_spoiled_at_random_hold() {
     }
 }
 
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_moosefs_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in moosefs_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789ABC:/ \n\t"[random.below(18) as usize],
+                    2 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(120));
+                    }
+                }
+            }
+            moosefs(&data);
+        }
+    }
+}
+
 #[test]
 fn the_seeds_are_what_they_are_called() {
     for (seed, stretches) in seaweedfs_seeds().iter().zip([1, 3, 3, 1]) {
@@ -167,6 +192,27 @@ fn the_seeds_are_what_they_are_called() {
             .for_each(|line| parser.line(line).unwrap());
         assert_eq!(Shape::of(&parser.end().unwrap()).runs.len(), 6);
     }
+    let [list, none, header] = &moosefs_seeds()[..] else {
+        panic!()
+    };
+    for (text, count) in [(list, 2), (none, 0)] {
+        let mut parser = moose::Parser::default();
+        text[1..]
+            .split(|byte| *byte == b'\n')
+            .for_each(|line| parser.line(line).unwrap());
+        assert_eq!(parser.end().unwrap().chunks.len(), count);
+    }
+    let held = moose::Held {
+        blocks: 4,
+        digest: header[1..17].try_into().unwrap(),
+    };
+    let chunk = moose::Chunk {
+        id: 1,
+        version: 2,
+        held: None,
+    };
+    let table = moose::table(&header[17..], &chunk, &held).unwrap().unwrap();
+    assert_eq!(table, 0xd797_8eeb_u32.to_be_bytes().repeat(4));
     let [empty, index, .., recipe] = &chunk_list_seeds()[..] else {
         panic!()
     };

@@ -35,6 +35,7 @@ length of the blocks that they are of, how much of the file has some, and what i
   s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   seaweedfs://HOST:PORT/PATH
                       a file of SeaweedFS, at its filer
+  moosefs:FILE        a file in a mount of MooseFS, on a machine with a chunk server, whose folders (mfshdd.cfg) are in --store
   casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
   recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)
 
@@ -56,9 +57,9 @@ pub(crate) struct ChecksumsArguments {
     /// With --against: list the ranges
     #[arg(long, requires = "against")]
     ranges: bool,
-    /// The folder with casync's chunks, if it is not default.castr beside the index
+    /// The folder with casync's chunks, if it is not default.castr beside the index; the folders of MooseFS's chunk server
     #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    store: Vec<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -127,10 +128,14 @@ impl Coverage {
 }
 
 pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result<()> {
-    let (what, store) = (&arguments.what, arguments.store.as_deref());
-    let is_casync = |what: &OsString| after(what, b"casync:").is_some();
-    if store.is_some() && !is_casync(what) && !arguments.against.as_ref().is_some_and(is_casync) {
-        return Err(CommandError::new("--store is for casync:INDEX only"));
+    let (what, store) = (&arguments.what, &arguments.store[..]);
+    let has_store = |what: &OsString| {
+        [&b"casync:"[..], b"moosefs:"]
+            .iter()
+            .any(|prefix| after(what, prefix).is_some())
+    };
+    if !store.is_empty() && !has_store(what) && !arguments.against.as_ref().is_some_and(has_store) {
+        return Err(CommandError::new("--store is for casync:INDEX and moosefs:FILE only"));
     }
     match &arguments.against {
         Some(against) => comparing::run(what, against, store, arguments.ranges, settings),

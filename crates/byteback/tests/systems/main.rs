@@ -12,6 +12,7 @@
 //! | `machine` | a virtual machine, for what this one's kernel lacks (`tests/systems/machine`) |
 //! | `fsverity` | files that are sealed, on ext4, F2FS and btrfs, in there |
 //! | `dmverity` | ext4 on a device that the kernel verifies, in there |
+//! | `moosefs` | MooseFS, in namespaces of its own (`tests/systems/moosefs`) |
 //! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
 //! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
@@ -40,6 +41,7 @@ mod costs;
 mod dmverity;
 mod fsverity;
 mod machine;
+mod moosefs;
 mod plain;
 mod program;
 mod s3;

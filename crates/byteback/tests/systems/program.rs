@@ -18,6 +18,13 @@ pub(crate) fn checksums(what: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> 
     run(&[OsStr::new("--verify"), what.as_ref()], variables)
 }
 
+/// `byteback checksums --json --verify WHAT FLAGS...`.
+pub(crate) fn checksums_with(what: impl AsRef<OsStr>, flags: &[&str]) -> Said {
+    let mut arguments = vec![OsStr::new("--verify"), what.as_ref()];
+    arguments.extend(flags.iter().map(OsStr::new));
+    run(&arguments, &[])
+}
+
 /// `byteback checksums --json --ranges --against BASE NEW`, with some environment variables.
 pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Said {
     let arguments = [

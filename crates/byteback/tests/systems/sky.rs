@@ -130,9 +130,10 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
     let is_padded = told_new.layout().tail == Tail::ZeroPadded;
     let params = SignatureParams {
         block_len_bytes: block_len,
-        weak: match is_padded {
-            true => WeakKind::Crc32cPadded,
-            false => WeakKind::Crc32c,
+        weak: match (told_new.layout().kind, is_padded) {
+            (Kind::Crc32, true) => WeakKind::Crc32Padded,
+            (_, true) => WeakKind::Crc32cPadded,
+            (_, false) => WeakKind::Crc32c,
         },
         strong: match (told_new.layout().kind, is_padded) {
             (Kind::Blake2b256, true) => StrongKind::Blake2b256Padded,
@@ -177,9 +178,13 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
 
 /// SkySync-C (section 3.2.1): both ends cut by content; the chunks' CRCs follow from those of the blocks that storage has.
 pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
+    chunked_to(ChunkParams::new(4096, 8192, 12_288).unwrap(), base, new, expected)
+}
+
+/// The same with chunks of other lengths: those that are shorter than a source's blocks have nothing of their CRCs.
+pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
-    let params = ChunkParams::new(4096, 8192, 12_288).unwrap();
     let list_of = |told: &FileChecksums, content: &Content<'_>| -> (ChunkList, u64) {
         let mut crcs = RangeCrcs::new(crcs(told).expect("no CRCs"));
         let (list, stats) = list_chunks_with_crcs(content, None, params, &mut crcs).unwrap();

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 
 use byteback_checksums::fsverity;
 use byteback_checksums::source::{FileChecksums, Source, SourceError};
@@ -56,7 +56,7 @@ struct Told {
 pub(super) fn run(
     what: &OsStr,
     against: &OsStr,
-    store: Option<&Path>,
+    store: &[PathBuf],
     lists_ranges: bool,
     settings: &Settings,
 ) -> Result<()> {
@@ -101,7 +101,7 @@ fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
 }
 
 /// By all checksums of both.
-fn of_lists(what: &OsStr, against: &OsStr, store: Option<&Path>, settings: &Settings) -> Result<Told> {
+fn of_lists(what: &OsStr, against: &OsStr, store: &[PathBuf], settings: &Settings) -> Result<Told> {
     let mut told = None;
     with_source(what, store, settings, &mut |new| {
         with_source(against, store, settings, &mut |base| {

@@ -3,12 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::deduplicated::DeduplicatedFile;
 use byteback_checksums::dmverity::DmVeritySource;
 use byteback_checksums::fsverity::VeritySource;
+use byteback_checksums::moosefs::MooseFsSource;
 use byteback_checksums::s3::{Credentials, Place, S3Source};
 use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
 use byteback_checksums::source::{Source, SourceError};
@@ -21,10 +22,10 @@ use crate::settings::Settings;
 
 const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
 
-/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are, if it is not beside the index.
+/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are, if it is not beside the index, or those of MooseFS.
 pub(super) fn with_source(
     what: &OsStr,
-    store: Option<&Path>,
+    store: &[PathBuf],
     settings: &Settings,
     then: &mut dyn FnMut(&dyn Source) -> Result<()>,
 ) -> Result<()> {
@@ -38,14 +39,28 @@ pub(super) fn with_source(
         return then(&SeaweedFsSource::new(&network, place));
     }
     if let Some(index) = after(what, b"casync:") {
-        return then(&DeduplicatedFile::casync(index.into(), store.map(Path::to_path_buf)));
+        if store.len() > 1 {
+            return Err(CommandError::new("casync:INDEX has one --store at most"));
+        }
+        return then(&DeduplicatedFile::casync(index.into(), store.first().cloned()));
     }
     if let Some(recipe) = after(what, b"recipe:") {
         return then(&DeduplicatedFile::recipe(recipe.into()));
     }
+    let programs = settings.programs();
+    if let Some(path) = after(what, b"moosefs:") {
+        if store.is_empty() {
+            let said = CommandError::new(format!(
+                "{name}: it is not said where this machine's chunk server has its chunks"
+            ));
+            return Err(said.next("Name each of its folders with --store; mfshdd.cfg lists them."));
+        }
+        let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+        let source = MooseFsSource::new(&file, &programs, store).map_err(|error| refused(&name, error))?;
+        return then(&source);
+    }
     let path = Path::new(what);
     let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
-    let programs = settings.programs();
     let mut reasons = Vec::new();
     // A seal proves more, and more cheaply, than what is kept beside it.
     if let Some(source) = here(&name, VeritySource::new(&file), &mut reasons)? {
@@ -85,7 +100,7 @@ fn here<S>(
 
 /// The file that `what` is the path of; `None` if it names something else.
 pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
-    const OTHERS: [&[u8]; 4] = [b"s3://", b"seaweedfs://", b"casync:", b"recipe:"];
+    const OTHERS: [&[u8]; 5] = [b"s3://", b"seaweedfs://", b"casync:", b"recipe:", b"moosefs:"];
     let is_other = OTHERS.iter().any(|prefix| after(what, prefix).is_some());
     (!is_other).then(|| Path::new(what))
 }

@@ -1,0 +1,260 @@
+//! The CRCs that MooseFS's chunk servers keep of each block of a file (SkySync, Table 1: distributed systems).
+//!
+//! ## From where
+//!
+//! `mfsfileinfo` tells which chunks a file has, and of each copy a digest of its CRCs. The CRCs themselves no program tells: they lie in the chunks' files, in front of the content, on the disks of the chunk
+//! servers. So this is for a machine that has both: the file in a mount and a chunk server's folders (one with a copy of each chunk is enough; of chunks that are elsewhere
+//! nothing is known). What is read is 4 KiB for 64 MiB of content.
+//!
+//! ## When a checksum counts
+//!
+//! What programs write waits in `mfsmount`. `fsync` by whoever did not write it does not send it, a direct read does ([`System::flush`]). What waits in the mounts of
+//! other machines was not written to the file system yet.
+//!
+//! The chunk server has the CRCs in memory, too, and writes those in the file some milliseconds later, after it answered. It makes the digest of those in memory: CRCs from the file count only if
+//! they have that digest. That shows, too, where in the file they are, which changed between releases.
+//!
+//! Neither the number nor the version of a chunk changes when it is written to, and times are whole seconds. So at the end all digests are asked for again, and must be the same. That is as much as CRCs say of
+//! anything: who makes contents makes them agree. They are taken for what makes content likely, never for what proves it.
+//!
+//! ## Which blocks
+//!
+//! 64 KiB, the last one with zeros behind. A chunk that was never written to, and what is behind the blocks that a chunk has, is zeros.
+
+pub(crate) mod answers;
+mod system;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use byteback_extents::ByteRange;
+use byteback_host::tree::{FileKind, Stat};
+
+use self::answers::{BLOCK_LEN, CHUNK_LEN, Chunks, Parser, table};
+use self::system::{RealSystem, System};
+use crate::programs::Programs;
+use crate::source::{
+    Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
+    read_file_at,
+};
+
+/// What MooseFS says of itself.
+pub const DESCRIPTION: Description = Description {
+    name: "moosefs",
+    coverage: "each block of 64 KiB in chunks of which a chunk server of this machine has a copy",
+    cost: "asking master and chunk servers for the file's chunks, twice, and reading 8 KiB of each chunk's file",
+    permissions: "whoever may read the file and, of the chunk server's folders, the files in them: root mostly",
+};
+
+/// How often a file that is written to meanwhile is tried again. That of a server that has not written its CRCs out yet is ready within milliseconds.
+const ATTEMPTS: u32 = 5;
+
+/// A file on MooseFS, as a source.
+pub struct MooseFsSource<'a> {
+    file: BorrowedFd<'a>,
+    programs: &'a Programs,
+    folders: &'a [PathBuf],
+}
+
+impl<'a> MooseFsSource<'a> {
+    /// Of `file`, which is open for reading in a mount of MooseFS. `mfsfileinfo` is among `programs`; `folders` are those of chunk servers (`mfshdd.cfg`).
+    ///
+    /// # Errors
+    /// [`SourceError::NotHere`] if it is no regular file.
+    pub fn new(file: &'a impl AsFd, programs: &'a Programs, folders: &'a [PathBuf]) -> Result<Self> {
+        let source = Self {
+            file: file.as_fd(),
+            programs,
+            folders,
+        };
+        is_file(&source.system())?;
+        Ok(source)
+    }
+
+    fn system(&self) -> RealSystem<'a> {
+        RealSystem::new(self.file, self.programs, self.folders)
+    }
+}
+
+fn is_file(system: &impl System) -> Result<Stat> {
+    let stat = system.stat().map_err(SourceError::io("ask for the file's times"))?;
+    match stat.kind {
+        FileKind::File => Ok(stat),
+        _ => Err(SourceError::NotHere("not a regular file")),
+    }
+}
+
+impl Source for MooseFsSource<'_> {
+    fn description(&self) -> Description {
+        DESCRIPTION
+    }
+
+    fn collect(&self) -> Result<FileChecksums> {
+        FileChecksums::collect(ATTEMPTS, || Passage::begin(self.system()))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        read_file_at(self.file, offset, buffer)
+    }
+
+    fn is_unchanged(&self, stamp: &Stamp) -> Result<bool> {
+        match State::of(&self.system()) {
+            Ok(state) => Ok(state.stamp() == *stamp),
+            Err(SourceError::ChangedMeanwhile) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What is told of a file at once.
+struct State {
+    stat: Stat,
+    chunks: Chunks,
+}
+
+impl State {
+    fn of(system: &impl System) -> Result<Self> {
+        let before = is_file(system)?;
+        system.flush()?;
+        let mut parser = Parser::default();
+        system.describe(&mut |line| parser.line(line).map_err(SourceError::Malformed))?;
+        let chunks = parser.end().map_err(SourceError::Malformed)?;
+        let stat = is_file(system)?;
+        let is_same = Stamp::of(&before) == Stamp::of(&stat);
+        match is_same && chunks.is_agreed {
+            true => Ok(Self { stat, chunks }),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        let mut witness = blake3::Hasher::new();
+        for chunk in &self.chunks.chunks {
+            let (id, version) = chunk.map_or((0, 0), |chunk| (chunk.id, chunk.version));
+            witness.update(&id.to_le_bytes()).update(&version.to_le_bytes());
+            let held = chunk.and_then(|chunk| chunk.held);
+            let (blocks, digest) = held.map_or((u64::MAX, [0; 16]), |held| (held.blocks, held.digest));
+            witness.update(&blocks.to_le_bytes()).update(&digest);
+        }
+        Stamp {
+            witness: *witness.finalize().as_bytes(),
+            ..Stamp::of(&self.stat)
+        }
+    }
+}
+
+/// One passage through a file's chunks.
+struct Passage<S> {
+    system: S,
+    state: State,
+    layout: Layout,
+    /// Where the next run begins.
+    at: u64,
+    /// Of the chunk that is told now.
+    sums: Vec<u8>,
+}
+
+impl<S: System> Passage<S> {
+    fn begin(system: S) -> Result<Self> {
+        Ok(Self {
+            state: State::of(&system)?,
+            system,
+            layout: Layout {
+                kind: Kind::Crc32,
+                salt: Vec::new(),
+                block_len: BLOCK_LEN as u32,
+                tail: Tail::ZeroPadded,
+            },
+            at: 0,
+            sums: Vec::new(),
+        })
+    }
+
+    /// Up to where the CRCs of a chunk reach that begins at `start`, which are in `sums` then; or why there are none.
+    fn sums_of(&mut self, start: u64) -> Result<std::result::Result<u64, Unknown>> {
+        let number = usize::try_from(start / CHUNK_LEN).unwrap_or(usize::MAX);
+        self.sums.clear();
+        // What was never written to.
+        let Some(chunk) = self.state.chunks.chunks.get(number).copied().flatten() else {
+            return Ok(Ok(start));
+        };
+        let Some(held) = chunk.held else {
+            return Err(SourceError::Missing(
+                "the chunk servers have no valid copy of a part of the file; start those that are missing",
+            ));
+        };
+        let headers = self.system.headers(&chunk)?;
+        let mut has_some = false;
+        for header in &headers {
+            has_some = true;
+            if let Some(table) = table(header, &chunk, &held).map_err(SourceError::Malformed)? {
+                let (crcs, _) = table.as_chunks::<4>();
+                self.sums
+                    .extend(crcs.iter().flat_map(|crc| u32::from_be_bytes(*crc).to_le_bytes()));
+                return Ok(Ok(start.saturating_add(held.blocks * BLOCK_LEN)));
+            }
+        }
+        match has_some {
+            // What the server has in memory is not in its file yet.
+            true => Err(SourceError::ChangedMeanwhile),
+            false => Ok(Err(Unknown::NotSummed)),
+        }
+    }
+}
+
+impl<S: System> Extraction for Passage<S> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.state.stat.size
+    }
+
+    fn next_run(&mut self) -> Result<Option<Run<'_>>> {
+        let (at, len) = (self.at, self.state.stat.size);
+        let end = (at - at % CHUNK_LEN).saturating_add(CHUNK_LEN).min(len);
+        let Some(rest) = ByteRange::new(at, end) else {
+            return Ok(None);
+        };
+        if !at.is_multiple_of(CHUNK_LEN) {
+            // The CRCs of this chunk were told.
+            self.at = end;
+            return Ok(Some(Run::Zeros { range: rest }));
+        }
+        let summed = match self.sums_of(at)? {
+            Ok(summed) => summed.min(end),
+            Err(why) => {
+                self.at = end;
+                return Ok(Some(Run::Unknown { range: rest, why }));
+            }
+        };
+        match ByteRange::new(at, summed) {
+            Some(range) => {
+                self.at = summed;
+                // Blocks behind the end of the file are not the file's.
+                let wanted = self.layout.block_count(range) as usize * self.layout.kind.len_bytes();
+                let sums = self
+                    .sums
+                    .get(..wanted)
+                    .ok_or(SourceError::Malformed("CRCs that are too few"))?;
+                Ok(Some(Run::Sums { range, sums }))
+            }
+            None => {
+                self.at = end;
+                Ok(Some(Run::Zeros { range: rest }))
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Stamp> {
+        let stamp = self.state.stamp();
+        match State::of(&self.system)?.stamp() == stamp {
+            true => Ok(stamp),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The calls into the kernel, the program of MooseFS and the chunk servers' files, behind a trait so that what is made of their answers is tested with answers that nobody gives.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use byteback_host::tree::{Stat, stat_fd};
+use rustix::fs::{Mode, OFlags};
+
+use super::answers::{BLOCK_LEN, Chunk, HEADER_LEN};
+use crate::programs::Programs;
+use crate::source::{Result, SourceError};
+
+/// What is asked about one open file.
+pub(super) trait System {
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Waits until all that was written to the file through this mount is with the chunk servers.
+    fn flush(&self) -> Result<()>;
+
+    /// Hands each line that is said of the file's chunks to `each`.
+    fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+
+    /// The first bytes, at most [`HEADER_LEN`], of the files in which the chunk servers here hold a chunk.
+    fn headers(&self, chunk: &Chunk) -> Result<Vec<Vec<u8>>>;
+}
+
+/// What there is.
+#[derive(Debug)]
+pub(super) struct RealSystem<'a> {
+    file: BorrowedFd<'a>,
+    programs: &'a Programs,
+    folders: &'a [PathBuf],
+}
+
+/// What a direct read is read into: some file systems want it at a multiple of this.
+const ALIGNMENT: usize = 4096;
+
+impl<'a> RealSystem<'a> {
+    pub(super) fn new(file: BorrowedFd<'a>, programs: &'a Programs, folders: &'a [PathBuf]) -> Self {
+        Self {
+            file,
+            programs,
+            folders,
+        }
+    }
+
+    /// The open file by a name that only we have.
+    fn name(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+impl System for RealSystem<'_> {
+    fn stat(&self) -> io::Result<Stat> {
+        stat_fd(self.file)
+    }
+
+    fn flush(&self) -> Result<()> {
+        const WHAT: &str = "flush the file";
+        let failed = |errno: rustix::io::Errno| SourceError::io(WHAT)(errno.into());
+        // What is mapped goes to mfsmount; that by itself sends nothing of what others wrote.
+        rustix::fs::fsync(self.file).map_err(failed)?;
+        let direct = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let direct = rustix::fs::open(self.name(), direct, Mode::empty()).map_err(failed)?;
+        let mut buffer = vec![0; BLOCK_LEN as usize + ALIGNMENT];
+        let start = buffer.as_ptr().align_offset(ALIGNMENT);
+        let mut aligned = buffer.get_mut(start..start.saturating_add(BLOCK_LEN as usize));
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::pread(&direct, aligned.as_deref_mut().unwrap_or_default(), 0));
+        read.map(|_| ()).map_err(failed)
+    }
+
+    fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let name = self.name();
+        let arguments = ["-c", &name].map(OsStr::new);
+        self.programs.run("mfsfileinfo", &arguments, &[], each)
+    }
+
+    fn headers(&self, chunk: &Chunk) -> Result<Vec<Vec<u8>>> {
+        let name = format!("chunk_{:016X}_{:08X}.mfs", chunk.id, chunk.version);
+        let mut headers = Vec::new();
+        for folder in self.folders {
+            for below in 0..=0xff_u8 {
+                let path = folder.join(format!("{below:02X}")).join(&name);
+                let file = match File::open(path) {
+                    Ok(file) => file,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        return Err(SourceError::Denied(
+                            "the chunk server's files are for root only; run as root, or let the file be read",
+                        ));
+                    }
+                    Err(error) => return Err(SourceError::io("open a chunk's file")(error)),
+                };
+                let mut header = Vec::new();
+                let mut some = file.take(HEADER_LEN as u64);
+                some.read_to_end(&mut header)
+                    .map_err(SourceError::io("read a chunk's file"))?;
+                headers.push(header);
+            }
+        }
+        Ok(headers)
+    }
+}
