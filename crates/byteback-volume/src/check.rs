@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `image` | superblocks, checkpoint packs, tables, summaries |
 //! | `files` | from each inode to its nodes and pages; who owns which block |
+//! | `clusters` | pages that are compressed, several in a block |
 //! | `names` | the tree of directories, and what is not in it |
 //! | `totals` | bitmaps, counters and logs against what was found |
 //! | `problem` | what can be wrong |
 //!
 //! Memory follows the number of files and of blocks (a bit each), not their contents. A block that cannot be read is damaged.
 
+mod clusters;
 mod files;
 mod image;
 mod names;
@@ -73,6 +75,8 @@ pub struct Report {
     pub main_deltas: u64,
     /// Blocks that these are in.
     pub compact_pages: u64,
+    /// Pages that are compressed, several in one block.
+    pub compressed_pages: u64,
     /// What the volume is called.
     pub label: Vec<u8>,
     /// Its length, in blocks of 4 KiB.
@@ -143,6 +147,7 @@ pub(crate) fn find(device: &dyn BlockDevice, options: CheckOptions) -> Result<Fi
         deltas: files.deltas + files.main_deltas,
         main_deltas: files.main_deltas,
         compact_pages: files.compact_pages,
+        compressed_pages: files.compressed_pages,
         label: image.superblock.label.clone(),
         len_blocks: u64::from(image.superblock.areas.len_blocks),
     };

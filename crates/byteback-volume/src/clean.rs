@@ -7,7 +7,7 @@
 
 use crate::attributes::{DIRECTORY, TYPE};
 use crate::error::Result;
-use crate::format::{Address, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary};
+use crate::format::{Address, CLUSTER_SLOT, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary};
 use crate::map::Slot;
 use crate::segments::LogKind;
 use crate::state::State;
@@ -111,6 +111,9 @@ impl State {
         }
         if matches!(summary.slot, INDEX_SLOT | COMPACT_SLOT) && entry.ino == summary.nid {
             return Ok(self.move_delta_block(summary.nid, address).unwrap_or(false));
+        }
+        if summary.slot == CLUSTER_SLOT && entry.ino == summary.nid && self.is_compressed {
+            return self.move_cluster(address, summary);
         }
         let Ok(node) = self.node(summary.nid, "node of a page in a segment that is cleaned") else {
             return Ok(false);

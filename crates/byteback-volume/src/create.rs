@@ -9,7 +9,7 @@ use byteback_host::clock::{Clock, RealClock};
 use crate::attributes::DIRECTORY;
 use crate::checkpoint::segment_table_address;
 use crate::error::Result;
-use crate::format::{Address, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId, zeros};
+use crate::format::{Address, FEATURE_COMPRESSION, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId, zeros};
 use crate::geometry::divide;
 use crate::media::Media;
 use crate::names::NewFile;
@@ -32,6 +32,8 @@ pub struct CreateOptions {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Whether pages of files are compressed where that spares writes, as long as the volume lives. Programs of before this was there cannot open it.
+    pub is_compressed: bool,
     /// What tells the time.
     pub clock: Arc<dyn Clock>,
 }
@@ -55,6 +57,7 @@ impl CreateOptions {
             label: Vec::new(),
             uid: 0,
             gid: 0,
+            is_compressed: false,
             clock: Arc::new(RealClock),
         }
     }
@@ -122,6 +125,8 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         delta_list: Nid::NONE,
         is_writable: true,
         format_version: VERSION,
+        is_compressed: options.is_compressed,
+        clusters: crate::clusters::Clusters::default(),
         delta_mode: crate::deltas::DeltaMode::Off,
         moved_slots_min: u32::MAX,
         main_delta_len_bytes_max: 0,
@@ -146,10 +151,14 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
     state.checkpoint(true)?;
     // Both places: an elder checkpoint of this volume is none.
     state.checkpoint(true)?;
+    let features = match options.is_compressed {
+        true => FEATURE_COMPRESSION,
+        false => 0,
+    };
     let superblock = Superblock {
         id: options.id,
         version: crate::format::VERSION,
-        features: 0,
+        features,
         areas,
         created_s: state.now().seconds,
         hash_seed: options.hash_seed,

@@ -155,6 +155,12 @@ pub struct DeltaCounts {
     pub read_with_inode: u64,
     /// Of their base and a delta in the main area, or one that waits to be packed.
     pub read_with_main: u64,
+    /// Pages that were written compressed, several in one block.
+    pub compressed_pages: u64,
+    /// These blocks.
+    pub clusters: u64,
+    /// Pages that were put into inodes, compressed.
+    pub pages_in_inodes: u64,
     /// Deltas that lie in inodes now, less those that did when the volume was opened.
     pub more_in_inodes: i64,
 }
@@ -265,7 +271,11 @@ impl State {
         };
         let mut inode = self.inode(ino)?;
         inode.remove_deltas(|of| of == number);
-        if !inode.put_delta(number, delta) && self.move_slots(ino)? {
+        if !inode.put_delta(number, delta) && self.empty_inode(ino)? {
+            inode = self.inode(ino)?;
+            inode.remove_deltas(|of| of == number);
+        }
+        if inode.delta_of(page).is_none() && !inode.put_delta(number, delta) && self.move_slots(ino)? {
             inode = self.inode(ino)?;
             inode.remove_deltas(|of| of == number);
         }
@@ -300,7 +310,7 @@ impl State {
         let deltas: Vec<(u16, usize)> = inode
             .deltas_of()
             .filter(|(page, _)| *page != except)
-            .map(|(page, delta)| (page, DELTA_HEAD_LEN_BYTES + delta.len()))
+            .map(|(page, delta)| (page, inode.delta_head_len_bytes() + delta.len()))
             .collect();
         let half = usize::from(inode.delta_bytes()) / 2;
         let mut spilled_bytes = 0;
@@ -322,7 +332,7 @@ impl State {
     }
 
     /// As [`State::push_out`], for who has a choice: false if the page cannot be read, and its delta stays. A page that rots must not make others unwritable.
-    fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
+    pub(crate) fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
         match self.push_out(ino, page) {
             Ok(()) => Ok(true),
             Err(VolumeError::Damaged { .. }) => Ok(false),
@@ -334,7 +344,7 @@ impl State {
     fn replaced_by(&self, inode: &Inode, len_bytes: usize) -> Option<u16> {
         let (page, longest) = inode.deltas_of().max_by_key(|(_, delta)| delta.len())?;
         let spared = longest.len().checked_sub(len_bytes)?;
-        let is_enough = inode.delta_room() + longest.len() + DELTA_HEAD_LEN_BYTES >= len_bytes;
+        let is_enough = inode.delta_room() + longest.len() + inode.delta_head_len_bytes() >= len_bytes;
         (is_enough && self.costs.is_worth(spared)).then_some(page)
     }
 
@@ -356,7 +366,7 @@ impl State {
             return Ok(());
         }
         self.page(ino, key.1)?;
-        if self.main_takes(ino, delta.len()) {
+        if self.address_of(ino, key.1)?.is_block() && self.main_takes(ino, delta.len()) {
             self.wait_for_packing(ino, u32::from(page), delta);
             self.delta_counts.moved_to_main += 1;
         } else {

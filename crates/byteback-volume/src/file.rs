@@ -8,9 +8,12 @@ use std::collections::BTreeSet;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 use crate::attributes::{DIRECTORY, REGULAR, TYPE};
+use crate::clusters::Unit;
 use crate::deltas::{DeltaMode, Kept};
 use crate::error::{Result, VolumeError};
-use crate::format::{Address, Block, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, zeros};
+use crate::format::{
+    Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, cluster_checksum, zeros,
+};
 use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
@@ -67,11 +70,9 @@ impl State {
     pub(crate) fn page(&mut self, ino: Nid, page: u64) -> Result<Option<&Block>> {
         if self.pages.get((ino, page)).is_none() {
             let address = self.address_of(ino, page)?;
-            if !address.is_block() {
+            let Some(block) = self.stored_page(ino, page, address)? else {
                 return Ok(None);
-            }
-            let mut block = self.read_page(address)?;
-            self.restore(ino, page, &mut block)?;
+            };
             self.pages.keep((ino, page), block);
         }
         Ok(self.pages.get((ino, page)))
@@ -120,8 +121,12 @@ impl State {
         Ok(())
     }
 
-    fn read_page(&mut self, address: Address) -> Result<Box<Block>> {
-        let checksum = self.checksum_of(address)?;
+    /// A page as it was written last, without its delta.
+    pub(crate) fn read_page(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
+        let Summary { checksum, slot, .. } = self.summary_at(address)?;
+        if slot == CLUSTER_SLOT && self.is_compressed {
+            return self.read_from_cluster(ino, page, address);
+        }
         let block = self.media.read(address)?;
         match crc32c::crc32c(&block[..]) == checksum {
             true => Ok(block),
@@ -141,12 +146,11 @@ impl State {
             self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
         }
         if self.pages.get(key).is_none() {
-            let mut block = zeros();
-            if address.is_block() && !is_overwritten {
-                block = self.read_page(address)?;
-                self.restore(ino, page, &mut block)?;
-            }
-            self.pages.keep(key, block);
+            let stored = match is_overwritten {
+                true => None,
+                false => self.stored_page(ino, page, address)?,
+            };
+            self.pages.keep(key, stored.unwrap_or_else(zeros));
         }
         self.end_unknown_place(ino, page)?;
         // What is in memory is written.
@@ -405,7 +409,8 @@ impl State {
             let is_reserved = found < end
                 && is_data
                 && self.pages.get((ino, found)).is_none()
-                && self.address_of(ino, found)? == Address::RESERVED;
+                && self.address_of(ino, found)? == Address::RESERVED
+                && !self.is_in_inode(ino, found)?;
             if !is_reserved {
                 break;
             }
@@ -432,28 +437,46 @@ impl State {
         let mut writes_index = main_write.is_some();
         let dirty = self.pages.dirty_of(ino);
         let count = dirty.len() as u64;
-        for page in dirty {
-            let slot = self.make_slot(ino, page)?;
-            let old = self.address_in(slot)?;
-            let version = self.table.get(&self.media, slot.told)?.version;
-            let Some(block) = self.pages.get((ino, page)) else {
-                continue;
-            };
-            let mut block = Box::new(*block);
-            let summary = Summary {
-                nid: slot.told,
-                version,
-                slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
-                checksum: crc32c::crc32c(&block[..]),
+        let is_compressed = self.is_compressed && self.inode(ino)?.flags().is_compressed;
+        let units: Vec<Unit> = match is_compressed {
+            true => self.compress_pages(ino, &dirty)?,
+            false => dirty.into_iter().map(Unit::Page).collect(),
+        };
+        for mut unit in units {
+            let (mut block, mut summary) = match &unit {
+                Unit::Cluster(_, block) => (block.clone(), self.cluster_summary(ino, block)?),
+                Unit::Page(page) => {
+                    let slot = self.make_slot(ino, *page)?;
+                    let version = self.table.get(&self.media, slot.told)?.version;
+                    let Some(block) = self.pages.get((ino, *page)) else {
+                        continue;
+                    };
+                    let summary = Summary {
+                        nid: slot.told,
+                        version,
+                        slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
+                        checksum: crc32c::crc32c(&block[..]),
+                    };
+                    (Box::new(*block), summary)
+                }
             };
             let (address, _) = self.segments.allocate(log, summary, self.now_s())?;
-            if is_directory {
-                self.media.id.seal(&mut block, Kind::Directory, address);
-                let checksum = crc32c::crc32c(&block[..]);
-                self.segments.correct_checksum(address, checksum);
-                if let Some(kept) = self.pages.get_mut((ino, page)) {
-                    *kept = *block;
+            match &mut unit {
+                Unit::Cluster(..) => {
+                    self.media.id.seal(&mut block, Kind::Cluster, address);
+                    summary.checksum = cluster_checksum(&block);
+                    self.segments.correct_checksum(address, summary.checksum);
+                    self.cluster_written(address, unit.pages());
                 }
+                Unit::Page(page) if is_directory => {
+                    self.media.id.seal(&mut block, Kind::Directory, address);
+                    let checksum = crc32c::crc32c(&block[..]);
+                    self.segments.correct_checksum(address, checksum);
+                    if let Some(kept) = self.pages.get_mut((ino, *page)) {
+                        *kept = *block;
+                    }
+                }
+                Unit::Page(_) => {}
             }
             let run_blocks = u32::try_from(run.1.len() / BLOCK_LEN_BYTES).unwrap_or(0);
             if run_blocks > 0 && run.0.0 + run_blocks != address.0 {
@@ -464,10 +487,15 @@ impl State {
                 run.0 = address;
             }
             run.1.extend_from_slice(&block[..]);
-            self.page_moved(ino, old, address, summary.checksum);
-            self.set_address(slot, address)?;
-            writes_index = self.end_delta(ino, page, writes_index)?;
-            self.pages.mark_clean((ino, page));
+            for page in unit.pages() {
+                let slot = self.make_slot(ino, *page)?;
+                let old = self.address_in(slot)?;
+                self.page_left(ino, *page, old);
+                self.set_address(slot, address)?;
+                writes_index = self.end_delta(ino, *page, writes_index)?;
+                self.pages.mark_clean((ino, *page));
+            }
+            self.page_moved(ino, Address::NONE, address, summary.checksum);
         }
         if !run.1.is_empty() {
             self.media.write(run.0, &run.1, what)?;
@@ -492,6 +520,7 @@ impl State {
     pub(crate) fn page_gone(&mut self, ino: Nid, old: Address) {
         if old.is_block() {
             self.segments.release(old);
+            self.clusters.forget(old);
         }
         if let Some(pages) = self.since.pages.get_mut(&ino) {
             pages.remove(&old);

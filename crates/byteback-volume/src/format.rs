@@ -7,6 +7,7 @@
 //! Here are offsets, sizes and limits, and types that read and write them. A type that is a view of a block ([`Inode`], for one) trusts nothing in
 //! it: whatever the bytes are, it answers something, and never panics. What this does not do: any I/O; deciding what to write.
 
+mod cluster;
 mod delta_places;
 mod directory;
 mod main_deltas;
@@ -20,6 +21,7 @@ use std::fmt;
 
 use byteback_host::block::BLOCK_LEN_BYTES;
 
+pub use cluster::{CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, cluster_checksum};
 pub use delta_places::DeltaPlaces;
 pub use directory::{DENTRY_NAME_LEN_BYTES, Dentry, DentryArea, DirectoryBlock, INLINE_DENTRIES, Slots};
 pub use main_deltas::{
@@ -36,8 +38,8 @@ pub use pack::{
 };
 pub use summary::{SUMMARIES_PER_BLOCK, Summary};
 pub use superblock::{
-    Areas, Found, Superblock, VERSION, VERSION_OF_INDEX_LEAVES, VERSION_OF_MAIN_DELTAS, VERSION_OF_MOVED_SLOTS,
-    VERSION_OF_PACKED_DELTAS,
+    Areas, FEATURE_COMPRESSION, Found, KNOWN_FEATURES, Superblock, VERSION, VERSION_OF_INDEX_LEAVES,
+    VERSION_OF_MAIN_DELTAS, VERSION_OF_MOVED_SLOTS, VERSION_OF_PACKED_DELTAS,
 };
 pub use tables::{NODES_PER_BLOCK, NodeEntry, SegmentEntry};
 
@@ -123,6 +125,8 @@ pub enum Kind {
     DeltaCompact = 13,
     /// An elder part of such an index.
     DeltaLeaf = 15,
+    /// Several pages of a file, compressed.
+    Cluster = 16,
 }
 
 impl Kind {
@@ -145,6 +149,7 @@ impl Kind {
             Self::DeltaMeta => "index of deltas",
             Self::DeltaCompact => "deltas",
             Self::DeltaLeaf => "elder part of an index of deltas",
+            Self::Cluster => "compressed pages",
         }
     }
 }

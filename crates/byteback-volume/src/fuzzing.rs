@@ -61,9 +61,29 @@ fn file(mode: u32) -> NewFile {
     }
 }
 
-/// A volume with a bit of everything; closed, or as a crash leaves it.
-fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeError> {
+/// What an image is like.
+#[derive(Clone, Copy)]
+struct Sort {
+    /// Closed, or as a crash leaves it.
+    is_closed: bool,
+    /// Pages are compressed.
+    is_compressed: bool,
+}
+
+impl Sort {
+    fn content(self, random: &mut SplitMix64, len: usize) -> Vec<u8> {
+        let mut bytes = random.bytes(len);
+        if self.is_compressed {
+            bytes.iter_mut().for_each(|byte| *byte &= 3);
+        }
+        bytes
+    }
+}
+
+/// A volume with a bit of everything.
+fn fill(device: &Arc<dyn BlockDevice>, sort: Sort) -> Result<(), VolumeError> {
     let options_of_new = CreateOptions {
+        is_compressed: sort.is_compressed,
         clock: Arc::new(SimClock::new(1_700_000_000_000_000_000)),
         ..CreateOptions::new(ID, 5)
     };
@@ -81,7 +101,7 @@ fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeErro
         }
     }
     let large = volume.make(1, b"large", &file(0o100_644))?.ino;
-    volume.write(large, 0, &random.bytes(20 * BLOCK_LEN_BYTES))?;
+    volume.write(large, 0, &sort.content(&mut random, 20 * BLOCK_LEN_BYTES))?;
     for offset in [4_000_000, 9_000_000, 20_000_000_000] {
         volume.write(large, offset, b"far away")?;
     }
@@ -97,18 +117,24 @@ fn fill(device: &Arc<dyn BlockDevice>, is_closed: bool) -> Result<(), VolumeErro
     }
     volume.sync()?;
     volume.write(large, 300, b"a delta")?;
-    if is_closed {
+    let log = volume.make(dir, b"log", &file(0o100_644))?.ino;
+    for _ in 0..7 {
+        let len = volume.attributes(log)?.len_bytes;
+        volume.write(log, len, &sort.content(&mut random, 4_120))?;
+        volume.sync_file(log)?;
+    }
+    if sort.is_closed {
         return volume.close();
     }
     volume.make_unnamed(&file(0o100_600))?;
     volume.sync()?;
-    volume.write(large, 9_000_000, &random.bytes(5_000))?;
+    volume.write(large, 9_000_000, &sort.content(&mut random, 5_000))?;
     for page in 5..19 {
         volume.write(large, page * BLOCK_LEN_BYTES as u64 + 500, &random.bytes(400))?;
     }
     volume.sync_file(large)?;
     let new = volume.make(dir, b"new", &file(0o100_644))?.ino;
-    volume.write(new, 0, &random.bytes(9_000))?;
+    volume.write(new, 0, &sort.content(&mut random, 30_000))?;
     volume.sync_file(new)?;
     std::mem::forget(volume);
     Ok(())
@@ -120,7 +146,8 @@ struct Image {
     blocks: Vec<(u64, Option<Kind>)>,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
+    Kind::Cluster,
     Kind::DeltaMeta,
     Kind::DeltaCompact,
     Kind::DeltaLeaf,
@@ -145,9 +172,9 @@ fn block_at(device: &SimBlockDevice, at: u64) -> Box<Block> {
     block
 }
 
-fn image(is_closed: bool) -> Image {
+fn image(sort: Sort) -> Image {
     let device = SimBlockDevice::new(BLOCKS);
-    let filled = fill(&(Arc::new(device.clone()) as Arc<dyn BlockDevice>), is_closed);
+    let filled = fill(&(Arc::new(device.clone()) as Arc<dyn BlockDevice>), sort);
     assert!(filled.is_ok(), "{filled:?}");
     let device = device.copy();
     let found = (0..BLOCKS).filter_map(|at| {
@@ -161,17 +188,26 @@ fn image(is_closed: bool) -> Image {
 }
 
 /// Made when they are asked for first: their memory counts as that input's.
-fn image_of(is_closed: bool) -> &'static Image {
-    static CLOSED: OnceLock<Image> = OnceLock::new();
-    static CRASHED: OnceLock<Image> = OnceLock::new();
-    let place = if is_closed { &CLOSED } else { &CRASHED };
-    place.get_or_init(|| image(is_closed))
+fn image_of(number: u8) -> &'static Image {
+    static IMAGES: [OnceLock<Image>; 4] = [const { OnceLock::new() }; 4];
+    let sort = Sort {
+        is_closed: number.is_multiple_of(2),
+        is_compressed: number & 2 != 0,
+    };
+    let [closed, crashed, closed_compressed, crashed_compressed] = &IMAGES;
+    let place = match (sort.is_compressed, sort.is_closed) {
+        (false, true) => closed,
+        (false, false) => crashed,
+        (true, true) => closed_compressed,
+        (true, false) => crashed_compressed,
+    };
+    place.get_or_init(|| image(sort))
 }
 
 /// A damaged image is opened, walked through, written to, checked and repaired.
 pub fn volume(data: &[u8]) {
     let mut input = Input(data);
-    let image = image_of(input.byte().is_multiple_of(2));
+    let image = image_of(input.byte());
     let device = image.device.copy();
     for _ in 0..input.byte() % 64 {
         edit(&device, image, &mut input);
@@ -340,9 +376,9 @@ fn operate(volume: &Volume, inos: &[u32], input: &mut Input<'_>) {
 #[must_use]
 pub fn volume_seeds() -> Vec<Vec<u8>> {
     let mut random = SplitMix64::new(1);
-    let mut seeds = vec![Vec::new(), vec![1]];
+    let mut seeds = vec![Vec::new(), vec![1], vec![2], vec![3]];
     for number in 0..12u8 {
-        let mut seed = vec![number % 2, number / 2];
+        let mut seed = vec![number % 4, number / 2];
         seed.extend(random.bytes(6 * usize::from(number / 2) + 6 * 30));
         seeds.push(seed);
     }

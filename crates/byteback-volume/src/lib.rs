@@ -13,6 +13,8 @@
 //! | `place`, `map` | from a page of a file to its block |
 //! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
+//! | `clusters` | several pages in one block, compressed |
+//! | `inode_pages` | pages that lie in the inode, compressed |
 //! | `attempts` | for which of them that is tried |
 //! | `main_deltas` | several of them in one block (section 4.2) |
 //! | `delta_list` | files that have such, and what is restored in idle time |
@@ -35,6 +37,7 @@ mod attributes;
 mod check;
 mod checkpoint;
 mod clean;
+mod clusters;
 mod create;
 mod delta_list;
 mod deltas;
@@ -45,6 +48,7 @@ mod file;
 pub mod fuzzing;
 mod geometry;
 mod hotness;
+mod inode_pages;
 mod inside;
 mod main_deltas;
 mod map;

@@ -186,7 +186,7 @@ impl State {
             let slot = u32::try_from(slot).unwrap_or(u32::MAX);
             let address = Inode::slot(self.node(ino, WHAT)?, slot);
             if address != Address::NONE {
-                freed += self.free_page(ino, address);
+                freed += self.free_page(ino, u64::from(slot), address);
                 Inode::set_slot(self.node_mut(ino, WHAT)?, slot, Address::NONE);
             }
         }
@@ -218,8 +218,8 @@ impl State {
         Ok(())
     }
 
-    fn free_page(&mut self, ino: Nid, address: Address) -> u64 {
-        self.page_gone(ino, address);
+    fn free_page(&mut self, ino: Nid, page: u64, address: Address) -> u64 {
+        self.page_left(ino, page, address);
         self.give_room(1);
         1
     }
@@ -257,7 +257,7 @@ impl State {
                 continue;
             }
             let (is_gone, blocks) = match levels {
-                0 => (true, self.free_page(ino, Address(value))),
+                0 => (true, self.free_page(ino, from, Address(value))),
                 _ => self.free_below(ino, (Nid(value), levels - 1), from, (first, end))?,
             };
             freed += blocks;

@@ -95,6 +95,7 @@ impl State {
         let now = self.now();
         let generation = u32::try_from(self.version & u64::from(u32::MAX)).unwrap_or(0);
         let kind = new.mode & TYPE;
+        let is_compressed = self.is_compressed;
         self.change_inode(ino, |inode| {
             inode.set_mode(new.mode);
             inode.set_uid(new.uid);
@@ -114,6 +115,7 @@ impl State {
             let mut flags = inode.flags();
             flags.has_inline_data = matches!(kind, REGULAR | SYMLINK);
             flags.has_inline_entries = kind == DIRECTORY;
+            flags.is_compressed = is_compressed && kind == REGULAR;
             inode.set_flags(flags);
             if let Some((dir, name)) = named {
                 inode.set_parent(dir);

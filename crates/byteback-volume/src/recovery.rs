@@ -19,8 +19,8 @@ use crate::attributes::{Attributes, DIRECTORY, TYPE};
 use crate::directory::check_name;
 use crate::error::Result;
 use crate::format::{
-    Address, Block, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES, INODE_SLOTS, Inode,
-    Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, page_sum,
+    Address, Block, CLUSTER_SLOT, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
+    INODE_SLOTS, Inode, Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, cluster_checksum, page_sum,
 };
 use crate::node_table::NodeTable;
 use crate::place::{is_double_indirect, is_indirect};
@@ -90,6 +90,10 @@ struct Adoption {
     more: u32,
     fewer: u32,
     released: Vec<Address>,
+    /// Those of the former that are clusters: several pages lead to one.
+    new_clusters: BTreeSet<Address>,
+    /// Clusters that pages left: whether others lead there still is seen when the new nodes count.
+    left_clusters: BTreeSet<Address>,
     /// File and node.
     freed: Vec<(Nid, Nid)>,
     /// What the checkpoint says of the list of files with deltas in the main area: whether the file is in it, the one before, and the next one.
@@ -252,7 +256,7 @@ impl State {
                 Footer::MOVED_SLOTS => (ino, before.version),
                 _ => (*nid, entry.version),
             };
-            if !self.compare_pages(told, &old, new, heads, &mut adoption)? {
+            if !self.compare_pages((ino, before.version), told, &old, new, heads, &mut adoption)? {
                 return Ok(None);
             }
             if *nid == ino {
@@ -346,6 +350,7 @@ impl State {
     /// What of a node's pages is other than it was; false if that cannot be.
     fn compare_pages(
         &mut self,
+        (ino, ino_version): (Nid, u8),
         (nid, version): (Nid, u8),
         old: &Referred,
         new: &Referred,
@@ -361,19 +366,31 @@ impl State {
                     return Ok(false);
                 }
                 let page = self.media.read(*address)?;
-                let summary = Summary {
-                    nid,
-                    version,
-                    slot: u16::try_from(*slot).unwrap_or(u16::MAX),
-                    checksum: crc32c::crc32c(&page[..]),
+                let summary = match self.is_sealed_cluster(ino, *address, &page) {
+                    true => Summary {
+                        nid: ino,
+                        version: ino_version,
+                        slot: CLUSTER_SLOT,
+                        checksum: cluster_checksum(&page),
+                    },
+                    false => Summary {
+                        nid,
+                        version,
+                        slot: u16::try_from(*slot).unwrap_or(u16::MAX),
+                        checksum: crc32c::crc32c(&page[..]),
+                    },
                 };
-                adoption.acquired.push((*address, summary));
+                if summary.slot != CLUSTER_SLOT || adoption.new_clusters.insert(*address) {
+                    adoption.acquired.push((*address, summary));
+                }
             }
             adoption.more += u32::from(!old.pages.contains_key(slot));
         }
         for (slot, address) in &old.pages {
             if new.pages.get(slot) != Some(address) {
-                if address.is_block() {
+                if address.is_block() && self.is_cluster(ino, *address) {
+                    adoption.left_clusters.insert(*address);
+                } else if address.is_block() {
                     adoption.released.push(*address);
                 }
                 adoption.fewer += u32::from(!new.pages.contains_key(slot));
@@ -421,6 +438,9 @@ impl State {
         for (ino, nid) in adoption.freed {
             self.free_nodes_below(ino, nid, &mut seen)?;
         }
+        for address in adoption.left_clusters {
+            self.release_unless_shared(ino, address);
+        }
         let said = |inode: &Inode| {
             (
                 inode.flags().has_main_deltas,
@@ -445,7 +465,7 @@ impl State {
         let referred = referred(&block);
         for address in referred.pages.values() {
             if address.is_block() {
-                self.segments.release(*address);
+                self.release_unless_shared(ino, *address);
             }
             self.give_room(1);
         }

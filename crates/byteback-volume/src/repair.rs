@@ -19,8 +19,9 @@ use crate::attributes::{Attributes, DIRECTORY, TYPE};
 use crate::check::{CheckOptions, Findings, Report, Trouble, WrongEntry, check, find};
 use crate::error::{Result, VolumeError};
 use crate::format::{
-    Address, DIRECT_SLOTS, DirectoryBlock, INDIRECT_NODES, INLINE_DENTRIES, Kind, LOGS, LogHead, NODES_PER_BLOCK, Nid,
-    NodeBlock, NodeEntry, PackHeader, SegmentEntry, Slots, Summary, bitmap_blocks, orphan_blocks, zeros,
+    Address, CLUSTER_SLOT, DIRECT_SLOTS, DirectoryBlock, INDIRECT_NODES, INLINE_DENTRIES, Kind, LOGS, LogHead,
+    NODES_PER_BLOCK, Nid, NodeBlock, NodeEntry, PackHeader, SegmentEntry, Slots, Summary, bitmap_blocks,
+    cluster_checksum, orphan_blocks, zeros,
 };
 use crate::media::Media;
 use crate::names::NewFile;
@@ -225,8 +226,13 @@ fn write_summaries(media: &Media, findings: &Findings<'_>) -> Result<u64> {
                 .is_some_and(|entry| entry.address == address);
             let checksum = match media.read(address) {
                 Ok(block) if !is_node => {
-                    unproven_pages += 1;
-                    crc32c::crc32c(&block[..])
+                    if right.slot == CLUSTER_SLOT {
+                        // It is sealed, so it is as it was written.
+                        cluster_checksum(&block)
+                    } else {
+                        unproven_pages += 1;
+                        crc32c::crc32c(&block[..])
+                    }
                 }
                 _ => 0,
             };

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use byteback_host::clock::Clock;
 
 use crate::attempts::Attempts;
+use crate::clusters::Clusters;
 use crate::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::error::{Result, VolumeError};
-use crate::format::{Address, Nid, Time};
+use crate::format::{Address, Nid, Summary, Time};
 use crate::hotness::Hotness;
 use crate::inside::Companion;
 use crate::main_deltas::MainDeltas;
@@ -81,6 +82,9 @@ pub(crate) struct State {
     pub(crate) is_writable: bool,
     /// Of the format, in which the volume was made.
     pub(crate) format_version: u32,
+    /// Whether pages may be compressed.
+    pub(crate) is_compressed: bool,
+    pub(crate) clusters: Clusters,
     /// Where pages that are overwritten are kept as deltas.
     pub(crate) delta_mode: DeltaMode,
     pub(crate) moved_slots_min: u32,
@@ -143,16 +147,21 @@ impl State {
 
     /// The checksum that a file's block was written with.
     pub(crate) fn checksum_of(&mut self, address: Address) -> Result<u32> {
+        Ok(self.summary_at(address)?.checksum)
+    }
+
+    /// The summary that a file's block was written with.
+    pub(crate) fn summary_at(&mut self, address: Address) -> Result<Summary> {
         if let Some(summary) = self.segments.summary_of(address) {
-            return Ok(summary.checksum);
+            return Ok(summary);
         }
         let place = self.media.areas.segment_of(address);
         let (segment, index) = place.ok_or(VolumeError::Damaged { address, what: "page" })?;
         let summaries = self.media.read_summaries(segment)?;
         let summary = usize::try_from(index).ok().and_then(|index| summaries.get(index));
-        let checksum = summary.map_or(0, |summary| summary.checksum);
+        let summary = summary.copied().unwrap_or_default();
         self.segments.keep_summaries(segment, summaries);
-        Ok(checksum)
+        Ok(summary)
     }
 
     /// Refuses to change anything, if that is so.

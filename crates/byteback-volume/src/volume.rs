@@ -16,13 +16,14 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::attempts::Attempts;
 use crate::attributes::{Attributes, SetAttributes};
 use crate::checkpoint::{Pack, segment_table_address};
+use crate::clusters::Clusters;
 use crate::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
 use crate::format::{
-    Address, COMPACT_LEN_BYTES, Found, INDEX_LEN_BYTES, INODE_SLOTS, Kind, Nid, SegmentEntry, Superblock, VERSION,
-    VolumeId,
+    Address, COMPACT_LEN_BYTES, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid,
+    SegmentEntry, Superblock, VERSION, VolumeId,
 };
 use crate::hotness::{Heat, Hotness};
 use crate::inside::{Companion, Inside};
@@ -36,9 +37,6 @@ use crate::segments::Segments;
 use crate::state::{Counts, SinceCheckpoint, State};
 use crate::statistics::VolumeStats;
 use crate::xattr::SetAttribute;
-
-/// Features that this version knows.
-const KNOWN_FEATURES: u64 = 0;
 
 /// Five deltas of this length fill a compact page.
 const MAIN_DELTA_LEN_BYTES_MAX: usize = COMPACT_LEN_BYTES / PACKED_MIN;
@@ -216,6 +214,8 @@ impl Volume {
             delta_list: header.delta_list,
             is_writable: true,
             format_version: superblock.version,
+            is_compressed: superblock.features & FEATURE_COMPRESSION != 0,
+            clusters: Clusters::default(),
             delta_mode: options.delta_mode.on_version(superblock.version),
             moved_slots_min: options.moved_slots_min,
             main_delta_len_bytes_max: options.main_delta_len_bytes_max.min(COMPACT_LEN_BYTES),

@@ -1,15 +1,16 @@
 //! From each inode to its nodes and pages, and who owns which block.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use byteback_delta::apply_page_delta;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
+use super::clusters::Opened;
 use super::{Bits, CheckOptions, Image, Problems, Trouble};
 use crate::format::{
-    Address, Block, COMPACT_SLOT, DELTA_HEAD_LEN_BYTES, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
-    INLINE_LEN_BYTES, INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino,
-    zeros,
+    Address, Block, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES, INLINE_LEN_BYTES,
+    INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino, zeros,
 };
 
 const TYPE: u32 = 0o170_000;
@@ -68,7 +69,11 @@ pub(crate) struct Files {
     /// Files whose index of deltas is damaged, impossible, or somebody else's.
     pub(crate) lost_indexes: BTreeSet<Nid>,
     owned_blocks: u32,
-    reserved_pages: u32,
+    pub(super) reserved_pages: u32,
+    /// Blocks that are clusters, each of the one file that it names.
+    pub(super) clusters: Bits,
+    /// Pages in clusters.
+    pub(crate) compressed_pages: u64,
     pub(crate) nodes: u32,
     pub(crate) pages: u64,
     pub(crate) deltas: u64,
@@ -90,8 +95,10 @@ impl Files {
             reads_contents: options.reads_contents,
             problems,
             later: Vec::new(),
+            last_cluster: None,
             files: Self {
                 owned: Bits::of(main_blocks),
+                clusters: Bits::of(main_blocks),
                 reached: Bits::of(u64::from(u32::MAX).min(main_blocks + u64::from(crate::format::NODES_PER_BLOCK) + 1)),
                 ..Self::default()
             },
@@ -124,13 +131,15 @@ impl Files {
     }
 }
 
-struct Walk<'w, 'a> {
-    image: &'w mut Image<'a>,
-    reads_contents: bool,
-    problems: &'w mut Problems,
-    files: Files,
+pub(super) struct Walk<'w, 'a> {
+    pub(super) image: &'w mut Image<'a>,
+    pub(super) reads_contents: bool,
+    pub(super) problems: &'w mut Problems,
+    pub(super) files: Files,
     /// What is claimed when all have claimed what is proven to be theirs.
     later: Vec<Later>,
+    /// The cluster that was met last: several pages of a file lead there.
+    pub(super) last_cluster: Option<(Address, Option<Rc<Opened>>)>,
 }
 
 /// A block that a file says it has.
@@ -150,21 +159,31 @@ enum What {
 }
 
 /// What a file's walk is about.
-struct File {
-    ino: Nid,
-    is_directory: bool,
+pub(super) struct File {
+    pub(super) ino: Nid,
+    pub(super) version: u8,
+    pub(super) is_directory: bool,
     /// Behind it, its last page is zeros.
-    len_bytes: u64,
+    pub(super) len_bytes: u64,
     /// Pages with deltas, and whether the block was met that the delta is of.
     deltas: BTreeMap<u64, bool>,
+    /// Pages of which the inode has what could be all of them, and whether nothing of that is behind the end of the file.
+    in_inode: BTreeMap<u64, bool>,
     /// More pages may have deltas, as the index is lost.
-    has_unknown_deltas: bool,
+    pub(super) has_unknown_deltas: bool,
     blocks: u64,
 }
 
 impl Walk<'_, '_> {
     /// A block gets its owner; false if it has one already.
     fn claim(&mut self, ino: Nid, address: Address) -> bool {
+        let is_free = self.claim_uncounted(ino, address);
+        self.files.owned_blocks += u32::from(is_free);
+        is_free
+    }
+
+    /// The same of a block whose pages are counted in its stead.
+    pub(super) fn claim_uncounted(&mut self, ino: Nid, address: Address) -> bool {
         let areas = self.image.areas();
         let Some((segment, index)) = areas.segment_of(address) else {
             return false;
@@ -174,7 +193,6 @@ impl Walk<'_, '_> {
             self.problems.add(Trouble::Shared { ino, address });
             return false;
         }
-        self.files.owned_blocks += 1;
         true
     }
 
@@ -218,7 +236,7 @@ impl Walk<'_, '_> {
     }
 
     /// The summary of a block is damaged, or there and another one's.
-    fn is_unproven(&mut self, address: Address, right: Summary, is_there: bool) {
+    pub(super) fn is_unproven(&mut self, address: Address, right: Summary, is_there: bool) {
         self.files.unproven.push((address, right));
         if is_there {
             self.problems.add(Trouble::Summary(address));
@@ -240,13 +258,19 @@ impl Walk<'_, '_> {
         let is_directory = inode.mode() & TYPE == DIRECTORY;
         let mut file = File {
             ino,
+            version: entry.version,
             is_directory,
             len_bytes: inode.len_bytes(),
             deltas: BTreeMap::new(),
+            in_inode: BTreeMap::new(),
             has_unknown_deltas: false,
             blocks: 1,
         };
         if let Some(what) = malformed(&inode, flags) {
+            self.problems.add(Trouble::Inode { ino, what });
+        }
+        if flags.is_compressed && !self.image.is_compressed() {
+            let what = "its pages may be compressed, and the volume's may not";
             self.problems.add(Trouble::Inode { ino, what });
         }
         if !flags.has_inline_data && !flags.has_inline_entries {
@@ -312,8 +336,13 @@ impl Walk<'_, '_> {
             let page = u64::from(page);
             count += 1;
             marks += u64::from(delta.is_empty());
-            len_bytes += DELTA_HEAD_LEN_BYTES + delta.len();
-            let is_sound = apply_page_delta(&mut zeros()[..], delta).is_ok();
+            len_bytes += inode.delta_head_len_bytes() + delta.len();
+            let mut content = zeros();
+            let is_sound = apply_page_delta(&mut content[..], delta).is_ok();
+            if inode.flags().is_compressed && self.image.is_compressed() && !delta.is_empty() {
+                let is_zero = is_zero_behind(&content[..], page, file.len_bytes);
+                file.in_inode.insert(page, is_zero);
+            }
             if file.deltas.insert(page, false).is_some() || !is_sound || file.is_directory {
                 malformed.push(page);
             }
@@ -469,6 +498,15 @@ impl Walk<'_, '_> {
         file.blocks += 1;
         if address == Address::RESERVED {
             self.files.reserved_pages = self.files.reserved_pages.saturating_add(1);
+            // It may lie in the inode, as a delta of zeros.
+            if let Some(is_zero) = file.in_inode.get(&page) {
+                file.deltas.insert(page, true);
+                self.files.compressed_pages += 1;
+                if !is_zero {
+                    let what = "bytes behind its end are not zero";
+                    self.problems.add(Trouble::Inode { ino, what });
+                }
+            }
             return;
         }
         if self.image.areas().segment_of(address).is_none() {
@@ -484,6 +522,9 @@ impl Walk<'_, '_> {
         let summary = self.image.summary_of(address);
         let is_own =
             |summary: &Summary| (summary.nid, summary.version, u32::from(summary.slot)) == (node, version, slot);
+        if !summary.as_ref().is_some_and(is_own) && self.is_cluster_of(file, address, summary) {
+            return self.clustered_page(file, page, address, summary, has_delta);
+        }
         let Some(proven) = summary.filter(is_own) else {
             self.later.push(Later {
                 ino,
@@ -504,7 +545,7 @@ impl Walk<'_, '_> {
         match self.image.block(address) {
             Some(block) if crc32c::crc32c(&block[..]) == proven.checksum => {
                 let may_have_delta = has_delta || file.has_unknown_deltas;
-                if !may_have_delta && !is_zero_behind(&block, page, file.len_bytes) {
+                if !may_have_delta && !is_zero_behind(&block[..], page, file.len_bytes) {
                     let what = "bytes behind its end are not zero";
                     self.problems.add(Trouble::Inode { ino, what });
                 }
@@ -515,7 +556,7 @@ impl Walk<'_, '_> {
 }
 
 /// Whether nothing is in a page behind the end of its file, which would be seen if that became longer.
-fn is_zero_behind(block: &Block, page: u64, len_bytes: u64) -> bool {
+pub(super) fn is_zero_behind(block: &[u8], page: u64, len_bytes: u64) -> bool {
     let start = page.saturating_mul(BLOCK_LEN_BYTES as u64);
     let kept = usize::try_from(len_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
     block.iter().skip(kept).all(|byte| *byte == 0)

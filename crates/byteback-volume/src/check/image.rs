@@ -8,8 +8,9 @@ use byteback_host::block::BlockDevice;
 use super::{Problems, Trouble};
 use crate::error::{Result, VolumeError};
 use crate::format::{
-    Address, Areas, Block, Footer, Found, Journal, Kind, LogHead, NODES_PER_BLOCK, Nid, NodeEntry, PackHeader,
-    SUMMARIES_PER_BLOCK, SegmentEntry, Summary, Superblock, VERSION, bits_of, open_summaries_of, orphans_of, zeros,
+    Address, Areas, Block, FEATURE_COMPRESSION, Footer, Found, Journal, KNOWN_FEATURES, Kind, LogHead, NODES_PER_BLOCK,
+    Nid, NodeEntry, PackHeader, SUMMARIES_PER_BLOCK, SegmentEntry, Summary, Superblock, VERSION, bits_of,
+    open_summaries_of, orphans_of, zeros,
 };
 
 /// So many segments' summaries are kept in memory.
@@ -139,13 +140,19 @@ impl<'a> Image<'a> {
                 device_blocks: len_blocks,
             });
         }
-        if found.features != 0 {
-            return Err(VolumeError::UnknownFeatures(found.features));
+        let unknown = found.features & !KNOWN_FEATURES;
+        if unknown != 0 {
+            return Err(VolumeError::UnknownFeatures(unknown));
         }
         for address in &lost {
             problems.add(Trouble::Superblock(*address));
         }
         Ok((found, lost))
+    }
+
+    /// Whether pages may be compressed.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.superblock.features & FEATURE_COMPRESSION != 0
     }
 
     pub(crate) fn areas(&self) -> &Areas {

@@ -35,10 +35,10 @@ pub const INLINE_LEN_BYTES: usize = 4 * 867;
 /// Room for extended attributes in an inode, in bytes.
 pub const XATTR_INLINE_LEN_BYTES: usize = 192;
 
-/// What a delta takes beside itself: the page's number, and its length.
+/// What a delta takes beside itself: the page's number, and its length. One byte more in an inode of which pages may be compressed.
 pub const DELTA_HEAD_LEN_BYTES: usize = 3;
 
-/// Longest delta in an inode.
+/// Longest delta in an inode, of a page with a block.
 pub const DELTA_LEN_BYTES_MAX: usize = 255;
 
 /// Pages of the longest file.
@@ -381,17 +381,21 @@ impl Inode {
         last.map_or(0, |last| last + 1)
     }
 
-    /// The deltas behind the slots, the one that came last first: the page, and the delta (DeltaFS section 4.1.2). Each takes two bytes for the page, one for its length, and itself.
+    /// The deltas behind the slots, the one that came last first: the page, and the delta (DeltaFS section 4.1.2). Each takes two bytes for the page, one or two for its length, and itself.
     pub fn deltas_of(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let start = INLINE_LEN_BYTES.saturating_sub(usize::from(self.delta_bytes()));
         let mut rest = self.inline().get(start..).unwrap_or_default();
         let count = self.deltas();
+        let head_len_bytes = self.delta_head_len_bytes();
         (0..count).map_while(move |_| {
-            let (head, behind) = rest.split_first_chunk::<DELTA_HEAD_LEN_BYTES>()?;
-            let [low, high, len] = *head;
+            let (head, behind) = rest.split_at_checked(head_len_bytes)?;
+            let len = match head_len_bytes {
+                DELTA_HEAD_LEN_BYTES => u16::from(u8_at(head, 2)),
+                _ => u16_at(head, 2),
+            };
             let (delta, behind) = behind.split_at_checked(usize::from(len))?;
             rest = behind;
-            Some((u16::from_le_bytes([low, high]), delta))
+            Some((u16_at(head, 0), delta))
         })
     }
 
@@ -402,10 +406,16 @@ impl Inode {
         self.deltas_of().find(|(of, _)| *of == page).map(|(_, delta)| delta)
     }
 
+    /// What a delta takes here beside itself, in bytes.
+    #[must_use]
+    pub fn delta_head_len_bytes(&self) -> usize {
+        DELTA_HEAD_LEN_BYTES + usize::from(self.flags().is_compressed)
+    }
+
     /// Room for one more delta, in bytes, beside its head.
     #[must_use]
     pub fn delta_room(&self) -> usize {
-        self.room_behind_slots().saturating_sub(DELTA_HEAD_LEN_BYTES)
+        self.room_behind_slots().saturating_sub(self.delta_head_len_bytes())
     }
 
     fn room_behind_slots(&self) -> usize {
@@ -419,19 +429,24 @@ impl Inode {
 
     /// Keeps the delta of a page that has none; false if there is no room for it.
     pub fn put_delta(&mut self, page: u16, delta: &[u8]) -> bool {
-        let Ok(len) = u8::try_from(delta.len()) else {
+        let head_len_bytes = self.delta_head_len_bytes();
+        let is_short = delta.len() <= DELTA_LEN_BYTES_MAX || head_len_bytes > DELTA_HEAD_LEN_BYTES;
+        let Some(len) = u16::try_from(delta.len()).ok().filter(|_| is_short) else {
             return false;
         };
         // An empty one has a head, too.
-        if DELTA_HEAD_LEN_BYTES + delta.len() > self.room_behind_slots() {
+        if head_len_bytes + delta.len() > self.room_behind_slots() {
             return false;
         }
-        let taken = usize::from(self.delta_bytes()) + DELTA_HEAD_LEN_BYTES + delta.len();
+        let taken = usize::from(self.delta_bytes()) + head_len_bytes + delta.len();
         let start = INLINE_LEN_BYTES.saturating_sub(taken);
         let place = self.inline_mut().get_mut(start..).unwrap_or_default();
-        let [low, high] = page.to_le_bytes();
-        put(place, 0, &[low, high, len]);
-        put(place, DELTA_HEAD_LEN_BYTES, delta);
+        put_u16(place, 0, page);
+        match u8::try_from(len) {
+            Ok(len) if head_len_bytes == DELTA_HEAD_LEN_BYTES => put_u8(place, 2, len),
+            _ => put_u16(place, 2, len),
+        }
+        put(place, head_len_bytes, delta);
         self.set_delta_bytes(u16::try_from(taken).unwrap_or(u16::MAX));
         self.set_deltas(self.deltas().saturating_add(1));
         true

@@ -23,6 +23,12 @@ pub const VERSION_OF_MOVED_SLOTS: u32 = 2;
 /// From this version on an index of deltas in the main area may have leaves, and its numbers are short.
 pub const VERSION_OF_INDEX_LEAVES: u32 = 3;
 
+/// Pages of files may be compressed: clusters, and deltas in inodes that are longer and of pages without a block.
+pub const FEATURE_COMPRESSION: u64 = 1;
+
+/// Features that this program knows.
+pub const KNOWN_FEATURES: u64 = FEATURE_COMPRESSION;
+
 /// Blocks of a segment: a power of two.
 const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 64..=512;
 

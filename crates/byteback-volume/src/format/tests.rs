@@ -410,3 +410,77 @@ fn entries_come_and_go() {
     assert!(slots.area(&*block).is_empty());
     assert_eq!(slots.area(&*block).room(213), Some(0));
 }
+
+/// The bytes of a cluster; and whatever they are, no other contents come out, and nothing panics.
+#[test]
+fn a_cluster_says_what_was_meant_or_nothing() {
+    let mut random = SplitMix64::new(4);
+    let mut bytes = random.bytes(3 * 4096);
+    bytes.iter_mut().for_each(|byte| *byte &= 3);
+    let block = Cluster::block(Nid(7), &[2, 3, 900_000], &bytes).unwrap();
+    assert_eq!(block[..8], [7, 0, 0, 0, 3, 0, block[6], block[7]]);
+    assert_eq!(block[8..20], [2, 0, 0, 0, 3, 0, 0, 0, 0xa0, 0xbb, 0x0d, 0]);
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd];
+    frame.extend(&block[20..20 + usize::from(u16_at(&block[..], 6))]);
+    assert_eq!(zstd::bulk::decompress(&frame, 1 << 20).unwrap(), bytes);
+    let cluster = Cluster::read(&block).unwrap();
+    assert_eq!((cluster.ino, &cluster.pages[..]), (Nid(7), &[2, 3, 900_000][..]));
+    assert_eq!(cluster.contents(&block).unwrap(), bytes);
+    assert_eq!(
+        (
+            cluster.place_of(900_000),
+            cluster.place_of(4),
+            cluster.place_of(1 << 40)
+        ),
+        (Some(2), None, None)
+    );
+    assert_ne!(cluster_checksum(&block), crc32c::crc32c(&block[..]));
+    // What has no room, is in no order, or is of another length, is none.
+    assert!(Cluster::block(Nid(7), &[1, 2], &random.bytes(2 * 4096)).is_none());
+    assert!(Cluster::block(Nid(7), &[2, 2], &bytes[..2 * 4096]).is_none());
+    assert!(Cluster::block(Nid(7), &[2, 3], &bytes).is_none());
+    assert!(Cluster::block(Nid(7), &[], &[]).is_none());
+    let many: Vec<u32> = (0..17).collect();
+    assert!(Cluster::block(Nid(7), &many, &vec![0; 17 * 4096]).is_none());
+    assert!(Cluster::block(Nid(7), &many[..16], &vec![0; 16 * 4096]).is_some());
+    for _ in 0..20_000 {
+        let mut damaged = block.clone();
+        for _ in 0..1 + random.below(3) {
+            let end = [8, 40, 4096][random.below(3) as usize];
+            damaged[random.below(end) as usize] ^= 1 << random.below(8);
+        }
+        if let Some(read) = Cluster::read(&damaged) {
+            let contents = read.contents(&damaged);
+            assert!(contents.is_none_or(|contents| contents.len() == read.pages.len() * 4096));
+        }
+    }
+}
+
+/// In an inode of which pages may be compressed lengths of deltas have two bytes; in others one, as ever.
+#[test]
+fn long_deltas_have_room_where_pages_may_be_compressed() {
+    for is_compressed in [false, true] {
+        let mut inode = Inode::default();
+        inode.set_flags(InodeFlags {
+            is_compressed,
+            ..InodeFlags::default()
+        });
+        assert!(inode.put_delta(3, &[5; 255]));
+        assert_eq!(inode.put_delta(9, &[6; 1000]), is_compressed);
+        assert!(inode.put_delta(4, &[]));
+        let head = if is_compressed { 4 } else { 3 };
+        let count = if is_compressed { 3 } else { 2 };
+        assert_eq!((inode.delta_head_len_bytes(), inode.deltas()), (head, count));
+        assert_eq!(inode.delta_of(3), Some(&[5; 255][..]));
+        assert_eq!(inode.delta_of(9), is_compressed.then_some(&[6; 1000][..]));
+        assert_eq!(inode.delta_of(4), Some(&[][..]));
+        let bytes = usize::from(inode.delta_bytes());
+        let end = inode.inline().len();
+        let mut expected = vec![4, 0, 0];
+        expected.resize(head, 0);
+        assert_eq!(inode.inline()[end - bytes..end - bytes + head], expected);
+        inode.remove_deltas(|page| page == 3);
+        assert_eq!((inode.delta_of(3), inode.delta_of(4)), (None, Some(&[][..])));
+        assert_eq!(inode.delta_of(9), is_compressed.then_some(&[6; 1000][..]));
+    }
+}

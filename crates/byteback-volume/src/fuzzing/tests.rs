@@ -12,7 +12,7 @@ fn damaged_images_are_opened_used_and_repaired() {
     for seed in first..first + count {
         println!("BYTEBACK_SEED={seed}");
         let mut random = SplitMix64::new(seed);
-        let mut data = vec![random.below(2) as u8, 1 + random.below(8) as u8];
+        let mut data = vec![random.below(4) as u8, 1 + random.below(8) as u8];
         data.extend(random.bytes(250));
         // Edits near the beginning of blocks are those that say most.
         for edit in 0..usize::from(data[1]) {
@@ -25,12 +25,13 @@ fn damaged_images_are_opened_used_and_repaired() {
 }
 
 #[test]
-fn images_have_deltas_in_the_main_area() {
-    for is_closed in [false, true] {
-        let image = image(is_closed);
+fn images_have_deltas_in_the_main_area_and_clusters() {
+    for number in 0..4 {
+        let image = image_of(number);
+        let has = |kind| image.blocks.iter().any(|(_, found)| *found == Some(kind));
         for kind in [Kind::DeltaMeta, Kind::DeltaCompact, Kind::DeltaLeaf] {
-            let is_there = image.blocks.iter().any(|(_, found)| *found == Some(kind));
-            assert!(is_there, "{kind:?}, {is_closed}");
+            assert!(has(kind), "{kind:?}, {number}");
         }
+        assert_eq!(has(Kind::Cluster), number & 2 != 0, "{number}");
     }
 }

@@ -28,11 +28,22 @@ fn directory(volume: &Volume, dir: u32, name: &[u8]) -> u32 {
 }
 
 /// A volume with a bit of everything, closed.
-fn made(seed: u64) -> SimBlockDevice {
+fn made(seed: u64, is_compressed: bool) -> SimBlockDevice {
     let mut random = SplitMix64::new(seed);
+    let content = |random: &mut SplitMix64, len: usize| {
+        let mut bytes = random.bytes(len);
+        if is_compressed {
+            bytes.iter_mut().for_each(|byte| *byte &= 3);
+        }
+        bytes
+    };
     let device = SimBlockDevice::new(2_600);
     let shared: Arc<dyn BlockDevice> = Arc::new(device.clone());
-    create(&shared, &CreateOptions::new(ID, seed)).unwrap();
+    let options_of_new = CreateOptions {
+        is_compressed,
+        ..CreateOptions::new(ID, seed)
+    };
+    create(&shared, &options_of_new).unwrap();
     // So little that indexes have leaves.
     let options = OpenOptions {
         delta_index_len_bytes_max: 256,
@@ -51,7 +62,12 @@ fn made(seed: u64) -> SimBlockDevice {
     for number in 0..40 {
         let dir = dirs[random.below(dirs.len() as u64) as usize];
         let len = random.below(60_000) as usize;
-        let ino = file(&volume, dir, format!("file {number}").as_bytes(), &random.bytes(len));
+        let ino = file(
+            &volume,
+            dir,
+            format!("file {number}").as_bytes(),
+            &content(&mut random, len),
+        );
         match random.below(5) {
             0 => volume
                 .set_xattr(ino, b"user.long", &random.bytes(1_000), crate::xattr::SetAttribute::Any)
@@ -159,6 +175,7 @@ fn kind_of(block: &Block, at: u64) -> Option<Kind> {
         Kind::DeltaMeta,
         Kind::DeltaCompact,
         Kind::DeltaLeaf,
+        Kind::Cluster,
     ];
     let address = Address(u32::try_from(at).unwrap());
     kinds.into_iter().find(|kind| ID.is_sealed(block, *kind, address))
@@ -223,8 +240,8 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 /// Any one block that rots is noticed if it is in use, and costs what was in it and nothing else.
 #[test]
 fn a_block_that_rots_costs_what_was_in_it() {
-    for seed in seeds(1) {
-        let device = made(seed);
+    for (seed, is_compressed) in seeds(1).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let device = made(seed, is_compressed);
         let (before, none) = tree(&open(&device.copy()));
         assert_eq!(none, 0);
         let mut random = SplitMix64::new(seed);
@@ -244,6 +261,7 @@ fn a_block_that_rots_costs_what_was_in_it() {
                                 | Kind::DeltaMeta
                                 | Kind::DeltaCompact
                                 | Kind::DeltaLeaf
+                                | Kind::Cluster
                         )
                     )
             {
@@ -294,8 +312,8 @@ fn a_block_that_rots_costs_what_was_in_it() {
 /// Blocks that say something else, sealed anew: nothing panics, and what is left can be used.
 #[test]
 fn blocks_that_lie_are_found_out_and_put_right() {
-    for seed in seeds(1) {
-        let device = made(seed);
+    for (seed, is_compressed) in seeds(1).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let device = made(seed, is_compressed);
         let mut random = SplitMix64::new(seed);
         let sealed: Vec<(u64, Kind)> = (0..device.len_blocks())
             .filter_map(|at| Some((at, kind_of(&block_at(&device, at), at)?)))
@@ -312,7 +330,7 @@ fn blocks_that_lie_are_found_out_and_put_right() {
                     let end = [40, 200, 4_092][random.below(3) as usize];
                     let place = match kind {
                         Kind::Node => random.below(450) * 9 % 4_092,
-                        Kind::DeltaMeta | Kind::DeltaLeaf => random.below(300),
+                        Kind::DeltaMeta | Kind::DeltaLeaf | Kind::Cluster => random.below(300),
                         _ => random.below(end),
                     };
                     block[place as usize] ^= 1 << random.below(8);
@@ -334,7 +352,7 @@ fn blocks_that_lie_are_found_out_and_put_right() {
 /// What was synced and not closed is recovered before anything is repaired.
 #[test]
 fn what_was_synced_is_kept_by_a_repair() {
-    let device = made(5);
+    let device = made(5, true);
     let volume = open(&device);
     let ino = file(&volume, 1, b"synced", &[9; 30_000]);
     volume.sync_file(ino).unwrap();

@@ -23,6 +23,7 @@ fn made(blocks: u64, seed: u64) -> SimBlockDevice {
     let device = SimBlockDevice::new(blocks);
     let options = CreateOptions {
         clock: clock(),
+        is_compressed: is_compressed(seed),
         ..CreateOptions::new(VolumeId([9; 16]), seed)
     };
     create(&(Arc::new(device.clone()) as Arc<dyn BlockDevice>), &options).unwrap();
@@ -34,6 +35,11 @@ const MODES: [DeltaMode; 4] = [DeltaMode::Off, DeltaMode::Both, DeltaMode::Main,
 
 fn mode_of(seed: u64) -> DeltaMode {
     MODES[(seed % 4) as usize]
+}
+
+/// Whether the volume of a seed compresses pages; what is written to it can be, then.
+fn is_compressed(seed: u64) -> bool {
+    seed % 3 == 2
 }
 
 fn options() -> OpenOptions {
@@ -104,7 +110,7 @@ fn random_operations_are_those_of_a_tree_in_memory() {
         let mut model = Model::new();
         let mut random = SplitMix64::new(seed);
         for number in 0..1_500 {
-            let step = Step::draw(&mut random, &model);
+            let step = Step::draw(&mut random, &model).compressible(is_compressed(seed));
             model.perform(&volume, &step, &format!("seed {seed}, step {number}: {step:?}"));
             match random.below(300) {
                 0 => {
@@ -161,6 +167,7 @@ fn records_are_those_of_a_tree_in_memory_in_each_mode() {
                 0 => Step::draw(&mut random, &model),
                 _ => Step::record(&mut random, &model),
             };
+            let step = step.compressible(is_compressed(seed));
             let note = format!("seed {seed}, {mode:?}, step {number}");
             model.perform(&volume, &step, &format!("{note}: {step:?}"));
             match random.below(400) {
@@ -234,6 +241,7 @@ fn a_full_volume_says_so_and_loses_nothing() {
             } else {
                 Step::draw(&mut random, &model)
             };
+            let step = step.compressible(is_compressed(seed));
             let note = format!("seed {seed}, step {number}: {step:?}");
             full += u32::from(model.perform(&volume, &step, &note));
         }

@@ -117,7 +117,7 @@ fn live(device: &SimBlockDevice, mode: DeltaMode, seed: u64, steps: u64, draw: D
         return life;
     };
     for _ in 0..steps {
-        let step = draw(&mut random, &model);
+        let step = draw(&mut random, &model).compressible(is_compressed(seed));
         // What is read before it is known whether the power is cut does not matter.
         let answer = model.on_volume(&volume, &step, "before the crash");
         if device.is_cut() {

@@ -232,6 +232,17 @@ impl Step {
         }
     }
 
+    /// The same, but of contents, if that is asked for, most can be compressed to a quarter or so.
+    pub(super) fn compressible(self, is_asked: bool) -> Self {
+        match self {
+            Self::Write(file, offset, mut bytes) if is_asked && bytes.first().is_some_and(|byte| byte % 8 > 0) => {
+                bytes.iter_mut().for_each(|byte| *byte &= 3);
+                Self::Write(file, offset, bytes)
+            }
+            other => other,
+        }
+    }
+
     /// What takes room.
     pub(super) fn fill(random: &mut SplitMix64, model: &Model) -> Self {
         let files = model.of(|node| node.mode >> 12 == 8);

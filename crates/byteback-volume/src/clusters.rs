@@ -1,0 +1,327 @@
+//! Clusters: pages of a file that are written at the same time go compressed into one block, as many of them as have room, where a volume was made so (DeltaFS: what has no base is "orthogonal", it may be compressed
+//! conventionally). It spares writes, not room: each page keeps the room that it would need by itself, so that writing over it never finds the volume full.
+//!
+//! **One block.** A cluster is one block, and its pages' slots lead to it as to a page. So one page in it is written over, becomes a hole, is moved or gets a delta like any other page; the others stay. The block
+//! belongs to the file as long as a slot leads to it: the cluster says which could, and they are asked. Nothing is counted that could be wrong. No node or table is written that is not for plain pages, so that a
+//! cluster, of two pages at least, is always fewer blocks.
+//!
+//! **What tells a cluster from a page** is the block's summary; after a crash, when nobody has written that, its seal.
+//!
+//! What this does not do: pages of directories; giving room back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{Result, VolumeError};
+use crate::format::{
+    Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, Nid, Summary, cluster_checksum, zeros,
+};
+use crate::segments::LogKind;
+use crate::state::State;
+use crate::statistics::Written;
+use byteback_host::block::BLOCK_LEN_BYTES;
+
+/// What clusters say, of so many of them at most.
+const KNOWN_MAX: usize = 4096;
+
+/// So often in a row no two pages have room in a block before some are not tried.
+const MISSES_MIN: u32 = 8;
+
+/// So many pages are not tried at most.
+const SKIPPED_MAX: u32 = 32;
+
+const WHAT: &str = "compressed pages";
+
+/// Of clusters, which pages they say, as far as it was needed.
+#[derive(Debug, Default)]
+pub(crate) struct Clusters {
+    known: BTreeMap<Address, Arc<[u32]>>,
+}
+
+impl Clusters {
+    fn keep(&mut self, address: Address, pages: &[u32]) -> Arc<[u32]> {
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        let pages: Arc<[u32]> = pages.into();
+        self.known.insert(address, Arc::clone(&pages));
+        pages
+    }
+
+    /// What was a cluster is none any more.
+    pub(crate) fn forget(&mut self, address: Address) {
+        self.known.remove(&address);
+    }
+}
+
+/// What is written as one block.
+#[derive(Debug)]
+pub(crate) enum Unit {
+    /// A page as it is.
+    Page(u64),
+    /// Several, compressed.
+    Cluster(Vec<u64>, Box<Block>),
+}
+
+impl Unit {
+    /// The pages in it.
+    pub(crate) fn pages(&self) -> &[u64] {
+        match self {
+            Self::Page(page) => std::slice::from_ref(page),
+            Self::Cluster(pages, _) => pages,
+        }
+    }
+}
+
+/// How many pages of a run had room in a block, and how often no two had.
+#[derive(Debug)]
+struct Attempts {
+    likely: usize,
+    misses: u32,
+    to_skip: u32,
+}
+
+impl Attempts {
+    fn missed(&mut self) {
+        self.misses = self.misses.saturating_add(1);
+        let too_many = self.misses.saturating_sub(MISSES_MIN);
+        if too_many > 0 {
+            self.to_skip = 1u32.checked_shl(too_many - 1).unwrap_or(SKIPPED_MAX).min(SKIPPED_MAX);
+        }
+    }
+}
+
+impl State {
+    /// How these pages of a file, which are in memory and ascending, are written: in the order of their first pages.
+    pub(crate) fn units_of(&self, ino: Nid, pages: &[u64]) -> Vec<Unit> {
+        let mut units = Vec::with_capacity(pages.len());
+        let mut rest = pages;
+        let mut attempts = Attempts {
+            likely: 3,
+            misses: 0,
+            to_skip: 0,
+        };
+        while let Some((first, behind)) = rest.split_first() {
+            let cluster = match attempts.to_skip {
+                0 => self.first_cluster(ino, rest, &mut attempts),
+                _ => {
+                    attempts.to_skip -= 1;
+                    None
+                }
+            };
+            match cluster {
+                Some((count, block)) => {
+                    let (taken, behind) = rest.split_at(count);
+                    units.push(Unit::Cluster(taken.to_vec(), block));
+                    rest = behind;
+                }
+                None => {
+                    units.push(Unit::Page(*first));
+                    rest = behind;
+                }
+            }
+        }
+        units
+    }
+
+    /// As many of the first of these pages as have room in a block, if that are two at least: how many, and the block.
+    fn first_cluster(&self, ino: Nid, pages: &[u64], attempts: &mut Attempts) -> Option<(usize, Box<Block>)> {
+        // Of many pages no more are looked at than the last ones make likely.
+        let most = match pages.len() <= CLUSTER_PAGES_MAX {
+            true => pages.len(),
+            false => CLUSTER_PAGES_MAX.min(attempts.likely + 2),
+        };
+        if most < 2 {
+            return None;
+        }
+        let mut numbers = Vec::with_capacity(most);
+        let mut bytes = Vec::with_capacity(most * BLOCK_LEN_BYTES);
+        for page in pages.iter().take(most) {
+            let (Ok(number), Some(block)) = (u32::try_from(*page), self.pages.get((ino, *page))) else {
+                break;
+            };
+            numbers.push(number);
+            bytes.extend_from_slice(&block[..]);
+        }
+        let most = numbers.len();
+        let of = |count: usize| {
+            let (numbers, bytes) = numbers.get(..count).zip(bytes.get(..count * BLOCK_LEN_BYTES))?;
+            Cluster::block(ino, numbers, bytes)
+        };
+        let mut count = attempts.likely.clamp(2, most.max(2));
+        let mut found = of(count);
+        if found.is_some() {
+            while count < most
+                && let Some(more) = of(count + 1)
+            {
+                count += 1;
+                found = Some(more);
+            }
+        } else {
+            while found.is_none() && count > 2 {
+                count -= 1;
+                found = of(count);
+            }
+        }
+        match found {
+            Some(block) => {
+                attempts.likely = count;
+                attempts.misses = 0;
+                Some((count, block))
+            }
+            None => {
+                attempts.likely = 2;
+                attempts.missed();
+                None
+            }
+        }
+    }
+
+    /// A cluster was written.
+    pub(crate) fn cluster_written(&mut self, address: Address, pages: &[u64]) {
+        let numbers: Vec<u32> = pages.iter().filter_map(|page| u32::try_from(*page).ok()).collect();
+        self.clusters.keep(address, &numbers);
+        self.delta_counts.clusters += 1;
+        self.delta_counts.compressed_pages += pages.len() as u64;
+    }
+
+    /// What a summary says of a block.
+    pub(crate) fn cluster_summary(&mut self, ino: Nid, block: &Block) -> Result<Summary> {
+        Ok(Summary {
+            nid: ino,
+            version: self.table.get(&self.media, ino)?.version,
+            slot: CLUSTER_SLOT,
+            checksum: cluster_checksum(block),
+        })
+    }
+
+    /// Which pages a block says that could lead to it; `None` if it is no cluster.
+    fn pages_of_cluster(&mut self, ino: Nid, address: Address) -> Result<Option<Arc<[u32]>>> {
+        if let Some(known) = self.clusters.known.get(&address) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        match self.summary_at(address) {
+            Ok(summary) if summary.slot != CLUSTER_SLOT => return Ok(None),
+            Ok(_) => {}
+            // Nobody knows, but a page is hardly sealed as one.
+            Err(_) if self.media.read_sealed(address, Kind::Cluster).is_err() => return Ok(None),
+            Err(_) => {}
+        }
+        let block = self.media.read_sealed(address, Kind::Cluster)?;
+        let cluster = Cluster::read(&block).filter(|cluster| cluster.ino == ino);
+        let cluster = cluster.ok_or(VolumeError::Damaged { address, what: WHAT })?;
+        Ok(Some(self.clusters.keep(address, &cluster.pages)))
+    }
+
+    /// Whether another page of the file leads to the block of this one. Who cannot know says so: a block that is nobody's is found by a repair, one that is given up too early is lost.
+    fn is_shared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
+        match self.pages_of_cluster(ino, address) {
+            Ok(None) => false,
+            // Mostly they leave in ascending order.
+            Ok(Some(pages)) => pages
+                .iter()
+                .rev()
+                .map(|other| u64::from(*other))
+                .any(|other| other != page && !self.address_of(ino, other).is_ok_and(|found| found != address)),
+            Err(_) => true,
+        }
+    }
+
+    /// A page of a file is not where it was any more, or will not be at once; its block is given up if no other page leads there.
+    pub(crate) fn page_left(&mut self, ino: Nid, page: u64, old: Address) {
+        if old.is_block() && self.is_compressed && self.is_shared(ino, page, old) {
+            return;
+        }
+        self.page_gone(ino, old);
+    }
+
+    /// Gives up a block that pages left, if none leads to it any more.
+    pub(crate) fn release_unless_shared(&mut self, ino: Nid, address: Address) {
+        // No page has this number.
+        self.page_left(ino, u64::MAX, address);
+    }
+
+    /// Whether a block that no summary tells of is a cluster of a file.
+    pub(crate) fn is_sealed_cluster(&self, ino: Nid, address: Address, block: &Block) -> bool {
+        self.is_compressed
+            && self.media.id.is_sealed(block, Kind::Cluster, address)
+            && Cluster::read(block).is_some_and(|cluster| cluster.ino == ino)
+    }
+
+    /// Whether a block that the last checkpoint knows is a cluster.
+    pub(crate) fn is_cluster(&mut self, ino: Nid, address: Address) -> bool {
+        self.is_compressed && !matches!(self.pages_of_cluster(ino, address), Ok(None))
+    }
+
+    /// A page out of a cluster. The others are kept in memory, too, as it costs nothing more.
+    pub(crate) fn read_from_cluster(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
+        let damaged = || VolumeError::Damaged { address, what: WHAT };
+        let block = self.media.read_sealed(address, Kind::Cluster)?;
+        if cluster_checksum(&block) != self.checksum_of(address)? {
+            return Err(damaged());
+        }
+        let cluster = Cluster::read(&block).filter(|cluster| cluster.ino == ino);
+        let cluster = cluster.ok_or_else(damaged)?;
+        let place = cluster.place_of(page).ok_or_else(damaged)?;
+        let contents = cluster.contents(&block).ok_or_else(damaged)?;
+        let mut wanted = zeros();
+        for (index, (number, content)) in cluster.pages.iter().zip(contents.chunks(BLOCK_LEN_BYTES)).enumerate() {
+            if index == place {
+                wanted.copy_from_slice(content);
+                continue;
+            }
+            let other = u64::from(*number);
+            if self.pages.get((ino, other)).is_some() || !self.address_of(ino, other).is_ok_and(|at| at == address) {
+                continue;
+            }
+            let mut block = zeros();
+            block.copy_from_slice(content);
+            if self.restore(ino, other, &mut block).is_ok() {
+                self.pages.keep((ino, other), block);
+            }
+        }
+        self.clusters.keep(address, &cluster.pages);
+        Ok(wanted)
+    }
+
+    /// Writes a cluster to another place, as its segment is cleaned; false if that cannot be.
+    pub(crate) fn move_cluster(&mut self, address: Address, summary: &Summary) -> Result<bool> {
+        let ino = summary.nid;
+        let Ok(Some(pages)) = self.pages_of_cluster(ino, address) else {
+            return Ok(false);
+        };
+        let mut slots = Vec::new();
+        for page in pages.iter() {
+            let Ok(slot) = self.find_slot(ino, u64::from(*page)) else {
+                return Ok(false);
+            };
+            if let Some(slot) = slot
+                && self.address_in(slot)? == address
+            {
+                slots.push(slot);
+            }
+        }
+        let Ok(mut block) = self.media.read_sealed(address, Kind::Cluster) else {
+            return Ok(false);
+        };
+        // What is damaged in another way than that its seal is broken stays so.
+        if slots.is_empty() || cluster_checksum(&block) != summary.checksum {
+            return Ok(false);
+        }
+        let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
+        self.media.id.seal(&mut block, Kind::Cluster, to);
+        let checksum = cluster_checksum(&block);
+        self.segments.correct_checksum(to, checksum);
+        self.media.write(to, &block[..], Written::Moved)?;
+        for slot in slots {
+            self.set_address(slot, to)?;
+        }
+        self.page_moved(ino, address, to, checksum);
+        self.clusters.keep(to, &pages);
+        self.write_filled()?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
