@@ -37,6 +37,9 @@ pub(crate) struct DeltafsArguments {
     /// Only programs whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Of programs at work only what volumes write, in one round: it is the same in each
+    #[arg(long)]
+    volumes_only: bool,
     /// The recorded traces.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
@@ -65,7 +68,7 @@ pub(crate) fn run(arguments: &DeltafsArguments, options: Options, json: Option<&
         findings.add(costs::run(options, &traces)?);
     }
     if wanted(Part::Applications) {
-        findings.add(applications::run(options, traces)?);
+        findings.add(applications::run(options, arguments.volumes_only, traces)?);
     }
     findings.tell("deltafs", arguments.plots.as_deref(), json)
 }

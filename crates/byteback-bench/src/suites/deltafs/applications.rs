@@ -52,19 +52,22 @@ enum Variant {
     Main,
     /// With both, as it is usually.
     Both,
+    /// With both, and pages compressed.
+    BothCompressed,
     /// A file system of the kernel.
     Kernel(FileSystem),
 }
 
 impl Variant {
     /// The volume with deltas.
-    const WITH_DELTAS: [Self; 3] = [Self::Inode, Self::Main, Self::Both];
+    const WITH_DELTAS: [Self; 4] = [Self::Inode, Self::Main, Self::Both, Self::BothCompressed];
 
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Plain,
         Self::Inode,
         Self::Main,
         Self::Both,
+        Self::BothCompressed,
         Self::Kernel(FileSystem::Ext4),
         Self::Kernel(FileSystem::Btrfs),
         Self::Kernel(FileSystem::BtrfsZstd),
@@ -79,6 +82,7 @@ impl Variant {
             Self::Inode => "inode",
             Self::Main => "main area",
             Self::Both => "both",
+            Self::BothCompressed => "both, compressed",
             Self::Kernel(system) => system.name(),
         }
     }
@@ -87,7 +91,7 @@ impl Variant {
         let delta_mode = match self {
             Self::Inode => DeltaMode::Inode,
             Self::Main => DeltaMode::Main,
-            Self::Both => DeltaMode::Both,
+            Self::Both | Self::BothCompressed => DeltaMode::Both,
             Self::Plain | Self::Kernel(_) => DeltaMode::Off,
         };
         OpenOptions {
@@ -142,11 +146,11 @@ struct Program {
     final_hash: String,
 }
 
-/// Replays all programs on all variants.
+/// Replays all programs on all variants, or on volumes only and once.
 ///
 /// # Errors
 /// If anything fails, or a replay ends in another tree than the recorded one.
-pub(crate) fn run(options: Options, traces: Vec<Trace>) -> Result<Findings, SuiteError> {
+pub(crate) fn run(options: Options, is_volumes_only: bool, traces: Vec<Trace>) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 4 << 30)?;
     let unmasked = Unmasked::begin();
     let mut table: BTreeMap<String, (Program, BTreeMap<Variant, Results>)> = BTreeMap::new();
@@ -154,12 +158,14 @@ pub(crate) fn run(options: Options, traces: Vec<Trace>) -> Result<Findings, Suit
         let program = prepare(&scratch, trace, &unmasked)?;
         table.insert(program.trace.name.clone(), (program, BTreeMap::new()));
     }
-    for round in 0..options.runs {
+    let rounds = if is_volumes_only { 1 } else { options.runs };
+    for round in 0..rounds {
         for (name, (program, results)) in &mut table {
-            tell(&format!("{name}: round {} of {}", round + 1, options.runs));
+            tell(&format!("{name}: round {} of {rounds}", round + 1));
             for turn in 0..Variant::ALL.len() {
                 let variant = Variant::ALL[(turn + round) % Variant::ALL.len()];
-                if matches!(variant, Variant::Kernel(system) if FileSystem::IN_GUEST.contains(&system)) {
+                if matches!(variant, Variant::Kernel(system) if is_volumes_only || FileSystem::IN_GUEST.contains(&system))
+                {
                     continue;
                 }
                 interrupt::check()?;
@@ -171,7 +177,9 @@ pub(crate) fn run(options: Options, traces: Vec<Trace>) -> Result<Findings, Suit
             }
         }
     }
-    if guest::is_there() {
+    if is_volumes_only {
+        tell("other file systems are left out");
+    } else if guest::is_there() {
         for (name, (program, results)) in &mut table {
             tell(&format!("{name}: in a virtual machine"));
             for (system, counted) in guest::count(&scratch, &program.trace, &program.folder, LEN_BYTES)? {
@@ -290,7 +298,8 @@ fn check_tree(program: &Program, variant: &str, tree: &Path) -> Result<(), Suite
 
 fn on_volume(scratch: &Scratch, variant: Variant, program: &Program) -> Result<Seen, SuiteError> {
     let image = scratch.path().join("volume.image");
-    on_volume::make(&image, LEN_BYTES, &program.folder.join("tree"))?;
+    let is_compressed = variant == Variant::BothCompressed;
+    on_volume::make(&image, LEN_BYTES, is_compressed, &program.folder.join("tree"))?;
     forget_image(&image)?;
     let mut volume = OnVolume::open(&image, &variant.options(), &program.trace)?;
     let before = volume.counters();
@@ -382,6 +391,7 @@ fn tell_of(table: &Table) -> Findings {
             saved(table),
             blocks(table, Variant::Plain),
             blocks(table, Variant::Both),
+            blocks(table, Variant::BothCompressed),
         ],
     };
     let latency = Figure {
@@ -478,10 +488,19 @@ fn deltas(table: &Table, variant: Variant) -> Panel {
 }
 
 fn goals(table: &Table) -> Vec<GoalRow> {
+    let variants = [Variant::Both, Variant::BothCompressed];
+    variants
+        .into_iter()
+        .flat_map(|variant| goals_of(table, variant))
+        .collect()
+}
+
+fn goals_of(table: &Table, variant: Variant) -> Vec<GoalRow> {
     let saved = |name: &str| {
         let (_, results) = table.get(name)?;
-        saved_percent(results, Variant::Both)
+        saved_percent(results, variant)
     };
+    let named = |what: &str| format!("{}: {what}", variant.name());
     let overwriting: Vec<f64> = OVERWRITING.iter().filter_map(|name| saved(name)).collect();
     let all = table.keys().filter_map(|name| saved(name));
     let mut goals = Vec::new();
@@ -489,13 +508,13 @@ fn goals(table: &Table) -> Vec<GoalRow> {
         let mean = overwriting.iter().sum::<f64>() / overwriting.len() as f64;
         let best = overwriting.iter().copied().fold(f64::NAN, f64::max);
         goals.push(GoalRow::new(
-            "bytes saved, mean of programs that overwrite much",
+            named("bytes saved, mean of programs that overwrite much"),
             "%",
             Limit::AtLeast(MEAN_SAVED_PERCENT),
             mean,
         ));
         goals.push(GoalRow::new(
-            "bytes saved, the best of them",
+            named("bytes saved, the best of them"),
             "%",
             Limit::AtLeast(BEST_SAVED_PERCENT),
             best,
@@ -503,7 +522,7 @@ fn goals(table: &Table) -> Vec<GoalRow> {
     }
     let least = all.fold(f64::NAN, f64::min);
     goals.push(GoalRow::new(
-        "bytes saved, the least of all programs",
+        named("bytes saved, the least of all programs"),
         "%",
         Limit::AtLeast(0.0),
         least,

@@ -221,7 +221,7 @@ fn gather(scratch: &Scratch, trace: &Trace) -> Result<Vec<Pair>, SuiteError> {
     let initial = scratch.folder("initial")?;
     trace.unpack_initial(&initial)?;
     let image = scratch.path().join("volume.image");
-    on_volume::make(&image, VOLUME_LEN_BYTES, &initial)?;
+    on_volume::make(&image, VOLUME_LEN_BYTES, false, &initial)?;
     scratch::remove(&initial)?;
     let volume = OnVolume::open(&image, &byteback_volume::OpenOptions::default(), trace)?;
     let mut gathering = Gathering {

@@ -36,14 +36,18 @@ pub(crate) struct OnVolume<'a> {
     handles: HashMap<Handle, u32>,
 }
 
-/// Makes a volume in a new file of `len_bytes`, and lays what is below `content` into it.
+/// Makes a volume in a new file of `len_bytes`, which compresses pages or not, and lays what is below `content` into it.
 ///
 /// # Errors
 /// No room, or what the system answered.
-pub(crate) fn make(image: &Path, len_bytes: u64, content: &Path) -> Result<(), SuiteError> {
+pub(crate) fn make(image: &Path, len_bytes: u64, is_compressed: bool, content: &Path) -> Result<(), SuiteError> {
     let len_blocks = len_bytes / byteback_host::block::BLOCK_LEN_BYTES as u64;
     let device: Arc<dyn BlockDevice> = Arc::new(RealBlockDevice::create(image, len_blocks)?);
-    create(&device, &CreateOptions::new(VolumeId(*b"byteback's bench"), 1))?;
+    let options = CreateOptions {
+        is_compressed,
+        ..CreateOptions::new(VolumeId(*b"byteback's bench"), 1)
+    };
+    create(&device, &options)?;
     let volume = Volume::open(device, &OpenOptions::default())?;
     let mut names = HashMap::new();
     lay_in(&volume, volume.root(), content, &mut names)?;
