@@ -186,7 +186,7 @@ fn assert_repaired(device: &SimBlockDevice, note: &str) -> Option<Repaired> {
     let shared: Arc<dyn BlockDevice> = Arc::new(device.clone());
     let repaired = match repair(&shared, &RepairOptions::default()) {
         Ok(repaired) => repaired,
-        Err(VolumeError::Damaged { .. } | VolumeError::NotAVolume) => return None,
+        Err(VolumeError::Damaged { .. } | VolumeError::NotAVolume | VolumeError::UnknownFeatures(_)) => return None,
         Err(error) => panic!("{note}: {error}"),
     };
     let left: Vec<_> = repaired
