@@ -5,6 +5,7 @@ use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_IN
 use crate::deduplicated::{CHUNK_LEN_MAX, Table as Chunks, casync, recipe};
 use crate::dmverity::answers::{EXTENT_LEN, Extent as Mapped, Place, STATUS_HEADER_LEN, Table, target};
 use crate::fsverity::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use crate::hdfs::{transfer, web};
 use crate::http::Answer;
 use crate::merkle::{Leaves, ReadNodes, Tree, compare};
 use crate::moosefs::answers as moose;
@@ -466,6 +467,91 @@ pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     header.resize(17 + 4096, 0);
     (0..4).for_each(|_| header.extend(0xd797_8eeb_u32.to_be_bytes()));
     vec![list.into_bytes(), none.as_bytes().to_vec(), header]
+}
+
+/// What a DataNode of HDFS answers, or a NameNode: about a file, about its blocks, and of an error. The first byte says which.
+pub fn hdfs(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    match which % 4 {
+        0 => {
+            let Some((&[len, stripe], bytes)) = bytes.split_first_chunk() else {
+                return;
+            };
+            let (len_bytes, stripe_len) = (u64::from(len) * 300 + 1, 512 << (stripe % 4));
+            if let Ok(told) = transfer::parse(bytes)
+                && let Ok((kind, sums, _)) = told.into_crcs(len_bytes, stripe_len)
+            {
+                let count = len_bytes.div_ceil(stripe_len);
+                assert_eq!(
+                    count * kind.len_bytes() as u64,
+                    sums.len() as u64,
+                    "not one for each stripe"
+                );
+            }
+        }
+        1 => {
+            if let Ok(status) = web::FileStatus::parse(bytes) {
+                assert!(status.page_len() > 0 && status.page_len().checked_add(status.len_bytes).is_some());
+            }
+        }
+        2 => {
+            let (status, pages) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
+            let Ok(status) = web::FileStatus::parse(status) else {
+                return;
+            };
+            let mut state = web::State::new(status);
+            for page in pages.split(|byte| *byte == b'\n').skip(1) {
+                let Ok(true) = web::Page::parse(page).and_then(|page| state.push(page)) else {
+                    return;
+                };
+            }
+            let mut end = 0;
+            for block in &state.blocks {
+                assert!(block.start == end && block.end() > end, "a gap");
+                assert!(block.replicas.iter().all(|address| address.port() > 0));
+                end = block.end();
+                let of_it = state.blocks_of(block.start, end);
+                assert!(of_it.len() == 1 && of_it.iter().all(|found| found.is_same(block)));
+            }
+            assert!(end == state.end() && end <= state.len_bytes(), "blocks behind the end");
+        }
+        _ => {
+            let name = web::exception(bytes).unwrap_or_default();
+            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        }
+    }
+}
+
+/// Answers as [`hdfs`] takes them.
+#[must_use]
+pub fn hdfs_seeds() -> Vec<Vec<u8>> {
+    // As Hadoop 3.4.1 answers; of a block of 8101 bytes, in stripes of 4096.
+    let mut told = vec![0, 27, 3, 0x08, 0x00, 0x1a, 0x17];
+    told.extend([0x08, 0x80, 0x04, 0x10, 0x10, 0x1a, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+    told.extend([0x20, 0x02, 0x2a, 0x05, 0x08, 0x02, 0x10, 0x80, 0x20]);
+    told[6] = (told.len() - 7) as u8;
+    let status = "{\"FileStatus\":{\"accessTime\":1,\"blockSize\":4096,\"fileId\":16388,\"length\":5000,\"modificationTime\":3,\"type\":\"FILE\"}}";
+    let block = |id: u64, start: u64, len: u64| {
+        format!(
+            "{{\"block\":{{\"blockId\":{id},\"blockPoolId\":\"BP-1\",\"generationStamp\":1005,\"numBytes\":{len}}},\"locations\":[{{\"ipAddr\":\"127.0.0.1\",\"xferPort\":46583}}],\"startOffset\":{start}}}"
+        )
+    };
+    let page = |blocks: &str| {
+        format!(
+            "{{\"LocatedBlocks\":{{\"fileLength\":5000,\"isLastBlockComplete\":true,\"isUnderConstruction\":false,\"locatedBlocks\":[{blocks}]}}}}"
+        )
+    };
+    let (first, second) = (block(1_073_741_829, 0, 4096), block(1_073_741_830, 4096, 904));
+    let both = page(&format!("{first},{second}"));
+    vec![
+        told,
+        format!("\x01{status}").into_bytes(),
+        format!("\x02{status}\n{both}").into_bytes(),
+        format!("\x02{status}\n{}\n{}", page(&first), page(&second)).into_bytes(),
+        b"\x03{\"RemoteException\":{\"exception\":\"FileNotFoundException\",\"message\":\"m\"}}".to_vec(),
+    ]
 }
 
 /// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.

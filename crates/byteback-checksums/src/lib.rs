@@ -9,6 +9,7 @@
 //! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of many lengths (casync), and recipes of such files.
 //! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever [`http`] is brought.
 //! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
+//! - [`hdfs`]: those that HDFS's DataNodes keep of each block, over the same and connections ([`tcp`]).
 //! - [`moosefs`]: those that MooseFS's chunk servers keep of each block of a file, from their files.
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
@@ -23,6 +24,7 @@ pub mod dmverity;
 pub mod fsverity;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod hdfs;
 pub mod http;
 pub mod kept;
 mod merkle;
@@ -32,6 +34,7 @@ pub mod s3;
 pub mod seaweedfs;
 pub mod source;
 mod store;
+pub mod tcp;
 pub mod written;
 pub mod zfs;
 

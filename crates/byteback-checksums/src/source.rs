@@ -324,6 +324,18 @@ pub enum SourceError {
         /// The name that it has for that; may be empty.
         code: String,
     },
+    /// A server that another one named did not tell what it has.
+    #[error("{server} does not tell the checksums of {what}: {why}; see to it, or let the file be read")]
+    Elsewhere {
+        /// Which one, and where.
+        server: String,
+        /// What it was asked about.
+        what: String,
+        /// What is known of the reason.
+        why: String,
+        /// What the network answered.
+        source: Option<io::Error>,
+    },
     /// The file changed while its checksums were read: what was told is void. Trying again may help.
     #[error("the file changed while its checksums were read; try again")]
     ChangedMeanwhile,

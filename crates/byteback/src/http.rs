@@ -1,13 +1,18 @@
-//! HTTP for sources of checksums that are reached by it.
+//! The network for sources of checksums that are reached by it: HTTP, and plain connections.
 
-use std::io::{self, Read};
-use std::time::Duration;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use byteback_checksums::http::{Answer, Http, Method, Request};
+use byteback_checksums::tcp::{Connect, Stream};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
 /// How long a connection, and the first byte of an answer, may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the body of an answer may take, which has a few MiB, and a whole conversation.
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(300);
 
 /// Asks over the machine's network.
 pub(crate) struct Network {
@@ -33,6 +38,7 @@ impl Network {
             .accept_encoding("")
             .timeout_connect(Some(PATIENCE))
             .timeout_recv_response(Some(PATIENCE))
+            .timeout_recv_body(Some(PATIENCE_FOR_ALL))
             .tls_config(tls.build())
             .max_response_header_size(64 * 1024)
             .build();
@@ -82,5 +88,56 @@ fn into_io(error: ureq::Error) -> io::Error {
     match error {
         ureq::Error::Io(error) => error,
         error => io::Error::other(error),
+    }
+}
+
+impl Connect for Network {
+    fn connect(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        let until = Instant::now() + PATIENCE_FOR_ALL;
+        Ok(Box::new(Limited { stream, until }))
+    }
+}
+
+/// A connection that ends at some time, whatever the other side does until then.
+struct Limited {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Limited {
+    /// How long the next call may take.
+    fn rest(&self) -> io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            rest => Ok(Some(rest.min(PATIENCE))),
+        }
+    }
+}
+
+/// A call that took too long is said to have to wait.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.rest()?)?;
+        self.stream.read(buffer).map_err(timed_out)
+    }
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.rest()?)?;
+        self.stream.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }

@@ -8,6 +8,7 @@ fn the_seeds_hold() {
     fsverity_seeds().iter().for_each(|seed| fsverity(seed));
     dmverity_seeds().iter().for_each(|seed| dmverity(seed));
     seaweedfs_seeds().iter().for_each(|seed| seaweedfs(seed));
+    hdfs_seeds().iter().for_each(|seed| hdfs(seed));
     chunk_list_seeds().iter().for_each(|seed| chunk_lists(seed));
     zfs_seeds().iter().for_each(|seed| zfs(seed));
     moosefs_seeds().iter().for_each(|seed| moosefs(seed));
@@ -99,6 +100,30 @@ fn answers_of_seaweedfs_that_are_spoiled_at_random_hold() {
                 }
             }
             seaweedfs(&data);
+        }
+    }
+}
+
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_hdfs_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in hdfs_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(4) {
+                    0 => data[at] = random.next_u64() as u8,
+                    1 => data[at] = b"0123456789\"{,:-"[random.below(15) as usize],
+                    2 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(40));
+                    }
+                }
+            }
+            hdfs(&data);
         }
     }
 }
@@ -213,6 +238,16 @@ fn the_seeds_are_what_they_are_called() {
     };
     let table = moose::table(&header[17..], &chunk, &held).unwrap().unwrap();
     assert_eq!(table, 0xd797_8eeb_u32.to_be_bytes().repeat(4));
+    let [told, status, .., exception] = &hdfs_seeds()[..] else {
+        panic!()
+    };
+    let told = transfer::parse(&told[3..]).unwrap();
+    assert_eq!(told.into_crcs(8101, 4096).unwrap().1.len(), 8);
+    assert_eq!(web::FileStatus::parse(&status[1..]).unwrap().len_bytes, 5000);
+    assert_eq!(
+        web::exception(&exception[1..]).as_deref(),
+        Some("FileNotFoundException")
+    );
     let [empty, index, .., recipe] = &chunk_list_seeds()[..] else {
         panic!()
     };

@@ -97,6 +97,7 @@ impl From<SourceError> for Stop {
             | SourceError::Chunk { .. }
             | SourceError::NoProgram { .. }
             | SourceError::Program { .. }
+            | SourceError::Elsewhere { .. }
             | SourceError::Io { .. } => Self::NotHere,
         }
     }

@@ -35,6 +35,8 @@ length of the blocks that they are of, how much of the file has some, and what i
   s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   seaweedfs://HOST:PORT/PATH
                       a file of SeaweedFS, at its filer
+  hdfs://[USER@]HOST[:PORT]/PATH
+                      a file of HDFS, at its NameNode's HTTP port (9870, where none is named)
   moosefs:FILE        a file in a mount of MooseFS, on a machine with a chunk server, whose folders (mfshdd.cfg) are in --store
   casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
   recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)

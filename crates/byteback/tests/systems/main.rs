@@ -14,6 +14,7 @@
 //! | `dmverity` | ext4 on a device that the kernel verifies, in there |
 //! | `moosefs` | MooseFS, in namespaces of its own (`tests/systems/moosefs`) |
 //! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
+//! | `hdfs` | HDFS (`tests/systems/hdfs`), and it with btrfs |
 //! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
@@ -40,6 +41,7 @@ mod casync;
 mod costs;
 mod dmverity;
 mod fsverity;
+mod hdfs;
 mod machine;
 mod moosefs;
 mod plain;

@@ -9,6 +9,7 @@ use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::deduplicated::DeduplicatedFile;
 use byteback_checksums::dmverity::DmVeritySource;
 use byteback_checksums::fsverity::VeritySource;
+use byteback_checksums::hdfs::{self, HdfsSource};
 use byteback_checksums::moosefs::MooseFsSource;
 use byteback_checksums::s3::{Credentials, Place, S3Source};
 use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
@@ -37,6 +38,11 @@ pub(super) fn with_source(
         let place = seaweedfs::Place::new(&name).map_err(|wrong| CommandError::new(format!("{name}: {wrong}")))?;
         let network = Network::new(None);
         return then(&SeaweedFsSource::new(&network, place));
+    }
+    if name.starts_with("hdfs://") || name.starts_with("webhdfs://") {
+        let place = hdfs::Place::new(&name).map_err(|wrong| CommandError::new(format!("{name}: {wrong}")))?;
+        let network = Network::new(None);
+        return then(&HdfsSource::new(&network, &network, place));
     }
     if let Some(index) = after(what, b"casync:") {
         if store.len() > 1 {
@@ -100,7 +106,15 @@ fn here<S>(
 
 /// The file that `what` is the path of; `None` if it names something else.
 pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
-    const OTHERS: [&[u8]; 5] = [b"s3://", b"seaweedfs://", b"casync:", b"recipe:", b"moosefs:"];
+    const OTHERS: [&[u8]; 7] = [
+        b"s3://",
+        b"seaweedfs://",
+        b"hdfs://",
+        b"webhdfs://",
+        b"casync:",
+        b"recipe:",
+        b"moosefs:",
+    ];
     let is_other = OTHERS.iter().any(|prefix| after(what, prefix).is_some());
     (!is_other).then(|| Path::new(what))
 }
