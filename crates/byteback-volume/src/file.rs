@@ -14,6 +14,7 @@ use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, cluster_checksum, zeros,
 };
+use crate::reading::{DIRECT_PAGES_MIN, DirectRead};
 use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
@@ -161,6 +162,15 @@ impl State {
     }
 
     pub(crate) fn read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let (len, direct) = self.begin_read(ino, offset, buffer)?;
+        if !direct.perform(&self.media, buffer) {
+            self.read_by_pages(ino, offset, buffer.get_mut(..len).unwrap_or_default())?;
+        }
+        Ok(len)
+    }
+
+    /// Begins to read: answers how many bytes that are, and which of them are still to be read, see `reading`.
+    pub(crate) fn begin_read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<(usize, DirectRead)> {
         let inode = self.inode(ino)?;
         let len_bytes = inode.len_bytes();
         let left = usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -171,11 +181,30 @@ impl State {
             let inline = inode.inline().get(at..).unwrap_or_default();
             wanted.fill(0);
             wanted.iter_mut().zip(inline).for_each(|(to, from)| *to = *from);
-            return Ok(len);
+            return Ok((len, DirectRead::default()));
         }
+        let pages = (offset + len as u64).div_ceil(PAGE).saturating_sub(offset / PAGE);
+        self.hotness.read(ino, pages);
+        if pages < DIRECT_PAGES_MIN {
+            self.read_by_pages(ino, offset, wanted)?;
+            return Ok((len, DirectRead::default()));
+        }
+        let (direct, others) = self.find_direct(ino, offset, wanted)?;
+        for page in others {
+            let start = (page * PAGE).max(offset);
+            let end = ((page + 1) * PAGE).min(offset + len as u64);
+            let place =
+                usize::try_from(start - offset).unwrap_or(usize::MAX)..usize::try_from(end - offset).unwrap_or(0);
+            self.read_by_pages(ino, start, wanted.get_mut(place).unwrap_or_default())?;
+        }
+        Ok((len, direct))
+    }
+
+    /// Reads what lies before the end of a file whose content does not lie in its inode, by pages that are kept in memory.
+    pub(crate) fn read_by_pages(&mut self, ino: Nid, offset: u64, wanted: &mut [u8]) -> Result<()> {
+        let len = wanted.len();
         let mut rest = wanted;
         let end = (offset + len as u64).div_ceil(PAGE);
-        self.hotness.read(ino, end.saturating_sub(offset / PAGE));
         for Piece { page, at, len } in pieces(offset, len) {
             if (page - offset / PAGE).is_multiple_of(READ_AT_ONCE_PAGES) {
                 self.read_ahead(ino, page, end.min(page + READ_AT_ONCE_PAGES))?;
@@ -187,7 +216,7 @@ impl State {
             }
             rest = later;
         }
-        Ok(len)
+        Ok(())
     }
 
     /// Writes; fewer bytes than asked only if there is no more room.

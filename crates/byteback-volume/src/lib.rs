@@ -12,6 +12,7 @@
 //! | `nodes`, `pages` | what is in memory of both |
 //! | `place`, `map` | from a page of a file to its block |
 //! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
+//! | `reading` | reading much at once |
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
 //! | `clusters` | several pages in one block, compressed |
 //! | `inode_pages` | pages that lie in the inode, compressed |
@@ -59,6 +60,7 @@ mod node_table;
 mod nodes;
 mod pages;
 mod place;
+mod reading;
 mod recovery;
 mod repair;
 mod segments;

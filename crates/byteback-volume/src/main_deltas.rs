@@ -198,6 +198,27 @@ impl State {
         }
     }
 
+    /// Whether pages of a file may have deltas, wherever they are.
+    pub(crate) fn may_have_deltas(&mut self, ino: Nid) -> Result<bool> {
+        let inode = self.inode(ino)?;
+        Ok(inode.deltas() > 0 || inode.delta_meta() != Address::NONE || self.main.waiting.contains_key(&ino))
+    }
+
+    /// Whether a page has one that counts, an empty one too; also if nobody can know, as the index is damaged.
+    pub(crate) fn has_delta(&mut self, ino: Nid, page: u64) -> bool {
+        if self.is_waiting(ino, page) {
+            return true;
+        }
+        match self.inode(ino) {
+            Ok(inode) if inode.delta_of(page).is_some() => true,
+            Ok(_) => match self.main_file(ino) {
+                Ok(file) => file.is_some_and(|file| file.has(page)),
+                Err(_) => true,
+            },
+            Err(_) => true,
+        }
+    }
+
     /// Whether deltas of so many bytes of a file go into the main area.
     pub(crate) fn main_takes(&mut self, ino: Nid, len_bytes: usize) -> bool {
         if !self.delta_mode.uses_main() || len_bytes > self.main_delta_len_bytes_max {

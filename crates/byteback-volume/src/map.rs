@@ -20,6 +20,18 @@ pub(crate) struct Slot {
 
 const WHAT: &str = "node of a file's addresses";
 
+/// Room for so many addresses is reserved before they are found.
+const ADDRESSES_AT_ONCE: usize = 4096;
+
+impl Slot {
+    /// How many pages from this one on have their addresses in the same node, one behind the other.
+    fn left(self) -> u32 {
+        let is_in_inode = self.told != self.node || self.is_inode;
+        let slots = if is_in_inode { INODE_SLOTS } else { DIRECT_SLOTS };
+        slots.saturating_sub(self.slot).max(1)
+    }
+}
+
 impl State {
     /// The slot of a page; `None` if no node has it.
     pub(crate) fn find_slot(&mut self, ino: Nid, page: u64) -> Result<Option<Slot>> {
@@ -171,6 +183,36 @@ impl State {
             Some(slot) => self.address_in(slot),
             None => Ok(Address::NONE),
         }
+    }
+
+    /// Where the pages of a file from `first` to before `end` are, in order.
+    pub(crate) fn addresses_of(&mut self, ino: Nid, first: u64, end: u64) -> Result<Vec<Address>> {
+        let count = usize::try_from(end.saturating_sub(first)).unwrap_or(usize::MAX);
+        let mut addresses = Vec::with_capacity(count.min(ADDRESSES_AT_ONCE));
+        let mut page = first;
+        while page < end {
+            let Some(slot) = self.find_slot(ino, page)? else {
+                let behind = self.behind_missing_node(ino, page)?.min(end);
+                addresses.extend((page..behind).map(|_| Address::NONE));
+                page = behind;
+                continue;
+            };
+            let behind = end.min(page + u64::from(slot.left()));
+            let slots = slot.slot..slot.slot + u32::try_from(behind - page).unwrap_or(0);
+            if slot.is_inode {
+                let inode = self.inode(slot.node)?;
+                let held = inode.address_slots();
+                addresses.extend(slots.map(|slot| match slot < held {
+                    true => Inode::slot(&inode.0, slot),
+                    false => Address::NONE,
+                }));
+            } else {
+                let node = self.node(slot.node, WHAT)?;
+                addresses.extend(slots.map(|slot| Address(NodeBlock::slot(node, slot))));
+            }
+            page = behind;
+        }
+        Ok(addresses)
     }
 
     /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are taken away. Answers how many blocks the file has less.

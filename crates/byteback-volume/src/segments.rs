@@ -412,6 +412,24 @@ impl Segments {
         }
     }
 
+    /// The checksums of blocks from `first` on, as many of the first ones as are at hand and in its segment; answers how many.
+    pub(crate) fn put_checksums(&self, first: Address, checksums: &mut [u32]) -> usize {
+        let Some((number, index)) = self.areas.segment_of(first) else {
+            return 0;
+        };
+        let open = self.logs.iter().find(|log| log.head.segment == number);
+        let summaries = match open {
+            Some(log) => Some(&log.summaries[..]),
+            None => self.summaries.get(&number).map(|summaries| &summaries[..]),
+        };
+        let from = usize::try_from(index).unwrap_or(usize::MAX);
+        let known = summaries
+            .and_then(|summaries| summaries.get(from..))
+            .unwrap_or_default();
+        let both = checksums.iter_mut().zip(known);
+        both.map(|(checksum, summary)| *checksum = summary.checksum).count()
+    }
+
     /// Keeps summaries that were read; a bounded number of them.
     pub(crate) fn keep_summaries(&mut self, number: u32, summaries: Arc<[Summary]>) {
         const KEPT_MAX: usize = 1024;

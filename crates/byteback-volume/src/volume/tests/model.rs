@@ -155,13 +155,14 @@ impl Step {
             }
             (18..=27, Some(file)) => {
                 let offset = offset(random, &model.nodes[&file]);
-                let longest = [10, 60, 4_000, 20_000][random.below(4) as usize];
+                let longest = [10, 60, 4_000, 20_000, 150_000][random.below(5) as usize];
                 let len = 1 + random.below(longest) as usize;
                 Self::Write(file, offset, random.bytes(len))
             }
             (28 | 29, Some(file)) => {
                 let offset = offset(random, &model.nodes[&file]);
-                Self::Read(file, offset, random.below(30_000) as usize)
+                let longest = [30_000, 400_000][random.below(2) as usize];
+                Self::Read(file, offset, random.below(longest) as usize)
             }
             (30, Some(file)) => Self::SetLen(file, offset(random, &model.nodes[&file])),
             (31, Some(file)) => {
