@@ -44,6 +44,17 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// What the system answered; any part of it may have been written.
     fn write_blocks(&self, first: u64, blocks: &[u8]) -> io::Result<()>;
 
+    /// Writes what lies in several places, one behind the other, from the block `first` on: as [`BlockDevice::write_blocks`] of all of it.
+    ///
+    /// # Errors
+    /// As there.
+    fn write_blocks_vectored(&self, first: u64, blocks: &[&[u8]]) -> io::Result<()> {
+        match blocks {
+            [blocks] => self.write_blocks(first, blocks),
+            _ => self.write_blocks(first, &blocks.concat()),
+        }
+    }
+
     /// Makes everything durable that was written before.
     ///
     /// # Errors

@@ -52,6 +52,11 @@ impl Attempts {
         }
     }
 
+    /// Whether the last page of a file that was compared was so in vain.
+    pub(crate) fn is_in_doubt(&self, ino: Nid) -> bool {
+        self.of.contains_key(&ino)
+    }
+
     /// It was compared, and kept as a delta.
     pub(crate) fn hit(&mut self, ino: Nid) {
         self.of.remove(&ino);

@@ -142,7 +142,7 @@ impl State {
         let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
         if is_directory && self.media.id.is_sealed(&block, Kind::Directory, address) {
             self.media.id.seal(&mut block, Kind::Directory, to);
-            self.segments.correct_checksum(to, crc32c::crc32c(&block[..]));
+            self.segments.correct_checksums(to, &[crc32c::crc32c(&block[..])]);
         }
         self.media.write(to, &block[..], Written::Moved)?;
         self.set_address(slot, to)?;

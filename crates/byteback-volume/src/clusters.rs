@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Result, VolumeError};
+use crate::file::log_of;
 use crate::format::{
     Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, Nid, Summary, cluster_checksum, zeros,
 };
@@ -177,6 +178,82 @@ impl State {
         }
     }
 
+    /// Writes these pages of a file, as many in a cluster as it has room for if the file's are compressed. `writes_index` and the answer: whether the index of its deltas is to be written, too.
+    pub(crate) fn write_units(
+        &mut self,
+        ino: Nid,
+        dirty: Vec<u64>,
+        is_directory: bool,
+        writes_index: bool,
+    ) -> Result<bool> {
+        let (log, what) = log_of(is_directory);
+        let mut writes_index = writes_index;
+        let mut run: (Address, Vec<u8>) = (Address::NONE, Vec::new());
+        let units: Vec<Unit> = match self.inode(ino)?.flags().is_compressed {
+            true => self.compress_pages(ino, &dirty)?,
+            false => dirty.into_iter().map(Unit::Page).collect(),
+        };
+        for mut unit in units {
+            let (mut block, mut summary) = match &unit {
+                Unit::Cluster(_, block) => (block.clone(), self.cluster_summary(ino, block)?),
+                Unit::Page(page) => {
+                    let slot = self.make_slot(ino, *page)?;
+                    let version = self.table.get(&self.media, slot.told)?.version;
+                    let Some(block) = self.pages.get((ino, *page)) else {
+                        continue;
+                    };
+                    let summary = Summary {
+                        nid: slot.told,
+                        version,
+                        slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
+                        checksum: crc32c::crc32c(&block[..]),
+                    };
+                    (Box::new(*block), summary)
+                }
+            };
+            let (address, _) = self.segments.allocate(log, summary, self.now_s())?;
+            match &mut unit {
+                Unit::Cluster(..) => {
+                    self.media.id.seal(&mut block, Kind::Cluster, address);
+                    summary.checksum = cluster_checksum(&block);
+                    self.segments.correct_checksums(address, &[summary.checksum]);
+                    self.cluster_written(address, unit.pages());
+                }
+                Unit::Page(page) if is_directory => {
+                    self.media.id.seal(&mut block, Kind::Directory, address);
+                    let checksum = crc32c::crc32c(&block[..]);
+                    self.segments.correct_checksums(address, &[checksum]);
+                    if let Some(kept) = self.pages.get_mut((ino, *page)) {
+                        *kept = *block;
+                    }
+                }
+                Unit::Page(_) => {}
+            }
+            let run_blocks = u32::try_from(run.1.len() / BLOCK_LEN_BYTES).unwrap_or(0);
+            if run_blocks > 0 && run.0.0 + run_blocks != address.0 {
+                self.media.write(run.0, &run.1, what)?;
+                run.1.clear();
+            }
+            if run.1.is_empty() {
+                run.0 = address;
+            }
+            run.1.extend_from_slice(&block[..]);
+            for page in unit.pages() {
+                let slot = self.make_slot(ino, *page)?;
+                let old = self.address_in(slot)?;
+                self.page_left(ino, *page, old);
+                self.set_address(slot, address)?;
+                writes_index = self.end_delta(ino, *page, writes_index)?;
+                self.pages.mark_clean((ino, *page));
+            }
+            self.page_moved(ino, Address::NONE, address, summary.checksum);
+        }
+        if !run.1.is_empty() {
+            self.media.write(run.0, &run.1, what)?;
+        }
+        Ok(writes_index)
+    }
+
     /// A cluster was written.
     pub(crate) fn cluster_written(&mut self, address: Address, pages: &[u64]) {
         let numbers: Vec<u32> = pages.iter().filter_map(|page| u32::try_from(*page).ok()).collect();
@@ -311,7 +388,7 @@ impl State {
         let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
         self.media.id.seal(&mut block, Kind::Cluster, to);
         let checksum = cluster_checksum(&block);
-        self.segments.correct_checksum(to, checksum);
+        self.segments.correct_checksums(to, &[checksum]);
         self.media.write(to, &block[..], Written::Moved)?;
         for slot in slots {
             self.set_address(slot, to)?;

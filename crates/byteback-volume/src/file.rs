@@ -8,19 +8,17 @@ use std::collections::BTreeSet;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 use crate::attributes::{DIRECTORY, REGULAR, TYPE};
-use crate::clusters::Unit;
 use crate::deltas::{DeltaMode, Kept};
 use crate::error::{Result, VolumeError};
-use crate::format::{
-    Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, cluster_checksum, zeros,
-};
+use crate::format::{Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, zeros};
+use crate::map::Slot;
 use crate::reading::{DIRECT_PAGES_MIN, DirectRead};
 use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
 
 /// So many pages are read from the device at once, if they lie beside each other: no more than are kept in memory in any case.
-const READ_AT_ONCE_PAGES: u64 = 32;
+pub(crate) const READ_AT_ONCE_PAGES: u64 = 32;
 
 /// The length of a page, in bytes.
 pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
@@ -43,11 +41,48 @@ pub enum Allocate {
     ZeroKeepingLength,
 }
 
+/// Pages of a file whose blocks lie beside each other, to be written.
+#[derive(Debug)]
+struct PendingRun {
+    first: Address,
+    pages: Vec<u64>,
+}
+
+impl Default for PendingRun {
+    fn default() -> Self {
+        Self {
+            first: Address::NONE,
+            pages: Vec::new(),
+        }
+    }
+}
+
+impl PendingRun {
+    /// Where the next one would be.
+    fn end(&self) -> Option<Address> {
+        let count = u32::try_from(self.pages.len()).ok().filter(|count| *count > 0)?;
+        self.first.0.checked_add(count).map(Address)
+    }
+}
+
 /// A piece of a page: the page, where in it, and how long.
 struct Piece {
     page: u64,
     at: usize,
     len: usize,
+}
+
+/// The page of a byte, and where in it that is.
+fn page_at(offset: u64) -> (u64, usize) {
+    (offset / PAGE, usize::try_from(offset % PAGE).unwrap_or(0))
+}
+
+/// Where the pages of a file go, and as what they count.
+pub(crate) fn log_of(is_directory: bool) -> (LogKind, Written) {
+    match is_directory {
+        true => (LogKind::HotData, Written::Directory),
+        false => (LogKind::WarmData, Written::Data),
+    }
 }
 
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
@@ -80,13 +115,15 @@ impl State {
     }
 
     /// Reads pages that are wanted and not in memory, those that lie beside each other at once. What is damaged is left for who wants it.
-    fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+    pub(crate) fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let mut run: (u64, Address, u32) = (first, Address::NONE, 0);
-        for page in first..end {
-            let address = match self.pages.get((ino, page)) {
-                Some(_) => Address::NONE,
-                None => self.address_of(ino, page)?,
-            };
+        let are_kept = self.pages.are_kept(ino, first, end);
+        if are_kept.iter().all(|is_kept| *is_kept) {
+            return Ok(());
+        }
+        let addresses = self.addresses_of(ino, first, end)?;
+        for ((page, address), is_kept) in (first..).zip(addresses).zip(are_kept) {
+            let address = if is_kept { Address::NONE } else { address };
             let is_next = address.is_block() && run.2 > 0 && run.1.0.checked_add(run.2) == Some(address.0);
             if is_next {
                 run.2 += 1;
@@ -219,8 +256,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes; fewer bytes than asked only if there is no more room.
-    pub(crate) fn write(&mut self, ino: Nid, offset: u64, data: &[u8]) -> Result<usize> {
+    /// Writes; fewer bytes than asked only if there is no more room. `is_first`: it is not the same call of a program that goes on.
+    pub(crate) fn write(&mut self, ino: Nid, offset: u64, data: &[u8], is_first: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
@@ -230,33 +267,24 @@ impl State {
         }
         let now = self.now();
         let is_inline = self.inode(ino)?.flags().has_inline_data;
-        let mut written = 0;
-        let mut failed = None;
-        if is_inline && end <= INLINE_LEN_BYTES as u64 {
+        let (written, failed) = if is_inline && end <= INLINE_LEN_BYTES as u64 {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
             self.change_inode(ino, |inode| {
                 let place = inode.inline_mut().get_mut(at..at + data.len());
                 place.map(|place| place.copy_from_slice(data))
             })?;
-            written = data.len();
+            (data.len(), None)
         } else {
             if is_inline {
                 self.move_out(ino)?;
             }
-            let mut rest = data;
-            self.attempts.begin(ino);
+            if is_first {
+                self.attempts.begin(ino);
+            }
             self.hotness
                 .wrote(ino, end.div_ceil(PAGE).saturating_sub(offset / PAGE));
-            for Piece { page, at, len } in pieces(offset, data.len()) {
-                let (bytes, later) = rest.split_at(len);
-                if let Err(error) = self.write_to_page(ino, page, at, bytes) {
-                    failed = Some(error);
-                    break;
-                }
-                written += len;
-                rest = later;
-            }
-        }
+            self.write_pieces(ino, offset, data)
+        };
         match failed {
             Some(error) if written == 0 => Err(error),
             _ => {
@@ -269,6 +297,32 @@ impl State {
                 Ok(written)
             }
         }
+    }
+
+    /// Writes by pages, those that are whole at once if they are many and none is compressed. Answers how many bytes were written, and why not more.
+    fn write_pieces(&mut self, ino: Nid, offset: u64, data: &[u8]) -> (usize, Option<VolumeError>) {
+        let is_long = data.len() as u64 >= DIRECT_PAGES_MIN * PAGE && !self.is_compressed;
+        let mut written = 0;
+        while written < data.len() {
+            let rest = data.get(written..).unwrap_or_default();
+            let (page, at) = page_at(offset + written as u64);
+            let whole = rest.len() - rest.len() % BLOCK_LEN_BYTES;
+            let (count, done) = match rest.get(..whole) {
+                Some(pages) if is_long && at == 0 && whole > 0 => self.write_whole_pages(ino, page, pages),
+                _ => {
+                    let piece = rest.get(..rest.len().min(BLOCK_LEN_BYTES - at)).unwrap_or_default();
+                    match self.write_to_page(ino, page, at, piece) {
+                        Ok(()) => (piece.len(), Ok(())),
+                        Err(error) => (0, Err(error)),
+                    }
+                }
+            };
+            written += count;
+            if let Err(error) = done {
+                return (written, Some(error));
+            }
+        }
+        (written, None)
     }
 
     /// Writes to a part of a page: what changes of it may be kept as a delta.
@@ -455,80 +509,14 @@ impl State {
     /// Writes the pages of a file that changed.
     pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
         let is_directory = self.inode(ino)?.mode() & TYPE == DIRECTORY;
-        let (log, what) = match is_directory {
-            true => (LogKind::HotData, Written::Directory),
-            false => (LogKind::WarmData, Written::Data),
-        };
-        // What lies beside each other is written at once.
-        let mut run: (Address, Vec<u8>) = (Address::NONE, Vec::new());
         let began_ns = self.clock.monotonic_ns();
         let main_write = self.choose_packing(ino)?;
-        let mut writes_index = main_write.is_some();
         let dirty = self.pages.dirty_of(ino);
         let count = dirty.len() as u64;
-        let is_compressed = self.is_compressed && self.inode(ino)?.flags().is_compressed;
-        let units: Vec<Unit> = match is_compressed {
-            true => self.compress_pages(ino, &dirty)?,
-            false => dirty.into_iter().map(Unit::Page).collect(),
+        let writes_index = match self.is_compressed {
+            true => self.write_units(ino, dirty, is_directory, main_write.is_some())?,
+            false => self.write_runs(ino, &dirty, is_directory, main_write.is_some())?,
         };
-        for mut unit in units {
-            let (mut block, mut summary) = match &unit {
-                Unit::Cluster(_, block) => (block.clone(), self.cluster_summary(ino, block)?),
-                Unit::Page(page) => {
-                    let slot = self.make_slot(ino, *page)?;
-                    let version = self.table.get(&self.media, slot.told)?.version;
-                    let Some(block) = self.pages.get((ino, *page)) else {
-                        continue;
-                    };
-                    let summary = Summary {
-                        nid: slot.told,
-                        version,
-                        slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
-                        checksum: crc32c::crc32c(&block[..]),
-                    };
-                    (Box::new(*block), summary)
-                }
-            };
-            let (address, _) = self.segments.allocate(log, summary, self.now_s())?;
-            match &mut unit {
-                Unit::Cluster(..) => {
-                    self.media.id.seal(&mut block, Kind::Cluster, address);
-                    summary.checksum = cluster_checksum(&block);
-                    self.segments.correct_checksum(address, summary.checksum);
-                    self.cluster_written(address, unit.pages());
-                }
-                Unit::Page(page) if is_directory => {
-                    self.media.id.seal(&mut block, Kind::Directory, address);
-                    let checksum = crc32c::crc32c(&block[..]);
-                    self.segments.correct_checksum(address, checksum);
-                    if let Some(kept) = self.pages.get_mut((ino, *page)) {
-                        *kept = *block;
-                    }
-                }
-                Unit::Page(_) => {}
-            }
-            let run_blocks = u32::try_from(run.1.len() / BLOCK_LEN_BYTES).unwrap_or(0);
-            if run_blocks > 0 && run.0.0 + run_blocks != address.0 {
-                self.media.write(run.0, &run.1, what)?;
-                run.1.clear();
-            }
-            if run.1.is_empty() {
-                run.0 = address;
-            }
-            run.1.extend_from_slice(&block[..]);
-            for page in unit.pages() {
-                let slot = self.make_slot(ino, *page)?;
-                let old = self.address_in(slot)?;
-                self.page_left(ino, *page, old);
-                self.set_address(slot, address)?;
-                writes_index = self.end_delta(ino, *page, writes_index)?;
-                self.pages.mark_clean((ino, *page));
-            }
-            self.page_moved(ino, Address::NONE, address, summary.checksum);
-        }
-        if !run.1.is_empty() {
-            self.media.write(run.0, &run.1, what)?;
-        }
         if count > 0 {
             self.costs
                 .wrote(count, self.clock.monotonic_ns().saturating_sub(began_ns));
@@ -539,10 +527,124 @@ impl State {
         self.write_filled()
     }
 
+    /// Writes these pages of a file where none is compressed. `writes_index` and the answer: whether the index of its deltas is to be written, too.
+    fn write_runs(&mut self, ino: Nid, dirty: &[u64], is_directory: bool, writes_index: bool) -> Result<bool> {
+        let (log, what) = log_of(is_directory);
+        let mut writes_index = writes_index;
+        // What lies beside each other is written at once.
+        let mut pending = PendingRun::default();
+        let mut rest = dirty;
+        while let Some(first) = rest.first().copied() {
+            let slot = self.make_slot(ino, first)?;
+            // No checksum is made twice.
+            let held = u64::from(self.slots_beside(slot)?.min(self.segments.left_in_segment(log)));
+            let beside = (first..first + held).zip(rest);
+            let beside = beside.take_while(|(expected, page)| expected == *page).count();
+            let pages = first..first + beside as u64;
+            let Some(summaries) = self.summaries_of_pages(ino, slot, pages)? else {
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
+            };
+            let (address, taken, _) = self.segments.allocate_run(log, &summaries, self.now_s())?;
+            let pages = first..first + u64::from(taken);
+            let mut checksums: Vec<u32> = summaries.iter().map(|summary| summary.checksum).collect();
+            checksums.truncate(usize::try_from(taken).unwrap_or(usize::MAX));
+            if is_directory {
+                self.seal_pages(ino, first, address, &mut checksums);
+            }
+            if pending.end() != Some(address) {
+                self.write_pending(ino, &mut pending, what)?;
+                pending.first = address;
+            }
+            pending.pages.extend(pages.clone());
+            let old = self.set_addresses(slot, address, taken)?;
+            self.pages_moved(ino, &old, address, &checksums);
+            if self.may_have_deltas(ino)? {
+                for page in pages {
+                    writes_index = self.end_delta(ino, page, writes_index)?;
+                }
+            }
+            rest = rest.get(checksums.len()..).unwrap_or_default();
+        }
+        self.write_pending(ino, &mut pending, what)?;
+        Ok(writes_index)
+    }
+
+    /// What summaries tell of pages that are in memory, whose slots follow each other: of the first ones, as many as are there; `None` if not even one is.
+    fn summaries_of_pages(
+        &mut self,
+        ino: Nid,
+        slot: Slot,
+        pages: std::ops::Range<u64>,
+    ) -> Result<Option<Vec<Summary>>> {
+        let version = self.table.get(&self.media, slot.told)?.version;
+        let in_memory = pages.map_while(|page| self.pages.get((ino, page)));
+        let summaries: Vec<Summary> = (slot.slot..)
+            .zip(in_memory)
+            .map(|(slot_number, block)| Summary {
+                nid: slot.told,
+                version,
+                slot: u16::try_from(slot_number).unwrap_or(u16::MAX),
+                checksum: crc32c::crc32c(block),
+            })
+            .collect();
+        Ok(Some(summaries).filter(|summaries| !summaries.is_empty()))
+    }
+
+    /// Seals pages of a directory where they will be.
+    fn seal_pages(&mut self, ino: Nid, first: u64, address: Address, checksums: &mut [u32]) {
+        for ((page, at), checksum) in (first..).zip(address.0..).zip(checksums.iter_mut()) {
+            if let Some(block) = self.pages.get_mut((ino, page)) {
+                self.media.id.seal(block, Kind::Directory, Address(at));
+                *checksum = crc32c::crc32c(block);
+            }
+        }
+        self.segments.correct_checksums(address, checksums);
+    }
+
+    /// Writes pages of a file whose blocks lie beside each other; then they are as on the device.
+    fn write_pending(&mut self, ino: Nid, pending: &mut PendingRun, what: Written) -> Result<()> {
+        let pages = std::mem::take(&mut pending.pages);
+        let blocks = pages
+            .iter()
+            .map(|page| self.pages.get((ino, *page)).map(|block| &block[..]));
+        let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
+        let blocks: Vec<&[u8]> = blocks.collect::<Option<_>>().ok_or_else(lost)?;
+        if !blocks.is_empty() {
+            self.media.write_vectored(pending.first, &blocks, what)?;
+        }
+        for page in pages {
+            self.pages.mark_clean((ino, page));
+        }
+        Ok(())
+    }
+
+    /// Pages of a file are at other places: from `first` on, beside each other.
+    fn pages_moved(&mut self, ino: Nid, old: &[Address], first: Address, checksums: &[u32]) {
+        let written = self.since.pages.entry(ino).or_default();
+        let mut rest = old;
+        while let Some(address) = rest.first().copied() {
+            let beside = (address.0..).map(Address).zip(rest);
+            let count = match address.is_block() {
+                true => beside.take_while(|(expected, old)| expected == *old).count(),
+                false => 1,
+            };
+            if address.is_block() {
+                let count = u32::try_from(count).unwrap_or(u32::MAX);
+                self.segments.release_run(address, count);
+                (address.0..address.0.saturating_add(count)).for_each(|old| written.remove(Address(old)));
+            }
+            rest = rest.get(count..).unwrap_or_default();
+        }
+        for (address, checksum) in (first.0..).zip(checksums) {
+            written.add(Address(address), *checksum);
+        }
+    }
+
     /// A page of a file is at another place.
     pub(crate) fn page_moved(&mut self, ino: Nid, old: Address, new: Address, checksum: u32) {
         self.page_gone(ino, old);
-        self.since.pages.entry(ino).or_default().insert(new, checksum);
+        self.since.pages.entry(ino).or_default().add(new, checksum);
     }
 
     /// A page of a file is nowhere any more.
@@ -552,7 +654,7 @@ impl State {
             self.clusters.forget(old);
         }
         if let Some(pages) = self.since.pages.get_mut(&ino) {
-            pages.remove(&old);
+            pages.remove(old);
         }
     }
 

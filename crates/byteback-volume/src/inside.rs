@@ -86,7 +86,7 @@ impl<'a> Inside<'a> {
     /// # Errors
     /// No room.
     pub fn set_content(&mut self, ino: u32, bytes: &[u8]) -> Result<()> {
-        if self.state.write(Nid(ino), 0, bytes)? < bytes.len() {
+        if self.state.write(Nid(ino), 0, bytes, true)? < bytes.len() {
             return Err(VolumeError::Full);
         }
         self.state.set_len(Nid(ino), bytes.len() as u64)

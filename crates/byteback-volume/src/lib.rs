@@ -12,7 +12,7 @@
 //! | `nodes`, `pages` | what is in memory of both |
 //! | `place`, `map` | from a page of a file to its block |
 //! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
-//! | `reading` | reading much at once |
+//! | `reading`, `writing` | reading and writing much at once |
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
 //! | `clusters` | several pages in one block, compressed |
 //! | `inode_pages` | pages that lie in the inode, compressed |
@@ -20,6 +20,7 @@
 //! | `main_deltas` | several of them in one block (section 4.2) |
 //! | `delta_list` | files that have such, and what is restored in idle time |
 //! | `hotness` | which files are written and read much (section 4.2.1) |
+//! | `written_pages` | pages that a sync without a checkpoint vouches for |
 //! | `checkpoint`, `sync`, `name_changes`, `recovery` | what survives a crash, and how it is found again |
 //! | `inside` | files that are kept in step with those of programs |
 //! | `clean` | making room |
@@ -68,6 +69,8 @@ mod state;
 mod statistics;
 mod sync;
 mod volume;
+mod writing;
+mod written_pages;
 mod xattr;
 
 pub use attributes::{Attributes, SetAttributes};

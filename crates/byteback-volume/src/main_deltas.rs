@@ -479,7 +479,7 @@ impl State {
         let (address, _) = self.segments.allocate(LogKind::WarmData, summary, self.now_s())?;
         self.media.id.seal(block, kind, address);
         let checksum = crc32c::crc32c(&block[..]);
-        self.segments.correct_checksum(address, checksum);
+        self.segments.correct_checksums(address, &[checksum]);
         self.media.write(address, &block[..], what)?;
         self.page_moved(ino, old, address, checksum);
         self.write_filled()?;

@@ -2,7 +2,7 @@
 
 use crate::error::{Result, VolumeError};
 use crate::format::{
-    Address, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock, VERSION_OF_MOVED_SLOTS,
+    Address, Block, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock, VERSION_OF_MOVED_SLOTS,
 };
 use crate::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
 use crate::state::State;
@@ -174,6 +174,69 @@ impl State {
             return Ok(());
         }
         NodeBlock::set_slot(self.node_mut(slot.node, WHAT)?, slot.slot, address.0);
+        Ok(())
+    }
+
+    /// How many slots, from this one on, have addresses of pages that follow each other in the same node.
+    pub(crate) fn slots_beside(&mut self, slot: Slot) -> Result<u32> {
+        let held = match slot.is_inode {
+            // Behind them are deltas.
+            true => self.inode(slot.node)?.address_slots().saturating_sub(slot.slot),
+            false => slot.left(),
+        };
+        Ok(held.max(1))
+    }
+
+    /// Sets the addresses of pages that follow each other, as [`State::slots_beside`] says, to those of blocks from `first` on; answers what they were.
+    pub(crate) fn set_addresses(&mut self, slot: Slot, first: Address, count: u32) -> Result<Vec<Address>> {
+        let block = self.node_mut(slot.node, WHAT)?;
+        let both = (slot.slot..slot.slot.saturating_add(count)).zip(first.0..);
+        Ok(both
+            .map(|(at, address)| {
+                let old = if slot.is_inode {
+                    Inode::slot(block, at)
+                } else {
+                    Address(NodeBlock::slot(block, at))
+                };
+                match slot.is_inode {
+                    true => Inode::set_slot(block, at, Address(address)),
+                    false => NodeBlock::set_slot(block, at, address),
+                }
+                old
+            })
+            .collect())
+    }
+
+    /// Sets room aside for those pages from `first` to before `end` that have none.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`]: those before one that there is no room for have some then.
+    pub(crate) fn set_aside(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+        let mut page = first;
+        while page < end {
+            let slot = self.make_slot(ino, page)?;
+            let behind = end.min(page + u64::from(self.slots_beside(slot)?));
+            let slots = slot.slot..slot.slot + u32::try_from(behind - page).unwrap_or(0);
+            let of = |block: &Block, at: u32| match slot.is_inode {
+                true => Inode::slot(block, at),
+                false => Address(NodeBlock::slot(block, at)),
+            };
+            let block = self.node(slot.node, WHAT)?;
+            let missing: Vec<u32> = slots.filter(|at| of(block, *at) == Address::NONE).collect();
+            let count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
+            if count > 0 {
+                self.take_room(count)?;
+                let block = self.node_mut(slot.node, WHAT)?;
+                for at in missing {
+                    match slot.is_inode {
+                        true => Inode::set_slot(block, at, Address::RESERVED),
+                        false => NodeBlock::set_slot(block, at, Address::RESERVED.0),
+                    }
+                }
+                self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + u64::from(count)))?;
+            }
+            page = behind;
+        }
         Ok(())
     }
 

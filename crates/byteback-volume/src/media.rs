@@ -44,6 +44,13 @@ impl Media {
         Ok(self.device.write_blocks(u64::from(first.0), blocks)?)
     }
 
+    /// Writes what lies in several places to blocks beside each other.
+    pub(crate) fn write_vectored(&self, first: Address, blocks: &[&[u8]], what: Written) -> Result<()> {
+        let len_bytes: usize = blocks.iter().map(|blocks| blocks.len()).sum();
+        self.written.add(what, (len_bytes / BLOCK_LEN_BYTES) as u64);
+        Ok(self.device.write_blocks_vectored(u64::from(first.0), blocks)?)
+    }
+
     /// Seals a block and writes it.
     pub(crate) fn write_sealed(&self, address: Address, kind: Kind, block: &mut Block) -> Result<()> {
         self.id.seal(block, kind, address);

@@ -136,7 +136,7 @@ impl State {
             return Err(VolumeError::Invalid("a symlink has the mode of one"));
         }
         let ino = self.make(dir, name, new)?;
-        match self.write(ino, 0, target) {
+        match self.write(ino, 0, target, true) {
             Ok(_) => Ok(ino),
             Err(error) => {
                 self.unlink(dir, name)?;

@@ -1,100 +1,276 @@
 //! Pages of files in memory. Those that changed stay until they are written; of the others as many as there is room for.
+//!
+//! They are kept by *groups* of [`GROUP_PAGES`] that follow each other in a file, so that a long call looks a group up, not each page. Pages that long calls wrote are *passing*: once they are written
+//! nobody is expected to ask for them here, as above a mount the kernel has them. Their memory is used again for the next ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::format::{Block, Nid};
 
 /// A page of a file: the file, and the page's number.
 pub(crate) type PageKey = (Nid, u64);
 
+/// Pages of a group, as many as a mask has bits.
+const GROUP_PAGES: u64 = 32;
+
+/// Pages of one file that follow each other.
+#[derive(Debug, Default)]
+struct Group {
+    pages: [Option<Box<Block>>; GROUP_PAGES as usize],
+    /// They changed.
+    dirty: u32,
+    /// They did not change for who writes them, and are not given up all the same.
+    pinned: u32,
+    /// They are given up once they were written.
+    passing: u32,
+}
+
+impl Group {
+    fn get(&self, index: usize) -> Option<&Block> {
+        self.pages.get(index)?.as_deref()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pages.iter().all(Option::is_none)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    pages: BTreeMap<PageKey, Box<Block>>,
-    dirty: BTreeMap<Nid, BTreeSet<u64>>,
+    groups: BTreeMap<PageKey, Group>,
+    count: usize,
+    /// Groups with pages that changed, and how many.
+    dirty: BTreeMap<PageKey, u32>,
     dirty_count: u32,
-    /// Pages that did not change for who writes them, and are not given up all the same.
-    pinned: BTreeSet<PageKey>,
+    pinned_count: usize,
     /// Pages that are kept at most, beside those that changed.
     clean_max: usize,
     dirty_max: u32,
-    /// Where pages are given up next.
+    /// The group of which pages are given up next.
     hand: PageKey,
+    /// Memory of pages that were given up.
+    spare: Vec<Box<Block>>,
+}
+
+/// The group of a page, the page's place in it, and the bit of that.
+fn place_of((nid, page): PageKey) -> (PageKey, usize, u32) {
+    let index = page % GROUP_PAGES;
+    (
+        (nid, page / GROUP_PAGES),
+        usize::try_from(index).unwrap_or(0),
+        1 << index,
+    )
+}
+
+/// A page with this content, which is copied once: the place is not zeroed first.
+fn copy_of(block: &Block) -> Option<Box<Block>> {
+    block.to_vec().into_boxed_slice().try_into().ok()
 }
 
 impl Pages {
     pub(crate) fn new(clean_max: usize, dirty_max: u32) -> Self {
         Self {
-            pages: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            count: 0,
             dirty: BTreeMap::new(),
             dirty_count: 0,
-            pinned: BTreeSet::new(),
+            pinned_count: 0,
             clean_max,
             dirty_max,
             hand: (Nid::NONE, 0),
+            spare: Vec::new(),
         }
     }
 
     pub(crate) fn get(&self, key: PageKey) -> Option<&Block> {
-        self.pages.get(&key).map(|page| &**page)
+        let (group, index, _) = place_of(key);
+        self.groups.get(&group)?.get(index)
     }
 
     pub(crate) fn get_mut(&mut self, key: PageKey) -> Option<&mut Block> {
-        self.pages.get_mut(&key).map(|page| &mut **page)
+        let (group, index, _) = place_of(key);
+        self.groups.get_mut(&group)?.pages.get_mut(index)?.as_deref_mut()
+    }
+
+    /// Which of the pages from `first` to before `end` are in memory, in order.
+    pub(crate) fn are_kept(&self, nid: Nid, first: u64, end: u64) -> Vec<bool> {
+        let mut kept = Vec::with_capacity(usize::try_from(end.saturating_sub(first)).unwrap_or(0));
+        let mut page = first;
+        while page < end {
+            let (key, index, _) = place_of((nid, page));
+            let behind = end.min((key.1 + 1) * GROUP_PAGES);
+            let count = usize::try_from(behind - page).unwrap_or(0);
+            match self.groups.get(&key) {
+                Some(group) => kept.extend(group.pages.iter().skip(index).take(count).map(Option::is_some)),
+                None => kept.extend(std::iter::repeat_n(false, count)),
+            }
+            page = behind;
+        }
+        kept
     }
 
     /// Keeps a page as the device has it.
     pub(crate) fn keep(&mut self, key: PageKey, page: Box<Block>) {
-        let kept_max = self.clean_max + usize::try_from(self.dirty_count).unwrap_or(0) + self.pinned.len();
-        if self.pages.len() >= kept_max {
-            self.give_up_some();
+        self.make_room(1);
+        let (group, index, bit) = place_of(key);
+        let group = self.groups.entry(group).or_default();
+        group.passing &= !bit;
+        if let Some(place) = group.pages.get_mut(index) {
+            self.count += usize::from(place.replace(page).is_none());
         }
-        self.pages.insert(key, page);
     }
 
-    fn give_up_some(&mut self) {
-        let count = (self.clean_max / 8).max(1);
-        let is_clean = |key: &PageKey| !self.is_dirty(*key) && !self.pinned.contains(key);
+    /// Puts whole pages that a long call writes from `first` on; they count as changed.
+    pub(crate) fn put_passing(&mut self, nid: Nid, first: u64, blocks: &[Block]) {
+        let mut blocks = blocks;
+        let mut page = first;
+        while !blocks.is_empty() {
+            let (key, index, _) = place_of((nid, page));
+            let count = blocks.len().min(GROUP_PAGES as usize - index);
+            let (now, later) = blocks.split_at(count);
+            self.make_room(count);
+            let group = self.groups.entry(key).or_default();
+            let mut added = 0;
+            for ((place, bit), block) in (group.pages.iter_mut().zip(0u32..)).skip(index).zip(now) {
+                let bit = 1 << bit;
+                if let Some(there) = place {
+                    **there = *block;
+                } else {
+                    *place = match self.spare.pop() {
+                        Some(mut spare) => {
+                            *spare = *block;
+                            Some(spare)
+                        }
+                        None => copy_of(block),
+                    };
+                    self.count += 1;
+                    group.passing |= bit;
+                }
+                added += u32::from(group.dirty & bit == 0);
+                group.dirty |= bit;
+            }
+            if added > 0 {
+                *self.dirty.entry(key).or_default() += added;
+                self.dirty_count += added;
+            }
+            page += count as u64;
+            blocks = later;
+        }
+    }
+
+    /// Before so many more are kept.
+    fn make_room(&mut self, count: usize) {
+        let kept_max = self.clean_max + usize::try_from(self.dirty_count).unwrap_or(0) + self.pinned_count;
+        if self.count + count > kept_max {
+            self.give_up_some(count);
+        }
+    }
+
+    fn give_up_some(&mut self, count: usize) {
+        let wanted = (self.clean_max / 8).max(count);
         let from = self.hand;
-        let after = self.pages.range(from..).chain(self.pages.range(..from));
-        let chosen: Vec<PageKey> = after.map(|(key, _)| *key).filter(is_clean).take(count).collect();
-        for key in &chosen {
-            self.pages.remove(key);
+        let after = self.groups.range(from..).chain(self.groups.range(..from));
+        let is_clean = |group: &Group| {
+            group
+                .pages
+                .iter()
+                .zip(0..)
+                .any(|(page, bit)| page.is_some() && (group.dirty | group.pinned) >> bit & 1 == 0)
+        };
+        let mut given_up = 0;
+        let mut chosen: Vec<PageKey> = Vec::new();
+        for (key, group) in after {
+            if given_up >= wanted {
+                break;
+            }
+            if is_clean(group) {
+                given_up += group.pages.iter().flatten().count();
+                chosen.push(*key);
+            }
         }
-        if let Some((nid, page)) = chosen.last() {
-            self.hand = (*nid, page.saturating_add(1));
+        for key in &chosen {
+            let Some(group) = self.groups.get_mut(key) else {
+                continue;
+            };
+            let kept = group.dirty | group.pinned;
+            for (page, bit) in group.pages.iter_mut().zip(0..) {
+                if kept >> bit & 1 == 0 && page.take().is_some() {
+                    self.count -= 1;
+                }
+            }
+            group.passing &= kept;
+            if group.is_empty() {
+                self.groups.remove(key);
+            }
+        }
+        if let Some((nid, group)) = chosen.last() {
+            self.hand = (*nid, group + 1);
         }
     }
 
-    pub(crate) fn is_dirty(&self, (nid, page): PageKey) -> bool {
-        self.dirty.get(&nid).is_some_and(|pages| pages.contains(&page))
+    pub(crate) fn is_dirty(&self, key: PageKey) -> bool {
+        let (group, _, bit) = place_of(key);
+        self.groups.get(&group).is_some_and(|group| group.dirty & bit != 0)
     }
 
     /// A page that is kept has changed.
-    pub(crate) fn mark_dirty(&mut self, (nid, page): PageKey) {
-        if self.dirty.entry(nid).or_default().insert(page) {
+    pub(crate) fn mark_dirty(&mut self, key: PageKey) {
+        let (key, index, bit) = place_of(key);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        if group.dirty & bit == 0 && group.get(index).is_some() {
+            group.dirty |= bit;
+            *self.dirty.entry(key).or_default() += 1;
             self.dirty_count += 1;
         }
     }
 
     /// It was written.
-    pub(crate) fn mark_clean(&mut self, (nid, page): PageKey) {
-        let Some(pages) = self.dirty.get_mut(&nid) else { return };
-        if pages.remove(&page) {
+    pub(crate) fn mark_clean(&mut self, key: PageKey) {
+        let (key, index, bit) = place_of(key);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        if group.dirty & bit != 0 {
+            group.dirty &= !bit;
             self.dirty_count -= 1;
+            if let Some(count) = self.dirty.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.dirty.remove(&key);
+                }
+            }
         }
-        if pages.is_empty() {
-            self.dirty.remove(&nid);
+        if group.passing & bit != 0 && group.pinned & bit == 0 {
+            group.passing &= !bit;
+            if let Some(page) = group.pages.get_mut(index).and_then(Option::take) {
+                self.count -= 1;
+                // No more memory than the pages might take.
+                if self.count + self.spare.len() < self.clean_max {
+                    self.spare.push(page);
+                }
+            }
+            if group.is_empty() {
+                self.groups.remove(&key);
+            }
         }
     }
 
     /// Keeps a page in memory until [`Pages::unpin`].
     pub(crate) fn pin(&mut self, key: PageKey) {
-        self.pinned.insert(key);
+        let (key, index, bit) = place_of(key);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        if group.pinned & bit == 0 && group.get(index).is_some() {
+            group.pinned |= bit;
+            self.pinned_count += 1;
+        }
     }
 
     pub(crate) fn unpin(&mut self, key: PageKey) {
-        self.pinned.remove(&key);
+        let (key, _, bit) = place_of(key);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        if group.pinned & bit != 0 {
+            group.pinned &= !bit;
+            self.pinned_count -= 1;
+        }
     }
 
     pub(crate) fn dirty_count(&self) -> u32 {
@@ -107,14 +283,28 @@ impl Pages {
 
     /// Files of which pages changed.
     pub(crate) fn dirty_files(&self) -> Vec<Nid> {
-        self.dirty.keys().copied().collect()
+        let mut files: Vec<Nid> = self.dirty.keys().map(|(nid, _)| *nid).collect();
+        files.dedup();
+        files
     }
 
-    /// The pages of a file that changed.
+    /// Whether pages of a file changed.
+    pub(crate) fn has_dirty(&self, nid: Nid) -> bool {
+        self.dirty.range((nid, 0)..=(nid, u64::MAX)).next().is_some()
+    }
+
+    /// The pages of a file that changed, in order.
     pub(crate) fn dirty_of(&self, nid: Nid) -> Vec<u64> {
-        self.dirty
-            .get(&nid)
-            .map_or_else(Vec::new, |pages| pages.iter().copied().collect())
+        let mut pages = Vec::new();
+        for (key, _) in self.dirty.range((nid, 0)..=(nid, u64::MAX)) {
+            let dirty = self.groups.get(key).map_or(0, |group| group.dirty);
+            pages.extend(
+                (0..GROUP_PAGES)
+                    .filter(|bit| dirty >> bit & 1 == 1)
+                    .map(|bit| key.1 * GROUP_PAGES + bit),
+            );
+        }
+        pages
     }
 
     /// Forgets pages of a file from `first` to before `end`, changed or not.
@@ -122,15 +312,30 @@ impl Pages {
         if first >= end {
             return;
         }
-        let keys: Vec<PageKey> = self
-            .pages
-            .range((nid, first)..(nid, end))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in keys {
-            self.pages.remove(&key);
-            self.mark_clean(key);
-            self.pinned.remove(&key);
+        let groups = (nid, first / GROUP_PAGES)..=(nid, (end - 1) / GROUP_PAGES);
+        let groups: Vec<PageKey> = self.groups.range(groups).map(|(key, _)| *key).collect();
+        for (nid, group) in groups {
+            let start = group.saturating_mul(GROUP_PAGES);
+            for page in first.max(start)..end.min(start.saturating_add(GROUP_PAGES)) {
+                self.forget_one((nid, page));
+            }
+        }
+    }
+
+    fn forget_one(&mut self, key: PageKey) {
+        self.unpin(key);
+        self.mark_clean(key);
+        let (key, index, bit) = place_of(key);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        group.passing &= !bit;
+        if group.pages.get_mut(index).and_then(Option::take).is_some() {
+            self.count -= 1;
+        }
+        if group.is_empty() {
+            self.groups.remove(&key);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

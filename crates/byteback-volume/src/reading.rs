@@ -90,11 +90,11 @@ impl State {
         };
         let mut others: Vec<u64> = (offset / PAGE..first).collect();
         let may_have_deltas = self.may_have_deltas(ino)?;
-        for (page, address) in (first..).zip(self.addresses_of(ino, first, behind)?) {
+        let addresses = self.addresses_of(ino, first, behind)?;
+        let are_kept = self.pages.are_kept(ino, first, behind);
+        for ((page, address), is_kept) in (first..).zip(addresses).zip(are_kept) {
             let at = usize::try_from(page * PAGE - offset).unwrap_or(usize::MAX);
-            let is_other = self.pages.get((ino, page)).is_some()
-                || may_have_deltas && self.has_delta(ino, page)
-                || self.is_in_cluster(address)?;
+            let is_other = is_kept || may_have_deltas && self.has_delta(ino, page) || self.is_in_cluster(address)?;
             match buffer.get_mut(at..at.saturating_add(BLOCK_LEN_BYTES)) {
                 Some(hole) if !is_other && !address.is_block() => hole.fill(0),
                 Some(_) if !is_other => direct.add(at, address),

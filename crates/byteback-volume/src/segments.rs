@@ -219,15 +219,42 @@ impl Segments {
     /// # Errors
     /// [`VolumeError::Full`].
     pub(crate) fn allocate(&mut self, kind: LogKind, summary: Summary, now_s: u64) -> Result<(Address, Address)> {
+        let (address, _, after) = self.allocate_run(kind, &[summary], now_s)?;
+        Ok((address, after))
+    }
+
+    /// So many blocks can be had beside each other next.
+    pub(crate) fn left_in_segment(&self, kind: LogKind) -> u32 {
+        let segment_blocks = self.areas.segment_blocks;
+        let next = self.logs.get(kind as usize).map_or(0, |log| log.head.next);
+        match segment_blocks.saturating_sub(next) {
+            0 => segment_blocks,
+            left => left,
+        }
+    }
+
+    /// Takes the next blocks of a log that lie beside each other: at least one, and at most as many as there are summaries. Answers the first one, how many they are, and where the block after
+    /// them will be.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`].
+    pub(crate) fn allocate_run(
+        &mut self,
+        kind: LogKind,
+        summaries: &[Summary],
+        now_s: u64,
+    ) -> Result<(Address, u32, Address)> {
         let segment_blocks = self.areas.segment_blocks;
         let head = self.log(kind)?.head;
         if head.next >= segment_blocks {
             self.next_segment(kind)?;
         }
-        // Chosen first: a block is only taken if it can be said where the next one will be.
         let LogHead { segment, next, .. } = self.log(kind)?.head;
-        let after = match (next + 1 < segment_blocks, self.log(kind)?.upcoming()) {
-            (true, _) => Address(self.areas.segment_first(segment).0 + next + 1),
+        let wanted = u32::try_from(summaries.len()).unwrap_or(u32::MAX).max(1);
+        let count = wanted.min(segment_blocks - next);
+        // Chosen first: a block is only taken if it can be said where the next one will be.
+        let after = match (next + count < segment_blocks, self.log(kind)?.upcoming()) {
+            (true, _) => Address(self.areas.segment_first(segment).0 + next + count),
             (false, Some(upcoming)) => self.areas.segment_first(upcoming),
             (false, None) => {
                 let upcoming = self.take_free()?;
@@ -236,29 +263,31 @@ impl Segments {
             }
         };
         let log = self.log(kind)?;
-        if let Some(place) = usize::try_from(next).ok().and_then(|at| log.summaries.get_mut(at)) {
-            *place = summary;
-        }
-        log.head.next += 1;
+        let places = log
+            .summaries
+            .iter_mut()
+            .skip(usize::try_from(next).unwrap_or(usize::MAX));
+        (places.zip(summaries).take(usize::try_from(count).unwrap_or(0)))
+            .for_each(|(place, summary)| *place = *summary);
+        log.head.next += count;
         if let Some(of) = self.get(segment) {
             of.entry.log = kind as u8;
             of.entry.modified_s = now_s;
         }
         let address = Address(self.areas.segment_first(segment).0 + next);
-        self.acquire(address);
-        Ok((address, after))
+        self.set_valid(address, count, true);
+        Ok((address, count, after))
     }
 
-    /// The block that a log has just given out holds something else than was said.
-    pub(crate) fn correct_checksum(&mut self, address: Address, checksum: u32) {
-        let Some((number, index)) = self.areas.segment_of(address) else {
+    /// The blocks that a log has just given out, from `first` on, hold something else than was said.
+    pub(crate) fn correct_checksums(&mut self, first: Address, checksums: &[u32]) {
+        let Some((number, index)) = self.areas.segment_of(first) else {
             return;
         };
         let log = self.logs.iter_mut().find(|log| log.head.segment == number);
         let index = usize::try_from(index).unwrap_or(usize::MAX);
-        if let Some(summary) = log.and_then(|log| log.summaries.get_mut(index)) {
-            summary.checksum = checksum;
-        }
+        let summaries = log.and_then(|log| log.summaries.get_mut(index..)).unwrap_or_default();
+        (summaries.iter_mut().zip(checksums)).for_each(|(summary, checksum)| summary.checksum = *checksum);
     }
 
     fn next_segment(&mut self, kind: LogKind) -> Result<()> {
@@ -297,28 +326,47 @@ impl Segments {
 
     /// Something refers to a block, which nothing did before.
     pub(crate) fn acquire(&mut self, address: Address) {
-        self.set_valid(address, true);
+        self.set_valid(address, 1, true);
     }
 
     /// Nothing refers to a block any more.
     pub(crate) fn release(&mut self, address: Address) {
-        self.set_valid(address, false);
+        self.set_valid(address, 1, false);
     }
 
-    fn set_valid(&mut self, address: Address, is_valid: bool) {
-        let Some((number, index)) = self.areas.segment_of(address) else {
+    /// Nothing refers to blocks beside each other any more.
+    pub(crate) fn release_run(&mut self, first: Address, count: u32) {
+        let (mut first, mut left) = (first.0, count);
+        while left > 0 {
+            let in_segment = match self.areas.segment_of(Address(first)) {
+                Some((_, index)) => left.min(self.areas.segment_blocks.saturating_sub(index)).max(1),
+                None => 1,
+            };
+            self.set_valid(Address(first), in_segment, false);
+            first = first.saturating_add(in_segment);
+            left -= in_segment;
+        }
+    }
+
+    /// Of blocks beside each other, all of one segment.
+    fn set_valid(&mut self, first: Address, count: u32, is_valid: bool) {
+        let Some((number, index)) = self.areas.segment_of(first) else {
             return;
         };
         let Some(segment) = self.get(number) else { return };
-        let was_valid = segment.entry.set_valid(index, is_valid);
         segment.is_touched |= is_valid;
-        match (was_valid, is_valid) {
-            (false, true) => segment.valid_blocks += 1,
-            (true, false) => segment.valid_blocks -= 1,
-            _ => return,
+        let mut changed = 0;
+        for index in index..index.saturating_add(count) {
+            changed += u32::from(segment.entry.set_valid(index, is_valid) != is_valid);
         }
-        self.dirty.insert(number);
-        self.free.remove(&number);
+        match is_valid {
+            true => segment.valid_blocks += changed,
+            false => segment.valid_blocks -= changed,
+        }
+        if changed > 0 {
+            self.dirty.insert(number);
+            self.free.remove(&number);
+        }
     }
 
     /// Whether something refers to a block.

@@ -21,6 +21,7 @@ use crate::node_table::NodeTable;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
 use crate::segments::{LogKind, Segments};
+use crate::written_pages::WrittenPages;
 
 /// What is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +47,8 @@ pub(crate) struct SinceCheckpoint {
     pub(crate) attributes_of: BTreeSet<Nid>,
     /// Files that got or lost a name otherwise.
     pub(crate) renamed: BTreeSet<Nid>,
-    /// Pages of files that were written, and are still where they were written to: with their checksums.
-    pub(crate) pages: BTreeMap<Nid, BTreeMap<Address, u32>>,
+    /// Pages of files that were written.
+    pub(crate) pages: BTreeMap<Nid, WrittenPages>,
     /// A name that stood for one file may stand for another, and the first one have another name.
     pub(crate) names_moved: bool,
     /// Somebody may have changed something.

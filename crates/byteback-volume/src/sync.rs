@@ -2,8 +2,9 @@
 
 use crate::attributes::{REGULAR, TYPE};
 use crate::error::{Result, VolumeError};
-use crate::format::{Nid, NodeFlags, page_sum};
+use crate::format::{Nid, NodeFlags};
 use crate::state::State;
+use crate::written_pages::WrittenPages;
 
 impl State {
     /// Makes a file durable, with its name.
@@ -51,7 +52,7 @@ impl State {
     }
 
     fn has_changed(&mut self, ino: Nid) -> Result<bool> {
-        Ok(!self.pages.dirty_of(ino).is_empty() || !self.dirty_nodes_of(ino)?.is_empty())
+        Ok(self.pages.has_dirty(ino) || !self.dirty_nodes_of(ino)?.is_empty())
     }
 
     fn write_nodes(&mut self, ino: Nid, is_new: bool) -> Result<()> {
@@ -66,10 +67,7 @@ impl State {
                     self.write_node(nid, Some(flags))?;
                 }
             }
-            let sum = self.since.pages.get(&ino).map_or(0, |pages| {
-                let sums = pages.iter().map(|(address, checksum)| page_sum(*address, *checksum));
-                sums.fold(0, u64::wrapping_add)
-            });
+            let sum = self.since.pages.get(&ino).map_or(0, WrittenPages::sum);
             self.change_inode(ino, |inode| inode.set_pages_sum(sum))?;
             let is_synced = true;
             self.write_node(ino, Some(NodeFlags { is_synced, ..flags }))?;

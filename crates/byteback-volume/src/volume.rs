@@ -44,8 +44,8 @@ const MAIN_DELTA_LEN_BYTES_MAX: usize = COMPACT_LEN_BYTES / PACKED_MIN;
 /// Less of a block of an index is never used, in bytes: what it tells of a compact page has room.
 const DELTA_INDEX_LEN_BYTES_MIN: usize = 192;
 
-/// So much is written before it is looked again whether it can be.
-const WRITE_STEP_LEN_BYTES: usize = 16 * BLOCK_LEN_BYTES;
+/// Such a part of a segment is written before it is looked again whether it can be.
+const WRITE_STEPS_OF_SEGMENT: usize = 4;
 
 /// How a volume is to be opened.
 #[derive(Clone)]
@@ -534,16 +534,24 @@ impl Volume {
     /// What there was to say if not one byte was written.
     pub fn write(&self, ino: u32, offset: u64, data: &[u8]) -> Result<usize> {
         let mut written = 0;
-        for step in data.chunks(WRITE_STEP_LEN_BYTES) {
+        while written < data.len() {
             let at = offset.saturating_add(written as u64);
-            let now = self.change().and_then(|mut state| state.write(Nid(ino), at, step));
+            let rest = data.get(written..).unwrap_or_default();
+            let now = self.change().and_then(|mut state| {
+                let segment_blocks = usize::try_from(state.media.areas.segment_blocks).unwrap_or(0);
+                let step_len_bytes = (segment_blocks / WRITE_STEPS_OF_SEGMENT).max(1) * BLOCK_LEN_BYTES;
+                let step = rest.get(..step_len_bytes).unwrap_or(rest);
+                Ok((state.write(Nid(ino), at, step, written == 0)?, step.len()))
+            });
             match now {
-                Ok(count) => written += count,
+                Ok((count, step_len_bytes)) => {
+                    written += count;
+                    if count < step_len_bytes {
+                        break;
+                    }
+                }
                 Err(error) if written == 0 => return Err(error),
                 Err(_) => break,
-            }
-            if written % WRITE_STEP_LEN_BYTES != 0 {
-                break;
             }
         }
         Ok(written)

@@ -73,6 +73,13 @@ impl<D: BlockDevice> BlockDevice for CountedDevice<D> {
         self.inner.write_blocks(first, blocks)
     }
 
+    fn write_blocks_vectored(&self, first: u64, blocks: &[&[u8]]) -> io::Result<()> {
+        let len_bytes: usize = blocks.iter().map(|blocks| blocks.len()).sum();
+        self.written_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.write_blocks_vectored(first, blocks)
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.inner.flush()

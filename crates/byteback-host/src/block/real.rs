@@ -4,16 +4,19 @@
 //! refuses while it is mounted or part of something. Several may read one that nobody writes.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, fallocate, flock, open, seek};
-use rustix::io::Errno;
+use rustix::io::{Errno, pwritev};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::{BLOCK_LEN_BYTES, BlockDevice, check_place};
 use crate::error::context;
+
+/// So many slices are written with one call: the kernel takes no more (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
 
 /// What a device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +169,28 @@ impl BlockDevice for RealBlockDevice {
         self.file
             .write_all_at(blocks, Self::at_byte(first))
             .map_err(self.failed("write"))
+    }
+
+    fn write_blocks_vectored(&self, first: u64, blocks: &[&[u8]]) -> io::Result<()> {
+        let len_bytes = blocks.iter().map(|blocks| blocks.len()).sum();
+        check_place(self.len_blocks, first, len_bytes)?;
+        let mut at_byte = Self::at_byte(first);
+        for some in blocks.chunks(SLICES_MAX) {
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|blocks| IoSlice::new(blocks)).collect();
+            let mut rest = &mut slices[..];
+            IoSlice::advance_slices(&mut rest, 0);
+            while !rest.is_empty() {
+                let written = match pwritev(&self.file, rest, at_byte) {
+                    Ok(0) => return Err(self.failed("write")(io::ErrorKind::WriteZero.into())),
+                    Ok(written) => written,
+                    Err(Errno::INTR) => continue,
+                    Err(error) => return Err(self.failed("write")(error.into())),
+                };
+                at_byte = at_byte.saturating_add(written as u64);
+                IoSlice::advance_slices(&mut rest, written);
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {

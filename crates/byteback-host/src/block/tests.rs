@@ -26,7 +26,14 @@ fn conforms(device: &dyn BlockDevice) {
         let first = random.below(64);
         let count = 1 + random.below((64 - first).min(5));
         let data = block_of(byte).repeat(usize::try_from(count).unwrap());
-        device.write_blocks(first, &data).unwrap();
+        if random.coin() {
+            device.write_blocks(first, &data).unwrap();
+        } else {
+            // Pieces of whole blocks, also empty ones.
+            let (one, rest) = data.split_at(random.below(count + 1) as usize * BLOCK_LEN_BYTES);
+            let (two, three) = rest.split_at(rest.len() / BLOCK_LEN_BYTES / 2 * BLOCK_LEN_BYTES);
+            device.write_blocks_vectored(first, &[one, two, three]).unwrap();
+        }
         (first..first + count).for_each(|block| {
             model.insert(block, byte);
         });
@@ -48,11 +55,20 @@ fn conforms(device: &dyn BlockDevice) {
     assert_eq!(read(device, 2), all[2 * BLOCK_LEN_BYTES..3 * BLOCK_LEN_BYTES]);
     device.write_blocks(3, &block_of(1)).unwrap();
     assert_eq!(read(device, 3), block_of(1));
+    // In order, whatever their lengths.
+    let two: Vec<u8> = (0..2 * BLOCK_LEN_BYTES).map(|at| (at / 7) as u8).collect();
+    device.write_blocks_vectored(9, &[&two, &block_of(5)]).unwrap();
+    let mut three = vec![0; 3 * BLOCK_LEN_BYTES];
+    device.read_blocks(9, &mut three).unwrap();
+    assert!(three == [two, block_of(5)].concat());
     // Beside the device, and no whole blocks.
     let refused = |result: io::Result<()>| assert_eq!(result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     refused(device.read_blocks(64, &mut block_of(0)));
     refused(device.write_blocks(63, &block_of(0).repeat(2)));
     refused(device.write_blocks(u64::MAX, &block_of(0)));
+    refused(device.write_blocks_vectored(63, &[&block_of(0), &block_of(0)]));
+    refused(device.write_blocks_vectored(u64::MAX, &[&block_of(0)]));
+    device.write_blocks_vectored(0, &[]).unwrap();
     refused(device.write_blocks(0, &[0; 100]));
     refused(device.discard(63, 2));
     refused(device.discard(u64::MAX, 2));
@@ -250,4 +266,19 @@ fn faults_are_where_they_were_put() {
     device.write_blocks(2, &block_of(5)).unwrap();
     assert_eq!(read(&device, 2), block_of(5));
     assert_eq!(read(&device.copy(), 2), block_of(5));
+}
+
+/// More slices than the kernel takes with one call.
+#[test]
+fn a_file_takes_thousands_of_slices_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = RealBlockDevice::create(dir.path().join("device"), 3_000).unwrap();
+    let blocks: Vec<Vec<u8>> = (0..2_500).map(|number| block_of((number % 251) as u8)).collect();
+    let slices: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
+    device.write_blocks_vectored(400, &slices).unwrap();
+    for (number, block) in (400..).zip(&blocks) {
+        assert_eq!(read(&device, number), *block, "{number}");
+    }
+    assert_eq!(read(&device, 399), block_of(0));
+    assert_eq!(read(&device, 2_900), block_of(0));
 }

@@ -38,21 +38,38 @@ fn nothing_is_written_over_that_a_checkpoint_or_anybody_knows() {
                         nid: crate::format::Nid(7),
                         ..Summary::default()
                     };
-                    match segments.allocate(kind, summary, 1) {
-                        Ok((address, after)) => {
-                            assert!(untouchable.insert(address), "seed {seed}: {address} is written twice");
+                    let wanted: Vec<Summary> = (0..1 + random.below(9) as u32)
+                        .map(|checksum| Summary { checksum, ..summary })
+                        .collect();
+                    match segments.allocate_run(kind, &wanted, 1) {
+                        Ok((first, count, after)) => {
+                            assert!(count > 0 && count as usize <= wanted.len(), "seed {seed}: {count}");
                             let promise = promised[kind as usize].replace(after);
-                            assert!(promise.is_none_or(|promise| promise == address), "seed {seed}");
-                            valid.push(address);
-                            assert_eq!(segments.summary_of(address), Some(summary));
+                            assert!(promise.is_none_or(|promise| promise == first), "seed {seed}");
+                            for (address, summary) in (first.0..first.0 + count).map(Address).zip(&wanted) {
+                                assert!(untouchable.insert(address), "seed {seed}: {address} is written twice");
+                                valid.push(address);
+                                assert_eq!(segments.summary_of(address), Some(*summary));
+                            }
+                            let mut checksums = vec![99; count as usize + 2];
+                            let known = segments.put_checksums(first, &mut checksums);
+                            assert!(known >= count as usize, "seed {seed}: {known}");
+                            assert!(
+                                checksums.iter().take(count as usize).copied().eq(0..count),
+                                "seed {seed}"
+                            );
                         }
                         Err(VolumeError::Full) => full += 1,
                         Err(error) => panic!("{error}"),
                     }
                 }
                 9..=18 if !valid.is_empty() => {
-                    let address = valid.swap_remove(random.below(valid.len() as u64) as usize);
-                    segments.release(address);
+                    let first = valid[random.below(valid.len() as u64) as usize];
+                    let count = 1 + random.below(8) as u32;
+                    let run: BTreeSet<Address> = (first.0..first.0 + count).map(Address).collect();
+                    valid.retain(|address| !run.contains(address));
+                    segments.release_run(first, count);
+                    assert!(run.iter().all(|address| !segments.is_valid(*address)), "seed {seed}");
                 }
                 _ => {
                     let free: Vec<u32> = segments.checkpointed();

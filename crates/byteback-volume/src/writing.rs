@@ -1,0 +1,145 @@
+//! Writing whole pages, many with one call.
+//!
+//! What such a call writes is put into memory by runs: their addresses are found by one walk of the map, room is set aside for all of them at once, and nothing is looked up page by page but those
+//! that are compared with what they were (`attempts`). Nothing of what they were is read, but for these.
+//!
+//! What this does not do: calls that write less, parts of pages, and writing to the device, see `file`.
+
+use std::ops::Range;
+
+use byteback_host::block::BLOCK_LEN_BYTES;
+
+use crate::deltas::{DeltaMode, Kept};
+use crate::error::{Result, VolumeError};
+use crate::file::READ_AT_ONCE_PAGES;
+use crate::format::{Address, Block, Nid};
+use crate::state::State;
+
+/// Whole pages of a call, from `first` on.
+#[derive(Clone, Copy)]
+struct Whole<'a> {
+    first: u64,
+    blocks: &'a [Block],
+}
+
+impl Whole<'_> {
+    /// Those of them that are in this range of their places.
+    fn part(self, places: Range<usize>) -> Self {
+        Self {
+            first: self.first + places.start as u64,
+            blocks: self.blocks.get(places).unwrap_or_default(),
+        }
+    }
+}
+
+impl State {
+    /// Writes whole pages from `first` on. Answers how many bytes were written, and why not more.
+    pub(crate) fn write_whole_pages(&mut self, ino: Nid, first: u64, bytes: &[u8]) -> (usize, Result<()>) {
+        let blocks = bytes.as_chunks::<BLOCK_LEN_BYTES>().0;
+        let (count, done) = self.write_whole(ino, Whole { first, blocks });
+        (count * BLOCK_LEN_BYTES, done)
+    }
+
+    /// The same in pages.
+    fn write_whole(&mut self, ino: Nid, whole: Whole<'_>) -> (usize, Result<()>) {
+        let end = whole.first + whole.blocks.len() as u64;
+        let addresses = match self.addresses_of(ino, whole.first, end) {
+            Ok(addresses) => addresses,
+            Err(error) => return (0, Err(error)),
+        };
+        let mut put = 0;
+        for (place, (block, address)) in whole.blocks.iter().zip(&addresses).enumerate() {
+            let page = whole.first + place as u64;
+            if !self.is_compared(ino, page, *address) {
+                continue;
+            }
+            // In order: what comes before is there if this one fails.
+            let (count, done) = self.put_whole(ino, whole.part(put..place), &addresses);
+            put += count;
+            if done.is_err() {
+                return (put, done);
+            }
+            let left = u64::try_from(addresses.len() - place).unwrap_or(0);
+            match self.compare_whole(ino, page, block, left) {
+                Ok(Kept::AsDelta) => put = place + 1,
+                Ok(Kept::Not) => {}
+                Err(error) => return (put, Err(error)),
+            }
+        }
+        let (count, done) = self.put_whole(ino, whole.part(put..whole.blocks.len()), &addresses);
+        (put + count, done)
+    }
+
+    fn is_compared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
+        self.delta_mode != DeltaMode::Off
+            && address.is_block()
+            && !self.pages.is_dirty((ino, page))
+            && self.is_to_be_compared(ino)
+    }
+
+    /// Compares a page with what it is to become, and keeps what changes if that is little. `left` pages of the call are not written yet, with this one.
+    fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<Kept> {
+        if self.pages.get((ino, page)).is_none() && !self.attempts.is_in_doubt(ino) {
+            // The next ones will be wanted, too.
+            self.read_ahead(ino, page, page + left.min(READ_AT_ONCE_PAGES))?;
+        }
+        match self.page(ino, page) {
+            Ok(Some(before)) if before == new => {
+                self.attempts.hit(ino);
+                self.delta_counts.compared += 1;
+                self.delta_counts.kept += 1;
+                Ok(Kept::AsDelta)
+            }
+            Ok(Some(_)) => self.keep_as_delta(ino, page, new),
+            Ok(None) => Ok(Kept::Not),
+            // Who writes all of a page that is damaged heals it.
+            Err(VolumeError::Damaged { .. }) => Ok(Kept::Not),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts pages into memory, to be written; `addresses` says where pages of the call are, of which these may be some.
+    fn put_whole(&mut self, ino: Nid, whole: Whole<'_>, addresses: &[Address]) -> (usize, Result<()>) {
+        if whole.blocks.is_empty() {
+            return (0, Ok(()));
+        }
+        let end = whole.first + whole.blocks.len() as u64;
+        let has_holes = addresses.contains(&Address::NONE);
+        let is_ready = match has_holes {
+            true => self.set_aside(ino, whole.first, end),
+            false => Ok(()),
+        };
+        let is_ready = is_ready.and_then(|()| {
+            if self.may_have_deltas(ino)? {
+                for page in whole.first..end {
+                    self.end_unknown_place(ino, page)?;
+                }
+                // What is in memory is written.
+                self.forget_waiting(ino, whole.first, end);
+            }
+            Ok(())
+        });
+        match is_ready {
+            Ok(()) => {
+                self.pages.put_passing(ino, whole.first, whole.blocks);
+                (whole.blocks.len(), Ok(()))
+            }
+            Err(VolumeError::Full) => self.put_one_by_one(ino, whole),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    /// As many as there is room for.
+    fn put_one_by_one(&mut self, ino: Nid, whole: Whole<'_>) -> (usize, Result<()>) {
+        for (place, block) in whole.blocks.iter().enumerate() {
+            match self.page_mut(ino, whole.first + place as u64, true) {
+                Ok(page) => *page = *block,
+                Err(error) => return (place, Err(error)),
+            }
+        }
+        (whole.blocks.len(), Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+use std::sync::Arc;
+
+use byteback_host::block::{BlockDevice, CountedDevice, SimBlockDevice};
+use byteback_host::random::SplitMix64;
+
+use super::*;
+use crate::create::{CreateOptions, create};
+use crate::format::VolumeId;
+use crate::names::NewFile;
+use crate::volume::{OpenOptions, Volume};
+
+const LEN: usize = BLOCK_LEN_BYTES;
+
+fn made(blocks: u64) -> (Arc<CountedDevice<SimBlockDevice>>, Volume) {
+    let counted = Arc::new(CountedDevice::new(SimBlockDevice::new(blocks)));
+    let device: Arc<dyn BlockDevice> = Arc::clone(&counted) as Arc<dyn BlockDevice>;
+    create(&device, &CreateOptions::new(VolumeId([7; 16]), 1)).unwrap();
+    let volume = open(&counted);
+    (counted, volume)
+}
+
+fn open(counted: &Arc<CountedDevice<SimBlockDevice>>) -> Volume {
+    let options = OpenOptions {
+        cache_len_bytes: 64 * LEN,
+        ..OpenOptions::default()
+    };
+    Volume::open(Arc::clone(counted) as Arc<dyn BlockDevice>, &options).unwrap()
+}
+
+fn file(volume: &Volume, name: &[u8]) -> u32 {
+    let new = NewFile {
+        mode: 0o100_644,
+        ..NewFile::default()
+    };
+    volume.make(volume.root(), name, &new).unwrap().ino
+}
+
+fn whole(volume: &Volume, ino: u32) -> Vec<u8> {
+    let len = volume.attributes(ino).unwrap().len_bytes;
+    let mut bytes = vec![0; len as usize];
+    volume.read(ino, 0, &mut bytes).unwrap();
+    bytes
+}
+
+fn is_sound(counted: &CountedDevice<SimBlockDevice>) {
+    let report = crate::check::check(counted, crate::check::CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+}
+
+/// As many bytes as there is room for, and no room is lost: also where a hole is filled beside pages that have some.
+#[test]
+fn a_long_write_to_a_full_volume_writes_what_has_room() {
+    let (counted, volume) = made(2_600);
+    let ino = file(&volume, b"file");
+    let content = SplitMix64::new(1).bytes(300 * LEN);
+    // Each second page has room.
+    for page in (0..300).step_by(2) {
+        let bytes = &content[page * LEN..(page + 1) * LEN];
+        volume.write(ino, (page * LEN) as u64, bytes).unwrap();
+    }
+    let other = file(&volume, b"other");
+    let fill = SplitMix64::new(2).bytes(16 * LEN);
+    let mut at = 0;
+    while volume.usage().free_blocks > 60 {
+        at += volume.write(other, at, &fill).unwrap() as u64;
+    }
+    let free = volume.usage().free_blocks;
+    let written = volume.write(ino, 0, &content).unwrap();
+    assert_eq!(volume.usage().free_blocks, 0);
+    // Each block that was free filled a hole; behind the last one the page had room.
+    assert_eq!(written, (2 * free as usize + 1) * LEN);
+    assert!(volume.write(ino, written as u64, &content[written..]).is_err());
+    let expected: Vec<u8> = (content.chunks(LEN).enumerate())
+        .take(299)
+        .flat_map(|(page, bytes)| match page % 2 == 0 || page * LEN < written {
+            true => bytes.to_vec(),
+            false => vec![0; LEN],
+        })
+        .collect();
+    assert!(whole(&volume, ino) == expected);
+    volume.close().unwrap();
+    is_sound(&counted);
+    let volume = open(&counted);
+    assert!(whole(&volume, ino) == expected);
+    for name in [&b"file"[..], b"other"] {
+        volume.unlink(volume.root(), name).unwrap();
+    }
+    volume.sync().unwrap();
+    let (_, untouched) = made(2_600);
+    assert_eq!(volume.usage().free_blocks, untouched.usage().free_blocks);
+}
+
+/// A file that is written again: as it was, it is read once, and nothing of it is written; with other bytes, hardly anything of it is read.
+#[test]
+fn what_is_written_again_costs_what_changes() {
+    const PAGES: usize = 512;
+    let (counted, volume) = made(6_000);
+    let ino = file(&volume, b"file");
+    let first = SplitMix64::new(1).bytes(PAGES * LEN);
+    let second = SplitMix64::new(2).bytes(PAGES * LEN);
+    volume.write(ino, 0, &first).unwrap();
+    volume.sync().unwrap();
+    let cost = |content: &[u8]| {
+        let before = counted.counters();
+        for (number, piece) in content.chunks(128 * LEN).enumerate() {
+            let at = number * 128 * LEN;
+            assert_eq!(volume.write(ino, at as u64, piece).unwrap(), piece.len());
+        }
+        volume.sync().unwrap();
+        let after = counted.counters();
+        let blocks = |bytes: u64| bytes / LEN as u64;
+        (
+            blocks(after.read_bytes - before.read_bytes),
+            blocks(after.written_bytes - before.written_bytes),
+        )
+    };
+    let (read, written) = cost(&first);
+    assert!((512..560).contains(&read) && written < 12, "{read} {written}");
+    let (read, written) = cost(&second);
+    assert!(read < 128 && (512..540).contains(&written), "{read} {written}");
+    assert!(whole(&volume, ino) == second);
+    volume.close().unwrap();
+    is_sound(&counted);
+    assert!(whole(&open(&counted), ino) == second);
+}
+
+#[test]
+fn a_long_write_heals_pages_that_rotted() {
+    let (counted, volume) = made(2_600);
+    let ino = file(&volume, b"file");
+    volume.write(ino, 0, &SplitMix64::new(1).bytes(64 * LEN)).unwrap();
+    volume.sync().unwrap();
+    drop(volume);
+    let volume = open(&counted);
+    for page in 0..64 {
+        let address = volume.with_state(|state| state.address_of(Nid(ino), page)).unwrap();
+        counted.write_blocks(address.0.into(), &[0x55; LEN]).unwrap();
+    }
+    assert!(volume.read(ino, 0, &mut vec![0; 64 * LEN]).is_err());
+    let content = SplitMix64::new(2).bytes(64 * LEN);
+    assert_eq!(volume.write(ino, 0, &content).unwrap(), content.len());
+    assert!(whole(&volume, ino) == content);
+    volume.close().unwrap();
+    is_sound(&counted);
+    assert!(whole(&open(&counted), ino) == content);
+}
