@@ -9,10 +9,12 @@
 //! After a failed flush nothing is known about what was written since the last good one, and flushing again does not help: whoever
 //! goes on writes it anew.
 //!
-//! [`RealBlockDevice`] is a file or a device of the machine, [`SimBlockDevice`] the adversary, [`CountedDevice`] counts what passes. What
+//! [`RealBlockDevice`] is a file or a device of the machine, [`SimBlockDevice`] the adversary, [`CountedDevice`] counts what passes,
+//! [`QueuedDevice`] lets writers go on. What
 //! this does not do: caching, atomicity of a block, partial blocks.
 
 mod counted;
+mod queued;
 mod real;
 mod sim;
 
@@ -20,11 +22,15 @@ use std::fmt::Debug;
 use std::io;
 
 pub use counted::{BlockCounters, CountedDevice};
+pub use queued::QueuedDevice;
 pub use real::{Access, DeviceInUse, RealBlockDevice};
 pub use sim::SimBlockDevice;
 
 /// The length of a block, in bytes.
 pub const BLOCK_LEN_BYTES: usize = 4096;
+
+/// A block that is given away.
+pub type OwnedBlock = Box<[u8; BLOCK_LEN_BYTES]>;
 
 /// See the module. Addresses are numbers of blocks, from 0. Buffers hold a whole number of blocks; others, and what does not lie on the
 /// device, are refused with `InvalidInput`.
@@ -53,6 +59,17 @@ pub trait BlockDevice: Send + Sync + Debug {
             [blocks] => self.write_blocks(first, blocks),
             _ => self.write_blocks(first, &blocks.concat()),
         }
+    }
+
+    /// As [`BlockDevice::write_blocks_vectored`], of blocks that the caller has no more use for: they may be written later, but before anything else is done with these blocks or a flush returns. What
+    /// fails then fails each later write and flush. Answers blocks that nobody needs, whatever is in them.
+    ///
+    /// # Errors
+    /// As there; the blocks are lost then.
+    fn write_owned_blocks(&self, first: u64, blocks: Vec<OwnedBlock>) -> io::Result<Vec<OwnedBlock>> {
+        let slices: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
+        self.write_blocks_vectored(first, &slices)?;
+        Ok(blocks)
     }
 
     /// Makes everything durable that was written before.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use byteback_host::block::{Access, BlockDevice, RealBlockDevice};
+use byteback_host::block::{Access, BlockDevice, QueuedDevice, RealBlockDevice};
 use byteback_host::clock::Clock;
 use byteback_host::durable::{DurableDir, TreeDir};
 use byteback_host::tree::Inode;
@@ -104,7 +104,9 @@ impl VolumeTree {
     /// # Errors
     /// [`VolumeTreeError`].
     pub fn open(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, VolumeTreeError> {
-        let device = RealBlockDevice::open(path, Access::ReadWrite).map_err(|source| VolumeTreeError::Device {
+        // Programs that write much go on while it is written.
+        let device = RealBlockDevice::open(path, Access::ReadWrite).and_then(QueuedDevice::new);
+        let device = device.map_err(|source| VolumeTreeError::Device {
             path: path.to_owned(),
             source,
         })?;

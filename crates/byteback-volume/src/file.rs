@@ -605,14 +605,20 @@ impl State {
     /// Writes pages of a file whose blocks lie beside each other; then they are as on the device.
     fn write_pending(&mut self, ino: Nid, pending: &mut PendingRun, what: Written) -> Result<()> {
         let pages = std::mem::take(&mut pending.pages);
+        if pages.is_empty() {
+            return Ok(());
+        }
+        if let Some(blocks) = self.pages.take_passing(ino, &pages) {
+            let spare = self.media.write_owned(pending.first, blocks, what)?;
+            self.pages.add_spare(spare);
+            return Ok(());
+        }
         let blocks = pages
             .iter()
             .map(|page| self.pages.get((ino, *page)).map(|block| &block[..]));
         let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
         let blocks: Vec<&[u8]> = blocks.collect::<Option<_>>().ok_or_else(lost)?;
-        if !blocks.is_empty() {
-            self.media.write_vectored(pending.first, &blocks, what)?;
-        }
+        self.media.write_vectored(pending.first, &blocks, what)?;
         for page in pages {
             self.pages.mark_clean((ino, page));
         }

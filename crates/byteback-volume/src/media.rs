@@ -51,6 +51,17 @@ impl Media {
         Ok(self.device.write_blocks_vectored(u64::from(first.0), blocks)?)
     }
 
+    /// The same of blocks that are given away; answers memory that is not needed.
+    pub(crate) fn write_owned(
+        &self,
+        first: Address,
+        blocks: Vec<Box<Block>>,
+        what: Written,
+    ) -> Result<Vec<Box<Block>>> {
+        self.written.add(what, blocks.len() as u64);
+        Ok(self.device.write_owned_blocks(u64::from(first.0), blocks)?)
+    }
+
     /// Seals a block and writes it.
     pub(crate) fn write_sealed(&self, address: Address, kind: Kind, block: &mut Block) -> Result<()> {
         self.id.seal(block, kind, address);

@@ -231,25 +231,70 @@ impl Pages {
         let Some(group) = self.groups.get_mut(&key) else { return };
         if group.dirty & bit != 0 {
             group.dirty &= !bit;
-            self.dirty_count -= 1;
-            if let Some(count) = self.dirty.get_mut(&key) {
-                *count -= 1;
-                if *count == 0 {
-                    self.dirty.remove(&key);
-                }
-            }
+            self.count_clean(key, 1);
         }
+        let Some(group) = self.groups.get_mut(&key) else { return };
         if group.passing & bit != 0 && group.pinned & bit == 0 {
             group.passing &= !bit;
-            if let Some(page) = group.pages.get_mut(index).and_then(Option::take) {
-                self.count -= 1;
-                // No more memory than the pages might take.
-                if self.count + self.spare.len() < self.clean_max {
-                    self.spare.push(page);
-                }
-            }
+            let page = group.pages.get_mut(index).and_then(Option::take);
             if group.is_empty() {
                 self.groups.remove(&key);
+            }
+            if let Some(page) = page {
+                self.count -= 1;
+                self.add_spare(vec![page]);
+            }
+        }
+    }
+
+    /// Gives up pages of a file that are about to be written, if all of them are passing; they count as written.
+    pub(crate) fn take_passing(&mut self, nid: Nid, pages: &[u64]) -> Option<Vec<Box<Block>>> {
+        let is_passing = |page: &u64| {
+            let (key, index, bit) = place_of((nid, *page));
+            let group = self.groups.get(&key);
+            group.is_some_and(|group| group.passing & !group.pinned & bit != 0 && group.get(index).is_some())
+        };
+        if !pages.iter().all(is_passing) {
+            return None;
+        }
+        let mut taken = Vec::with_capacity(pages.len());
+        let mut rest = pages;
+        while let Some(first) = rest.first() {
+            let (key, ..) = place_of((nid, *first));
+            let in_group = rest.iter().take_while(|page| place_of((nid, **page)).0 == key).count();
+            let (now, later) = rest.split_at(in_group);
+            let Some(group) = self.groups.get_mut(&key) else { break };
+            let mut cleaned = 0;
+            for page in now {
+                let (_, index, bit) = place_of((nid, *page));
+                taken.extend(group.pages.get_mut(index).and_then(Option::take));
+                cleaned += u32::from(group.dirty & bit != 0);
+                group.dirty &= !bit;
+                group.passing &= !bit;
+            }
+            self.count -= now.len();
+            if group.is_empty() {
+                self.groups.remove(&key);
+            }
+            self.count_clean(key, cleaned);
+            rest = later;
+        }
+        Some(taken)
+    }
+
+    /// Memory that may be used for pages; no more is kept than they might take.
+    pub(crate) fn add_spare(&mut self, blocks: Vec<Box<Block>>) {
+        let room = self.clean_max.saturating_sub(self.count + self.spare.len());
+        self.spare.extend(blocks.into_iter().take(room));
+    }
+
+    /// So many pages of a group have not changed any more.
+    fn count_clean(&mut self, key: PageKey, cleaned: u32) {
+        self.dirty_count -= cleaned;
+        if let Some(count) = self.dirty.get_mut(&key) {
+            *count -= cleaned;
+            if *count == 0 {
+                self.dirty.remove(&key);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{BLOCK_LEN_BYTES, BlockDevice};
+use super::{BLOCK_LEN_BYTES, BlockDevice, OwnedBlock};
 
 /// What passed to a device since it was wrapped; failed calls included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,13 @@ impl<D: BlockDevice> BlockDevice for CountedDevice<D> {
         self.written_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.inner.write_blocks_vectored(first, blocks)
+    }
+
+    fn write_owned_blocks(&self, first: u64, blocks: Vec<OwnedBlock>) -> io::Result<Vec<OwnedBlock>> {
+        let len_bytes = blocks.len() as u64 * BLOCK_LEN_BYTES as u64;
+        self.written_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.write_owned_blocks(first, blocks)
     }
 
     fn flush(&self) -> io::Result<()> {

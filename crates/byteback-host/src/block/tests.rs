@@ -4,6 +4,7 @@ use crate::sim::{CrashPhase, is_power_cut};
 use std::collections::BTreeMap;
 use std::os::linux::fs::MetadataExt;
 use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
 
 fn block_of(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK_LEN_BYTES]
@@ -28,6 +29,9 @@ fn conforms(device: &dyn BlockDevice) {
         let data = block_of(byte).repeat(usize::try_from(count).unwrap());
         if random.coin() {
             device.write_blocks(first, &data).unwrap();
+        } else if random.coin() {
+            let blocks = data.as_chunks().0.iter().map(|block| Box::new(*block)).collect();
+            device.write_owned_blocks(first, blocks).unwrap();
         } else {
             // Pieces of whole blocks, also empty ones.
             let (one, rest) = data.split_at(random.below(count + 1) as usize * BLOCK_LEN_BYTES);
@@ -68,6 +72,11 @@ fn conforms(device: &dyn BlockDevice) {
     refused(device.write_blocks(u64::MAX, &block_of(0)));
     refused(device.write_blocks_vectored(63, &[&block_of(0), &block_of(0)]));
     refused(device.write_blocks_vectored(u64::MAX, &[&block_of(0)]));
+    refused(
+        device
+            .write_owned_blocks(64, vec![Box::new([0; BLOCK_LEN_BYTES])])
+            .map(drop),
+    );
     device.write_blocks_vectored(0, &[]).unwrap();
     refused(device.write_blocks(0, &[0; 100]));
     refused(device.discard(63, 2));
@@ -79,7 +88,7 @@ fn simulated_and_counted_devices_conform() {
     let device = CountedDevice::new(SimBlockDevice::new(64));
     conforms(&device);
     let counters = device.counters();
-    assert!(counters.flushes > 5 && counters.writes == 204, "{counters:?}");
+    assert!(counters.flushes > 5 && counters.writes == 209, "{counters:?}");
     assert!(counters.written_bytes > 200 * 4096);
 }
 
@@ -281,4 +290,142 @@ fn a_file_takes_thousands_of_slices_at_once() {
     }
     assert_eq!(read(&device, 399), block_of(0));
     assert_eq!(read(&device, 2_900), block_of(0));
+}
+
+fn owned(bytes: impl IntoIterator<Item = u8>) -> Vec<OwnedBlock> {
+    bytes
+        .into_iter()
+        .map(|byte| Box::new([byte; BLOCK_LEN_BYTES]))
+        .collect()
+}
+
+#[test]
+fn a_queue_is_a_device() {
+    conforms(&QueuedDevice::new(SimBlockDevice::new(64)).unwrap());
+}
+
+/// A device that writes when it is let, and counts what it is doing.
+#[derive(Debug)]
+struct Slow {
+    inner: SimBlockDevice,
+    gate: Arc<(Mutex<u64>, Condvar)>,
+}
+
+impl Slow {
+    fn wait(&self) {
+        let (left, changed) = &*self.gate;
+        let mut left = changed.wait_while(left.lock().unwrap(), |left| *left == 0).unwrap();
+        *left -= 1;
+    }
+}
+
+impl BlockDevice for Slow {
+    fn len_blocks(&self) -> u64 {
+        self.inner.len_blocks()
+    }
+
+    fn read_blocks(&self, first: u64, blocks: &mut [u8]) -> io::Result<()> {
+        self.inner.read_blocks(first, blocks)
+    }
+
+    fn write_blocks(&self, first: u64, blocks: &[u8]) -> io::Result<()> {
+        self.wait();
+        self.inner.write_blocks(first, blocks)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, first: u64, count: u64) -> io::Result<()> {
+        self.inner.discard(first, count)
+    }
+}
+
+/// Whoever gives blocks away goes on while they are written; who wants them, or a flush, waits for them.
+#[test]
+fn what_is_queued_is_met_by_whoever_comes_later() {
+    let inner = SimBlockDevice::new(64);
+    let gate = Arc::new((Mutex::new(0), Condvar::new()));
+    let slow = Slow {
+        inner: inner.clone(),
+        gate: Arc::clone(&gate),
+    };
+    let let_pass = |count: u64| {
+        *gate.0.lock().unwrap() += count;
+        gate.1.notify_all();
+    };
+    let queue = QueuedDevice::new(slow).unwrap();
+    // Nothing passes yet: this would wait forever otherwise.
+    queue.write_owned_blocks(3, owned([1, 2])).unwrap();
+    queue.write_owned_blocks(8, owned([3])).unwrap();
+    assert_eq!(read(&queue, 20), block_of(0), "apart from what is queued");
+    assert_eq!(read(&inner, 3), block_of(0), "it was not let pass");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&queue, 4));
+        let_pass(1);
+        assert_eq!(reader.join().unwrap(), block_of(2));
+        assert_eq!(inner.flushes(), 0);
+        let flusher = scope.spawn(|| queue.flush());
+        let_pass(1);
+        flusher.join().unwrap().unwrap();
+    });
+    assert_eq!((inner.flushes(), read(&inner, 8)), (1, block_of(3)));
+    // Written over while it is queued: the later one stays, whichever way it comes.
+    queue.write_owned_blocks(5, owned([4])).unwrap();
+    let_pass(2);
+    queue.write_blocks(5, &block_of(5)).unwrap();
+    queue.write_owned_blocks(6, owned([6])).unwrap();
+    let_pass(2);
+    let spare = queue.write_owned_blocks(6, owned([7])).unwrap();
+    assert!(!spare.is_empty(), "memory comes back");
+    queue.write_owned_blocks(7, owned([8])).unwrap();
+    let_pass(1);
+    queue.discard(7, 1).unwrap();
+    let_pass(1);
+    queue.write_owned_blocks(9, owned([9])).unwrap();
+    drop(queue);
+    assert_eq!(read(&inner, 5), block_of(5));
+    assert_eq!(read(&inner, 6), block_of(7));
+    assert_ne!(read(&inner, 7), block_of(8), "discarded before it was written");
+    assert_eq!(read(&inner, 9), block_of(9), "dropping waits");
+}
+
+#[test]
+fn what_fails_in_the_queue_fails_all_that_comes_later() {
+    let inner = SimBlockDevice::new(64);
+    let queue = QueuedDevice::new(inner.clone()).unwrap();
+    queue.write_owned_blocks(1, owned([1])).unwrap();
+    queue.flush().unwrap();
+    inner.fail_call(inner.calls() + 1, libc::EIO);
+    // Accepted: it is not known yet.
+    queue.write_owned_blocks(2, owned([2])).unwrap();
+    for _ in 0..2 {
+        let error = queue.flush().unwrap_err();
+        assert_eq!(crate::errno_of(&error), Some(libc::EIO), "{error}");
+    }
+    assert!(queue.write_blocks(3, &block_of(3)).is_err());
+    assert!(queue.write_blocks_vectored(3, &[&block_of(3)]).is_err());
+    assert!(queue.write_owned_blocks(3, owned([3])).is_err());
+    assert_eq!(read(&queue, 1), block_of(1));
+    assert_eq!((read(&queue, 2), read(&queue, 3)), (block_of(0), block_of(0)));
+}
+
+/// More than may wait: who gives it waits, and nothing is lost.
+#[test]
+fn more_than_a_queue_holds_comes_through() {
+    let queue = QueuedDevice::new(SimBlockDevice::new(20_000)).unwrap();
+    let mut random = SplitMix64::new(5);
+    let mut model = BTreeMap::new();
+    for byte in 0..60u8 {
+        let first = random.below(18_000);
+        let count = 1 + random.below(1_500);
+        queue
+            .write_owned_blocks(first, owned((0..count).map(|_| byte)))
+            .unwrap();
+        model.extend((first..first + count).map(|block| (block, byte)));
+    }
+    for (block, byte) in model {
+        assert_eq!(read(&queue, block), block_of(byte), "{block}");
+    }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use byteback_host::block::{BlockDevice, CountedDevice, SimBlockDevice};
+use byteback_host::block::{BlockDevice, CountedDevice, QueuedDevice, SimBlockDevice};
 use byteback_host::random::SplitMix64;
 
 use super::*;
@@ -143,4 +143,37 @@ fn a_long_write_heals_pages_that_rotted() {
     volume.close().unwrap();
     is_sound(&counted);
     assert!(whole(&open(&counted), ino) == content);
+}
+
+/// The device takes long writes and does them later: if it cannot, the next sync says so, what is read is the new content or an error, and what is found afterwards is what was synced.
+#[test]
+fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
+    let sim = SimBlockDevice::new(2_600);
+    let queued = || Arc::new(QueuedDevice::new(sim.clone()).unwrap()) as Arc<dyn BlockDevice>;
+    let device = queued();
+    create(&device, &CreateOptions::new(VolumeId([7; 16]), 1)).unwrap();
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    let ino = file(&volume, b"file");
+    let (old, new) = (SplitMix64::new(1).bytes(64 * LEN), SplitMix64::new(2).bytes(64 * LEN));
+    volume.write(ino, 0, &old).unwrap();
+    volume.sync().unwrap();
+    let failing = sim.calls() + 1..sim.calls() + 200;
+    volume.write(ino, 0, &new).unwrap();
+    failing.clone().for_each(|call| sim.fail_call(call, 5));
+    let error = volume.sync().unwrap_err();
+    assert_eq!(error.errno(), 5, "{error}");
+    while sim.calls() < failing.end {
+        let _ = sim.flush();
+    }
+    for page in 0..64 {
+        let mut bytes = [0; LEN];
+        if volume.read(ino, (page * LEN) as u64, &mut bytes).is_ok() {
+            assert!(bytes == new[page * LEN..(page + 1) * LEN], "page {page}");
+        }
+    }
+    assert!(volume.write(ino, 0, &new).is_err());
+    assert!(volume.sync().is_err());
+    drop(volume);
+    let volume = Volume::open(queued(), &OpenOptions::default()).unwrap();
+    assert!(whole(&volume, ino) == old);
 }
