@@ -181,6 +181,28 @@ impl Byteback {
         Ok(mount)
     }
 
+    /// Makes a volume in a file.
+    pub(crate) fn create_volume(&self, image: &Path, len_bytes: u64) -> Result<(), SuiteError> {
+        let mut command = self.command();
+        command.args(["volume", "create", "--size", &len_bytes.to_string()]);
+        run(command.arg(image))?;
+        Ok(())
+    }
+
+    /// Mounts the volume in a file at an empty directory.
+    pub(crate) fn mount_volume(&self, image: &Path, at: &Path) -> Result<Mount, SuiteError> {
+        let mut command = self.command();
+        command.args(["mount", "--json", "--volume"]).arg(image).arg(at);
+        let mut mount = Mount {
+            byteback: self.clone(),
+            folder: at.to_owned(),
+            point: at.to_owned(),
+            daemon: None,
+        };
+        mount.started(&mut command)?;
+        Ok(mount)
+    }
+
     /// Mounts a bound folder over itself and keeps its server up to date; what was left alone for `delay_ms` is sent.
     pub(crate) fn sync(&self, folder: &Path, delay_ms: u64) -> Result<Mount, SuiteError> {
         let mut command = self.command();

@@ -3,6 +3,7 @@
 //! | part | what it measures |
 //! |---|---|
 //! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12, Table 2) |
+//! | [`throughput`] | long files through a mount, beside a mounted directory |
 //! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
 //!
 //! Recorded programs are replayed at full speed with the syncs that they made. Beyond that everything is synced once in thirty seconds of
@@ -16,6 +17,7 @@ mod guest;
 mod on_directory;
 mod on_volume;
 mod stage;
+mod throughput;
 
 use std::path::{Path, PathBuf};
 
@@ -52,6 +54,8 @@ pub(crate) struct DeltafsArguments {
 enum Part {
     /// Programs at work: bytes written, latency, hits (Fig. 9 to 12, Table 2).
     Applications,
+    /// Long files through a mount: written, read, written over, beside a mounted directory. As root.
+    Throughput,
     /// One page: to write its difference down, to restore it, by several codes (section 6.4).
     Costs,
 }
@@ -66,6 +70,9 @@ pub(crate) fn run(arguments: &DeltafsArguments, options: Options, json: Option<&
     let traces = load(&arguments.only, arguments.traces.as_deref())?;
     if wanted(Part::Costs) {
         findings.add(costs::run(options, &traces)?);
+    }
+    if wanted(Part::Throughput) {
+        findings.add(throughput::run(options)?);
     }
     if wanted(Part::Applications) {
         findings.add(applications::run(options, arguments.volumes_only, traces)?);
