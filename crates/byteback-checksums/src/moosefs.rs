@@ -17,6 +17,11 @@
 //! Neither the number nor the version of a chunk changes when it is written to, and times are whole seconds. So at the end all digests are asked for again, and must be the same. That is as much as CRCs say of
 //! anything: who makes contents makes them agree. They are taken for what makes content likely, never for what proves it.
 //!
+//! What was written and written back meanwhile has the digests that it had. The time of the last write tells it, if that was in another second, so it counts, too: this mount knows it at once, also before the
+//! master does. When the inode changed last (`ctime`) does not count. It says nothing about content that the digests and the time of the last write do not say, and the master notes it up to a second after the write, when
+//! the mount tells the time of that: a file that nobody touches any more would look as if it had changed.
+//! What other mounts wrote has its time up to a second late, too; such a file looks changed once more.
+//!
 //! ## Which blocks
 //!
 //! 64 KiB, the last one with zeros behind. A chunk that was never written to, and what is behind the blocks that a chunk has, is zeros.
@@ -30,7 +35,7 @@ use std::path::PathBuf;
 use byteback_extents::ByteRange;
 use byteback_host::tree::{FileKind, Stat};
 
-use self::answers::{BLOCK_LEN, CHUNK_LEN, Chunks, Parser, table};
+use self::answers::{BLOCK_LEN, CHUNK_LEN, Chunks, Parser, Wrong, table};
 use self::system::{RealSystem, System};
 use crate::programs::Programs;
 use crate::source::{
@@ -90,7 +95,7 @@ impl Source for MooseFsSource<'_> {
     }
 
     fn collect(&self) -> Result<FileChecksums> {
-        FileChecksums::collect(ATTEMPTS, || Passage::begin(self.system()))
+        collect(ATTEMPTS, || self.system())
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -106,6 +111,24 @@ impl Source for MooseFsSource<'_> {
     }
 }
 
+/// As [`FileChecksums::collect`], but what stands still and does not fit is not taken for a file that changes.
+fn collect<S: System>(attempts: u32, mut system: impl FnMut() -> S) -> Result<FileChecksums> {
+    let mut stamps = Vec::new();
+    let collected = FileChecksums::collect(attempts, || {
+        let passage = Passage::begin(system())?;
+        stamps.push(passage.state.stamp());
+        Ok(passage)
+    });
+    let is_same = stamps.len() == attempts as usize && stamps.windows(2).all(|pair| pair.first() == pair.last());
+    match collected {
+        Err(SourceError::Busy) if is_same => Err(SourceError::Missing(
+            "the chunk server's files do not have the CRCs that MooseFS tells of this file: name the folders of the chunk servers to which \
+             the file's mount belongs (mfshdd.cfg), or try again if it was written to just now",
+        )),
+        done => done,
+    }
+}
+
 /// What is told of a file at once.
 struct State {
     stat: Stat,
@@ -117,10 +140,10 @@ impl State {
         let before = is_file(system)?;
         system.flush()?;
         let mut parser = Parser::default();
-        system.describe(&mut |line| parser.line(line).map_err(SourceError::Malformed))?;
+        system.describe(&mut |line| parser.line(line).map_err(refused))?;
         let chunks = parser.end().map_err(SourceError::Malformed)?;
         let stat = is_file(system)?;
-        let is_same = Stamp::of(&before) == Stamp::of(&stat);
+        let is_same = stamp_without_witness(&before) == stamp_without_witness(&stat);
         match is_same && chunks.is_agreed {
             true => Ok(Self { stat, chunks }),
             false => Err(SourceError::ChangedMeanwhile),
@@ -138,8 +161,30 @@ impl State {
         }
         Stamp {
             witness: *witness.finalize().as_bytes(),
-            ..Stamp::of(&self.stat)
+            ..stamp_without_witness(&self.stat)
         }
+    }
+}
+
+/// What a list is not that was refused.
+fn refused(wrong: Wrong) -> SourceError {
+    match wrong {
+        Wrong::NotMooseFs => SourceError::NotHere(
+            "the file does not lie in a mount of MooseFS; name it by its path below the folder where mfsmount has it",
+        ),
+        Wrong::Complaint(said) => SourceError::Program {
+            name: "mfsfileinfo",
+            said,
+        },
+        Wrong::Shape(what) => SourceError::Malformed(what),
+    }
+}
+
+/// What counts of `stat`; see the module.
+fn stamp_without_witness(stat: &Stat) -> Stamp {
+    Stamp {
+        ctime_ns: 0,
+        ..Stamp::of(stat)
     }
 }
 

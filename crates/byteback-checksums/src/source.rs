@@ -280,7 +280,7 @@ pub struct Stamp {
     pub len_bytes: u64,
     /// When its bytes last changed, in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// When its bytes or metadata last changed, in nanoseconds since 1970.
+    /// When its bytes or metadata last changed, in nanoseconds since 1970; 0 where the source does not go by that.
     pub ctime_ns: i64,
     /// What else the source goes by (btrfs: a digest of the extents).
     pub witness: [u8; 32],

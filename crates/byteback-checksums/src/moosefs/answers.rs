@@ -7,6 +7,8 @@
 //! <tab>chunk 1: empty
 //! ```
 //!
+//! What it complains about is a single line without the colon, `/proc/49/fd/3: not MFS object` for one; it stands among its answers, not among its errors.
+//!
 //! The digest is MD5 of the CRCs of those blocks, as they lie in the chunk's file: the chunk server makes it of what it holds, so it tells whether its file is up to date.
 
 use md5::{Digest, Md5};
@@ -60,20 +62,49 @@ pub(crate) struct Parser {
 
 type Parsed<T> = Result<T, &'static str>;
 
+/// Why a line is none of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// The file is not one of MooseFS.
+    NotMooseFs,
+    /// Whatever else is said in place of a list.
+    Complaint(String),
+    /// What is wrong, in words.
+    Shape(&'static str),
+}
+
+impl From<&'static str> for Wrong {
+    fn from(what: &'static str) -> Self {
+        Self::Shape(what)
+    }
+}
+
+/// Of what stands in place of a list, so much is told.
+const COMPLAINT_LEN_MAX: usize = 500;
+
 impl Parser {
     /// The next line, without its end.
     ///
     /// # Errors
-    /// What is wrong, in words.
-    pub(crate) fn line(&mut self, line: &[u8]) -> Parsed<()> {
-        const SHAPE: &str = "the list of a file's chunks";
-        if !self.has_begun {
-            self.has_begun = true;
-            return match line.ends_with(b":") {
-                true => Ok(()),
-                false => Err(SHAPE),
-            };
+    /// What is wrong.
+    pub(crate) fn line(&mut self, line: &[u8]) -> Result<(), Wrong> {
+        if self.has_begun {
+            return Ok(self.listed(line)?);
         }
+        self.has_begun = true;
+        if line.ends_with(b":") {
+            return Ok(());
+        }
+        if line.ends_with(b": not MFS object") {
+            return Err(Wrong::NotMooseFs);
+        }
+        let said = line.get(..COMPLAINT_LEN_MAX).unwrap_or(line);
+        Err(Wrong::Complaint(String::from_utf8_lossy(said).into_owned()))
+    }
+
+    /// A line behind the first one.
+    fn listed(&mut self, line: &[u8]) -> Parsed<()> {
+        const SHAPE: &str = "the list of a file's chunks";
         let line = std::str::from_utf8(line).map_err(|_| SHAPE)?;
         if let Some(copy) = line.strip_prefix("\t\tcopy ") {
             let chunk = self.chunks.last_mut().and_then(Option::as_mut).ok_or(SHAPE)?;

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use byteback_host::tree::{Stat, stat_fd};
@@ -47,6 +48,24 @@ impl<'a> RealSystem<'a> {
         }
     }
 
+    /// Whether the path that leads to the file leads to this one: `mfsfileinfo` goes by that, and other machines put other files in its place without this kernel's knowing.
+    fn is_named(&self) -> Result<()> {
+        const WHAT: &str = "ask for the file's path";
+        let path = std::fs::read_link(self.name()).map_err(SourceError::io(WHAT))?;
+        let there = match std::fs::symlink_metadata(path) {
+            Ok(there) => Some((there.dev(), there.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(SourceError::io(WHAT)(error)),
+        };
+        let here = rustix::fs::fstat(self.file).map_err(|errno| SourceError::io(WHAT)(errno.into()))?;
+        match there == Some((here.st_dev, here.st_ino)) {
+            true => Ok(()),
+            false => Err(SourceError::Missing(
+                "the file was removed, or another one took its place, and MooseFS tells of files by their path only; name the one that is there now",
+            )),
+        }
+    }
+
     /// The open file by a name that only we have.
     fn name(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
@@ -76,7 +95,9 @@ impl System for RealSystem<'_> {
     fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let name = self.name();
         let arguments = ["-c", &name].map(OsStr::new);
-        self.programs.run("mfsfileinfo", &arguments, &[], each)
+        self.is_named()?;
+        self.programs.run("mfsfileinfo", &arguments, &[], each)?;
+        self.is_named()
     }
 
     fn headers(&self, chunk: &Chunk) -> Result<Vec<Vec<u8>>> {

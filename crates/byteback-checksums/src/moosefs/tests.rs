@@ -46,6 +46,7 @@ impl Held {
 #[derive(Clone, Debug)]
 struct Model {
     size: u64,
+    mtime_ns: i64,
     chunks: Vec<Option<Held>>,
 }
 
@@ -72,6 +73,7 @@ impl Model {
         let most = CHUNK_LEN * count;
         Self {
             size: most.saturating_sub(random.below(CHUNK_LEN)).max(u64::from(count > 0)),
+            mtime_ns: 1_700_000_000_000_000_000,
             chunks,
         }
     }
@@ -124,6 +126,8 @@ struct Told {
     model: Model,
     stat: Stat,
     asked: RefCell<Vec<&'static str>>,
+    /// How often its times were asked for.
+    stats: Cell<i64>,
     /// How often it was described; from this number on it is `later`.
     times: Cell<usize>,
     changes_at: usize,
@@ -138,6 +142,7 @@ impl Told {
             model,
             stat,
             asked: RefCell::default(),
+            stats: Cell::new(0),
             times: Cell::new(0),
             changes_at: usize::MAX,
             later: None,
@@ -152,8 +157,12 @@ impl Told {
 
 impl System for &Told {
     fn stat(&self) -> std::io::Result<Stat> {
+        self.stats.set(self.stats.get() + 1);
         Ok(Stat {
             size: self.present().size,
+            mtime_ns: self.present().mtime_ns,
+            // The master is told of earlier writes just now, again and again.
+            ctime_ns: self.stats.get() * 1_000_000_000,
             ..self.stat
         })
     }
@@ -229,8 +238,24 @@ fn crcs_that_are_not_those_of_the_server_are_not_told() {
             let block = random.below(held.crcs.len() as u64) as usize;
             held.crcs[block] ^= 1;
             let told = Told::new(stale.clone());
-            let said = FileChecksums::collect(2, || Passage::begin(&told));
-            assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
+            let said = collect(2, || &told);
+            assert!(
+                matches!(said, Err(SourceError::Missing(what)) if what.contains("chunk server's files")),
+                "BYTEBACK_SEED={seed}: {said:?}"
+            );
+            // Where it is seen to change, that is the reason.
+            let mut later = [stale.clone(), stale.clone()];
+            later[0].mtime_ns += 1_000_000_000;
+            later[1].chunks[number].as_mut().unwrap().crcs[block] ^= 2;
+            for (later, changes_at) in later.into_iter().flat_map(|model| [(model.clone(), 1), (model, 2)]) {
+                let told = Told {
+                    changes_at,
+                    later: Some(later),
+                    ..Told::new(stale.clone())
+                };
+                let said = collect(3, || &told);
+                assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
+            }
             // Then it does.
             let mut written = stale.clone();
             let held = written.chunks[number].as_mut().unwrap();
@@ -275,6 +300,8 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         let model = Model::drawn(&mut random);
         let mut later = model.clone();
         match later.chunks.iter_mut().flatten().next() {
+            // Written, and written back: in another second.
+            _ if random.below(4) == 0 => later.mtime_ns += 1_000_000_000,
             Some(held) if random.below(2) == 0 && !held.crcs.is_empty() => {
                 held.crcs[0] ^= 1;
                 held.written = held.crcs.clone();
@@ -292,8 +319,8 @@ fn a_file_that_changes_meanwhile_is_not_told() {
             matches!(said, Err(SourceError::Busy | SourceError::Malformed(_))),
             "BYTEBACK_SEED={seed}: {said:?}"
         );
-        // Its length would be another one within what is asked last.
-        if later.size != model.size {
+        // Its length or time would be another one within what is asked last.
+        if (later.size, later.mtime_ns) != (model.size, model.mtime_ns) {
             continue;
         }
         let told = Told {
@@ -315,7 +342,7 @@ fn lists_that_contradict_themselves_are_refused() {
     let parse = |text: &str| {
         let mut parser = Parser::default();
         text.lines().try_for_each(|line| parser.line(line.as_bytes()))?;
-        parser.end()
+        parser.end().map_err(Wrong::Shape)
     };
     let name = "\tchunk 0: 0000000000000001_00000002 / (id:1 ver:2)\n";
     let copy = |number, blocks: &str, digest: &str| {
@@ -352,5 +379,14 @@ fn lists_that_contradict_themselves_are_refused() {
         format!("a:\n{name}whatever\n"),
     ] {
         assert!(parse(&wrong).is_err(), "{wrong}");
+    }
+    // What is no list.
+    let long = "x".repeat(5000);
+    for (line, wrong) in [
+        ("/proc/4/fd/3: not MFS object", Wrong::NotMooseFs),
+        ("/proc/4/fd/3: no", Wrong::Complaint("/proc/4/fd/3: no".to_owned())),
+        (&long, Wrong::Complaint(long[..500].to_owned())),
+    ] {
+        assert_eq!(parse(line).unwrap_err(), wrong);
     }
 }

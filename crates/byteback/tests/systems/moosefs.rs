@@ -1,7 +1,7 @@
 //! Files on MooseFS: master, chunk server and mount, in namespaces of their own (`tests/systems/moosefs`), where this very program is started with the names of some of its tests.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use byteback_checksums::Programs;
@@ -10,6 +10,7 @@ use byteback_checksums::source::{FileChecksums, Kind, Source, SourceError, Verif
 use byteback_delta::chunks::ChunkParams;
 
 use crate::btrfs::{noise, versions};
+use crate::disk::run;
 use crate::program::{checksums_with, in_namespaces};
 use crate::sky;
 
@@ -46,19 +47,10 @@ fn programs() -> Programs {
 /// All that is told, which is compared with the file's bytes, and how many blocks these are.
 #[track_caller]
 fn compared(source: &dyn Source) -> (FileChecksums, u64) {
-    // The master notes the time of what was written a moment later: then it looks as if the file had changed, once.
-    for _ in 0..3 {
-        let told = source.collect().unwrap();
-        match verify(source, &told) {
-            Err(VerifyError::Source(SourceError::ChangedMeanwhile)) => {}
-            verified => {
-                let verified = verified.unwrap();
-                assert_eq!(verified.bytes + verified.zero_bytes, told.stamp().len_bytes);
-                return (told, verified.blocks);
-            }
-        }
-    }
-    panic!("it changes all the time");
+    let told = source.collect().unwrap();
+    let verified = verify(source, &told).unwrap();
+    assert_eq!(verified.bytes + verified.zero_bytes, told.stamp().len_bytes);
+    (told, verified.blocks)
 }
 
 #[track_caller]
@@ -115,7 +107,27 @@ fn guest_files_are_told_and_true() {
     checksums_with(address(&path("missing")), &store).fails_with("No such file");
     checksums_with(address(Path::new("/mnt/moosefs")), &store).fails_with("not a regular file");
     std::fs::write(elsewhere.path().join("file"), b"x").unwrap();
-    checksums_with(address(&elsewhere.path().join("file")), &store).fails_with("the list of a file's chunks");
+    checksums_with(address(&elsewhere.path().join("file")), &store).fails_with("does not lie in a mount of MooseFS");
+    // The folders of another MooseFS: the same numbers, other CRCs.
+    let other = tempfile::tempdir().unwrap();
+    run(
+        "cp",
+        &["-r", &format!("{}/.", store[1]), other.path().to_str().unwrap()],
+    );
+    let mut spoiled = 0;
+    for entry in (0..=0xff_u8).flat_map(|below| {
+        std::fs::read_dir(other.path().join(format!("{below:02X}")))
+            .into_iter()
+            .flatten()
+    }) {
+        let chunk = File::options().write(true).open(entry.unwrap().path()).unwrap();
+        chunk.write_all_at(&[7; 2], 4097).unwrap();
+        chunk.write_all_at(&[7; 2], 1025).unwrap();
+        spoiled += 1;
+    }
+    assert!(spoiled > 8, "{spoiled}");
+    let others = ["--store", other.path().to_str().unwrap()];
+    checksums_with(address(&path("of3000001")), &others).fails_with("name the folders of the chunk servers");
     let (file, none, folders) = (File::open(path("of1")).unwrap(), Programs::default(), folders());
     let said = MooseFsSource::new(&file, &none, &folders)
         .unwrap()
@@ -153,6 +165,30 @@ fn guest_what_was_written_just_now_is_told() {
         assert_ne!(told.stamp(), before.stamp());
         before = told;
     }
+    // Nobody touches it any more, and it stays what it was: the master notes when the inode changed up to a second later, which is waited for here.
+    let noted = |file: &File| rustix::fs::fstat(file).unwrap().st_ctime;
+    let at_first = noted(&file);
+    for _ in 0..100 {
+        assert!(source.is_unchanged(before.stamp()).unwrap());
+        if noted(&file) != at_first {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Its attributes are not its content.
+    let rights = std::fs::Permissions::from_mode(0o600);
+    file.set_permissions(rights).unwrap();
+    assert!(source.is_unchanged(before.stamp()).unwrap());
+    // The same bytes once more, later.
+    let mut same = [0; 100];
+    let again = File::options().read(true).write(true).open(&path).unwrap();
+    again.read_exact_at(&mut same, 7).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    again.write_all_at(&same, 7).unwrap();
+    assert!(!source.is_unchanged(before.stamp()).unwrap());
+    let (told, _) = compared(&source);
+    assert!(told.runs().eq(before.runs()));
+    before = told;
     // A block that rots in the chunk's file: neither the server nor --verify takes it for what it was.
     let mut changed = 0;
     for below in 0..=0xff_u8 {
@@ -181,6 +217,74 @@ fn guest_what_was_written_just_now_is_told() {
             matches!(error, VerifyError::Differs { .. } | VerifyError::Source(_)),
             "{error}"
         ),
+    }
+}
+
+/// Another machine has the same MooseFS.
+#[test]
+#[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
+fn guest_what_other_mounts_write_is_told() {
+    let (master, second) = (
+        std::env::var("BYTEBACK_MOOSEFS_MASTER").unwrap(),
+        Path::new("/mnt/second"),
+    );
+    std::fs::create_dir(second).unwrap();
+    run("mfsmount", &[second.to_str().unwrap(), "-H", &master]);
+    let (here, there) = (path("shared"), second.join("shared"));
+    std::fs::write(&here, noise(5, 10 * BLOCK)).unwrap();
+    let (file, programs, folders) = (File::open(&here).unwrap(), programs(), folders());
+    let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
+    let mut before = source.collect().unwrap();
+    let writer = File::options().read(true).write(true).open(&there).unwrap();
+    for round in 0..12 {
+        // It has its length at once, also what was in this mount's memory, which is read here.
+        verify(&source, &before).map(drop).or_else(only_changed).unwrap();
+        let len = writer.metadata().unwrap().len();
+        match round % 3 {
+            0 => writer
+                .write_all_at(&noise(round + 30, 1000), 3 * BLOCK as u64 + 9)
+                .unwrap(),
+            1 => writer.write_all_at(&noise(round + 30, BLOCK), len).unwrap(),
+            _ => writer.set_len(len - 20_000).unwrap(),
+        }
+        writer.sync_all().unwrap();
+        let len = writer.metadata().unwrap().len();
+        assert!(!source.is_unchanged(before.stamp()).unwrap(), "{round}");
+        // Its time comes later.
+        let verified = (0..3).find_map(|_| {
+            before = source.collect().unwrap();
+            verify(&source, &before)
+                .map(Some)
+                .or_else(|error| only_changed(error).map(|()| None))
+                .unwrap()
+        });
+        let verified = verified.expect("it changes all the time");
+        assert_eq!((before.stamp().len_bytes, verified.bytes), (len, len), "{round}");
+    }
+    // Another file takes its place, of the same length: its chunks are not those of the one that is open here.
+    let len = file.metadata().unwrap().len();
+    std::fs::write(second.join("other"), noise(99, len as usize)).unwrap();
+    std::fs::rename(second.join("other"), &there).unwrap();
+    for _ in 0..20 {
+        let said = source.collect();
+        match &said {
+            Ok(told) => assert!(told.runs().eq(before.runs()), "the CRCs of another file"),
+            Err(error) => assert!(
+                matches!(error, SourceError::Missing(what) if what.contains("took its place")),
+                "{error}"
+            ),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(source.collect().is_err());
+    drop(writer);
+    run("umount", &[second.to_str().unwrap()]);
+}
+
+fn only_changed(error: VerifyError) -> Result<(), VerifyError> {
+    match error {
+        VerifyError::Source(SourceError::ChangedMeanwhile) => Ok(()),
+        error => Err(error),
     }
 }
 
