@@ -7,7 +7,7 @@
 
 use crate::attributes::{DIRECTORY, TYPE};
 use crate::error::Result;
-use crate::format::{Address, CLUSTER_SLOT, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary};
+use crate::format::{Address, CLUSTER_SLOT, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary, page_checksum};
 use crate::map::Slot;
 use crate::segments::LogKind;
 use crate::state::State;
@@ -142,11 +142,11 @@ impl State {
         let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
         if is_directory && self.media.id.is_sealed(&block, Kind::Directory, address) {
             self.media.id.seal(&mut block, Kind::Directory, to);
-            self.segments.correct_checksums(to, &[crc32c::crc32c(&block[..])]);
+            self.segments.correct_checksums(to, &[page_checksum(&block[..])]);
         }
         self.media.write(to, &block[..], Written::Moved)?;
         self.set_address(slot, to)?;
-        self.page_moved(entry.ino, address, to, crc32c::crc32c(&block[..]));
+        self.page_moved(entry.ino, address, to, page_checksum(&block[..]));
         self.write_filled()?;
         Ok(true)
     }

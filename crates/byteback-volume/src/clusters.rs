@@ -15,7 +15,8 @@ use std::sync::Arc;
 use crate::error::{Result, VolumeError};
 use crate::file::log_of;
 use crate::format::{
-    Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, Nid, Summary, cluster_checksum, zeros,
+    Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, Nid, Summary, cluster_checksum, page_checksum,
+    zeros,
 };
 use crate::segments::LogKind;
 use crate::state::State;
@@ -206,7 +207,7 @@ impl State {
                         nid: slot.told,
                         version,
                         slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
-                        checksum: crc32c::crc32c(&block[..]),
+                        checksum: page_checksum(&block[..]),
                     };
                     (Box::new(*block), summary)
                 }
@@ -221,7 +222,7 @@ impl State {
                 }
                 Unit::Page(page) if is_directory => {
                     self.media.id.seal(&mut block, Kind::Directory, address);
-                    let checksum = crc32c::crc32c(&block[..]);
+                    let checksum = page_checksum(&block[..]);
                     self.segments.correct_checksums(address, &[checksum]);
                     if let Some(kept) = self.pages.get_mut((ino, *page)) {
                         *kept = *block;

@@ -10,7 +10,9 @@ use byteback_host::block::BLOCK_LEN_BYTES;
 use crate::attributes::{DIRECTORY, REGULAR, TYPE};
 use crate::deltas::{DeltaMode, Kept};
 use crate::error::{Result, VolumeError};
-use crate::format::{Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, zeros};
+use crate::format::{
+    Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, page_checksum, zeros,
+};
 use crate::map::Slot;
 use crate::reading::{DIRECT_PAGES_MIN, DirectRead};
 use crate::segments::LogKind;
@@ -146,7 +148,7 @@ impl State {
         }
         for (index, bytes) in (0..).zip(bytes.chunks(BLOCK_LEN_BYTES)) {
             let checksum = self.checksum_of(Address(address.0 + index))?;
-            if crc32c::crc32c(bytes) != checksum {
+            if page_checksum(bytes) != checksum {
                 continue;
             }
             let mut block = zeros();
@@ -166,7 +168,7 @@ impl State {
             return self.read_from_cluster(ino, page, address);
         }
         let block = self.media.read(address)?;
-        match crc32c::crc32c(&block[..]) == checksum {
+        match page_checksum(&block[..]) == checksum {
             true => Ok(block),
             false => Err(VolumeError::Damaged { address, what: "page" }),
         }
@@ -578,14 +580,14 @@ impl State {
         pages: std::ops::Range<u64>,
     ) -> Result<Option<Vec<Summary>>> {
         let version = self.table.get(&self.media, slot.told)?.version;
-        let in_memory = pages.map_while(|page| self.pages.get((ino, page)));
+        let checksums = pages.map_while(|page| self.pages.checksum_of((ino, page)));
         let summaries: Vec<Summary> = (slot.slot..)
-            .zip(in_memory)
-            .map(|(slot_number, block)| Summary {
+            .zip(checksums)
+            .map(|(slot_number, checksum)| Summary {
                 nid: slot.told,
                 version,
                 slot: u16::try_from(slot_number).unwrap_or(u16::MAX),
-                checksum: crc32c::crc32c(block),
+                checksum,
             })
             .collect();
         Ok(Some(summaries).filter(|summaries| !summaries.is_empty()))
@@ -596,7 +598,7 @@ impl State {
         for ((page, at), checksum) in (first..).zip(address.0..).zip(checksums.iter_mut()) {
             if let Some(block) = self.pages.get_mut((ino, page)) {
                 self.media.id.seal(block, Kind::Directory, Address(at));
-                *checksum = crc32c::crc32c(block);
+                *checksum = page_checksum(block);
             }
         }
         self.segments.correct_checksums(address, checksums);

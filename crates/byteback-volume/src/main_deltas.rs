@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, Block, COMPACT_LEN_BYTES, COMPACT_SLOT, DeltaPlace, DeltaPlaces, INDEX_SLOT, Kind, MAX_FILE_BLOCKS, Nid,
-    Summary, compact_page_ino, fill_compact_page, zeros,
+    Summary, compact_page_ino, fill_compact_page, page_checksum, zeros,
 };
 use crate::segments::LogKind;
 use crate::state::State;
@@ -478,7 +478,7 @@ impl State {
         };
         let (address, _) = self.segments.allocate(LogKind::WarmData, summary, self.now_s())?;
         self.media.id.seal(block, kind, address);
-        let checksum = crc32c::crc32c(&block[..]);
+        let checksum = page_checksum(&block[..]);
         self.segments.correct_checksums(address, &[checksum]);
         self.media.write(address, &block[..], what)?;
         self.page_moved(ino, old, address, checksum);

@@ -1,11 +1,12 @@
 //! Pages of files in memory. Those that changed stay until they are written; of the others as many as there is room for.
 //!
 //! They are kept by *groups* of [`GROUP_PAGES`] that follow each other in a file, so that a long call looks a group up, not each page. Pages that long calls wrote are *passing*: once they are written
-//! nobody is expected to ask for them here, as above a mount the kernel has them. Their memory is used again for the next ones.
+//! nobody is expected to ask for them here, as above a mount the kernel has them. Their memory is used again for the next ones. Their checksums are made when they are put, as they have just been
+//! copied and are in the processor's caches then: when they are written they have long been pushed out by others.
 
 use std::collections::BTreeMap;
 
-use crate::format::{Block, Nid};
+use crate::format::{Block, Nid, page_checksum};
 
 /// A page of a file: the file, and the page's number.
 pub(crate) type PageKey = (Nid, u64);
@@ -13,10 +14,17 @@ pub(crate) type PageKey = (Nid, u64);
 /// Pages of a group, as many as a mask has bits.
 const GROUP_PAGES: u64 = 32;
 
+#[derive(Debug)]
+struct Page {
+    block: Box<Block>,
+    /// That of the block, if it is known.
+    checksum: Option<u32>,
+}
+
 /// Pages of one file that follow each other.
 #[derive(Debug, Default)]
 struct Group {
-    pages: [Option<Box<Block>>; GROUP_PAGES as usize],
+    pages: [Option<Page>; GROUP_PAGES as usize],
     /// They changed.
     dirty: u32,
     /// They did not change for who writes them, and are not given up all the same.
@@ -26,8 +34,8 @@ struct Group {
 }
 
 impl Group {
-    fn get(&self, index: usize) -> Option<&Block> {
-        self.pages.get(index)?.as_deref()
+    fn get(&self, index: usize) -> Option<&Page> {
+        self.pages.get(index)?.as_ref()
     }
 
     fn is_empty(&self) -> bool {
@@ -85,12 +93,21 @@ impl Pages {
 
     pub(crate) fn get(&self, key: PageKey) -> Option<&Block> {
         let (group, index, _) = place_of(key);
-        self.groups.get(&group)?.get(index)
+        Some(&self.groups.get(&group)?.get(index)?.block)
     }
 
     pub(crate) fn get_mut(&mut self, key: PageKey) -> Option<&mut Block> {
         let (group, index, _) = place_of(key);
-        self.groups.get_mut(&group)?.pages.get_mut(index)?.as_deref_mut()
+        let page = self.groups.get_mut(&group)?.pages.get_mut(index)?.as_mut()?;
+        page.checksum = None;
+        Some(&mut page.block)
+    }
+
+    /// The checksum of a page that is kept.
+    pub(crate) fn checksum_of(&self, key: PageKey) -> Option<u32> {
+        let (group, index, _) = place_of(key);
+        let page = self.groups.get(&group)?.get(index)?;
+        Some(page.checksum.unwrap_or_else(|| page_checksum(&page.block[..])))
     }
 
     /// Which of the pages from `first` to before `end` are in memory, in order.
@@ -117,7 +134,8 @@ impl Pages {
         let group = self.groups.entry(group).or_default();
         group.passing &= !bit;
         if let Some(place) = group.pages.get_mut(index) {
-            self.count += usize::from(place.replace(page).is_none());
+            let (block, checksum) = (page, None);
+            self.count += usize::from(place.replace(Page { block, checksum }).is_none());
         }
     }
 
@@ -134,19 +152,18 @@ impl Pages {
             let mut added = 0;
             for ((place, bit), block) in (group.pages.iter_mut().zip(0u32..)).skip(index).zip(now) {
                 let bit = 1 << bit;
-                if let Some(there) = place {
-                    **there = *block;
-                } else {
-                    *place = match self.spare.pop() {
-                        Some(mut spare) => {
-                            *spare = *block;
-                            Some(spare)
-                        }
-                        None => copy_of(block),
-                    };
-                    self.count += 1;
-                    group.passing |= bit;
-                }
+                let memory = place.take().map(|there| there.block);
+                self.count += usize::from(memory.is_none());
+                let put = match memory.or_else(|| self.spare.pop()) {
+                    Some(mut memory) => {
+                        *memory = *block;
+                        Some(memory)
+                    }
+                    None => copy_of(block),
+                };
+                let checksum = Some(page_checksum(block));
+                *place = put.map(|block| Page { block, checksum });
+                group.passing |= bit;
                 added += u32::from(group.dirty & bit == 0);
                 group.dirty |= bit;
             }
@@ -242,7 +259,7 @@ impl Pages {
             }
             if let Some(page) = page {
                 self.count -= 1;
-                self.add_spare(vec![page]);
+                self.add_spare(vec![page.block]);
             }
         }
     }
@@ -267,7 +284,8 @@ impl Pages {
             let mut cleaned = 0;
             for page in now {
                 let (_, index, bit) = place_of((nid, *page));
-                taken.extend(group.pages.get_mut(index).and_then(Option::take));
+                let page = group.pages.get_mut(index).and_then(Option::take);
+                taken.extend(page.map(|page| page.block));
                 cleaned += u32::from(group.dirty & bit != 0);
                 group.dirty &= !bit;
                 group.passing &= !bit;

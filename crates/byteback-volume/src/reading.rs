@@ -14,7 +14,7 @@ use byteback_host::block::BLOCK_LEN_BYTES;
 
 use crate::error::Result;
 use crate::file::PAGE;
-use crate::format::{Address, CLUSTER_SLOT, Nid};
+use crate::format::{Address, CLUSTER_SLOT, Nid, page_checksum};
 use crate::media::Media;
 use crate::state::State;
 
@@ -73,8 +73,7 @@ impl DirectRead {
                 return false;
             };
             media.device.read_blocks(u64::from(run.first.0), blocks).is_ok()
-                && (blocks.chunks(BLOCK_LEN_BYTES).zip(&run.checksums))
-                    .all(|(block, sum)| crc32c::crc32c(block) == *sum)
+                && (blocks.chunks(BLOCK_LEN_BYTES).zip(&run.checksums)).all(|(block, sum)| page_checksum(block) == *sum)
         })
     }
 }

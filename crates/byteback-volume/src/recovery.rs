@@ -20,7 +20,8 @@ use crate::directory::check_name;
 use crate::error::Result;
 use crate::format::{
     Address, Block, CLUSTER_SLOT, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
-    INODE_SLOTS, Inode, Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, cluster_checksum, page_sum,
+    INODE_SLOTS, Inode, Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, cluster_checksum, page_checksum,
+    page_sum,
 };
 use crate::node_table::NodeTable;
 use crate::place::{is_double_indirect, is_indirect};
@@ -322,7 +323,7 @@ impl State {
                 nid: ino,
                 version,
                 slot: *slot,
-                checksum: crc32c::crc32c(&block[..]),
+                checksum: page_checksum(&block[..]),
             };
             adoption.acquired.push((*address, summary));
             adoption.more += 1;
@@ -377,7 +378,7 @@ impl State {
                         nid,
                         version,
                         slot: u16::try_from(*slot).unwrap_or(u16::MAX),
-                        checksum: crc32c::crc32c(&page[..]),
+                        checksum: page_checksum(&page[..]),
                     },
                 };
                 if summary.slot != CLUSTER_SLOT || adoption.new_clusters.insert(*address) {

@@ -21,7 +21,7 @@ use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, CLUSTER_SLOT, DIRECT_SLOTS, DirectoryBlock, INDIRECT_NODES, INLINE_DENTRIES, Kind, LOGS, LogHead,
     NODES_PER_BLOCK, Nid, NodeBlock, NodeEntry, PackHeader, SegmentEntry, Slots, Summary, bitmap_blocks,
-    cluster_checksum, orphan_blocks, zeros,
+    cluster_checksum, orphan_blocks, page_checksum, zeros,
 };
 use crate::media::Media;
 use crate::names::NewFile;
@@ -231,7 +231,7 @@ fn write_summaries(media: &Media, findings: &Findings<'_>) -> Result<u64> {
                         cluster_checksum(&block)
                     } else {
                         unproven_pages += 1;
-                        crc32c::crc32c(&block[..])
+                        page_checksum(&block[..])
                     }
                 }
                 _ => 0,

@@ -17,8 +17,8 @@ use std::thread::JoinHandle;
 use super::{BLOCK_LEN_BYTES, BlockDevice, OwnedBlock, check_place};
 use crate::error::errno_of;
 
-/// So many blocks are queued at most, 4 MiB; a single call may have more.
-const QUEUED_BLOCKS_MAX: u64 = 1024;
+/// So many blocks are queued at most, 16 MiB; a single call may have more. A volume gives so much away at once, and goes on.
+const QUEUED_BLOCKS_MAX: u64 = 4096;
 
 /// Blocks beside each other that are to be written.
 struct Job {

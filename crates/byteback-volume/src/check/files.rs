@@ -10,7 +10,7 @@ use super::clusters::Opened;
 use super::{Bits, CheckOptions, Image, Problems, Trouble};
 use crate::format::{
     Address, Block, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES, INLINE_LEN_BYTES,
-    INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino, zeros,
+    INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino, page_checksum, zeros,
 };
 
 const TYPE: u32 = 0o170_000;
@@ -433,7 +433,7 @@ impl Walk<'_, '_> {
                     self.files.lost_indexes.insert(ino);
                     return None;
                 }
-                block.filter(|block| crc32c::crc32c(&block[..]) == summary.checksum)
+                block.filter(|block| page_checksum(&block[..]) == summary.checksum)
             }
             None => {
                 let what = What::Deltas;
@@ -543,7 +543,7 @@ impl Walk<'_, '_> {
             return;
         }
         match self.image.block(address) {
-            Some(block) if crc32c::crc32c(&block[..]) == proven.checksum => {
+            Some(block) if page_checksum(&block[..]) == proven.checksum => {
                 let may_have_delta = has_delta || file.has_unknown_deltas;
                 if !may_have_delta && !is_zero_behind(&block[..], page, file.len_bytes) {
                     let what = "bytes behind its end are not zero";

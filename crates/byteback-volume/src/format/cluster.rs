@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 
-use super::{Block, Nid, SEALED_LEN_BYTES, put, put_u16, put_u32, u16_at, u32_at, zeros};
+use super::{Block, Nid, SEALED_LEN_BYTES, page_checksum, put, put_u16, put_u32, u16_at, u32_at, zeros};
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 /// What summaries say in place of a slot of a cluster. They name the inode.
@@ -32,7 +32,7 @@ const LEVEL: i32 = 1;
 /// What summaries say as the checksum of a cluster: the inverse of the block's CRC-32C. Who takes a cluster for a page does not believe it.
 #[must_use]
 pub fn cluster_checksum(block: &Block) -> u32 {
-    !crc32c::crc32c(&block[..])
+    !page_checksum(&block[..])
 }
 
 /// What a cluster says.

@@ -115,6 +115,11 @@ impl Mounted {
         &self.point
     }
 
+    /// Its device or image.
+    pub(crate) fn device(&self) -> &Path {
+        &self.device
+    }
+
     fn mount(&mut self) -> Result<(), SuiteError> {
         let options = match self.is_image {
             true => format!("loop,{}", self.system.options()),

@@ -1,13 +1,15 @@
 //! Sequential throughput of a mounted volume, beside that of a mounted directory: through FUSE both, by the same daemon.
 //!
-//! The directory lies on ext4 on a loop device, the volume in a file, both images in the scratch folder; with that in memory (`TMPDIR`) what is measured is what the two cost, and not a disk. The
-//! file is written, written and synced, read when the kernel has forgotten what it has of the mounted file (the directory's own file is then still in the page cache, as the volume's image is in
+//! The directory lies on ext4 on a loop device, the volume in a file, both images in the scratch folder; with that in memory (`TMPDIR`) what is measured is what the two cost, and not a disk. Both
+//! images have all their blocks, as a card has: else a volume, which never writes to the same place twice, would be charged with memory that the kernel finds for an image's blocks. The file is written, written and synced, read when the kernel has forgotten what it has of the mounted file (the directory's own file is then still in the page cache, as the volume's image is in
 //! memory), read once more out of the kernel's cache, written over with other bytes, and with the same ones. Images are made anew for each turn; turns alternate.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
+
+use rustix::fs::FallocateFlags;
 
 use super::on_directory::{FileSystem, Mounted};
 use super::tell;
@@ -108,11 +110,13 @@ fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STE
         Some(system) => {
             let folder = system.point().join("folder");
             fs::create_dir(&folder)?;
+            fill(system.device())?;
             byteback.mount(&folder, Some(&point))?
         }
         None => {
             let image = work.join("volume");
             byteback.create_volume(&image, IMAGE_LEN_BYTES)?;
+            fill(&image)?;
             byteback.mount_volume(&image, &point)?
         }
     };
@@ -121,6 +125,17 @@ fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STE
     drop(system);
     scratch::remove(&work)?;
     speeds
+}
+
+/// Gives an image all its blocks.
+fn fill(image: &Path) -> Result<(), SuiteError> {
+    let file = OpenOptions::new().write(true).open(image)?;
+    Ok(rustix::fs::fallocate(
+        &file,
+        FallocateFlags::empty(),
+        0,
+        IMAGE_LEN_BYTES,
+    )?)
 }
 
 fn measure(path: &Path) -> Result<[f64; STEPS.len()], SuiteError> {
