@@ -129,7 +129,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         clusters: crate::clusters::Clusters::default(),
         delta_mode: crate::deltas::DeltaMode::Off,
         moved_slots_min: u32::MAX,
-        main_delta_len_bytes_max: 0,
+        packed_min: open.packed_min,
         delta_index_len_bytes_max: open.delta_index_len_bytes_max,
         main: crate::main_deltas::MainDeltas::default(),
         hotness: crate::hotness::Hotness::new(open.hotness_window_operations, 0),

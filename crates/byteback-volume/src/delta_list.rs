@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 use crate::error::Result;
 use crate::format::{Address, Nid};
-use crate::main_deltas::PACKED_MIN;
 use crate::state::State;
 
 /// So many pages are restored at once.
@@ -117,18 +116,18 @@ impl State {
     /// In idle time: restores some pages of one file that is not to have deltas in the main area any more. False if there is none.
     pub(crate) fn restore_some(&mut self) -> Result<bool> {
         for ino in self.delta_files() {
-            let heat = self.hotness.heat(ino);
+            let (heat, packed_min) = (self.hotness.heat(ino), self.packed_min);
             let inode = self.inode(ino)?;
             // What is damaged stays.
             let Ok(Some(file)) = self.main_file(ino) else { continue };
-            let is_to_restore = |count: usize| heat.is_read_hot || count < PACKED_MIN;
+            let is_to_restore = |count: usize| heat.is_read_hot || count < packed_min;
             let living = file.living(&inode);
             // It is given up with the next index.
             let has_new_waste = !file.is_changed() && living.values().any(Vec::is_empty);
             let mut pages = file.living_own(&inode);
             let all = pages.len() + living.values().map(Vec::len).sum::<usize>();
             // They cost no block more than the index, as long as there are more to come.
-            if !heat.is_read_hot && (all >= PACKED_MIN || heat.is_write_hot) {
+            if !heat.is_read_hot && (all >= packed_min || heat.is_write_hot) {
                 pages.clear();
             }
             let chosen = living.into_values().filter(|places| is_to_restore(places.len()));

@@ -20,7 +20,6 @@ use crate::format::{
     Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid, VERSION_OF_MAIN_DELTAS,
     VERSION_OF_PACKED_DELTAS,
 };
-use crate::main_deltas::PACKED_MIN;
 use crate::state::State;
 
 /// What things cost here, in nanoseconds where it is a time: means of which the past fades (DeltaFS formulas 1 and 2).
@@ -229,7 +228,7 @@ impl State {
             0
         };
         let in_main = if self.delta_mode.uses_main() {
-            self.main_delta_len_bytes_max
+            self.main_delta_len_bytes_max()
         } else {
             0
         };
@@ -322,7 +321,7 @@ impl State {
             spilled_bytes += len;
             spilled.push(page);
         }
-        if spilled.len() < PACKED_MIN {
+        if spilled.len() < self.packed_min {
             return Ok(false);
         }
         for page in spilled {

@@ -219,9 +219,14 @@ impl State {
         }
     }
 
+    /// The longest delta that goes into the main area, in bytes.
+    pub(crate) fn main_delta_len_bytes_max(&self) -> usize {
+        COMPACT_LEN_BYTES / self.packed_min.max(1)
+    }
+
     /// Whether deltas of so many bytes of a file go into the main area.
     pub(crate) fn main_takes(&mut self, ino: Nid, len_bytes: usize) -> bool {
-        if !self.delta_mode.uses_main() || len_bytes > self.main_delta_len_bytes_max {
+        if !self.delta_mode.uses_main() || len_bytes > self.main_delta_len_bytes_max() {
             return false;
         }
         let heat = self.hotness.heat(ino);

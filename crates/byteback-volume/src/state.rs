@@ -89,8 +89,8 @@ pub(crate) struct State {
     /// Where pages that are overwritten are kept as deltas.
     pub(crate) delta_mode: DeltaMode,
     pub(crate) moved_slots_min: u32,
-    /// The longest delta that goes into the main area.
-    pub(crate) main_delta_len_bytes_max: usize,
+    /// A compact page has so many deltas at least.
+    pub(crate) packed_min: usize,
     /// So much of a block of an index is used.
     pub(crate) delta_index_len_bytes_max: usize,
     pub(crate) main: MainDeltas,

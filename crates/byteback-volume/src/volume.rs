@@ -7,6 +7,7 @@
 //! Files are named by their number; [`Volume::hold`] keeps one that loses its last name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
@@ -22,8 +23,8 @@ use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
 use crate::format::{
-    Address, COMPACT_LEN_BYTES, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid,
-    SegmentEntry, Superblock, VERSION, VolumeId,
+    Address, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid, SegmentEntry,
+    Superblock, VERSION, VolumeId,
 };
 use crate::hotness::{Heat, Hotness};
 use crate::inside::{Companion, Inside};
@@ -38,8 +39,8 @@ use crate::state::{Counts, SinceCheckpoint, State};
 use crate::statistics::VolumeStats;
 use crate::xattr::SetAttribute;
 
-/// Five deltas of this length fill a compact page.
-const MAIN_DELTA_LEN_BYTES_MAX: usize = COMPACT_LEN_BYTES / PACKED_MIN;
+/// So many deltas may be asked for in each compact page.
+const PACKED_MIN_RANGE: RangeInclusive<usize> = 2..=64;
 
 /// Less of a block of an index is never used, in bytes: what it tells of a compact page has room.
 const DELTA_INDEX_LEN_BYTES_MIN: usize = 192;
@@ -54,8 +55,9 @@ pub struct OpenOptions {
     pub is_writable: bool,
     /// Where pages that are overwritten are kept as deltas.
     pub delta_mode: DeltaMode,
-    /// The longest delta that goes into the main area, in bytes (figure 13).
-    pub main_delta_len_bytes_max: usize,
+    /// So many deltas go into one page of the main area at least, and none into it of which no so many fit (DeltaFS sections 4.2.1 and 6.3); 2 to 64. With fewer more is kept as deltas,
+    /// and each page that is read costs more reads of the device (figure 13).
+    pub packed_min: usize,
     /// So much of a block of an index of deltas in the main area is used, in bytes: with less, files of few deltas have leaves, too.
     pub delta_index_len_bytes_max: usize,
     /// From so many addresses in the inode on they are moved to a node of their own, if deltas need the room: the inode of a shorter file has some.
@@ -86,7 +88,7 @@ impl Default for OpenOptions {
             is_writable: true,
             delta_mode: DeltaMode::default(),
             moved_slots_min: INODE_SLOTS / 4 * 3,
-            main_delta_len_bytes_max: MAIN_DELTA_LEN_BYTES_MAX,
+            packed_min: PACKED_MIN,
             delta_index_len_bytes_max: INDEX_LEN_BYTES,
             hotness_window_operations: 1 << 14,
             cache_len_bytes: 64 << 20,
@@ -218,7 +220,9 @@ impl Volume {
             clusters: Clusters::default(),
             delta_mode: options.delta_mode.on_version(superblock.version),
             moved_slots_min: options.moved_slots_min,
-            main_delta_len_bytes_max: options.main_delta_len_bytes_max.min(COMPACT_LEN_BYTES),
+            packed_min: options
+                .packed_min
+                .clamp(*PACKED_MIN_RANGE.start(), *PACKED_MIN_RANGE.end()),
             delta_index_len_bytes_max: options
                 .delta_index_len_bytes_max
                 .clamp(DELTA_INDEX_LEN_BYTES_MIN, INDEX_LEN_BYTES),

@@ -3,6 +3,7 @@
 //! | part | what it measures |
 //! |---|---|
 //! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12, Table 2) |
+//! | [`threshold`] | how many deltas a page of the main area has at least: what that saves, and what it costs readers (Fig. 13) |
 //! | [`throughput`] | long files through a mount, beside a mounted directory |
 //! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
 //!
@@ -17,6 +18,7 @@ mod guest;
 mod on_directory;
 mod on_volume;
 mod stage;
+mod threshold;
 mod throughput;
 
 use std::path::{Path, PathBuf};
@@ -54,6 +56,8 @@ pub(crate) struct DeltafsArguments {
 enum Part {
     /// Programs at work: bytes written, latency, hits (Fig. 9 to 12, Table 2).
     Applications,
+    /// How many deltas go into one page of the main area at least: bytes written, and reads (Fig. 13).
+    Threshold,
     /// Long files through a mount: written, read, written over, beside a mounted directory. As root.
     Throughput,
     /// One page: to write its difference down, to restore it, by several codes (section 6.4).
@@ -74,8 +78,11 @@ pub(crate) fn run(arguments: &DeltafsArguments, options: Options, json: Option<&
     if wanted(Part::Throughput) {
         findings.add(throughput::run(options)?);
     }
+    if wanted(Part::Threshold) {
+        findings.add(threshold::run(&traces)?);
+    }
     if wanted(Part::Applications) {
-        findings.add(applications::run(options, arguments.volumes_only, traces)?);
+        findings.add(applications::run(options, arguments.volumes_only, &traces)?);
     }
     findings.tell("deltafs", arguments.plots.as_deref(), json)
 }

@@ -5,6 +5,7 @@
 //! What this does not do: writing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use super::MainWrite;
 use super::file::{Form, MainFile};
@@ -15,7 +16,7 @@ use crate::format::{
 };
 use crate::state::State;
 
-/// A compact page has so many deltas at least (DeltaFS section 4.2.1).
+/// A compact page has so many deltas at least, if nobody says otherwise (DeltaFS section 4.2.1).
 pub(crate) const PACKED_MIN: usize = 5;
 
 /// If the index has no room for deltas of its own, what it tells of compact pages goes to leaves from such a part of it on.
@@ -41,12 +42,16 @@ impl Packing {
     }
 }
 
-/// Puts deltas into as few compact pages as there are when none is looked back to, at most `max` into each: `first` into the first one. Answers the pages of each, and those that are left.
-pub(super) fn pack(first: &[(u32, usize)], fresh: &[(u32, usize)], max: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
+/// Puts deltas into as few compact pages as there are when none is looked back to, as many into each as `sizes` says: `first` into the first one. Answers the pages of each, and those that are left.
+pub(super) fn pack(
+    first: &[(u32, usize)],
+    fresh: &[(u32, usize)],
+    sizes: RangeInclusive<usize>,
+) -> (Vec<Vec<u32>>, Vec<u32>) {
     let mut groups = vec![first.iter().map(|(page, _)| *page).collect::<Vec<u32>>()];
     let mut taken: usize = first.iter().map(|(_, len)| len).sum();
     for (page, len) in fresh {
-        let is_full = groups.last().is_some_and(|group| group.len() >= max);
+        let is_full = groups.last().is_some_and(|group| group.len() >= *sizes.end());
         if taken + len > COMPACT_LEN_BYTES || is_full {
             groups.push(Vec::new());
             taken = 0;
@@ -56,24 +61,21 @@ pub(super) fn pack(first: &[(u32, usize)], fresh: &[(u32, usize)], max: usize) -
             group.push(*page);
         }
     }
-    fill_last(first.len(), fresh, &mut groups);
-    let (groups, left): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() >= PACKED_MIN);
+    fill_last(first.len(), fresh, *sizes.start(), &mut groups);
+    let (groups, left): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() >= *sizes.start());
     (groups, left.into_iter().flatten().collect())
 }
 
 /// Lets the last compact page have some of the one before, if it would be too small and that can spare them; for one delta it does not pay.
-fn fill_last(kept: usize, fresh: &[(u32, usize)], groups: &mut [Vec<u32>]) {
+fn fill_last(kept: usize, fresh: &[(u32, usize)], min: usize, groups: &mut [Vec<u32>]) {
     let [.., before, last] = groups else { return };
-    if last.len() < 2 || last.len() >= PACKED_MIN {
+    if last.len() < 2 || last.len() >= min {
         return;
     }
-    let missing = PACKED_MIN - last.len();
+    let missing = min - last.len();
     // The last ones of all are in `fresh`, in this order.
-    let taken: usize = fresh.iter().rev().take(PACKED_MIN).map(|(_, len)| len).sum();
-    let spared = before
-        .len()
-        .checked_sub(missing)
-        .filter(|left| *left >= kept.max(PACKED_MIN));
+    let taken: usize = fresh.iter().rev().take(min).map(|(_, len)| len).sum();
+    let spared = before.len().checked_sub(missing).filter(|left| *left >= kept.max(min));
     if let Some(spared) = spared.filter(|_| taken <= COMPACT_LEN_BYTES) {
         last.splice(0..0, before.drain(spared..));
     }
@@ -203,14 +205,14 @@ impl State {
         let mut fresh: Vec<(u32, usize)> = deltas.iter().map(|(page, delta)| (*page, delta.len())).collect();
         // Many small ones together.
         fresh.sort_by_key(|(page, len)| (*len, *page));
-        let mut best = pack(&[], &fresh, max);
+        let mut best = pack(&[], &fresh, self.packed_min..=max);
         if let Some((address, places)) = emptiest {
             let read = |place: DeltaPlace| Ok((place.page, self.delta_in(ino, address, place)?));
             // What cannot be read stays where it is.
             let there: Result<BTreeMap<u32, Vec<u8>>> = places.into_iter().map(read).collect();
             let there = there.unwrap_or_default();
             let first: Vec<(u32, usize)> = there.iter().map(|(page, delta)| (*page, delta.len())).collect();
-            let with = pack(&first, &fresh, max);
+            let with = pack(&first, &fresh, self.packed_min..=max);
             // None of those that are there already may be left over.
             let holds_all = first.iter().all(|(page, _)| !with.1.contains(page));
             if !first.is_empty() && holds_all && with.0.len() <= best.0.len() {

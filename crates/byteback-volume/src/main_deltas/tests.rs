@@ -806,11 +806,11 @@ fn packing_leaves_out_what_is_too_few_and_nothing_else() {
             .map(|page| (100 + page, 1 + random.below(500) as usize))
             .collect();
         let len_of: BTreeMap<u32, usize> = fresh.iter().chain(&first).copied().collect();
-        let max = 8 + random.below(60) as usize;
-        let (groups, left) = packing::pack(&first, &fresh, max);
+        let (min, max) = (2 + random.below(6) as usize, 8 + random.below(60) as usize);
+        let (groups, left) = packing::pack(&first, &fresh, min..=max);
         let mut met = BTreeSet::new();
         for group in &groups {
-            assert!(group.len() >= PACKED_MIN && group.len() <= max);
+            assert!(group.len() >= min && group.len() <= max);
             assert!(group.iter().map(|page| len_of[page]).sum::<usize>() <= COMPACT_LEN_BYTES);
             assert!(group.iter().all(|page| met.insert(*page)));
         }

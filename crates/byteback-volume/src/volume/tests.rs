@@ -53,6 +53,7 @@ fn options_in(delta_mode: DeltaMode) -> OpenOptions {
         hotness_window_operations: 40,
         // So little that few deltas are enough for leaves; each mode finds what the other one left.
         delta_index_len_bytes_max: if delta_mode == DeltaMode::Main { 256 } else { 700 },
+        packed_min: if delta_mode == DeltaMode::Main { 3 } else { 5 },
         // Short files, too.
         moved_slots_min: 40,
         // So little that pages are read again.

@@ -31,7 +31,7 @@ const LEN_BYTES: u64 = 1 << 30;
 /// So many pages of what a program wrote to are read.
 const READS_MAX: usize = 20_000;
 /// The programs that overwrite much, by which the goals are asked.
-const OVERWRITING: [&str; 4] = [
+pub(super) const OVERWRITING: [&str; 4] = [
     "sqlite-chat-delete",
     "sqlite-chat-wal-40m",
     "chromium-social",
@@ -103,11 +103,13 @@ impl Variant {
 
 /// What one replay showed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    written_bytes: u64,
+pub(super) struct Seen {
+    pub(super) written_bytes: u64,
     took: Took,
     cold_read_ns: f64,
     warm_read_ns: f64,
+    /// Bytes that came from the device when each page was read for the first time.
+    pub(super) cold_read_bytes: u64,
     stats: VolumeStats,
 }
 
@@ -137,12 +139,12 @@ impl Results {
 }
 
 /// A program, and what it begins with, unpacked.
-struct Program {
-    trace: Trace,
+pub(super) struct Program<'a> {
+    pub(super) trace: &'a Trace,
     /// What it begins with, in `tree`.
     folder: PathBuf,
     /// Pages to be read at the end, by path.
-    reads: Vec<(PathBuf, u64)>,
+    pub(super) reads: Vec<(PathBuf, u64)>,
     final_hash: String,
 }
 
@@ -150,10 +152,10 @@ struct Program {
 ///
 /// # Errors
 /// If anything fails, or a replay ends in another tree than the recorded one.
-pub(crate) fn run(options: Options, is_volumes_only: bool, traces: Vec<Trace>) -> Result<Findings, SuiteError> {
+pub(crate) fn run(options: Options, is_volumes_only: bool, traces: &[Trace]) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 4 << 30)?;
     let unmasked = Unmasked::begin();
-    let mut table: BTreeMap<String, (Program, BTreeMap<Variant, Results>)> = BTreeMap::new();
+    let mut table: Table<'_> = BTreeMap::new();
     for trace in traces {
         let program = prepare(&scratch, trace, &unmasked)?;
         table.insert(program.trace.name.clone(), (program, BTreeMap::new()));
@@ -171,7 +173,7 @@ pub(crate) fn run(options: Options, is_volumes_only: bool, traces: Vec<Trace>) -
                 interrupt::check()?;
                 let seen = match variant {
                     Variant::Kernel(system) => on_kernel(&scratch, system, program)?,
-                    ours => on_volume(&scratch, ours, program)?,
+                    ours => on_volume(&scratch, &ours.options(), ours == Variant::BothCompressed, program)?,
                 };
                 results.entry(variant).or_default().add(&seen);
             }
@@ -182,7 +184,7 @@ pub(crate) fn run(options: Options, is_volumes_only: bool, traces: Vec<Trace>) -
     } else if guest::is_there() {
         for (name, (program, results)) in &mut table {
             tell(&format!("{name}: in a virtual machine"));
-            for (system, counted) in guest::count(&scratch, &program.trace, &program.folder, LEN_BYTES)? {
+            for (system, counted) in guest::count(&scratch, program.trace, &program.folder, LEN_BYTES)? {
                 if counted.tree != program.final_hash {
                     return Err(format!("{name} on {} ended in another tree", system.name()).into());
                 }
@@ -200,13 +202,13 @@ pub(crate) fn run(options: Options, is_volumes_only: bool, traces: Vec<Trace>) -
 }
 
 /// Unpacks what a program begins with, and finds out what is to be read at its end.
-fn prepare(scratch: &Scratch, trace: Trace, unmasked: &Unmasked) -> Result<Program, SuiteError> {
+pub(super) fn prepare<'a>(scratch: &Scratch, trace: &'a Trace, unmasked: &Unmasked) -> Result<Program<'a>, SuiteError> {
     let folder = scratch.folder(&trace.name)?;
     fs::create_dir(folder.join("tree"))?;
     trace.unpack_initial(&folder.join("tree"))?;
     let plain = scratch.folder("plain")?;
     trace.unpack_initial(&plain)?;
-    traces::replay(&trace, &plain, Pace::FullSpeed, false, unmasked)?;
+    traces::replay(trace, &plain, Pace::FullSpeed, false, unmasked)?;
     let final_hash = traces::tree_hash(&plain)?;
     if trace
         .final_hash
@@ -215,7 +217,7 @@ fn prepare(scratch: &Scratch, trace: Trace, unmasked: &Unmasked) -> Result<Progr
     {
         return Err(format!("{}: the replay does not end in the recorded tree", trace.name).into());
     }
-    let reads = pages_to_read(&trace, &plain)?;
+    let reads = pages_to_read(trace, &plain)?;
     scratch::remove(&plain)?;
     Ok(Program {
         trace,
@@ -289,26 +291,34 @@ fn time_of_reads<F>(
     Ok(began.elapsed().as_nanos() as f64 / reads.len().max(1) as f64)
 }
 
-fn check_tree(program: &Program, variant: &str, tree: &Path) -> Result<(), SuiteError> {
+fn check_tree(program: &Program<'_>, variant: &str, tree: &Path) -> Result<(), SuiteError> {
     if traces::tree_hash(tree)? == program.final_hash {
         return Ok(());
     }
     Err(format!("{} on {variant} ended in another tree", program.trace.name).into())
 }
 
-fn on_volume(scratch: &Scratch, variant: Variant, program: &Program) -> Result<Seen, SuiteError> {
+/// Replays a program on a volume that is opened in this way, and compresses pages or not.
+///
+/// # Errors
+/// If anything fails, or it ends in another tree than the recorded one.
+pub(super) fn on_volume(
+    scratch: &Scratch,
+    options: &OpenOptions,
+    is_compressed: bool,
+    program: &Program<'_>,
+) -> Result<Seen, SuiteError> {
     let image = scratch.path().join("volume.image");
-    let is_compressed = variant == Variant::BothCompressed;
     on_volume::make(&image, LEN_BYTES, is_compressed, &program.folder.join("tree"))?;
     forget_image(&image)?;
-    let mut volume = OnVolume::open(&image, &variant.options(), &program.trace)?;
+    let mut volume = OnVolume::open(&image, options, program.trace)?;
     let before = volume.counters();
-    let took = stage::replay(&program.trace, &mut volume)?;
+    let took = stage::replay(program.trace, &mut volume)?;
     let written_bytes = volume.counters().written_bytes - before.written_bytes;
     let stats = volume.volume().stats();
     volume.close()?;
     forget_image(&image)?;
-    let volume = OnVolume::open(&image, &variant.options(), &program.trace)?;
+    let volume = OnVolume::open(&image, options, program.trace)?;
     let read = || {
         time_of_reads(
             &program.reads,
@@ -319,10 +329,13 @@ fn on_volume(scratch: &Scratch, variant: Variant, program: &Program) -> Result<S
             },
         )
     };
-    let (cold_read_ns, warm_read_ns) = (read()?, read()?);
+    let before = volume.counters();
+    let cold_read_ns = read()?;
+    let cold_read_bytes = volume.counters().read_bytes - before.read_bytes;
+    let warm_read_ns = read()?;
     let end = scratch.folder("end")?;
     volume.lay_out(&end)?;
-    check_tree(program, variant.name(), &end)?;
+    check_tree(program, "a volume", &end)?;
     scratch::remove(&end)?;
     volume.close()?;
     fs::remove_file(&image)?;
@@ -331,11 +344,12 @@ fn on_volume(scratch: &Scratch, variant: Variant, program: &Program) -> Result<S
         took,
         cold_read_ns,
         warm_read_ns,
+        cold_read_bytes,
         stats,
     })
 }
 
-fn on_kernel(scratch: &Scratch, system: FileSystem, program: &Program) -> Result<Seen, SuiteError> {
+fn on_kernel(scratch: &Scratch, system: FileSystem, program: &Program<'_>) -> Result<Seen, SuiteError> {
     let mut mounted = Mounted::make(scratch, system, LEN_BYTES)?;
     // Not the root: some file systems keep something of their own there.
     let tree = mounted.point().join("tree");
@@ -343,7 +357,7 @@ fn on_kernel(scratch: &Scratch, system: FileSystem, program: &Program) -> Result
     program.trace.unpack_initial(&tree)?;
     mounted.mount_again()?;
     let before = mounted.written_bytes()?;
-    let took = stage::replay(&program.trace, &mut OnDirectory::begin(&program.trace, &tree)?)?;
+    let took = stage::replay(program.trace, &mut OnDirectory::begin(program.trace, &tree)?)?;
     let written_bytes = mounted.written_bytes()? - before;
     mounted.mount_again()?;
     let read = || {
@@ -363,13 +377,13 @@ fn on_kernel(scratch: &Scratch, system: FileSystem, program: &Program) -> Result
         took,
         cold_read_ns,
         warm_read_ns,
-        stats: VolumeStats::default(),
+        ..Seen::default()
     })
 }
 
-type Table = BTreeMap<String, (Program, BTreeMap<Variant, Results>)>;
+type Table<'a> = BTreeMap<String, (Program<'a>, BTreeMap<Variant, Results>)>;
 
-fn panel(title: &str, unit: &str, table: &Table, value: impl Fn(&Results) -> Option<Cell>) -> Panel {
+fn panel(title: &str, unit: &str, table: &Table<'_>, value: impl Fn(&Results) -> Option<Cell>) -> Panel {
     let columns: Vec<&str> = Variant::ALL.iter().map(|variant| variant.name()).collect();
     let mut panel = Panel::new(title, "program", unit, &columns).drawn_as(Chart::Bars { logarithmic: false });
     for (name, (_, results)) in table {
@@ -379,7 +393,7 @@ fn panel(title: &str, unit: &str, table: &Table, value: impl Fn(&Results) -> Opt
     panel
 }
 
-fn tell_of(table: &Table) -> Findings {
+fn tell_of(table: &Table<'_>) -> Findings {
     let cell = |samples: &Samples| (samples.len() > 0).then(|| Cell::from(samples));
     let written = Figure {
         id: "written",
@@ -425,7 +439,7 @@ fn saved_percent(results: &BTreeMap<Variant, Results>, variant: Variant) -> Opti
     Some(100.0 * (1.0 - with.written.median() / without.written.median()))
 }
 
-fn saved(table: &Table) -> Panel {
+fn saved(table: &Table<'_>) -> Panel {
     let columns = Variant::WITH_DELTAS.map(Variant::name);
     let mut panel = Panel::new("saved by deltas", "program", "% of what is written without", &columns)
         .drawn_as(Chart::Bars { logarithmic: false });
@@ -437,7 +451,7 @@ fn saved(table: &Table) -> Panel {
 }
 
 /// What the volume wrote, by what it is.
-fn blocks(table: &Table, variant: Variant) -> Panel {
+fn blocks(table: &Table<'_>, variant: Variant) -> Panel {
     let title = format!("blocks of 4 KiB, {}", variant.name());
     let columns = ["contents", "directories", "moved", "nodes", "tables"];
     let mut panel = Panel::new(title, "program", "", &columns).drawn_as(Chart::Stacks);
@@ -459,7 +473,7 @@ fn blocks(table: &Table, variant: Variant) -> Panel {
 }
 
 /// What became of pages that were overwritten and whose base was on the device.
-fn deltas(table: &Table, variant: Variant) -> Panel {
+fn deltas(table: &Table<'_>, variant: Variant) -> Panel {
     let columns = [
         "overwritten",
         "kept",
@@ -487,7 +501,7 @@ fn deltas(table: &Table, variant: Variant) -> Panel {
     panel
 }
 
-fn goals(table: &Table) -> Vec<GoalRow> {
+fn goals(table: &Table<'_>) -> Vec<GoalRow> {
     let variants = [Variant::Both, Variant::BothCompressed];
     variants
         .into_iter()
@@ -495,7 +509,7 @@ fn goals(table: &Table) -> Vec<GoalRow> {
         .collect()
 }
 
-fn goals_of(table: &Table, variant: Variant) -> Vec<GoalRow> {
+fn goals_of(table: &Table<'_>, variant: Variant) -> Vec<GoalRow> {
     let saved = |name: &str| {
         let (_, results) = table.get(name)?;
         saved_percent(results, variant)
