@@ -25,15 +25,16 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
 
-test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, HDFS, zfs-fuse, MooseFS, QEMU with a kernel).
+test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, HDFS, zfs-fuse, MooseFS, Ceph, QEMU with a kernel).
 	@BYTEBACK_BORG2=$$(scripts/borg2) cargo test -p byteback --test commands -- --ignored borg_2
 	@tests/systems/minio install >/dev/null
 	@tests/systems/machine install
 	@tests/systems/seaweedfs install >/dev/null
 	@tests/systems/zfs install
 	@tests/systems/moosefs install
+	@tests/systems/ceph install
 	@tests/systems/hdfs install >/dev/null
-	@cargo test -p byteback --test systems -- --ignored minio seaweedfs_ hdfs_ machine_ zfs_ moosefs_
+	@cargo test -p byteback --test systems -- --ignored minio seaweedfs_ hdfs_ machine_ zfs_ moosefs_ ceph_
 
 check: dependencies ## Checks format, lints, crate edges and tidy rules.
 	@cargo fmt --all --check

@@ -2,6 +2,7 @@
 //! for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
+use crate::ceph::{Place as OsdPlace, answers as osd};
 use crate::deduplicated::{CHUNK_LEN_MAX, Table as Chunks, casync, recipe};
 use crate::dmverity::answers::{EXTENT_LEN, Extent as Mapped, Place, STATUS_HEADER_LEN, Table, target};
 use crate::fsverity::descriptor::{DESCRIPTOR_LEN, Descriptor};
@@ -467,6 +468,55 @@ pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     header.resize(17 + 4096, 0);
     (0..4).for_each(|_| header.extend(0xd797_8eeb_u32.to_be_bytes()));
     vec![list.into_bytes(), none.as_bytes().to_vec(), header]
+}
+
+/// What `ceph-objectstore-tool` says of an object, or a line of its list: an even first byte, or an odd one.
+pub fn ceph(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    let Ok(place) = OsdPlace::new("ceph:///osd?pg=1.0&object=fuzzed") else {
+        return;
+    };
+    if which % 2 == 1 {
+        // What is handed on to the tool is no option.
+        assert!(!osd::listed(bytes, &place) || bytes.trim_ascii_start().starts_with(b"["));
+        return;
+    }
+    let Ok(object) = osd::parse(bytes, &place) else {
+        return;
+    };
+    let shape = osd::Shape::of(&object);
+    let (mut end, mut sums) = (0, 0);
+    for (range, known) in &shape.runs {
+        assert_eq!(range.start(), end, "a gap");
+        assert!(end.is_multiple_of(u64::from(shape.layout.block_len)));
+        end = range.end();
+        if let osd::Known::Sums(first) = known {
+            assert_eq!(*first, sums);
+            sums += shape.layout.block_count(*range) as usize * shape.layout.kind.len_bytes();
+        }
+    }
+    assert_eq!(
+        (end, sums),
+        (object.len_bytes, shape.sums.len()),
+        "not all of the object"
+    );
+    // No more than is said: a number and what is between two of them for each.
+    assert!(sums / 4 <= bytes.len() / 2);
+}
+
+/// Answers as [`ceph`] takes them.
+#[must_use]
+pub fn ceph_seeds() -> Vec<Vec<u8>> {
+    let line = "\x01[\"1.0\",{\"oid\":\"fuzzed\",\"key\":\"\",\"snapid\":-2,\"hash\":1,\"max\":0,\"pool\":1,\"namespace\":\"\",\"max\":0}]";
+    let recorded = |text: &str, name: &str| text.replace(name, "fuzzed").replace("    ", "").into_bytes();
+    let [clone, hinted] = [
+        recorded(include_str!("ceph/recorded/ceph-16.2.15-clone.json"), "recorded"),
+        recorded(include_str!("ceph/recorded/ceph-16.2.15-hinted.json"), "hint65536"),
+    ]
+    .map(|text| [&[0], &text[..]].concat());
+    vec![line.as_bytes().to_vec(), clone, hinted]
 }
 
 /// What a DataNode of HDFS answers, or a NameNode: about a file, about its blocks, and of an error. The first byte says which.

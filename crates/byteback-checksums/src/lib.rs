@@ -11,6 +11,7 @@
 //! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
 //! - [`hdfs`]: those that HDFS's DataNodes keep of each block, over the same and connections ([`tcp`]).
 //! - [`moosefs`]: those that MooseFS's chunk servers keep of each block of a file, from their files.
+//! - [`ceph`]: those that Ceph's BlueStore keeps of each object, by its own program, where the OSD is stopped.
 //! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file system.
 //! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that changed by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block, since the last backup.
@@ -19,6 +20,7 @@
 
 mod backend;
 pub mod btrfs;
+pub mod ceph;
 pub mod deduplicated;
 pub mod dmverity;
 pub mod fsverity;

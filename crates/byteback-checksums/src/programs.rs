@@ -1,4 +1,4 @@
-//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`), and reading what they say line by line.
+//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), and reading what they say, line by line mostly.
 //!
 //! They are looked for in folders that the caller names, never by a shell. They get an empty standard input and an environment of their own: the language of their messages and
 //! where their own helpers are. What they say may be long (a line for each record of a file of terabytes), so it is not kept; a line is no longer than [`LINE_LEN_MAX`].
@@ -43,6 +43,20 @@ impl Programs {
         variables: &[(&str, &OsStr)],
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.read(name, arguments, variables, |said| each_line(said, &mut each))
+    }
+
+    /// Runs a program and hands all that it writes to `take`. An error of `take` ends it; what `take` leaves unread may end it, too.
+    ///
+    /// # Errors
+    /// [`SourceError::NoProgram`]; [`SourceError::Program`] if it fails; what `take` says.
+    pub(crate) fn read(
+        &self,
+        name: &'static str,
+        arguments: &[&OsStr],
+        variables: &[(&str, &OsStr)],
+        take: impl FnOnce(&mut dyn Read) -> Result<()>,
+    ) -> Result<()> {
         let program = self.folders.iter().map(|folder| folder.join(name));
         let program = program.into_iter().find(|path| path.is_file());
         let program = program.ok_or(SourceError::NoProgram { name })?;
@@ -73,8 +87,8 @@ impl Programs {
             }
             String::from_utf8_lossy(&text).trim().to_owned()
         });
-        if let Some(said) = said {
-            each_line(said, &mut each)?;
+        if let Some(mut said) = said {
+            take(&mut said)?;
         }
         let status = running.0.wait().map_err(SourceError::io("wait for a program"))?;
         let complaints = complaints.join().unwrap_or_default();

@@ -53,7 +53,9 @@ variables! {
     HOME = "HOME":
         "The home directory, where the defaults above begin.";
     PATH = "PATH":
-        "Where `checksums` looks for programs of storage (`zdb`, `mfsfileinfo`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
+        "Where `checksums` looks for programs of storage (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
+    TMPDIR = "TMPDIR":
+        "Where `checksums ceph://...` puts the bytes of an object that it reads (default `/var/tmp`).";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
         "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
 }
@@ -88,6 +90,8 @@ pub(crate) struct Environment {
     pub(crate) s3: S3Environment,
     /// Folders with programs.
     pub(crate) program_folders: Vec<PathBuf>,
+    /// Where large files are that nobody needs afterwards.
+    pub(crate) scratch: Option<PathBuf>,
     state_dir: Option<PathBuf>,
     xdg_config_home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
@@ -117,6 +121,7 @@ impl Environment {
                 session_token: text(AWS_SESSION_TOKEN),
             },
             program_folders: get(PATH).map_or_else(Vec::new, |folders| std::env::split_paths(&folders).collect()),
+            scratch: base(TMPDIR),
             state_dir: path(STATE_DIR),
             xdg_config_home: base(XDG_CONFIG_HOME),
             xdg_state_home: base(XDG_STATE_HOME),

@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     /// How S3 is reached.
     pub(crate) s3: S3Environment,
     program_folders: Vec<PathBuf>,
+    /// Where large files are that nobody needs afterwards.
+    pub(crate) scratch: PathBuf,
 }
 
 impl Settings {
@@ -100,6 +102,7 @@ impl Settings {
             undo_budget: defaults.undo_budget,
             s3: environment.s3,
             program_folders: environment.program_folders,
+            scratch: environment.scratch.unwrap_or_else(|| "/var/tmp".into()),
         })
     }
 

@@ -12,6 +12,7 @@ fn the_seeds_hold() {
     chunk_list_seeds().iter().for_each(|seed| chunk_lists(seed));
     zfs_seeds().iter().for_each(|seed| zfs(seed));
     moosefs_seeds().iter().for_each(|seed| moosefs(seed));
+    ceph_seeds().iter().for_each(|seed| ceph(seed));
 }
 
 /// As the fuzz target does it, a little and always.
@@ -200,8 +201,41 @@ fn answers_of_moosefs_that_are_spoiled_at_random_hold() {
     }
 }
 
+/// As the fuzz target does it, a little and always.
+#[test]
+fn answers_of_ceph_that_are_spoiled_at_random_hold() {
+    let mut random = byteback_host::random::SplitMix64::new(1);
+    for seed in ceph_seeds() {
+        for _ in 0..4000 {
+            let mut data = seed.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(data.len() as u64) as usize;
+                match random.below(5) {
+                    0 => data[at] = random.next_u64() as u8,
+                    // Other numbers, mostly.
+                    1 | 2 => data[at] = b"0123456789\"{},:-"[random.below(16) as usize],
+                    3 => data.truncate(at + 1),
+                    _ => {
+                        let part = data[at..].to_vec();
+                        data.splice(at..at, part.into_iter().take(200));
+                    }
+                }
+            }
+            ceph(&data);
+        }
+    }
+}
+
 #[test]
 fn the_seeds_are_what_they_are_called() {
+    let place = OsdPlace::new("ceph:///osd?pg=1.0&object=fuzzed").unwrap();
+    let [line, objects @ ..] = &ceph_seeds()[..] else {
+        panic!()
+    };
+    assert!(osd::listed(&line[1..], &place));
+    for object in objects {
+        assert_eq!(osd::Shape::of(&osd::parse(&object[1..], &place).unwrap()).runs.len(), 6);
+    }
     for (seed, stretches) in seaweedfs_seeds().iter().zip([1, 3, 3, 1]) {
         assert_eq!(Entry::parse(seed).unwrap().shape().unwrap().stretches.len(), stretches);
     }

@@ -14,6 +14,7 @@
 //! | `dmverity` | ext4 on a device that the kernel verifies, in there |
 //! | `moosefs` | MooseFS, in namespaces of its own (`tests/systems/moosefs`) |
 //! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
+//! | `ceph` | an OSD of Ceph on BlueStore (`tests/systems/ceph`), and it with btrfs |
 //! | `hdfs` | HDFS (`tests/systems/hdfs`), and it with btrfs |
 //! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
@@ -38,6 +39,7 @@ mod network;
 
 mod btrfs;
 mod casync;
+mod ceph;
 mod costs;
 mod dmverity;
 mod fsverity;

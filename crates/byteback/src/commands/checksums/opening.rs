@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::ceph::{self, CephSource};
 use byteback_checksums::deduplicated::DeduplicatedFile;
 use byteback_checksums::dmverity::DmVeritySource;
 use byteback_checksums::fsverity::VeritySource;
@@ -65,6 +66,14 @@ pub(super) fn with_source(
         let source = MooseFsSource::new(&file, &programs, store).map_err(|error| refused(&name, error))?;
         return then(&source);
     }
+    if name.starts_with("ceph://") {
+        let place = ceph::Place::new(&name).map_err(|wrong| CommandError::new(format!("{name}: {wrong}")))?;
+        let spool = tempfile::tempfile_in(&settings.scratch).map_err(|error| {
+            let said = CommandError::file("make a temporary file in", &settings.scratch, &error);
+            said.next("TMPDIR names another folder for what is read of the object.")
+        })?;
+        return then(&CephSource::new(place, &programs, spool));
+    }
     let path = Path::new(what);
     let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
     let mut reasons = Vec::new();
@@ -106,7 +115,7 @@ fn here<S>(
 
 /// The file that `what` is the path of; `None` if it names something else.
 pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
-    const OTHERS: [&[u8]; 7] = [
+    const OTHERS: [&[u8]; 8] = [
         b"s3://",
         b"seaweedfs://",
         b"hdfs://",
@@ -114,6 +123,7 @@ pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
         b"casync:",
         b"recipe:",
         b"moosefs:",
+        b"ceph://",
     ];
     let is_other = OTHERS.iter().any(|prefix| after(what, prefix).is_some());
     (!is_other).then(|| Path::new(what))

@@ -1,0 +1,489 @@
+//! Objects in the store of a real OSD of Ceph: written while it runs, described while it is stopped, and synced with btrfs, whose CRCs are the same function of the same blocks.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use byteback_checksums::Programs;
+use byteback_checksums::btrfs::BtrfsSource;
+use byteback_checksums::ceph::{CephSource, Place};
+use byteback_checksums::source::{FileChecksums, Kind, Source, SourceError, VerifyError, verify};
+use byteback_delta::find::{Aligned, CrcSums, Verdict};
+use byteback_host::clock::RealClock;
+use byteback_host::random::SplitMix64;
+
+use crate::btrfs::{noise, versions};
+use crate::disk::Disk;
+use crate::program::{against, checksums};
+use crate::sky;
+
+/// Of what BlueStore keeps a CRC.
+const CHUNK: usize = 4096;
+
+/// A monitor and an OSD as long as it lives.
+struct Ceph {
+    dir: tempfile::TempDir,
+    pg: String,
+    programs: Programs,
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/ceph")
+}
+
+impl Ceph {
+    fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("byteback-ceph-").tempdir_in("/var/tmp");
+        let mut cluster = Self {
+            dir: dir.unwrap(),
+            pg: String::new(),
+            programs: Programs::new(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+        };
+        cluster.pg = cluster.run("start", &[]).trim().to_owned();
+        cluster
+    }
+
+    fn run(&self, what: &str, arguments: &[&str]) -> String {
+        let output = Command::new(script())
+            .arg(what)
+            .arg(self.dir.path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{what} {arguments:?}: {complaints}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn up(&self) {
+        self.run("up", &[]);
+    }
+
+    fn down(&self) {
+        self.run("down", &[]);
+    }
+
+    fn rados(&self, arguments: &[&str]) {
+        self.run("rados", arguments);
+    }
+
+    fn set(&self, option: &str, value: &str) {
+        self.run("ceph", &["osd", "pool", "set", "byteback", option, value]);
+    }
+
+    fn put_at(&self, name: &str, content: &[u8], offset: usize) {
+        let file = self.dir.path().join("upload");
+        std::fs::write(&file, content).unwrap();
+        self.rados(&["put", name, file.to_str().unwrap(), "--offset", &offset.to_string()]);
+    }
+
+    fn put(&self, name: &str, content: &[u8]) {
+        let file = self.dir.path().join("upload");
+        std::fs::write(&file, content).unwrap();
+        self.rados(&["put", name, file.to_str().unwrap()]);
+    }
+
+    fn url(&self, name: &str) -> String {
+        let osd = self.dir.path().join("osd");
+        format!("ceph://{}?pg={}&object={name}", osd.display(), self.pg)
+    }
+
+    fn source(&self, name: &str) -> CephSource<'_> {
+        let place = Place::new(&self.url(name)).unwrap();
+        CephSource::new(place, &self.programs, tempfile::tempfile_in("/var/tmp").unwrap())
+    }
+
+    /// Where the first byte of an object is on the OSD's device.
+    fn address(&self, name: &str) -> u64 {
+        let tool = |arguments: &[&str]| {
+            let output = Command::new("ceph-objectstore-tool")
+                .args(["--no-mon-config", "--data-path"])
+                .arg(self.dir.path().join("osd"))
+                .args(arguments)
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let list = tool(&["--op", "list", "--pgid", &self.pg]);
+        let wanted = format!("\"oid\":\"{name}\"");
+        let spec = list.lines().find(|line| line.contains(&wanted)).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&tool(&[spec, "dump"])).unwrap();
+        let first = &told["onode"]["extents"][0]["blob"]["extents"][0]["offset"];
+        first.as_u64().unwrap()
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        let stopped = Command::new(script()).arg("stop").arg(self.dir.path()).status();
+        assert!(stopped.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+/// All bytes that it has.
+fn bytes_of(source: &dyn Source) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 24];
+    let len = source.read_at(0, &mut bytes).unwrap();
+    assert!(len < bytes.len());
+    bytes.truncate(len);
+    bytes
+}
+
+/// What is told of an object, all of which was compared with its bytes, which are these.
+#[track_caller]
+fn compared(source: &dyn Source, expected: &[u8]) -> (FileChecksums, u64) {
+    let told = source.collect().unwrap();
+    let verified = verify(source, &told).unwrap();
+    assert_eq!(told.stamp().len_bytes, expected.len() as u64);
+    assert_eq!(
+        verified.bytes + verified.zero_bytes + told.unknown_bytes(),
+        expected.len() as u64
+    );
+    assert!(bytes_of(source) == expected, "other bytes");
+    (told, verified.blocks)
+}
+
+/// Writes as an object store does: what was not written before is zeros.
+fn write(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    content.resize(content.len().max(offset + bytes.len()), 0);
+    content[offset..][..bytes.len()].copy_from_slice(bytes);
+}
+
+#[test]
+#[ignore = "installs Ceph first: make test-systems"]
+fn ceph_objects_are_told_and_true() {
+    let cluster = Ceph::start();
+    // Overwritten within, longer with a hole, and then truncated.
+    let mut content = noise(1, 6_000_001);
+    cluster.put("file", &content);
+    for (offset, len) in [
+        (1_000_003, 5000),
+        (3_000_000, 100),
+        (4 << 20, 65_536),
+        (9_000_001, 70_000),
+    ] {
+        let bytes = noise(offset as u64, len);
+        cluster.put_at("file", &bytes, offset);
+        write(&mut content, offset, &bytes);
+    }
+    cluster.rados(&["truncate", "file", "9050000"]);
+    content.truncate(9_050_000);
+    // As long as chunks, and nearly; nothing; a hole; a namespace; names that have to be escaped or look like options.
+    let lens = [1, CHUNK - 1, CHUNK, CHUNK + 1, 65_536];
+    for len in lens {
+        cluster.put(&format!("of{len}"), &noise(len as u64, len));
+    }
+    cluster.rados(&["create", "empty"]);
+    cluster.rados(&["create", "hole"]);
+    cluster.rados(&["truncate", "hole", "5000000"]);
+    cluster.put("a b%&=/\u{e9}\"", &noise(8, 8192));
+    let upload = cluster.dir.path().join("upload");
+    std::fs::write(&upload, noise(10, 8192)).unwrap();
+    cluster.rados(&["put", "of1", upload.to_str().unwrap(), "-N", "space"]);
+    // Whoever asks while the OSD runs is told what to do.
+    checksums(cluster.url("file"), &[]).fails_with("the OSD's store is in use");
+    // Shared with a clone, parts of which were written to since.
+    let before = noise(20, 300_000);
+    let mut after = before.clone();
+    cluster.put("cloned", &before);
+    cluster.rados(&["mksnap", "then"]);
+    cluster.put_at("cloned", &noise(21, 5000), 100_001);
+    write(&mut after, 100_001, &noise(21, 5000));
+    // Other functions, none, compressed, and CRCs of more than 4 KiB.
+    for function in ["crc32c_16", "crc32c_8", "xxhash32", "xxhash64", "none", "crc32c"] {
+        cluster.set("csum_type", function);
+        cluster.put(&format!("with_{function}"), &noise(30, 100_000));
+    }
+    cluster.set("compression_algorithm", "snappy");
+    cluster.set("compression_mode", "force");
+    let text = b"written again and again".repeat(20_000);
+    cluster.put("compressed", &text);
+    cluster.set("compression_mode", "none");
+    let mut hinted = noise(31, 700_000);
+    cluster.run("hint", &["hinted", "65536"]);
+    cluster.put("hinted", &hinted);
+    cluster.put_at("hinted", &noise(32, 100), 70_000);
+    write(&mut hinted, 70_000, &noise(32, 100));
+    cluster.down();
+
+    let said = checksums(cluster.url("file"), &[]).fine();
+    assert_eq!(
+        (said["source"].as_str(), said["kind"].as_str()),
+        (Some("ceph"), Some("crc32c"))
+    );
+    assert_eq!(
+        (&said["block_len_bytes"], &said["len_bytes"]),
+        (&CHUNK.into(), &content.len().into())
+    );
+    let summed = said["summed_bytes"].as_u64().unwrap();
+    assert!(summed > 5_900_000, "{said}");
+    assert_eq!(said["verified"]["bytes"], summed);
+    assert!(said["zero_bytes"].as_u64().unwrap() > 2_900_000, "{said}");
+    assert_eq!(said["unknown"]["tail"], 9_050_000 % CHUNK);
+    compared(&cluster.source("file"), &content);
+    for len in lens {
+        let (told, blocks) = compared(&cluster.source(&format!("of{len}")), &noise(len as u64, len));
+        assert_eq!(
+            (told.layout().kind, blocks),
+            (Kind::Crc32c, (len / CHUNK) as u64),
+            "{len}"
+        );
+    }
+    compared(&cluster.source("empty"), b"");
+    let (told, _) = compared(&cluster.source("hole"), &vec![0; 5_000_000]);
+    assert_eq!(told.runs().count(), 1);
+    assert_eq!(compared(&cluster.source("a b%25%26=/\u{e9}\""), &noise(8, 8192)).1, 2);
+    assert_eq!(compared(&cluster.source("of1&namespace=space"), &noise(10, 8192)).1, 2);
+    let (_, blocks) = compared(&cluster.source("cloned&snap=1"), &before);
+    assert_eq!(blocks, 300_000 / 4096);
+    let (told, blocks) = compared(&cluster.source("cloned"), &after);
+    assert!(
+        blocks >= 300_000 / 4096 - 3 && told.unknown_bytes() < 4 * 4096,
+        "{blocks}"
+    );
+    for function in ["crc32c_16", "crc32c_8", "xxhash32", "xxhash64", "none", "crc32c"] {
+        let said = checksums(cluster.url(&format!("with_{function}")), &[]).fine();
+        let why = match function {
+            "crc32c" => "tail",
+            "none" => "not_summed",
+            _ => "other_function",
+        };
+        let unknown = said["unknown"][why].as_u64().unwrap();
+        assert_eq!(
+            unknown,
+            if why == "tail" { 100_000 % 4096 } else { 100_000 },
+            "{function}: {said}"
+        );
+    }
+    let said = checksums(cluster.url("compressed"), &[]).fine();
+    assert!(said["unknown"]["compressed"].as_u64().unwrap() > 400_000, "{said}");
+    assert!(bytes_of(&cluster.source("compressed")) == text);
+    let (told, blocks) = compared(&cluster.source("hinted"), &hinted);
+    assert_eq!((told.layout().block_len, blocks), (65_536, 700_000 / 65_536 - 1));
+    // What is not there, and what is no OSD.
+    checksums(cluster.url("missing"), &[]).fails_with("no such object in this placement group");
+    checksums(cluster.url("file&snap=7"), &[]).fails_with("no such object in this placement group");
+    let elsewhere = cluster.url("file").replace(&cluster.pg, "77.3");
+    checksums(elsewhere, &[]).fails_with("no such object in this placement group");
+    for folder in ["nothing", "mon"] {
+        let url = cluster.url("file").replace("/osd?", &format!("/{folder}?"));
+        checksums(url, &[]).fails_with("there is no store of an OSD in that folder");
+    }
+    checksums("ceph:///osd?pg=1.0s0&object=a", &[]).fails_with("erasure-coded");
+    checksums(cluster.url("file"), &[("PATH", "/nowhere")]).fails_with("ceph-objectstore-tool is not installed");
+}
+
+/// Random writes to a few objects, by whatever ways BlueStore takes for them, and what they made of checksums; the OSD stops or dies in between.
+#[test]
+#[ignore = "installs Ceph first: make test-systems"]
+fn ceph_random_objects_are_told_as_they_are() {
+    let seed = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("BYTEBACK_SEED={seed}");
+    let mut random = SplitMix64::new(seed);
+    let cluster = Ceph::start();
+    let mut objects: Vec<Vec<u8>> = vec![Vec::new(); 3];
+    for number in 0..objects.len() {
+        match number {
+            // One with CRCs of many lengths.
+            0 => cluster.run("hint", &["object0", "65536"]),
+            _ => cluster.run("rados", &["create", &format!("object{number}")]),
+        };
+    }
+    let (mut summed_bytes, mut snapshots) = (0, 0);
+    for round in 0..4 {
+        for _ in 0..25 {
+            let number = random.below(objects.len() as u64) as usize;
+            let (name, content) = (format!("object{number}"), &mut objects[number]);
+            match random.below(12) {
+                0 => {
+                    let len = random.below(400_000) as usize;
+                    cluster.rados(&["truncate", &name, &len.to_string()]);
+                    content.resize(len, 0);
+                }
+                1 => {
+                    snapshots += 1;
+                    cluster.rados(&["mksnap", &format!("s{snapshots}")]);
+                }
+                2 => cluster.set("compression_mode", ["none", "force"][random.below(2) as usize]),
+                drawn => {
+                    let grain = [1, CHUNK, 65_536][random.below(3) as usize];
+                    let offset = random.below(400_000) as usize / grain * grain;
+                    let len = match drawn {
+                        3..=5 => 1 + random.below(300) as usize,
+                        6..=8 => 1 + random.below(20_000) as usize,
+                        _ => (1 + random.below(200_000) as usize).next_multiple_of(grain),
+                    };
+                    let bytes = match random.below(5) {
+                        0 => vec![7; len],
+                        _ => noise(random.next_u64(), len),
+                    };
+                    cluster.put_at(&name, &bytes, offset);
+                    write(content, offset, &bytes);
+                }
+            }
+        }
+        cluster.run("down", &[["TERM", "KILL"][round % 2]]);
+        for (number, content) in objects.iter().enumerate() {
+            let (told, blocks) = compared(&cluster.source(&format!("object{number}")), content);
+            summed_bytes += blocks * u64::from(told.layout().block_len);
+        }
+        // What snapshots kept, which nobody noted, is as true.
+        for snap in 1..=snapshots {
+            let source = cluster.source(&format!("object1&snap={snap}"));
+            match source.collect() {
+                Ok(told) => drop(verify(&source, &told).unwrap()),
+                Err(error) => assert!(matches!(error, SourceError::Missing(_)), "{error}"),
+            }
+        }
+        if round < 3 {
+            cluster.up();
+            if round == 0 {
+                cluster.set("compression_algorithm", "snappy");
+            }
+        }
+    }
+    assert!(summed_bytes > 1_000_000, "{summed_bytes}");
+}
+
+/// Somebody starts the OSD, writes, and stops it again; and a device that rots.
+#[test]
+#[ignore = "installs Ceph first: make test-systems"]
+fn ceph_objects_that_change_are_noticed() {
+    let cluster = Ceph::start();
+    let content = noise(1, 1_000_000);
+    for name in ["same", "unread", "other", "gone", "kept", "rotten"] {
+        cluster.put(name, &content);
+    }
+    cluster.down();
+    let sources = ["same", "unread", "other", "gone", "kept"].map(|name| cluster.source(name));
+    let told = sources.each_ref().map(|source| source.collect().unwrap());
+    for (source, told) in sources
+        .iter()
+        .zip(&told)
+        .filter(|(source, _)| !std::ptr::eq(*source, &sources[1]))
+    {
+        assert_eq!(verify(source, told).unwrap().blocks, 1_000_000 / 4096);
+    }
+    cluster.up();
+    // While it runs nobody knows.
+    let said = sources[0].is_unchanged(told[0].stamp());
+    assert!(matches!(said, Err(SourceError::Denied(_))), "{said:?}");
+    // The same bytes; others, of the same length; none at all.
+    cluster.put_at("same", &content[70_000..80_000], 70_000);
+    cluster.put_at("unread", b"!", 500_000);
+    cluster.put_at("other", b"!", 500_000);
+    cluster.rados(&["rm", "gone"]);
+    cluster.down();
+    for number in 0..4 {
+        assert!(!sources[number].is_unchanged(told[number].stamp()).unwrap(), "{number}");
+        let said = verify(&sources[number], &told[number]);
+        assert!(
+            matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
+            "{said:?}"
+        );
+    }
+    // Bytes of now are not handed out as those of then.
+    let said = sources[1].read_at(0, &mut [0; 10]);
+    assert!(matches!(said, Err(SourceError::ChangedMeanwhile)), "{said:?}");
+    let mut changed = content.clone();
+    changed[500_000] = b'!';
+    for number in [1, 2] {
+        let (anew, _) = compared(&sources[number], &changed);
+        assert_ne!(anew.stamp(), told[number].stamp());
+    }
+    assert!(matches!(sources[3].collect(), Err(SourceError::Missing(_))));
+    assert!(sources[4].is_unchanged(told[4].stamp()).unwrap());
+    compared(&sources[4], &content);
+    // A byte on the device: what is kept says what was written, and BlueStore hands out nothing else.
+    let address = cluster.address("rotten") + 5000;
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(cluster.dir.path().join("osd/block"))
+        .unwrap();
+    let mut byte = [0];
+    device.read_exact_at(&mut byte, address).unwrap();
+    assert_eq!(byte[0], content[5000]);
+    device.write_all_at(&[!byte[0]], address).unwrap();
+    let source = cluster.source("rotten");
+    let told = source.collect().unwrap();
+    assert_eq!(told.unknown_bytes(), 1_000_000 % 4096);
+    let said = verify(&source, &told);
+    assert!(matches!(said, Err(VerifyError::Source(_))), "{said:?}");
+}
+
+/// Section 3.3: which blocks differ is known without a byte of either; and syncs between the two, and within the OSD.
+#[test]
+#[ignore = "installs Ceph first: make test-systems"]
+fn ceph_and_btrfs_agree_on_blocks_of_both() {
+    let Some(disk) = Disk::new("crc32c", 256, "") else {
+        return;
+    };
+    let cluster = Ceph::start();
+    let (old, new) = versions(8 << 20);
+    let mut changed = old.clone();
+    changed[5 * CHUNK + 17] ^= 1;
+    changed[1_000_000..1_009_000].copy_from_slice(&noise(3, 9000));
+    for (name, content) in [("old", &old), ("new", &new), ("changed", &changed)] {
+        cluster.put(name, content);
+        std::fs::write(disk.path().join(name), content).unwrap();
+    }
+    cluster.down();
+    let [old_file, new_file, changed_file] =
+        ["old", "new", "changed"].map(|name| File::open(disk.path().join(name)).unwrap());
+    let local = BtrfsSource::new(&changed_file, &RealClock).unwrap();
+    let remote = cluster.source("old");
+    let (there, here) = (remote.collect().unwrap(), local.collect().unwrap());
+    let sums = |told| CrcSums(sky::crcs(told).unwrap());
+    for (range, verdict) in Aligned::new(sums(&there), sums(&here)).unwrap() {
+        let range = range.start() as usize..range.end() as usize;
+        let expected = match old[range.clone()] == changed[range.clone()] {
+            true => Verdict::Candidate,
+            false => Verdict::Read,
+        };
+        assert_eq!(verdict, expected, "{range:?}");
+    }
+    let mut said = against(disk.path().join("changed"), cluster.url("old"), &[]).all_fine();
+    let summary = said.pop().unwrap();
+    assert_eq!(summary["differing_bytes"], 4 * CHUNK);
+    assert_eq!(summary["likely_bytes"], old.len() - 4 * CHUNK);
+    // CRCs prove nothing: a sync reads what they call likely, and is right.
+    let base = cluster.source("old");
+    let source = cluster.source("new");
+    let synced = sky::fixed(&base, &source, CHUNK as u32, &new);
+    assert!(synced.stats.literal_bytes < 8 * CHUNK as u64, "{:?}", synced.stats);
+    let synced = sky::chunked(&base, &source, &new);
+    assert!(synced.stats.literal_bytes < 8 * 12_288, "{:?}", synced.stats);
+    let local = BtrfsSource::new(&new_file, &RealClock).unwrap();
+    let synced = sky::fixed(&base, &local, CHUNK as u32, &new);
+    assert!(synced.stats.literal_bytes < 8 * CHUNK as u64, "{:?}", synced.stats);
+    let local = BtrfsSource::new(&old_file, &RealClock).unwrap();
+    let synced = sky::chunked(&local, &source, &new);
+    assert!(synced.stats.literal_bytes < 8 * 12_288, "{:?}", synced.stats);
+}
+
+#[test]
+#[ignore = "measures: prints rows of the table of docs/skysync.md"]
+fn costs_of_ceph() {
+    let cluster = Ceph::start();
+    let old = noise(1, 100 << 20);
+    let mut new = old.clone();
+    for at in 0..10 {
+        new[at * 10_000_000..][..256].copy_from_slice(&noise(9, 256));
+    }
+    cluster.put("old", &old);
+    cluster.put("new", &new);
+    cluster.down();
+    let (base, source) = (cluster.source("old"), cluster.source("new"));
+    base.read_at(0, &mut [0]).unwrap();
+    source.collect().unwrap();
+    // The bytes are fetched once, which is part of neither column.
+    let started = Instant::now();
+    source.read_at(0, &mut [0]).unwrap();
+    println!("fetching: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+    crate::costs::print_row("Ceph, CRC-32C", &base, &source, CHUNK as u32, &new);
+}
