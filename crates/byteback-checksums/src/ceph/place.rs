@@ -1,8 +1,8 @@
-//! Where an object is: `ceph://OSD?pg=PG&object=NAME`.
+//! Where an object is: `ceph://FOLDER?pg=PG&object=NAME`.
 
 use std::path::PathBuf;
 
-const SHAPE: &str = "an object's address is ceph:///FOLDER/OF/THE/OSD?pg=PG&object=NAME, with &namespace=NAMESPACE or &snap=NUMBER where it has one";
+const SHAPE: &str = "an object's address is ceph://FOLDER?pg=PG&object=NAME with the OSD's folder (/var/lib/ceph/osd/ceph-0), with &namespace=NAMESPACE or &snap=NUMBER where it has one";
 
 /// An object in the store of an OSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `ceph:///FOLDER?pg=PG&object=NAME`. Names are taken as they are, but for `%` and two hexadecimal digits, which are a byte.
+    /// Of `ceph://FOLDER?pg=PG&object=NAME`. Names are taken as they are, but for `%` and two hexadecimal digits, which are a byte.
     ///
     /// # Errors
     /// What is wrong with the address, in words.

@@ -38,9 +38,10 @@ length of the blocks that they are of, how much of the file has some, and what i
   hdfs://[USER@]HOST[:PORT]/PATH
                       a file of HDFS, at its NameNode's HTTP port (9870, where none is named)
   moosefs:FILE        a file in a mount of MooseFS, on a machine with a chunk server, whose folders (mfshdd.cfg) are in --store
-  ceph:///OSD?pg=PG&object=NAME
-                      an object in the store of a Ceph OSD that is stopped (OSD is its folder, var/lib/ceph/osd/ceph-0); with
-                      &namespace=NAMESPACE or &snap=NUMBER, and %26 for a '&' in a name (as root, by ceph-objectstore-tool)
+  ceph://FOLDER?pg=PG&object=NAME
+                      an object in the store of a Ceph OSD that is stopped; FOLDER is the OSD's (/var/lib/ceph/osd/ceph-0), and
+                      'ceph osd map POOL NAME' tells PG. &namespace=NAMESPACE and &snap=NUMBER may follow; '&' in a name is
+                      %26 (as root, by Ceph's own ceph-objectstore-tool)
   casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
   recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)
 
