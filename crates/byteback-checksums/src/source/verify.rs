@@ -117,30 +117,44 @@ impl Expected<'_> {
         buffer: &mut [u8],
         verified: &mut Verified,
     ) -> Result<(), VerifyError> {
+        const NO_ORDER: SourceError = SourceError::Malformed("blocks that are not in order");
+        const OTHERS: SourceError = SourceError::Malformed("blocks that are not those of their stretch");
         let mut sums = self.sums.chunks_exact(self.sum_len);
-        let mut offset = self.range.start();
+        let mut ends = ends;
+        let mut next = |start| match ends.next() {
+            Some(end) => ByteRange::new(start, end).map(Some).ok_or(NO_ORDER),
+            None => Ok(None),
+        };
+        let mut block = next(self.range.start())?;
         let mut made = Vec::with_capacity(self.sum_len);
-        for end in ends {
-            let block = ByteRange::new(offset, end).ok_or(SourceError::Malformed("blocks that are not in order"))?;
-            each_piece(source, block, buffer, |_, piece| {
-                summer.push(piece);
-                Ok(())
-            })?;
-            made.clear();
-            summer.end_block(&mut made);
-            if sums.next() != Some(&made[..]) {
-                return Err(VerifyError::Differs {
-                    offset,
-                    len_bytes: block.len_bytes(),
-                });
+        // Many blocks at once: each read of a source may be a question to a server.
+        each_piece(source, self.range, buffer, |mut offset, mut piece| {
+            while !piece.is_empty() {
+                let present = block.ok_or(OTHERS)?;
+                let len = usize::try_from(present.end() - offset).unwrap_or(usize::MAX);
+                let (own, rest) = piece.split_at(len.min(piece.len()));
+                summer.push(own);
+                (offset, piece) = (offset + own.len() as u64, rest);
+                if offset < present.end() {
+                    break;
+                }
+                made.clear();
+                summer.end_block(&mut made);
+                if sums.next() != Some(&made[..]) {
+                    return Err(VerifyError::Differs {
+                        offset: present.start(),
+                        len_bytes: present.len_bytes(),
+                    });
+                }
+                verified.blocks += 1;
+                verified.bytes += present.len_bytes();
+                block = next(offset)?;
             }
-            offset = block.end();
-            verified.blocks += 1;
-            verified.bytes += block.len_bytes();
-        }
-        match offset == self.range.end() {
-            true => Ok(()),
-            false => Err(SourceError::Malformed("blocks that are not those of their stretch").into()),
+            Ok(())
+        })?;
+        match block {
+            None => Ok(()),
+            Some(_) => Err(OTHERS.into()),
         }
     }
 }

@@ -12,6 +12,7 @@ struct Told {
     layout: Layout,
     runs: Vec<(ByteRange, What)>,
     is_changed: Cell<bool>,
+    reads: Cell<u64>,
 }
 
 #[derive(Clone)]
@@ -76,6 +77,7 @@ impl Source for Told {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.reads.set(self.reads.get() + 1);
         let rest = self.content.get(offset as usize..).unwrap_or_default();
         // Sources may be asked for more than they give at once only at the end, so all of it.
         let len = rest.len().min(buffer.len());
@@ -150,6 +152,7 @@ fn made(random: &mut SplitMix64) -> Told {
         layout,
         runs,
         is_changed: Cell::new(false),
+        reads: Cell::new(0),
     }
 }
 
@@ -228,10 +231,39 @@ fn chunks_that_contradict_themselves_are_told() {
                 What::Chunks(ends.clone(), sums[..32 * ends.len().min(2)].to_vec()),
             )],
             is_changed: Cell::new(false),
+            reads: Cell::new(0),
         };
         let said = verify(&told, &told.collect().unwrap());
         let is_malformed = matches!(said, Err(VerifyError::Source(SourceError::Malformed(_))));
         assert_eq!((said.is_ok(), is_malformed), (is_true, !is_true), "{ends:?}: {said:?}");
+    }
+}
+
+/// A read may be three questions to a server (HDFS), so there are few, however short the blocks are; and blocks may be longer than what is read at once.
+#[test]
+fn blocks_are_read_many_at_once() {
+    let content = byteback_host::random::noise(5, 2 * READ_LEN + 77);
+    for block_len in [512, 4096, READ_LEN as u32 - 1, READ_LEN as u32 + 1] {
+        let layout = Layout {
+            kind: Kind::Crc32c,
+            salt: Vec::new(),
+            block_len,
+            tail: Tail::AsIs,
+        };
+        let mut sums = Vec::new();
+        for block in content.chunks(block_len as usize) {
+            assert!(layout.append_sum(block, &mut sums));
+        }
+        let told = Told {
+            runs: vec![(ByteRange::new(0, content.len() as u64).unwrap(), What::Sums(sums))],
+            content: content.clone(),
+            layout,
+            is_changed: Cell::new(false),
+            reads: Cell::new(0),
+        };
+        let verified = verify(&told, &told.collect().unwrap()).unwrap();
+        assert_eq!(verified.blocks, content.len().div_ceil(block_len as usize) as u64);
+        assert_eq!(told.reads.get(), 3, "{block_len}");
     }
 }
 
