@@ -132,6 +132,9 @@ struct Told {
     times: Cell<usize>,
     changes_at: usize,
     later: Option<Model>,
+    copies_differ: bool,
+    /// Whose the files of chunks say that they are, if not 0.
+    headers_are_of: u64,
 }
 
 impl Told {
@@ -146,6 +149,8 @@ impl Told {
             times: Cell::new(0),
             changes_at: usize::MAX,
             later: None,
+            copies_differ: false,
+            headers_are_of: 0,
         }
     }
 
@@ -174,7 +179,11 @@ impl System for &Told {
 
     fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.asked.borrow_mut().push("describe");
-        let text = self.present().text();
+        let mut text = self.present().text();
+        if self.copies_differ {
+            let at = text.rfind("blocks: ").unwrap() + "blocks: ".len();
+            text.insert(at, '1');
+        }
         self.times.set(self.times.get() + 1);
         text.lines().try_for_each(|line| each(line.as_bytes()))
     }
@@ -183,6 +192,13 @@ impl System for &Told {
         let mut all = self.present().chunks.iter().flatten();
         let held = all.find(|held| held.id == chunk.id).unwrap();
         Ok(match held.is_here {
+            true if self.headers_are_of > 0 => vec![
+                Held {
+                    id: self.headers_are_of,
+                    ..held.clone()
+                }
+                .header(),
+            ],
             true => vec![held.header()],
             false => Vec::new(),
         })
@@ -337,6 +353,58 @@ fn a_file_that_changes_meanwhile_is_not_told() {
     assert!(changed > 50 || seeds().count() == 1, "{changed}");
 }
 
+/// Copies that differ, a file that is another chunk's, and a chunk that took another one's place with the same content.
+#[test]
+fn what_does_not_belong_together_is_not_told() {
+    let crcs = vec![1, 2, 3];
+    let held = Held {
+        id: 7,
+        version: 1,
+        written: crcs.clone(),
+        crcs,
+        is_old: false,
+        is_here: true,
+        copies: 1,
+        invalid: 0,
+    };
+    let model = Model {
+        size: 3 * BLOCK_LEN,
+        mtime_ns: 0,
+        chunks: vec![Some(held.clone())],
+    };
+    let told = Told::new(model.clone());
+    let fine = collect(2, || &told).unwrap();
+    let differing = Told {
+        copies_differ: true,
+        ..Told::new(model.clone())
+    };
+    let said = collect(2, || &differing);
+    assert!(matches!(said, Err(SourceError::Busy)), "{said:?}");
+    let strange = Told {
+        headers_are_of: 8,
+        ..Told::new(model.clone())
+    };
+    let said = collect(2, || &strange);
+    assert!(
+        matches!(said, Err(SourceError::Malformed("the file of another chunk"))),
+        "{said:?}"
+    );
+    for (id, version) in [(8, 1), (7, 2)] {
+        let mut other = model.clone();
+        other.chunks[0] = Some(Held {
+            id,
+            version,
+            ..held.clone()
+        });
+        let other = Told::new(other);
+        let now = Stamp {
+            identity: fine.stamp().identity,
+            ..State::of(&&other).unwrap().stamp()
+        };
+        assert_ne!(now, *fine.stamp());
+    }
+}
+
 #[test]
 fn lists_that_contradict_themselves_are_refused() {
     let parse = |text: &str| {
@@ -352,6 +420,12 @@ fn lists_that_contradict_themselves_are_refused() {
     let fine = format!("a:\n{name}{}{}", copy(1, "46", one), copy(2, "46", one));
     let told = parse(&fine).unwrap();
     assert!(told.is_agreed && told.chunks[0].unwrap().held.unwrap().blocks == 46);
+    // Two agree, and the third one does not, wherever it stands.
+    for digests in [[one, other, other], [one, one, other], [other, one, other]] {
+        let copies = (1..).zip(digests).map(|(number, digest)| copy(number, "46", digest));
+        let list = format!("a:\n{name}{}", copies.collect::<String>());
+        assert!(!parse(&list).unwrap().is_agreed, "{list}");
+    }
     for second in [copy(2, "46", other), copy(2, "45", one)] {
         assert!(
             !parse(&format!("a:\n{name}{}{second}", copy(1, "46", one)))
@@ -376,6 +450,8 @@ fn lists_that_contradict_themselves_are_refused() {
         format!("a:\n{name}{}", copy(1, "46", &one.replace('C', "G"))),
         format!("a:\n{}", name.replace("_", "")),
         format!("a:\n{}", name.replace("0001_", "+001_")),
+        format!("a:\n{}", name.replace("_0000", "_+000")),
+        format!("a:\n{name}{}", copy(1, "46", &format!("{one} ; more: 1"))),
         format!("a:\n{name}whatever\n"),
     ] {
         assert!(parse(&wrong).is_err(), "{wrong}");

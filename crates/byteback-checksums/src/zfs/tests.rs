@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use byteback_host::random::SplitMix64;
 
-use super::answers::dataset;
+use super::answers::{What, dataset};
 use super::*;
 
 /// A record of a file as it is stored.
@@ -449,6 +449,14 @@ fn a_file_that_changes_meanwhile_is_not_told() {
             let said = FileChecksums::collect(1, || Passage::begin(&told));
             assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
         }
+        // What zdb says is not what the file system says, however often they are asked.
+        let told = Told {
+            changes_at: 0,
+            later: Some((model.clone(), model.size + 1)),
+            ..Told::new(model.clone())
+        };
+        let said = FileChecksums::collect(2, || Passage::begin(&told));
+        assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
         // Once more, and it stands still; what was told before holds no longer.
         let told = Told {
             changes_at: 3,
@@ -459,6 +467,94 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         assert_eq!(State::of(&&told).unwrap().stamp(), *before.stamp());
         let after = FileChecksums::collect(2, || Passage::begin(&told)).unwrap();
         assert_ne!(before.stamp(), after.stamp(), "BYTEBACK_SEED={seed}");
+    }
+}
+
+/// One pointer each that no zdb prints, in an answer that is fine otherwise.
+#[test]
+fn pointers_that_cannot_be_are_refused() {
+    let answer = |levels: u32, generation: u32, blocks: &[String]| {
+        let blocks = blocks.concat();
+        format!(
+            "    Object  lvl   iblk   dblk  dsize  lsize   %full  type\n         5 {levels:4}    16K     4K     8K     8K  100.00  ZFS plain file\n\tgen\t{generation}\n\tsize\t8192\nIndirect blocks:\n{blocks}\n"
+        )
+    };
+    let node = |level: u32, fill: u32| {
+        format!(
+            "       0 L{level}  DVA[0]=<0:1:1000> [L{level} ZFS plain file] fletcher4 lz4 unencrypted LE contiguous unique double size=4000L/600P birth=1L/1P fill={fill} cksum=1:2:3:4\n"
+        )
+    };
+    const FINE: &str =
+        "uncompressed unencrypted LE contiguous unique single size=1000L/1000P birth=1L/1P fill=1 cksum=1:2:3:4";
+    let record =
+        |at: u64, fields: &str| format!("{at:8x}  L0 DVA[0]=<0:2:1000> [L0 ZFS plain file] fletcher4 {fields}\n");
+    let with = |what: &str, instead: &str| {
+        assert!(FINE.contains(what));
+        FINE.replace(what, instead)
+    };
+    let both = [node(1, 2), record(0, FINE), record(4096, FINE)];
+    let fine = parse(5, &answer(2, 15, &both)).unwrap();
+    assert_eq!((fine.records.len(), fine.record_len), (2, 4096));
+    // Another file that had the same number before.
+    assert_ne!(fine.digest, parse(5, &answer(2, 16, &both)).unwrap().digest);
+    // Nothing follows from the sum of what is stored in another length; and what was taken out of a stream is no hole.
+    let second = |record: String| parse(5, &answer(2, 15, &[node(1, 2), both[1].clone(), record]));
+    let of_second = |record: String| second(record).unwrap().records[1].1;
+    assert_eq!(
+        of_second(record(4096, &with("1000P", "200P"))),
+        What::Unknown(Unknown::Compressed)
+    );
+    let redacted = "    1000  L0 REDACTED [L0 ZFS plain file] size=1000L birth=1L fill=1\n";
+    assert_eq!(of_second(redacted.to_owned()), What::Unknown(Unknown::NotSummed));
+    for wrong in [
+        // Lengths: none, no sectors, more than any, another one than the first, longer and shorter.
+        with("1000L/1000P", "0L/0P"),
+        with("1000L/1000P", "1001L/1001P"),
+        with("1000L/1000P", "2000L/2000P"),
+        with("1000L/1000P", "800L/800P"),
+        with("1000L/1000P", "1000L/1000P size=1000L/1000P"),
+        with("size=1000L/1000P ", ""),
+        with("fill=1", "fill=2"),
+        with("fill=1", "fill=0"),
+        with("fill=1", "fill=1 fill=1"),
+        with("1:2:3:4", "1:2:3"),
+        with("1:2:3:4", "1:2:3:4:5"),
+        with("1:2:3:4", "1:2:3:+4"),
+        with("cksum=1:2:3:4", "cksum=1:2:3:4 cksum=1:2:3:5"),
+    ] {
+        assert!(second(record(4096, &wrong)).is_err(), "{wrong}");
+        let fill = wrong
+            .contains("fill=2")
+            .then(|| answer(2, 15, &[node(1, 3), both[1].clone(), record(4096, &wrong)]));
+        assert!(fill.is_none_or(|text| parse(5, &text).is_err()), "{wrong}");
+    }
+    let one = |record: String| parse(5, &answer(2, 15, &[node(1, 1), record]));
+    assert!(one(record(4096, FINE)).is_ok());
+    for (at, fields) in [
+        (4096 + 512, FINE.to_owned()),
+        (0, with("1000L/1000P", "201L/201P")),
+        (0, with("1000L/1000P", "1000200L/1000200P")),
+    ] {
+        assert!(one(record(at, &fields)).is_err(), "{at} {fields}");
+    }
+    // In another order, twice, and more levels than the object has.
+    for blocks in [
+        [node(1, 2), record(4096, FINE), record(0, FINE)],
+        [node(1, 2), record(4096, FINE), record(4096, FINE)],
+        [
+            node(1, 2),
+            record(4096, FINE),
+            record(8192, &with("1000L/1000P", "2000L/2000P")),
+        ],
+        [node(2, 2), both[1].clone(), both[2].clone()],
+        [node(1, 2) + &node(2, 0), both[1].clone(), both[2].clone()],
+    ] {
+        assert!(parse(5, &answer(2, 15, &blocks)).is_err(), "{blocks:?}");
+    }
+    assert!(parse(5, &answer(1, 15, &[record(0, FINE), record(0, FINE)])).is_err());
+    assert!(parse(5, &answer(1, 15, &[])).is_ok());
+    for levels in [0, 17] {
+        assert!(parse(5, &answer(levels, 15, &[])).is_err());
     }
 }
 
