@@ -27,29 +27,44 @@ use crate::wording::{counted, duration, size, size_exact};
 /// Flags of `checksums`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checksums that storage keeps already save reading what did not change. This tells which there are of one file: their function, the
-length of the blocks that they are of, how much of the file has some, and what it took to get them.
+Checksums that storage keeps already save reading what did not change. This
+tells which there are of one file: their function, the length of the blocks
+that they are of, how much of the file has some, and what it took to get them.
 
-  FILE                a file that is sealed by fs-verity, on ext4, F2FS or btrfs; a file on btrfs (as root); a file on ext4 on a device
-                      of dm-verity (as root); a file on ZFS (as root, by ZFS's own zdb)
-  s3://BUCKET/KEY     an object of S3 or of a server like it (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
+  FILE
+      a file that is sealed by fs-verity, on ext4, F2FS or btrfs;
+      a file on btrfs (as root);
+      a file on ext4 on a device of dm-verity (as root);
+      a file on ZFS (as root, by ZFS's own zdb)
+  s3://BUCKET/KEY
+      an object of S3 or of a server like it (AWS_ENDPOINT_URL,
+      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   seaweedfs://HOST:PORT/PATH
-                      a file of SeaweedFS, at its filer
+      a file of SeaweedFS, at its filer
   hdfs://[USER@]HOST[:PORT]/PATH
-                      a file of HDFS, at its NameNode's HTTP port (9870, where none is named)
-  moosefs:FILE        a file in a mount of MooseFS, on a machine with a chunk server, whose folders (mfshdd.cfg) are in --store
+      a file of HDFS, at its NameNode's HTTP port (9870, where none is named)
+  moosefs:FILE
+      a file in a mount of MooseFS, on a machine with a chunk server, whose
+      folders (mfshdd.cfg) are in --store
   ceph://FOLDER?pg=PG&object=NAME
-                      an object in the store of a Ceph OSD that is stopped; FOLDER is the OSD's (/var/lib/ceph/osd/ceph-0), and
-                      'ceph osd map POOL NAME' tells PG. &namespace=NAMESPACE and &snap=NUMBER may follow; '&' in a name is
-                      %26 (as root, by Ceph's own ceph-objectstore-tool)
-  casync:INDEX        a file in a store of casync, by its index (.caibx, .caidx); its chunks are in --store
-  recipe:FILE         a file that a recipe describes, which lists its chunks (docs/format-recipe.md)
+      an object in the store of a Ceph OSD that is stopped; FOLDER is the
+      OSD's (/var/lib/ceph/osd/ceph-0), and 'ceph osd map POOL NAME' tells PG.
+      &namespace=NAMESPACE and &snap=NUMBER may follow; '&' in a name is %26
+      (as root, by Ceph's own ceph-objectstore-tool)
+  casync:INDEX
+      a file in a store of casync, by its index (.caibx, .caidx); its chunks
+      are in --store
+  recipe:FILE
+      a file that a recipe describes, which lists its chunks
+      (docs/format-recipe.md)
 
-With --against, the file is compared with another copy, each named in one of these ways, by these checksums alone; the functions must be
-the same, the lengths of blocks need not be for CRCs. Of two files that are sealed by fs-verity only those parts of the trees are read
-that lie above a difference.
+With --against, the file is compared with another copy, each named in one of
+these ways, by these checksums alone. The functions must be the same, the
+lengths of blocks need not be for CRCs. Of two files that are sealed by
+fs-verity only those parts of the trees are read that lie above a difference.
 
-Exit code 1 if there are none, or if --verify finds one that is not that of its bytes.")]
+Exit code 1 if there are none, or if --verify finds one that is not that of
+its bytes.")]
 pub(crate) struct ChecksumsArguments {
     /// The file or object
     #[arg(value_name = "PATH_OR_URL")]
