@@ -50,8 +50,8 @@ enum State {
 }
 
 impl State {
-    fn new(kind: Kind) -> Option<Self> {
-        Some(match kind {
+    fn new(kind: Kind) -> Self {
+        match kind {
             Kind::Crc32c => Self::Crc32c(0),
             Kind::Crc32 => Self::CrcFast(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32IsoHdlc)),
             Kind::Crc64Nvme => Self::CrcFast(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme)),
@@ -63,7 +63,7 @@ impl State {
             Kind::Blake2b256 => Self::Blake2b256(Box::default()),
             Kind::Blake3 => Self::Blake3(Box::default()),
             Kind::Fletcher4 => Self::Fletcher4(Fletcher4::default()),
-        })
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -101,12 +101,12 @@ impl State {
 }
 
 impl Summer {
-    /// For blocks of this layout; `None` for functions that this program does not make (it makes all that [`Kind`] has).
+    /// For blocks of this layout.
     #[must_use]
-    pub fn new(layout: &Layout) -> Option<Self> {
-        let mut fresh = State::new(layout.kind)?;
+    pub fn new(layout: &Layout) -> Self {
+        let mut fresh = State::new(layout.kind);
         fresh.push(&layout.salt);
-        Some(Self {
+        Self {
             kind_len: layout.kind.len_bytes(),
             state: fresh.clone(),
             fresh,
@@ -115,7 +115,7 @@ impl Summer {
                 Tail::ZeroPadded => u64::from(layout.block_len),
             },
             len_bytes: 0,
-        })
+        }
     }
 
     /// Adds bytes of the present block.
