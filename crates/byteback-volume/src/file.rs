@@ -147,8 +147,8 @@ impl State {
             return Ok(());
         }
         for (index, bytes) in (0..).zip(bytes.chunks(BLOCK_LEN_BYTES)) {
-            let checksum = self.checksum_of(Address(address.0 + index))?;
-            if page_checksum(bytes) != checksum {
+            let checksum = self.checksum_of(Address(address.0 + index));
+            if !checksum.is_ok_and(|checksum| page_checksum(bytes) == checksum) {
                 continue;
             }
             let mut block = zeros();
@@ -187,7 +187,11 @@ impl State {
         }
         if self.pages.get(key).is_none() {
             let stored = match is_overwritten {
-                true => None,
+                true => {
+                    // First: zeros that nobody writes over are not the page.
+                    self.end_unknown_place(ino, page)?;
+                    None
+                }
                 false => self.stored_page(ino, page, address)?,
             };
             self.pages.keep(key, stored.unwrap_or_else(zeros));

@@ -109,24 +109,33 @@ impl State {
             true => self.set_aside(ino, whole.first, end),
             false => Ok(()),
         };
-        let is_ready = is_ready.and_then(|()| {
-            if self.may_have_deltas(ino)? {
-                for page in whole.first..end {
-                    self.end_unknown_place(ino, page)?;
-                }
-                // What is in memory is written.
-                self.forget_waiting(ino, whole.first, end);
-            }
-            Ok(())
-        });
+        let is_ready = is_ready.and_then(|()| self.end_unknown_places(ino, whole));
         match is_ready {
-            Ok(()) => {
-                self.pages.put_passing(ino, whole.first, whole.blocks);
-                (whole.blocks.len(), Ok(()))
+            Ok((count, done)) => {
+                let blocks = whole.part(0..count).blocks;
+                self.pages.put_passing(ino, whole.first, blocks);
+                (count, done)
             }
             Err(VolumeError::Full) => self.put_one_by_one(ino, whole),
             Err(error) => (0, Err(error)),
         }
+    }
+
+    /// These pages are about to be written over: nothing that was kept of them counts. Answers of how many that could be said, as they must be written then, and why not of more.
+    fn end_unknown_places(&mut self, ino: Nid, whole: Whole<'_>) -> Result<(usize, Result<()>)> {
+        let (mut count, mut done) = (whole.blocks.len(), Ok(()));
+        if self.may_have_deltas(ino)? {
+            for (place, page) in (whole.first..).take(count).enumerate() {
+                let ended = self.end_unknown_place(ino, page);
+                if ended.is_err() {
+                    (count, done) = (place, ended);
+                    break;
+                }
+            }
+            // What is in memory is written.
+            self.forget_waiting(ino, whole.first, whole.first + count as u64);
+        }
+        Ok((count, done))
     }
 
     /// As many as there is room for.

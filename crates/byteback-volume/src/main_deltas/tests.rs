@@ -817,3 +817,62 @@ fn packing_leaves_out_what_is_too_few_and_nothing_else() {
         assert_eq!(met.len() + left.len(), len_of.len());
     }
 }
+
+/// Behind page 65535 nothing can say in the inode that a delta which nobody knows is over: such a page cannot be written over. What is tried all the same must leave it, and those before it, as they
+/// were or as they were to be.
+#[test]
+fn what_cannot_be_written_over_is_not_read_as_something_else() {
+    const FIRST: usize = 65_525;
+    for (is_long, mode) in [
+        (false, DeltaMode::Both),
+        (true, DeltaMode::Both),
+        (true, DeltaMode::Off),
+    ] {
+        let mut random = SplitMix64::new(5);
+        let device = made();
+        let volume = open(&device, DeltaMode::Main);
+        let mut content = random.bytes(32 * BLOCK_LEN_BYTES);
+        let ino = file(&volume, b"records", b"");
+        let at = |page: usize| ((FIRST + page) * BLOCK_LEN_BYTES) as u64;
+        volume.write(ino, at(0), &content).unwrap();
+        volume.sync().unwrap();
+        for page in 0..32 {
+            let bytes = random.bytes(300);
+            content[page * BLOCK_LEN_BYTES + 7..][..300].copy_from_slice(&bytes);
+            volume.write(ino, at(page) + 7, &bytes).unwrap();
+        }
+        volume.sync().unwrap();
+        let index = volume
+            .with_state(|state| Ok(state.inode(Nid(ino))?.delta_meta()))
+            .unwrap();
+        volume.close().unwrap();
+        damage(&device, index);
+        let volume = open(&device, mode);
+        let mut page = vec![0; BLOCK_LEN_BYTES];
+        assert!((0..32).all(|number| volume.read(ino, at(number), &mut page).is_err()));
+        let new = random.bytes(32 * BLOCK_LEN_BYTES);
+        let written = match is_long {
+            true => volume.write(ino, at(0), &new).unwrap_or(0) / BLOCK_LEN_BYTES,
+            false => {
+                let of = |page: usize| &new[page * BLOCK_LEN_BYTES..(page + 1) * BLOCK_LEN_BYTES];
+                (0..32)
+                    .filter(|page| volume.write(ino, at(*page), of(*page)).is_ok())
+                    .count()
+            }
+        };
+        assert_eq!(written, 65_536 - FIRST, "{is_long}, {mode:?}");
+        let are_right = |volume: &Volume| {
+            let mut page = vec![0; BLOCK_LEN_BYTES];
+            for number in 0..32 {
+                let is_read = volume.read(ino, at(number), &mut page).is_ok();
+                assert_eq!(is_read, number < written, "{is_long}, {mode:?}, page {number}");
+                assert!(!is_read || page == new[number * BLOCK_LEN_BYTES..(number + 1) * BLOCK_LEN_BYTES]);
+            }
+        };
+        are_right(&volume);
+        volume.sync().unwrap();
+        are_right(&volume);
+        volume.close().unwrap();
+        are_right(&open(&device, DeltaMode::Both));
+    }
+}

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use byteback_host::block::{BlockDevice, CountedDevice, QueuedDevice, SimBlockDevice};
 use byteback_host::random::SplitMix64;
@@ -176,4 +177,139 @@ fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
     drop(volume);
     let volume = Volume::open(queued(), &OpenOptions::default()).unwrap();
     assert!(whole(&volume, ino) == old);
+}
+
+/// What the summaries of a segment say is needed to compare with what was there, not to write it over.
+#[test]
+fn a_long_write_heals_pages_of_which_the_summaries_rotted() {
+    let (counted, volume) = made(6_000);
+    let ino = file(&volume, b"file");
+    let mut content = SplitMix64::new(1).bytes(1_500 * LEN);
+    volume.write(ino, 0, &content).unwrap();
+    volume.close().unwrap();
+    let volume = open(&counted);
+    let (first, count) = volume
+        .with_state(|state| {
+            let address = state.address_of(Nid(ino), 0)?;
+            let areas = state.media.areas;
+            let (segment, _) = areas.segment_of(address).unwrap();
+            Ok((areas.summary_of(segment), areas.summary_blocks()))
+        })
+        .unwrap();
+    for block in 0..count {
+        counted.write_blocks((first.0 + block).into(), &[0x55; LEN]).unwrap();
+    }
+    assert!(volume.read(ino, 0, &mut vec![0; 32 * LEN]).is_err());
+    let new = SplitMix64::new(2).bytes(32 * LEN);
+    assert_eq!(volume.write(ino, 0, &new).unwrap(), new.len());
+    content[..new.len()].copy_from_slice(&new);
+    let mut there = vec![0; new.len()];
+    assert_eq!(volume.read(ino, 0, &mut there).unwrap(), there.len());
+    assert!(there == new);
+    volume.close().unwrap();
+    let volume = open(&counted);
+    assert_eq!(volume.read(ino, 0, &mut there).unwrap(), there.len());
+    assert!(there == new);
+}
+
+/// Each page is one of its versions, wherever it is at the moment: the reader must not meet what a block held before, or will hold later.
+#[test]
+fn who_reads_much_while_much_is_written_meets_what_was_there_or_what_comes() {
+    const PAGES: u64 = 700;
+    const ROUNDS: u64 = 150;
+    let first_seed = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
+    for seed in first_seed..first_seed + 2 {
+        let sim = SimBlockDevice::new(4_200);
+        let device = Arc::new(QueuedDevice::new(sim.clone()).unwrap()) as Arc<dyn BlockDevice>;
+        create(&device, &CreateOptions::new(VolumeId([7; 16]), 1)).unwrap();
+        let options = OpenOptions {
+            cache_len_bytes: 80 * LEN,
+            unwritten_len_bytes: 80 * LEN,
+            ..OpenOptions::default()
+        };
+        let volume = Volume::open(device, &options).unwrap();
+        let ino = file(&volume, b"file");
+        // Of the number of the page and of its version, and nothing else.
+        let page_of = |page: u64, version: u64| SplitMix64::new(page << 32 | version).bytes(LEN - 8);
+        let make = |page: u64, version: u64| [&version.to_le_bytes()[..], &page_of(page, version)].concat();
+        let version_of = |page: u64, bytes: &[u8]| {
+            let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert!(
+                bytes[8..] == page_of(page, version),
+                "BYTEBACK_SEED={seed}: page {page} of {version}"
+            );
+            version
+        };
+        for page in 0..PAGES {
+            volume.write(ino, page * LEN as u64, &make(page, 0)).unwrap();
+        }
+        // Versions that were written at least, and those that may be.
+        let [done, begun] = [(); 2].map(|()| (0..PAGES).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (volume, done, begun, is_over) = (&volume, &done, &begun, &is_over);
+            let over = OverWhenDropped(is_over);
+            let reader = scope.spawn(move || {
+                let mut random = SplitMix64::new(seed + 1_000);
+                let mut reads = 0u64;
+                while !is_over.load(Ordering::SeqCst) || reads == 0 {
+                    let first = random.below(PAGES - 16);
+                    let count = (16 + random.below(300)).min(PAGES - first);
+                    let least: Vec<u64> = (first..first + count)
+                        .map(|page| done[page as usize].load(Ordering::SeqCst))
+                        .collect();
+                    let mut bytes = vec![0xee; count as usize * LEN];
+                    assert_eq!(volume.read(ino, first * LEN as u64, &mut bytes).unwrap(), bytes.len());
+                    for ((page, bytes), least) in (first..).zip(bytes.chunks(LEN)).zip(least) {
+                        let version = version_of(page, bytes);
+                        let most = begun[page as usize].load(Ordering::SeqCst);
+                        assert!((least..=most).contains(&version), "BYTEBACK_SEED={seed}: page {page}");
+                    }
+                    reads += 1;
+                }
+            });
+            let mut random = SplitMix64::new(seed);
+            for version in 1..=ROUNDS {
+                let first = random.below(PAGES);
+                let count = (1 + random.below(300)).min(PAGES - first);
+                let pages = first..first + count;
+                pages
+                    .clone()
+                    .for_each(|page| begun[page as usize].store(version, Ordering::SeqCst));
+                let bytes: Vec<u8> = pages.clone().flat_map(|page| make(page, version)).collect();
+                assert_eq!(volume.write(ino, first * LEN as u64, &bytes).unwrap(), bytes.len());
+                pages.for_each(|page| done[page as usize].store(version, Ordering::SeqCst));
+                match random.below(8) {
+                    0 => volume.sync().unwrap(),
+                    1 | 2 => volume.sync_file(ino).unwrap(),
+                    3 => drop(volume.tidy().unwrap()),
+                    _ => {}
+                }
+            }
+            drop(over);
+            reader.join().unwrap();
+        });
+        volume.close().unwrap();
+        let volume = Volume::open(Arc::new(sim.clone()), &options).unwrap();
+        let bytes = whole(&volume, ino);
+        for (page, bytes) in (0..PAGES).zip(bytes.chunks(LEN)) {
+            assert_eq!(
+                version_of(page, bytes),
+                done[page as usize].load(Ordering::SeqCst),
+                "BYTEBACK_SEED={seed}"
+            );
+        }
+        volume.close().unwrap();
+        let report = crate::check::check(&sim, crate::check::CheckOptions::default()).unwrap();
+        assert!(report.is_sound(), "BYTEBACK_SEED={seed}: {:?}", report.problems);
+    }
+}
+
+/// Also if an assertion fails: the other thread must not go on for ever.
+struct OverWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for OverWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
