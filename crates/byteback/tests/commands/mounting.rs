@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
@@ -161,6 +163,8 @@ fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
     let tree = world.tree();
     fs::write(tree.join("file"), noise(1, 1 << 20)).unwrap();
     fs::write(tree.join("other"), noise(2, 1 << 20)).unwrap();
+    // What was written within a tick of the kernel's clock cannot be told from what is written next, and is read whole to be safe.
+    thread::sleep(Duration::from_millis(100));
     world.backup();
     // All is settled then: nothing is open for change.
     world.on_tree("umount", &[]).fine();
