@@ -141,13 +141,11 @@ impl Layout {
     }
 
     /// The checksum that the source would have of `block`, which is as long as a block, or shorter as the file's last one, appended to
-    /// `sums`: what is unknown can be filled in by reading. True if it was: always, as this program makes all that [`Kind`] has.
-    #[must_use]
-    pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) -> bool {
+    /// `sums`: what is unknown can be filled in by reading.
+    pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) {
         let mut summer = Summer::new(self);
         summer.push(block);
         summer.end_block(sums);
-        true
     }
 }
 

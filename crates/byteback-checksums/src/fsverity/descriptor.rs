@@ -73,7 +73,8 @@ impl Descriptor {
             tail: Tail::AsIs,
         };
         let mut own = Vec::new();
-        layout.append_sum(&unsigned, &mut own) && algorithm == self.algorithm && own == digest
+        layout.append_sum(&unsigned, &mut own);
+        algorithm == self.algorithm && own == digest
     }
 
     /// The tree's; `None` if there is none like that.

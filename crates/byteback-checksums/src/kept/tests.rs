@@ -135,7 +135,7 @@ fn check(kept: &KeptChecksums, file: &Shared, kind: Kind, seed: u64) -> Option<u
         if let Run::Sums { range, sums } = run {
             let mut expected = Vec::new();
             for block in file.content[range.start() as usize..range.end() as usize].chunks(BLOCK_LEN) {
-                assert!(told.layout().append_sum(block, &mut expected));
+                told.layout().append_sum(block, &mut expected);
             }
             assert!(sums == expected, "seed {seed}: stale checksums in {range}");
         }

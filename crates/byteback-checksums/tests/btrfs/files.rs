@@ -58,7 +58,7 @@ pub(crate) fn check(told: &FileChecksums, content: &[u8]) -> Told {
                 assert_eq!(sums.len(), bytes.len().div_ceil(block_len) * sum_len);
                 for (index, (block, sum)) in bytes.chunks(block_len).zip(sums.chunks(sum_len)).enumerate() {
                     let mut expected = Vec::new();
-                    assert!(layout.append_sum(block, &mut expected));
+                    layout.append_sum(block, &mut expected);
                     let offset = range.start() as usize + index * block_len;
                     assert_eq!(sum, expected, "a wrong checksum at {offset} of {}", content.len());
                 }

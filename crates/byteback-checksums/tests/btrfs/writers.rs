@@ -160,7 +160,7 @@ fn check_moment(told: &FileChecksums, account: &Account, ended_before: u64, begu
     let mut numbers = HashMap::new();
     for number in 0..=begun_after {
         let mut sum = Vec::new();
-        assert!(told.layout().append_sum(&Aligned::new(number).0, &mut sum));
+        told.layout().append_sum(&Aligned::new(number).0, &mut sum);
         numbers.insert(sum, number);
     }
     let (mut from, mut to) = (ended_before, begun_after);

@@ -40,8 +40,10 @@ fn expected(content: &[u8], request: LeafRequest) -> Vec<u8> {
     };
     let mut entries = Vec::new();
     for leaf in content.chunks(4096) {
-        assert!(!request.with_crcs || layout(Kind::Crc32c).append_sum(leaf, &mut entries));
-        assert!(layout(kind).append_sum(leaf, &mut entries));
+        if request.with_crcs {
+            layout(Kind::Crc32c).append_sum(leaf, &mut entries);
+        }
+        layout(kind).append_sum(leaf, &mut entries);
     }
     entries
 }

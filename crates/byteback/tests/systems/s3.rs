@@ -188,7 +188,7 @@ fn sum(kind: Kind, bytes: &[u8]) -> String {
         tail: Tail::AsIs,
     };
     let mut sum = Vec::new();
-    assert!(layout.append_sum(bytes, &mut sum));
+    layout.append_sum(bytes, &mut sum);
     if !matches!(kind, Kind::Sha256 | Kind::Sha1) {
         sum.reverse();
     }

@@ -130,7 +130,7 @@ fn made(random: &mut SplitMix64) -> Told {
                 };
                 while !rest.is_empty() {
                     let (chunk, later) = rest.split_at(1 + random.below((rest.len() as u64).min(block_len)) as usize);
-                    assert!(as_they_are.append_sum(chunk, &mut sums));
+                    as_they_are.append_sum(chunk, &mut sums);
                     rest = later;
                     ends.push(range.end() - rest.len() as u64);
                 }
@@ -139,7 +139,7 @@ fn made(random: &mut SplitMix64) -> Told {
             _ => {
                 let mut sums = Vec::new();
                 for block in bytes.chunks(block_len as usize) {
-                    assert!(layout.append_sum(block, &mut sums));
+                    layout.append_sum(block, &mut sums);
                 }
                 What::Sums(sums)
             }
@@ -213,7 +213,7 @@ fn chunks_that_contradict_themselves_are_told() {
     };
     let mut sums = Vec::new();
     for part in [&content[..5], &content[5..]] {
-        assert!(layout.append_sum(part, &mut sums));
+        layout.append_sum(part, &mut sums);
     }
     let range = ByteRange::new(0, 12).unwrap();
     for (ends, is_true) in [
@@ -252,7 +252,7 @@ fn blocks_are_read_many_at_once() {
         };
         let mut sums = Vec::new();
         for block in content.chunks(block_len as usize) {
-            assert!(layout.append_sum(block, &mut sums));
+            layout.append_sum(block, &mut sums);
         }
         let told = Told {
             runs: vec![(ByteRange::new(0, content.len() as u64).unwrap(), What::Sums(sums))],
