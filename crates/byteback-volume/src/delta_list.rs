@@ -141,6 +141,7 @@ impl State {
                 // What is damaged stays.
                 if !is_over && matches!(self.page(ino, page), Ok(Some(_))) {
                     self.pages.mark_dirty((ino, page));
+                    self.change_slots_of(ino, page, page + 1)?;
                     restored += 1;
                 }
             }

@@ -370,6 +370,7 @@ impl State {
             self.delta_counts.moved_to_main += 1;
         } else {
             self.pages.mark_dirty(key);
+            self.change_slots_of(ino, key.1, key.1 + 1)?;
             self.delta_counts.pushed_out += 1;
         }
         self.change_inode(ino, remove)

@@ -22,6 +22,9 @@ use crate::statistics::Written;
 /// So many pages are read from the device at once, if they lie beside each other: no more than are kept in memory in any case.
 pub(crate) const READ_AT_ONCE_PAGES: u64 = 32;
 
+/// Room is set aside for so many pages at once: some 65 nodes have their addresses.
+const ALLOCATED_AT_ONCE_PAGES: u64 = 1 << 16;
+
 /// The length of a page, in bytes.
 pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
 
@@ -185,6 +188,7 @@ impl State {
             self.set_address(slot, Address::RESERVED)?;
             self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
         }
+        self.change_slots_of(ino, page, page + 1)?;
         if self.pages.get(key).is_none() {
             let stored = match is_overwritten {
                 true => {
@@ -431,30 +435,26 @@ impl State {
         })
     }
 
-    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on.
-    pub(crate) fn allocate(&mut self, ino: Nid, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on; of room no more than some at once, as each of its nodes waits to be written. Answers the page before which that
+    /// is done, with which the next call goes on, or `None` if all of it is.
+    pub(crate) fn allocate(
+        &mut self,
+        ino: Nid,
+        how: Allocate,
+        (offset, len): (u64, u64),
+        done: Option<u64>,
+    ) -> Result<Option<u64>> {
         let end = offset.checked_add(len).filter(|end| *end <= LEN_BYTES_MAX);
         let end = end.ok_or(VolumeError::FileTooLarge(LEN_BYTES_MAX))?;
-        if len == 0 {
-            return Err(VolumeError::Invalid("a range of no bytes"));
-        }
-        if self.inode(ino)?.mode() & TYPE != REGULAR {
-            return Err(VolumeError::Invalid("only a regular file has room set aside"));
-        }
-        if self.inode(ino)?.flags().has_inline_data {
-            self.move_out(ino)?;
-        }
-        if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepingLength) {
-            self.punch(ino, offset, end)?;
+        if done.is_none() {
+            self.begin_to_allocate(ino, how, offset, end)?;
         }
         if how != Allocate::Punch {
-            for page in offset / PAGE..end.div_ceil(PAGE) {
-                let slot = self.make_slot(ino, page)?;
-                if self.address_in(slot)? == Address::NONE {
-                    self.take_room(1)?;
-                    self.set_address(slot, Address::RESERVED)?;
-                    self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
-                }
+            let from = done.unwrap_or(offset / PAGE);
+            let behind = end.div_ceil(PAGE).min(from.saturating_add(ALLOCATED_AT_ONCE_PAGES));
+            self.set_aside(ino, from, behind)?;
+            if behind < end.div_ceil(PAGE) {
+                return Ok(Some(behind));
             }
         }
         let now = self.now();
@@ -464,7 +464,32 @@ impl State {
             }
             inode.set_modified(now);
             inode.set_changed(now);
-        })
+        })?;
+        Ok(None)
+    }
+
+    /// What comes before room is set aside: what there is no room for is refused, and what is to be holes or zeros becomes holes.
+    fn begin_to_allocate(&mut self, ino: Nid, how: Allocate, offset: u64, end: u64) -> Result<()> {
+        let len = end - offset;
+        if len == 0 {
+            return Err(VolumeError::Invalid("a range of no bytes"));
+        }
+        if self.inode(ino)?.mode() & TYPE != REGULAR {
+            return Err(VolumeError::Invalid("only a regular file has room set aside"));
+        }
+        if self.inode(ino)?.flags().has_inline_data {
+            self.move_out(ino)?;
+        }
+        if how != Allocate::Punch {
+            let free = u64::from(self.capacity_blocks().saturating_sub(self.counts.used_blocks));
+            if self.missing_blocks(ino, offset / PAGE, end.div_ceil(PAGE), free)? > free {
+                return Err(VolumeError::Full);
+            }
+        }
+        match how {
+            Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepingLength => self.punch(ino, offset, end),
+            Allocate::Room | Allocate::RoomKeepingLength => Ok(()),
+        }
     }
 
     fn punch(&mut self, ino: Nid, offset: u64, end: u64) -> Result<()> {

@@ -25,6 +25,7 @@ use crate::format::{
     Address, Block, COMPACT_LEN_BYTES, COMPACT_SLOT, DeltaPlace, DeltaPlaces, INDEX_SLOT, Kind, MAX_FILE_BLOCKS, Nid,
     Summary, compact_page_ino, fill_compact_page, page_checksum, zeros,
 };
+use crate::place::addresses_node_of;
 use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
@@ -44,16 +45,24 @@ pub(crate) struct MainDeltas {
     files: BTreeMap<Nid, MainFile>,
     waiting: BTreeMap<Nid, BTreeMap<u32, Vec<u8>>>,
     waiting_count: u32,
+    /// Of which nodes the addresses change if the pages of these deltas are written: how many of them.
+    waiting_nodes: BTreeMap<(Nid, u64), u32>,
     /// Compact pages in memory, or more.
     kept_pages: usize,
     /// Files of which it is to be seen with the next checkpoint whether they belong into the list.
     pub(crate) to_link: BTreeSet<Nid>,
 }
 
+/// The node with the address of a page.
+fn node_of(ino: Nid, page: u32) -> (Nid, u64) {
+    (ino, addresses_node_of(u64::from(page)))
+}
+
 impl MainDeltas {
     fn wait(&mut self, ino: Nid, page: u32, delta: Vec<u8>) {
         if self.waiting.entry(ino).or_default().insert(page, delta).is_none() {
             self.waiting_count += 1;
+            *self.waiting_nodes.entry(node_of(ino, page)).or_default() += 1;
         }
     }
 
@@ -71,6 +80,13 @@ impl MainDeltas {
         for page in &gone {
             of_file.remove(page);
             self.waiting_count -= 1;
+            let node = node_of(ino, *page);
+            if let Some(count) = self.waiting_nodes.get_mut(&node) {
+                *count -= 1;
+                if *count == 0 {
+                    self.waiting_nodes.remove(&node);
+                }
+            }
         }
         if of_file.is_empty() {
             self.waiting.remove(&ino);
@@ -98,7 +114,7 @@ impl MainDeltas {
         };
         let written = self.files.iter().map(of).sum::<usize>();
         // A file that comes into the list, and its neighbours; an index for each of those that wait.
-        let others = written + 3 * self.to_link.len() + self.waiting.len();
+        let others = written + 3 * self.to_link.len() + self.waiting.len() + self.waiting_nodes.len();
         self.waiting_count
             .saturating_add(u32::try_from(others).unwrap_or(u32::MAX))
     }

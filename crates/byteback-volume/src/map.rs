@@ -240,6 +240,43 @@ impl State {
         Ok(())
     }
 
+    /// Pages from `first` to before `end`, which have slots, are to be written: so are the nodes with their addresses, which change then. From now on these count as what waits to be written, and stay
+    /// in memory: what happens to them on the device meanwhile keeps no page from being written.
+    pub(crate) fn change_slots_of(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+        let mut page = first;
+        while page < end {
+            // Only found: who makes one may push deltas out, and come here.
+            let Some(slot) = self.find_slot(ino, page)? else {
+                page += 1;
+                continue;
+            };
+            self.mark_node_changed(slot.node, WHAT)?;
+            page += u64::from(slot.left());
+        }
+        Ok(())
+    }
+
+    /// So many blocks at least are missing before all pages from `first` to before `end` have room, nodes for their addresses among them. No more are counted than `most`, and one.
+    pub(crate) fn missing_blocks(&mut self, ino: Nid, first: u64, end: u64, most: u64) -> Result<u64> {
+        let (mut page, mut missing) = (first, 0u64);
+        while page < end && missing <= most {
+            let Some(slot) = self.find_slot(ino, page)? else {
+                let behind = self.behind_missing_node(ino, page)?.min(end);
+                let pages = behind - page;
+                missing = missing
+                    .saturating_add(pages)
+                    .saturating_add(pages.div_ceil(u64::from(DIRECT_SLOTS)));
+                page = behind;
+                continue;
+            };
+            let behind = end.min(page + u64::from(slot.left()));
+            let addresses = self.addresses_of(ino, page, behind)?;
+            missing += addresses.iter().filter(|address| **address == Address::NONE).count() as u64;
+            page = behind;
+        }
+        Ok(missing)
+    }
+
     /// Where a page of a file is.
     pub(crate) fn address_of(&mut self, ino: Nid, page: u64) -> Result<Address> {
         match self.find_slot(ino, page)? {

@@ -91,6 +91,18 @@ impl State {
         Ok(Arc::make_mut(&mut cached.block))
     }
 
+    /// A node that is in memory is to be written.
+    pub(crate) fn mark_node_changed(&mut self, nid: Nid, what: &'static str) -> Result<()> {
+        self.load_node(nid, what)?;
+        if let Some(cached) = self.nodes.cached.get_mut(&nid)
+            && !cached.is_dirty
+        {
+            cached.is_dirty = true;
+            self.nodes.dirty.insert(nid);
+        }
+        Ok(())
+    }
+
     fn load_node(&mut self, nid: Nid, what: &'static str) -> Result<&Cached> {
         if !self.nodes.cached.contains_key(&nid) {
             let entry = self.table.get(&self.media, nid)?;

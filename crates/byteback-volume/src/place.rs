@@ -102,6 +102,12 @@ pub(crate) fn is_indirect(place: u32) -> bool {
     }
 }
 
+/// Which of a file's nodes with addresses has a page's, in the order of the pages: 0 is the inode, or the node with its slots.
+pub(crate) fn addresses_node_of(page: u64) -> u64 {
+    page.checked_sub(u64::from(INODE_SLOTS))
+        .map_or(0, |behind| 1 + behind / u64::from(SLOTS))
+}
+
 /// Whether the nodes that one at this place leads to are indirect ones themselves.
 pub(crate) fn is_double_indirect(place: u32) -> bool {
     place == DOUBLE_INDIRECT

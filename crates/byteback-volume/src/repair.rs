@@ -336,22 +336,29 @@ impl State {
         if !findings.files.known.contains_key(&Nid::ROOT) {
             self.make_root()?;
         }
+        // Each step is like a call of a program: what it leaves to be written has room, or is written first.
         for ino in &findings.files.lost_indexes {
+            self.balance()?;
             self.lose_delta_index(*ino)?;
         }
         for wrong in &findings.names.wrong {
+            self.balance()?;
             self.put_entry_right(wrong)?;
         }
         for (dir, page) in &findings.names.lost_pages {
+            self.balance()?;
             self.free_pages(*dir, *page, *page + 1)?;
         }
         for (ino, page) in &findings.files.to_clear {
+            self.balance()?;
             self.clear_address(*ino, *page)?;
         }
         for (ino, nid) in &findings.files.missing {
+            self.balance()?;
             self.clear_reference(*ino, *nid)?;
         }
         for trouble in &findings.troubles {
+            self.balance()?;
             match trouble {
                 Trouble::Links { ino, found, .. } => self.change_inode(*ino, |inode| inode.set_links(*found))?,
                 Trouble::Parent { dir, found, .. } => self.change_inode(*dir, |inode| inode.set_parent(*found))?,
@@ -362,6 +369,7 @@ impl State {
         // Last, as the steps before may have changed it.
         for trouble in &findings.troubles {
             if let Trouble::Blocks { ino, found, said } = trouble {
+                self.balance()?;
                 self.change_inode(*ino, |inode| {
                     inode.set_blocks(inode.blocks().saturating_add(*found).saturating_sub(*said));
                 })?;

@@ -279,6 +279,22 @@ impl Segments {
         Ok((address, count, after))
     }
 
+    /// As if the rest of a log's segment had been written, and nothing of that were used any more.
+    #[cfg(test)]
+    pub(crate) fn pass_over_rest(&mut self, kind: LogKind) {
+        let segment_blocks = self.areas.segment_blocks;
+        let upcoming = self.take_free().unwrap();
+        let log = self.log(kind).unwrap();
+        if log.head.next < segment_blocks {
+            assert_eq!(log.upcoming(), None);
+            log.head.next = segment_blocks;
+            log.head.upcoming = upcoming;
+        } else {
+            self.free.insert(upcoming);
+            self.get(upcoming).unwrap().is_touched = false;
+        }
+    }
+
     /// The blocks that a log has just given out, from `first` on, hold something else than was said.
     pub(crate) fn correct_checksums(&mut self, first: Address, checksums: &[u32]) {
         let Some((number, index)) = self.areas.segment_of(first) else {

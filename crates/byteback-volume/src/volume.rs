@@ -561,12 +561,19 @@ impl Volume {
         Ok(written)
     }
 
-    /// Sets room aside, or gives it up, as `how` says.
+    /// Sets room aside, or gives it up, as `how` says. Of a range that is large others may come between; the length is set at the end.
     ///
     /// # Errors
-    /// No room, of which some may be set aside already.
+    /// No room: then nothing is done, but for what others take meanwhile, and for what leads to what is set aside.
     pub fn allocate(&self, ino: u32, how: Allocate, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change()?.allocate(Nid(ino), how, offset, len_bytes)
+        let mut done = None;
+        loop {
+            // Each time it is made sure that what waits can be written.
+            done = self.change()?.allocate(Nid(ino), how, (offset, len_bytes), done)?;
+            if done.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if there is none before the end. The end is a hole.

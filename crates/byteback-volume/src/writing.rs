@@ -109,6 +109,7 @@ impl State {
             true => self.set_aside(ino, whole.first, end),
             false => Ok(()),
         };
+        let is_ready = is_ready.and_then(|()| self.change_slots_of(ino, whole.first, end));
         let is_ready = is_ready.and_then(|()| self.end_unknown_places(ino, whole));
         match is_ready {
             Ok((count, done)) => {

@@ -18,7 +18,7 @@ fn each_page_has_a_slot_of_its_own_and_places_are_unique() {
     }
     pages.extend((0..MAX_FILE_BLOCKS).step_by(999_983));
     let mut seen = BTreeMap::new();
-    let mut kinds = BTreeMap::new();
+    let (mut kinds, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     for page in pages {
         let way = way(page).unwrap();
         let last = way.steps.last().map_or(way.place, |(_, place)| *place);
@@ -33,11 +33,17 @@ fn each_page_has_a_slot_of_its_own_and_places_are_unique() {
             assert!(indirect.iter().all(|place| is_indirect(*place)), "{way:?}");
         }
         assert!(!is_indirect(last), "{way:?}");
+        assert_eq!(
+            *numbers.entry(last).or_insert(addresses_node_of(page)),
+            addresses_node_of(page)
+        );
         // A place always means the same pages.
         let start = page - u64::from(way.slot);
         assert_eq!(*kinds.entry(last).or_insert(start), start, "{way:?}");
         assert!(last < Footer::XATTRS);
     }
+    let distinct: std::collections::BTreeSet<u64> = numbers.values().copied().collect();
+    assert_eq!(distinct.len(), numbers.len());
     assert!(way(MAX_FILE_BLOCKS).is_none());
     assert!(!is_indirect(Footer::XATTRS));
 }

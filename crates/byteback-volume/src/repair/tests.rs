@@ -365,3 +365,29 @@ fn what_was_synced_is_kept_by_a_repair() {
     let (files, _) = tree(&open(&survivor));
     assert_eq!(files[&(ino, b"synced".to_vec())], [9; 30_000]);
 }
+
+/// More files are wrong than their inodes have room for at once: a repair goes on in steps.
+#[test]
+fn more_is_put_right_than_is_free() {
+    let device = SimBlockDevice::new(2_600);
+    let shared: Arc<dyn BlockDevice> = Arc::new(device.clone());
+    create(&shared, &CreateOptions::new(ID, 1)).unwrap();
+    let volume = Volume::open(Arc::clone(&shared), &OpenOptions::default()).unwrap();
+    let mut inos = Vec::new();
+    while volume.usage().free_blocks > 20 {
+        inos.push(file(&volume, 1, format!("file {}", inos.len()).as_bytes(), b"content"));
+    }
+    for ino in &inos {
+        volume
+            .with_state(|state| state.change_inode(Nid(*ino), |inode| inode.set_links(3)))
+            .unwrap();
+    }
+    volume.close().unwrap();
+    let repaired = repair(&shared, &RepairOptions::default()).unwrap();
+    assert_eq!(repaired.before.problem_count, inos.len() as u64);
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after);
+    let volume = Volume::open(shared, &OpenOptions::default()).unwrap();
+    for ino in inos {
+        assert_eq!(volume.attributes(ino).unwrap().links, 1);
+    }
+}

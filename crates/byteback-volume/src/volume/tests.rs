@@ -3,6 +3,7 @@
 mod crash;
 
 mod model;
+mod room;
 mod scale;
 
 use super::*;

@@ -1,0 +1,191 @@
+//! What is promised to be written has room in the logs, however the volume's room is scattered.
+
+use super::*;
+use crate::segments::LogKind;
+
+const PAGE: usize = BLOCK_LEN_BYTES;
+
+/// What is discarded stays: the other one fills it with noise, which of a large device is much.
+#[derive(Clone, Debug)]
+struct Kept(SimBlockDevice);
+
+impl BlockDevice for Kept {
+    fn len_blocks(&self) -> u64 {
+        self.0.len_blocks()
+    }
+
+    fn read_blocks(&self, first: u64, blocks: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_blocks(first, blocks)
+    }
+
+    fn write_blocks(&self, first: u64, blocks: &[u8]) -> std::io::Result<()> {
+        self.0.write_blocks(first, blocks)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A volume of which nearly every segment has one page that is in use and nothing else: so many are free, and cleaning is needed for more. The pages are those of the file `scattered`.
+fn scattered(blocks: u64, free_segments: u32, options: &OpenOptions) -> (SimBlockDevice, Volume, u32) {
+    let device = SimBlockDevice::new(blocks);
+    let kept = Arc::new(Kept(device.clone())) as Arc<dyn BlockDevice>;
+    create(&kept, &CreateOptions::new(VolumeId([9; 16]), 1)).unwrap();
+    let volume = Volume::open(kept, options).unwrap();
+    let ino = file(&volume, b"scattered");
+    let free = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+    let mut page = 0;
+    while free() > free_segments {
+        for _ in 0..(free() - free_segments).min(200) {
+            volume.write(ino, page * PAGE as u64, &content_of(page)).unwrap();
+            volume
+                .with_state(|state| {
+                    state.write_back()?;
+                    state.segments.pass_over_rest(LogKind::WarmData);
+                    Ok(())
+                })
+                .unwrap();
+            page += 1;
+        }
+        volume.sync().unwrap();
+    }
+    (device, volume, ino)
+}
+
+fn content_of(page: u64) -> Vec<u8> {
+    SplitMix64::new(page).bytes(PAGE)
+}
+
+fn has_scattered(volume: &Volume, ino: u32) {
+    let pages = volume.attributes(ino).unwrap().len_bytes / PAGE as u64;
+    let mut bytes = vec![0; PAGE];
+    for page in 0..pages {
+        assert_eq!(volume.read(ino, page * PAGE as u64, &mut bytes).unwrap(), PAGE);
+        assert!(bytes == content_of(page), "page {page}");
+    }
+}
+
+/// The nodes of a range are more than there are free segments for: they are written on the way, and room is made for them.
+#[test]
+fn room_for_a_range_is_set_aside_though_its_nodes_are_more_than_is_free() {
+    let (device, volume, ino) = scattered(7_600_000, 10, &options_in(DeltaMode::Off));
+    let other = file(&volume, b"large");
+    let free_blocks = volume.usage().free_blocks;
+    let len_bytes = (free_blocks - free_blocks / 1_000) * PAGE as u64;
+    volume.allocate(other, Allocate::Room, 0, len_bytes).unwrap();
+    volume.sync().unwrap();
+    let there = volume.attributes(other).unwrap();
+    let pages = len_bytes / PAGE as u64;
+    assert!(there.len_bytes == len_bytes && there.blocks > pages && there.blocks < pages + pages / 1_000);
+    // More than was free: it was made.
+    assert!(there.blocks - pages > 13 * 512);
+    has_scattered(&volume, ino);
+    volume.unlink(1, b"large").unwrap();
+    volume.close().unwrap();
+    assert_sound(&device, "closed");
+}
+
+/// A page that is written over changes the node that has its address, too; so does one of which the delta waits to be packed and finds no room.
+#[test]
+fn pages_here_and_there_are_written_though_each_changes_a_node() {
+    const PAGES: u64 = 12_000;
+    let at = |page: u64| page * 1_017 * PAGE as u64;
+    for mode in [DeltaMode::Off, DeltaMode::Main] {
+        let options = OpenOptions {
+            unwritten_len_bytes: 64 << 20,
+            ..options_in(mode)
+        };
+        let (device, volume, ino) = scattered(800_000, 200, &options);
+        let other = file(&volume, b"sparse");
+        for page in 0..PAGES {
+            assert_eq!(volume.write(other, at(page), &content_of(page)).unwrap(), PAGE);
+        }
+        volume.sync().unwrap();
+        if mode == DeltaMode::Main {
+            let rest = file(&volume, b"rest");
+            let free_blocks = volume.usage().free_blocks;
+            // What the scattered pages need stays.
+            let taken = free_blocks - free_blocks / 1_000 - 300;
+            volume.allocate(rest, Allocate::Room, 0, taken * PAGE as u64).unwrap();
+        }
+        let mut contents: Vec<Vec<u8>> = (0..PAGES).map(content_of).collect();
+        let mut scattered_pages = volume.attributes(ino).unwrap().len_bytes / PAGE as u64;
+        for free in [60, 40, 30, 20, 12] {
+            let free_segments = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+            while free_segments() > free {
+                let bytes = content_of(scattered_pages);
+                volume.write(ino, scattered_pages * PAGE as u64, &bytes).unwrap();
+                volume.sync().unwrap();
+                let pass_over = |state: &mut State| {
+                    state.segments.pass_over_rest(LogKind::WarmData);
+                    Ok(())
+                };
+                volume.with_state(pass_over).unwrap();
+                scattered_pages += 1;
+            }
+            for (page, content) in (0..).zip(&mut contents) {
+                let new = content_of(u64::from(free) << 32 | page);
+                let count = if mode == DeltaMode::Off { PAGE } else { 50 };
+                content[..count].copy_from_slice(&new[..count]);
+                assert_eq!(volume.write(other, at(page), &new[..count]).unwrap(), count);
+            }
+            volume.sync().unwrap();
+            let mut bytes = vec![0; PAGE];
+            for (page, content) in (0..).zip(&contents) {
+                assert_eq!(volume.read(other, at(page), &mut bytes).unwrap(), PAGE);
+                assert!(bytes == *content, "{mode:?}, page {page}");
+            }
+        }
+        let counts = volume.delta_counts();
+        println!("{mode:?}: {counts:?}");
+        assert_eq!(counts.unpacked > PAGES, mode == DeltaMode::Main, "{counts:?}");
+        has_scattered(&volume, ino);
+        volume.close().unwrap();
+        assert_sound(&device, "closed");
+    }
+}
+
+/// What there is no room for is refused before anything is done, and takes none.
+#[test]
+fn a_range_without_room_is_refused_and_nothing_is_lost() {
+    for seed in [1, 2] {
+        let device = made(BLOCKS, seed);
+        let volume = open(&device);
+        let ino = file(&volume, b"file");
+        let content = SplitMix64::new(seed).bytes(40 * PAGE);
+        volume.write(ino, 0, &content).unwrap();
+        volume.sync().unwrap();
+        let before = (volume.usage(), volume.attributes(ino).unwrap());
+        for how in [
+            Allocate::Room,
+            Allocate::RoomKeepingLength,
+            Allocate::Zero,
+            Allocate::ZeroKeepingLength,
+        ] {
+            for len_bytes in [(before.0.free_blocks + 41) * PAGE as u64, 1 << 40, 1 << 50] {
+                let refused = volume.allocate(ino, how, 0, len_bytes);
+                let refused = refused.map_err(|error| error.errno());
+                let expected = match len_bytes > crate::file::LEN_BYTES_MAX {
+                    true => rustix::io::Errno::FBIG,
+                    false => rustix::io::Errno::NOSPC,
+                };
+                assert_eq!(refused, Err(expected.raw_os_error()), "{how:?}, {len_bytes}");
+                assert_eq!((volume.usage(), volume.attributes(ino).unwrap()), before);
+            }
+        }
+        let mut there = vec![0; content.len()];
+        volume.read(ino, 0, &mut there).unwrap();
+        assert!(there == content);
+        // All that there is can be had: one node is needed besides.
+        let len_bytes = (before.0.free_blocks + 40 - 2) * PAGE as u64;
+        volume.allocate(ino, Allocate::Room, 0, len_bytes).unwrap();
+        assert!(volume.usage().free_blocks < 2);
+        volume.close().unwrap();
+        assert_sound(&device, "closed");
+    }
+}
