@@ -162,6 +162,7 @@ impl State {
         // Also if nothing was written, as after a crash of which only synced files were found again.
         self.write_filled()?;
         let journal = self.write_tables()?;
+        self.segments.restart_empty_logs();
         self.write_pack(&journal, is_clean)?;
         self.since = SinceCheckpoint::default();
         self.table.checkpointed();

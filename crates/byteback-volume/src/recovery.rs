@@ -105,6 +105,10 @@ impl State {
     /// Adopts what was synced since the checkpoint that was read. Answers how many files there were.
     pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS]) -> Result<u32> {
         let chain = self.read_chain(heads);
+        // Until the next checkpoint the chain is what leads to what was synced, also where a node in it does not count: the power may go again.
+        for link in &chain {
+            self.segments.keep_until_checkpoint(link.address);
+        }
         let mut synced: BTreeMap<Nid, Vec<usize>> = BTreeMap::new();
         for (index, link) in chain.iter().enumerate() {
             if link.footer.place == 0 && link.footer.flags.is_synced {

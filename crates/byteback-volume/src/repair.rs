@@ -21,11 +21,12 @@ use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, CLUSTER_SLOT, DIRECT_SLOTS, DirectoryBlock, INDIRECT_NODES, INLINE_DENTRIES, Kind, LOGS, LogHead,
     NODES_PER_BLOCK, Nid, NodeBlock, NodeEntry, PackHeader, SegmentEntry, Slots, Summary, bitmap_blocks,
-    cluster_checksum, orphan_blocks, page_checksum, zeros,
+    cluster_checksum, open_summary_blocks, orphan_blocks, page_checksum, zeros,
 };
 use crate::media::Media;
 use crate::names::NewFile;
 use crate::place::levels_below;
+use crate::segments::LogKind;
 use crate::state::State;
 use crate::volume::{OpenOptions, Volume};
 
@@ -137,18 +138,20 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
     let media = media_of(device, findings);
     let (image, files) = (&findings.image, &findings.files);
     let areas = media.areas;
-    let is_owned = |segment: u32, index: u32| files.owned.is_set(segment * areas.segment_blocks + index);
-    let is_unused = |segment: &u32| !(0..areas.segment_blocks).any(|index| is_owned(*segment, index));
-    let mut unused = (0..areas.main_segments).filter(is_unused);
-    let mut logs = [LogHead::default(); LOGS];
-    for log in &mut logs {
-        *log = LogHead {
-            segment: unused.next().ok_or(VolumeError::Full)?,
-            next: 0,
-            upcoming: LogHead::UNDECIDED,
-        };
-    }
+    let logs = logs_to_go_on(findings)?;
     let unproven_pages = write_summaries(&media, findings)?;
+    let mut open_summaries = Vec::new();
+    for log in &logs {
+        let written = usize::try_from(log.next).unwrap_or(0);
+        let mut summaries = match log.next {
+            0 => Vec::new(),
+            _ => media
+                .read_summaries(log.segment)
+                .map_or_else(|_| Vec::new(), |all| all.to_vec()),
+        };
+        summaries.resize(written, Summary::default());
+        open_summaries.extend(summaries);
+    }
     let mut bits = image.bits.clone();
     bits.resize((areas.segment_table_blocks + areas.node_table_blocks) as usize, false);
     write_segment_table(&media, findings, &mut bits)?;
@@ -159,6 +162,7 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
     };
     let orphans: Vec<Nid> = image.orphans.iter().copied().filter(is_orphan).collect();
     let (bitmaps, orphans) = (bitmap_blocks(&bits), orphan_blocks(&orphans));
+    let open_summaries = open_summary_blocks(&open_summaries);
     let header = PackHeader {
         version: image.newest + 1,
         used_blocks: files.used_blocks(),
@@ -167,7 +171,7 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
         bitmap_blocks: bitmaps.len() as u32,
         journal_blocks: 0,
         orphan_blocks: orphans.len() as u32,
-        summary_blocks: 0,
+        summary_blocks: open_summaries.len() as u32,
         is_clean: true,
         logs,
         ..image.pack.clone()
@@ -177,7 +181,12 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
     header.write(&mut head);
     let mut footer = head.clone();
     media.write_sealed(Address(at), Kind::PackHeader, &mut head)?;
-    for (kind, blocks) in [(Kind::PackBitmaps, bitmaps), (Kind::PackOrphans, orphans)] {
+    let sections = [
+        (Kind::PackBitmaps, bitmaps),
+        (Kind::PackOrphans, orphans),
+        (Kind::PackSummaries, open_summaries),
+    ];
+    for (kind, blocks) in sections {
         for mut block in blocks {
             at += 1;
             media.write_sealed(Address(at), kind, &mut block)?;
@@ -187,6 +196,63 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
     media.write_sealed(Address(at + 1), Kind::PackFooter, &mut footer)?;
     device.flush()?;
     Ok(unproven_pages)
+}
+
+/// Where the logs go on: where they were, if nothing is in use there; else each in a segment of which nothing is, and if there is none, nowhere before it is given one: what it has is full then. That of
+/// files' nodes must have one.
+fn logs_to_go_on(findings: &Findings<'_>) -> Result<[LogHead; LOGS]> {
+    let (image, areas) = (&findings.image, findings.image.superblock.areas);
+    let is_owned = |segment: u32, index: u32| findings.files.owned.is_set(segment * areas.segment_blocks + index);
+    let is_unused = |segment: u32, from: u32| {
+        segment < areas.main_segments && !(from..areas.segment_blocks).any(|index| is_owned(segment, index))
+    };
+    let mut taken = BTreeSet::new();
+    let of_nodes = LogKind::WarmNode as usize;
+    let goes_on: Vec<Option<LogHead>> = (image.pack.logs.iter().enumerate())
+        .map(|(index, log)| {
+            let upcoming = Some(log.upcoming).filter(|upcoming| *upcoming != LogHead::UNDECIDED);
+            let is_sound = log.next <= areas.segment_blocks
+                && (index != of_nodes || log.next < areas.segment_blocks || upcoming.is_some())
+                && is_unused(log.segment, log.next)
+                && upcoming.is_none_or(|upcoming| upcoming != log.segment && is_unused(upcoming, 0))
+                && !taken.contains(&log.segment)
+                && upcoming.is_none_or(|upcoming| !taken.contains(&upcoming));
+            if is_sound {
+                taken.extend([log.segment].into_iter().chain(upcoming));
+            }
+            is_sound.then_some(*log)
+        })
+        .collect();
+    let mut logs = [LogHead::default(); LOGS];
+    // Those that need one first.
+    let mut order: Vec<usize> = (0..LOGS).collect();
+    order.sort_by_key(|index| *index != of_nodes);
+    for index in order {
+        let found = goes_on.get(index).copied().flatten().or_else(|| {
+            let is_left = |segment: &u32| !taken.contains(segment);
+            let unused = (0..areas.main_segments)
+                .filter(is_left)
+                .find(|segment| is_unused(*segment, 0));
+            let full = || {
+                let in_use = (0..areas.main_segments).find(is_left);
+                in_use.filter(|_| index != of_nodes)
+            };
+            let (segment, next) = match unused {
+                Some(unused) => (unused, 0),
+                None => (full()?, areas.segment_blocks),
+            };
+            taken.insert(segment);
+            Some(LogHead {
+                segment,
+                next,
+                upcoming: LogHead::UNDECIDED,
+            })
+        });
+        if let Some(log) = logs.get_mut(index) {
+            *log = found.ok_or(VolumeError::Full)?;
+        }
+    }
+    Ok(logs)
 }
 
 /// Writes the summaries of the segments that were open, which only the pack has, and of those that are damaged or wrong.

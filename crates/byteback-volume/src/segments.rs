@@ -40,6 +40,9 @@ impl LogKind {
     ];
 }
 
+/// If so many segments are free after a crash, each log begins one at once: as many stay free.
+const FREE_TO_BEGIN_ALL: usize = 2 * LOGS;
+
 /// A segment.
 #[derive(Clone, Debug)]
 struct Segment {
@@ -71,6 +74,11 @@ impl Log {
 
     fn has(&self, segment: u32) -> bool {
         self.head.segment == segment || self.upcoming() == Some(segment)
+    }
+
+    /// It writes nothing more to its segment, and has no other one yet.
+    fn waits(&self) -> bool {
+        usize::try_from(self.head.next).is_ok_and(|next| next >= self.summaries.len()) && self.upcoming().is_none()
     }
 }
 
@@ -159,16 +167,94 @@ impl Segments {
     pub(crate) fn open_logs(&mut self) -> Result<()> {
         self.logs.clear();
         for _ in LogKind::ALL {
-            let segment = self.take_free()?;
-            let summaries = self.no_summaries();
-            let head = LogHead {
-                segment,
-                next: 0,
-                upcoming: LogHead::UNDECIDED,
-            };
-            self.logs.push(Log { head, summaries });
+            let log = self.new_log()?;
+            self.logs.push(log);
         }
         Ok(())
+    }
+
+    /// Lets the logs go on after a crash; `heads` are those of the checkpoint, of which the segments were closed. Each begins a segment, unless few are free:
+    /// - what is found again of files that were synced lies in other logs than those of directories and of indirect nodes: these go on where the checkpoint left them, as if nothing had been written since;
+    /// - those of pages take a segment when they have something to write, and have until then the one that they had, as if it were full;
+    /// - that of files' nodes begins one in any case, as the next checkpoint must say where nodes will be found.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`].
+    pub(crate) fn reopen_logs(&mut self, heads: &[LogHead; LOGS]) -> Result<()> {
+        if self.free.len() >= FREE_TO_BEGIN_ALL {
+            return self.open_logs();
+        }
+        self.logs.clear();
+        let mut taken = BTreeSet::new();
+        let mut kept = [None; LOGS];
+        for (kind, kept) in LogKind::ALL.into_iter().zip(&mut kept) {
+            let head = heads.get(kind as usize).copied().unwrap_or_default();
+            let goes_on = matches!(kind, LogKind::HotNode | LogKind::ColdNode | LogKind::HotData);
+            let is_own =
+                |taken: &BTreeSet<u32>, number: u32| number < self.areas.main_segments && !taken.contains(&number);
+            let upcoming = Some(head.upcoming).filter(|upcoming| *upcoming != LogHead::UNDECIDED);
+            let can_go_on = goes_on
+                && is_own(&taken, head.segment)
+                && self.is_unused_from(head.segment, head.next)
+                && upcoming.is_none_or(|upcoming| is_own(&taken, upcoming) && self.is_unused_from(upcoming, 0));
+            if can_go_on {
+                taken.extend([head.segment]);
+                taken.extend(upcoming);
+                *kept = Some(head);
+            } else if kind != LogKind::WarmNode && is_own(&taken, head.segment) && !self.is_unused_from(head.segment, 0)
+            {
+                taken.insert(head.segment);
+                *kept = Some(LogHead {
+                    next: self.areas.segment_blocks,
+                    upcoming: LogHead::UNDECIDED,
+                    ..head
+                });
+            }
+        }
+        // All before any takes one that is free.
+        for number in taken {
+            self.free.remove(&number);
+            if let Some(segment) = self.get(number) {
+                segment.is_touched = true;
+            }
+        }
+        for head in kept {
+            let log = match head {
+                Some(head) => self.log_with(head),
+                None => self.new_log()?,
+            };
+            self.logs.push(log);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing refers to the blocks of a segment from one on.
+    fn is_unused_from(&self, number: u32, index: u32) -> bool {
+        let used = self.see(number).map(|segment| &segment.entry);
+        used.is_some_and(|entry| !(index..self.areas.segment_blocks).any(|index| entry.is_valid(index)))
+    }
+
+    /// A log with this head, and the summaries that are known of its segment.
+    fn log_with(&self, head: LogHead) -> Log {
+        let mut summaries = self.no_summaries();
+        let written = usize::try_from(head.next).unwrap_or(usize::MAX);
+        let known = self
+            .summaries
+            .get(&head.segment)
+            .into_iter()
+            .flat_map(|known| known.iter());
+        (summaries.iter_mut().zip(known).take(written)).for_each(|(to, from)| *to = *from);
+        Log { head, summaries }
+    }
+
+    fn new_log(&mut self) -> Result<Log> {
+        let head = LogHead {
+            segment: self.take_free()?,
+            next: 0,
+            upcoming: LogHead::UNDECIDED,
+        };
+        let summaries = self.no_summaries();
+        Ok(Log { head, summaries })
     }
 
     /// Lets the logs go on where they were, if nothing was written since. `summaries` are those of all, one behind the other.
@@ -340,6 +426,17 @@ impl Segments {
         self.logs.iter().map(|log| (log.head, &log.summaries[..]))
     }
 
+    /// Nothing is written to the segment of a block before the next checkpoint, whether anything in it counts or not.
+    pub(crate) fn keep_until_checkpoint(&mut self, address: Address) {
+        let Some((number, _)) = self.areas.segment_of(address) else {
+            return;
+        };
+        if let Some(segment) = self.get(number) {
+            segment.is_touched = true;
+            self.free.remove(&number);
+        }
+    }
+
     /// Something refers to a block, which nothing did before.
     pub(crate) fn acquire(&mut self, address: Address) {
         self.set_valid(address, 1, true);
@@ -410,6 +507,31 @@ impl Segments {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
+    /// How many the logs take at most to write so many blocks, whichever they are.
+    pub(crate) fn segments_needed(&self, blocks: u32) -> u32 {
+        let segment_blocks = self.areas.segment_blocks;
+        // What a log writes until it takes one: who fills a segment chooses the next.
+        let mut until: Vec<u32> = self
+            .logs
+            .iter()
+            .map(
+                |log| match (segment_blocks.saturating_sub(log.head.next), log.upcoming()) {
+                    (0, None) => 1,
+                    (0, Some(_)) => segment_blocks,
+                    (left, _) => left,
+                },
+            )
+            .collect();
+        until.sort_unstable();
+        let (mut taken, mut rest) = (0, blocks);
+        for until in until {
+            let Some(less) = rest.checked_sub(until) else { break };
+            rest = less;
+            taken += 1;
+        }
+        taken + rest / segment_blocks
+    }
+
     /// How many will be with the next checkpoint, beside these.
     pub(crate) fn freed_by_checkpoint(&self) -> u32 {
         let freed = self.segments.iter().filter(|segment| segment.valid_blocks == 0);
@@ -441,6 +563,25 @@ impl Segments {
     /// The tables have what these segments are now.
     pub(crate) fn written(&mut self) {
         self.dirty.clear();
+    }
+
+    /// Before a checkpoint says where logs go on: those that wait for a segment and have one that nothing refers to any more begin it anew. What the checkpoint before knows of it is not written over
+    /// before this one counts, as nothing is written in between.
+    pub(crate) fn restart_empty_logs(&mut self) {
+        for kind in LogKind::ALL {
+            let Some(log) = self.logs.get(kind as usize) else {
+                continue;
+            };
+            let number = log.head.segment;
+            if !log.waits() || self.see(number).is_none_or(|segment| segment.valid_blocks > 0) {
+                continue;
+            }
+            let summaries = self.no_summaries();
+            if let Some(log) = self.logs.get_mut(kind as usize) {
+                log.head.next = 0;
+                log.summaries = summaries;
+            }
+        }
     }
 
     /// A checkpoint is durable: what nothing refers to is free now. Answers which segments became so.
@@ -525,7 +666,7 @@ impl Segments {
 
     /// Segments that may be cleaned, each with its entry and how many of its blocks are valid.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = (u32, &SegmentEntry, u32)> {
-        let is_open = |number: u32| self.logs.iter().any(|log| log.has(number));
+        let is_open = |number: u32| self.logs.iter().any(|log| log.has(number) && !log.waits());
         (0..).zip(&self.segments).filter_map(move |(number, segment)| {
             let is_candidate = segment.valid_blocks > 0 && !is_open(number);
             is_candidate.then_some((number, &segment.entry, segment.valid_blocks))

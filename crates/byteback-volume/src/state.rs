@@ -55,6 +55,23 @@ pub(crate) struct SinceCheckpoint {
     pub(crate) is_changed: bool,
 }
 
+/// What is about to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// As much as a call does at once.
+    Any,
+    /// What only changes a few nodes, or makes room: to remove something, or to make it durable.
+    Little,
+}
+
+impl Change {
+    /// So many blocks a call changes at most, beside pages that it writes.
+    const BLOCKS: u32 = 16;
+}
+
+/// Such a part of a segment is written before it is looked again whether it can be.
+const WRITE_STEPS_OF_SEGMENT: u32 = 4;
+
 /// See the module.
 pub(crate) struct State {
     pub(crate) media: Media,
@@ -200,8 +217,16 @@ impl State {
         of_reserve.min(self.pages.dirty_max())
     }
 
-    /// Makes sure, before anything changes, that what waits can be written.
+    /// Makes sure, before anything changes, that what waits can be written, and what a call adds to it.
+    ///
+    /// # Errors
+    /// [`VolumeError::Full`]: there is no room in the logs, and none can be made.
     pub(crate) fn balance(&mut self) -> Result<()> {
+        self.balance_for(Change::Any)
+    }
+
+    /// The same, for who says what comes.
+    pub(crate) fn balance_for(&mut self, change: Change) -> Result<()> {
         self.check_writable()?;
         let segment_blocks = self.media.areas.segment_blocks;
         let logs = LogKind::ALL.len() as u32;
@@ -222,13 +247,28 @@ impl State {
             if unwritten > 0 || self.segments.freed_by_checkpoint() > 0 {
                 self.checkpoint(false)?;
             }
-            if self.segments.free_segments() < logs + 4 && !self.clean_some()? {
-                return Ok(());
-            }
             tries += 1;
-            if tries > 1000 {
-                return Ok(());
+            if self.segments.free_segments() < logs + 4 && (tries > 1000 || !self.clean_some()?) {
+                return self.check_room_for(change);
             }
         }
+    }
+
+    /// Nothing is gained by cleaning, as on a volume that is full: whether what waits, and what is to come, is written for sure. One segment stays free, for who recovers the volume.
+    fn check_room_for(&self, change: Change) -> Result<()> {
+        let more = match change {
+            Change::Any => self.write_step_pages().saturating_add(Change::BLOCKS),
+            Change::Little => Change::BLOCKS,
+        };
+        let unwritten = self.unwritten_blocks().saturating_add(more);
+        match self.segments.segments_needed(unwritten) < self.segments.free_segments() {
+            true => Ok(()),
+            false => Err(VolumeError::Full),
+        }
+    }
+
+    /// So many pages are written before it is looked again whether they can be.
+    pub(crate) fn write_step_pages(&self) -> u32 {
+        (self.media.areas.segment_blocks / WRITE_STEPS_OF_SEGMENT).max(1)
     }
 }

@@ -35,7 +35,7 @@ use crate::node_table::NodeTable;
 use crate::nodes::Nodes;
 use crate::pages::Pages;
 use crate::segments::Segments;
-use crate::state::{Counts, SinceCheckpoint, State};
+use crate::state::{Change, Counts, SinceCheckpoint, State};
 use crate::statistics::VolumeStats;
 use crate::xattr::SetAttribute;
 
@@ -44,9 +44,6 @@ const PACKED_MIN_RANGE: RangeInclusive<usize> = 2..=64;
 
 /// Less of a block of an index is never used, in bytes: what it tells of a compact page has room.
 const DELTA_INDEX_LEN_BYTES_MIN: usize = 192;
-
-/// Such a part of a segment is written before it is looked again whether it can be.
-const WRITE_STEPS_OF_SEGMENT: usize = 4;
 
 /// How a volume is to be opened.
 #[derive(Clone)]
@@ -243,7 +240,7 @@ impl Volume {
             false => {
                 state.segments.close_logs(&header.logs, &pack.summaries);
                 state.roll_forward(&header.logs)?;
-                state.segments.open_logs()?;
+                state.segments.reopen_logs(&header.logs)?;
             }
         }
         state.is_writable = options.is_writable;
@@ -324,8 +321,12 @@ impl Volume {
 
     /// The lock, with room for a change.
     fn change(&self) -> Result<MutexGuard<'_, State>> {
+        self.change_by(Change::Any)
+    }
+
+    fn change_by(&self, change: Change) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
-        state.balance()?;
+        state.balance_for(change)?;
         state.since.is_changed = true;
         Ok(state)
     }
@@ -395,7 +396,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::attributes`]; no room.
     pub fn set_attributes(&self, ino: u32, set: &SetAttributes) -> Result<Attributes> {
-        self.change()?.set_attributes(Nid(ino), set)
+        self.change_by(Change::Little)?.set_attributes(Nid(ino), set)
     }
 
     /// The file of a name.
@@ -460,7 +461,7 @@ impl Volume {
     /// # Errors
     /// There is none, or it is a directory.
     pub fn unlink(&self, dir: u32, name: &[u8]) -> Result<()> {
-        self.change()?.unlink(Nid(dir), name)
+        self.change_by(Change::Little)?.unlink(Nid(dir), name)
     }
 
     /// Takes an empty directory away.
@@ -468,7 +469,7 @@ impl Volume {
     /// # Errors
     /// There is none, it is none, or not empty.
     pub fn remove_directory(&self, dir: u32, name: &[u8]) -> Result<()> {
-        self.change()?.remove_directory(Nid(dir), name)
+        self.change_by(Change::Little)?.remove_directory(Nid(dir), name)
     }
 
     /// Gives a file another name.
@@ -542,8 +543,8 @@ impl Volume {
             let at = offset.saturating_add(written as u64);
             let rest = data.get(written..).unwrap_or_default();
             let now = self.change().and_then(|mut state| {
-                let segment_blocks = usize::try_from(state.media.areas.segment_blocks).unwrap_or(0);
-                let step_len_bytes = (segment_blocks / WRITE_STEPS_OF_SEGMENT).max(1) * BLOCK_LEN_BYTES;
+                let step_pages = usize::try_from(state.write_step_pages()).unwrap_or(1);
+                let step_len_bytes = step_pages * BLOCK_LEN_BYTES;
                 let step = rest.get(..step_len_bytes).unwrap_or(rest);
                 Ok((state.write(Nid(ino), at, step, written == 0)?, step.len()))
             });
@@ -569,7 +570,14 @@ impl Volume {
         let mut done = None;
         loop {
             // Each time it is made sure that what waits can be written.
-            done = self.change()?.allocate(Nid(ino), how, (offset, len_bytes), done)?;
+            let change = if how == Allocate::Punch {
+                Change::Little
+            } else {
+                Change::Any
+            };
+            done = self
+                .change_by(change)?
+                .allocate(Nid(ino), how, (offset, len_bytes), done)?;
             if done.is_none() {
                 return Ok(());
             }
@@ -613,7 +621,7 @@ impl Volume {
     /// # Errors
     /// There is none.
     pub fn remove_xattr(&self, ino: u32, name: &[u8]) -> Result<()> {
-        self.change()?.remove_xattr(Nid(ino), name)
+        self.change_by(Change::Little)?.remove_xattr(Nid(ino), name)
     }
 
     /// Makes a file durable, with its name; of a directory, all.
@@ -621,7 +629,7 @@ impl Volume {
     /// # Errors
     /// What the device answered.
     pub fn sync_file(&self, ino: u32) -> Result<()> {
-        self.change()?.sync_file(Nid(ino))
+        self.change_by(Change::Little)?.sync_file(Nid(ino))
     }
 
     /// Makes everything durable. Nothing is written if that is so already.
@@ -644,7 +652,7 @@ impl Volume {
     /// What the device answered.
     pub fn tidy(&self) -> Result<bool> {
         let mut state = self.look();
-        state.balance()?;
+        state.balance_for(Change::Little)?;
         let has_done = state.tidy();
         state.since.is_changed |= has_done.as_ref().map_or(true, |has_done| *has_done);
         has_done

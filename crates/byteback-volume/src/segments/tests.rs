@@ -92,3 +92,156 @@ fn nothing_is_written_over_that_a_checkpoint_or_anybody_knows() {
         assert!(freed > 10, "seed {seed}: {full} {freed}");
     }
 }
+
+/// Whatever the logs have written, and whichever of them writes how much.
+#[test]
+fn no_more_segments_are_taken_than_was_said() {
+    let (mut exact, mut checked) = (0, 0);
+    for seed in 0..400 {
+        let mut random = SplitMix64::new(seed);
+        let mut segments = segments();
+        if random.coin() {
+            let heads: Vec<LogHead> = segments.heads().map(|(head, _)| head).collect();
+            let full = random.below(6) as usize;
+            for log in &mut segments.logs[..full] {
+                log.head.next = segments.areas.segment_blocks;
+            }
+            assert_eq!(heads.len(), LOGS);
+        }
+        for _ in 0..random.below(300) {
+            let kind = LogKind::ALL[random.below(6) as usize];
+            let _ = segments.allocate(kind, Summary::default(), 1);
+        }
+        let blocks = random.below(300) as u32;
+        let needed = segments.segments_needed(blocks);
+        if needed > segments.free_segments() {
+            continue;
+        }
+        let free = segments.free_segments();
+        // The one that needs a segment next, most of the time.
+        for _ in 0..blocks {
+            let until = |log: &Log| match (segments.areas.segment_blocks - log.head.next, log.upcoming()) {
+                (0, None) => 1,
+                (0, Some(_)) => segments.areas.segment_blocks,
+                (left, _) => left,
+            };
+            let eager = (0..LOGS).min_by_key(|index| until(&segments.logs[*index])).unwrap();
+            let index = if seed % 4 == 0 { random.below(6) as usize } else { eager };
+            segments.allocate(LogKind::ALL[index], Summary::default(), 1).unwrap();
+        }
+        let taken = free - segments.free_segments();
+        assert!(taken <= needed, "seed {seed}: {taken} of {needed} for {blocks}");
+        checked += 1;
+        exact += u32::from(taken == needed);
+    }
+    assert!(checked > 300 && exact > 200, "{checked} {exact}");
+}
+
+/// After a crash with few free segments the logs go on where nothing is in use, and what is in use has its summary.
+#[test]
+fn logs_go_on_after_a_crash_where_nothing_is_in_use() {
+    let mut scarce = 0;
+    for seed in 0..200 {
+        let mut random = SplitMix64::new(seed);
+        let mut segments = segments();
+        let areas = segments.areas;
+        let mut written: Vec<(Address, Summary)> = Vec::new();
+        let fill = 1_500 + random.below(2_500);
+        for _ in 0..fill {
+            let summary = Summary {
+                nid: crate::format::Nid(7),
+                checksum: random.next_u64() as u32,
+                ..Summary::default()
+            };
+            let kind = LogKind::ALL[random.below(6) as usize];
+            if let Ok((address, _)) = segments.allocate(kind, summary, 1) {
+                written.push((address, summary));
+            }
+        }
+        let heads: [LogHead; LOGS] = segments
+            .heads()
+            .map(|(head, _)| head)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        let open: Vec<Summary> = segments
+            .heads()
+            .flat_map(|(head, summaries)| summaries[..head.next as usize].to_vec())
+            .collect();
+        let entries: Vec<SegmentEntry> = segments.segments.iter().map(|segment| segment.entry.clone()).collect();
+        let known = written.clone();
+        // Of what comes later only what files' logs got counts, unless the volume is damaged.
+        let write = |segments: &mut Segments, kind: LogKind| segments.allocate(kind, Summary::default(), 1).ok();
+        let mut adopted = Vec::new();
+        for _ in 0..random.below(200) {
+            let kind = LogKind::ALL[random.below(6) as usize];
+            if let Some((address, _)) = write(&mut segments, kind)
+                && (seed % 5 == 0 || matches!(kind, LogKind::WarmNode | LogKind::WarmData | LogKind::ColdData))
+                && random.coin()
+            {
+                adopted.push(address);
+            }
+        }
+        let mut after = Segments::new(areas, entries);
+        after.close_logs(&heads, &open);
+        for address in &adopted {
+            assert!(after.was_unwritten(*address, &heads), "seed {seed}");
+            after.acquire(*address);
+            after.amend_summary(*address, Summary::default());
+        }
+        let free = after.free.clone();
+        match after.reopen_logs(&heads) {
+            Ok(()) => scarce += u32::from(free.len() < FREE_TO_BEGIN_ALL),
+            Err(error) => {
+                // All that are free are of other logs than that of nodes.
+                let is_of_another = |number: &u32| {
+                    let others = heads.iter().enumerate().filter(|(index, _)| *index != 1);
+                    others
+                        .map(|(_, head)| head)
+                        .any(|head| head.segment == *number || head.upcoming == *number)
+                };
+                assert!(matches!(error, VolumeError::Full), "seed {seed}: {error}");
+                assert!(free.iter().all(is_of_another), "seed {seed}: {free:?}");
+                continue;
+            }
+        }
+        // What logs that wait have can be cleaned.
+        let candidates: BTreeSet<u32> = after.candidates().map(|(number, ..)| number).collect();
+        let mut waiting = after.logs.iter().filter(|log| log.waits());
+        assert!(waiting.all(|log| candidates.contains(&log.head.segment)), "seed {seed}");
+        let distinct: BTreeSet<u32> = after.heads().map(|(head, _)| head.segment).collect();
+        assert_eq!(distinct.len(), LOGS, "seed {seed}");
+        assert!(
+            after.heads().nth(1).is_some_and(|(head, _)| head.next == 0),
+            "seed {seed}"
+        );
+        let in_use: BTreeSet<Address> = known
+            .iter()
+            .map(|(address, _)| *address)
+            .chain(adopted.clone())
+            .collect();
+        let mut fresh = BTreeSet::new();
+        for round in 0..3 {
+            for _ in 0..random.below(500) {
+                let kind = LogKind::ALL[random.below(6) as usize];
+                if let Some((address, _)) = write(&mut after, kind) {
+                    assert!(
+                        !in_use.contains(&address) && fresh.insert(address),
+                        "seed {seed}, round {round}"
+                    );
+                }
+            }
+            for (address, summary) in &known {
+                let there = after.summary_of(*address);
+                assert!(
+                    there.is_none_or(|there| there == *summary),
+                    "seed {seed}, round {round}"
+                );
+            }
+            after.restart_empty_logs();
+            after.checkpointed();
+        }
+    }
+    println!("{scarce} times few segments were free");
+    assert!(scarce > 50, "{scarce}");
+}

@@ -22,6 +22,9 @@ struct Life {
     deltas: DeltaCounts,
 }
 
+/// So much of a call is written at once, on a volume with the shortest segments.
+const WRITE_STEP_LEN_BYTES: usize = 16 * BLOCK_LEN_BYTES;
+
 /// The next step.
 type Draw = fn(&mut SplitMix64, &Model) -> Step;
 
@@ -102,6 +105,35 @@ fn records(random: &mut SplitMix64, model: &Model) -> Step {
     }
 }
 
+/// Fills the volume, and goes on then.
+fn filling(random: &mut SplitMix64, model: &Model) -> Step {
+    let files = model.of(|node| node.mode >> 12 == 8);
+    let len_bytes: u64 = files
+        .iter()
+        .map(|file| model.nodes[file].content.len.min(1 << 20))
+        .sum();
+    match (random.below(4), files.len()) {
+        (_, 0..6) => Step::Make(1, format!("file {}", random.below(1_000)).into_bytes(), 0o100_644),
+        _ if random.below(30) == 0 => Step::Sync,
+        (0..=2, _) if len_bytes < 6_900_000 => {
+            let file = files[random.below(6) as usize];
+            let len = model.nodes[&file].content.len;
+            match len < 1 << 20 {
+                true => Step::Write(file, len, random.bytes(120_000)),
+                false => Step::Write(file, random.below(1 << 20), random.bytes(9_000)),
+            }
+        }
+        (0, _) => Step::fill(random, model),
+        (1, _) if random.below(3) == 0 => Step::Sync,
+        (1, _) => Step::SyncFile(files[random.below(files.len() as u64) as usize]),
+        (2, _) if random.below(3) > 0 => {
+            let (at, len) = (random.below(1 << 20), 1 + random.below(20_000) as usize);
+            Step::Write(files[random.below(6) as usize], at, random.bytes(len))
+        }
+        _ => anything(random, model),
+    }
+}
+
 fn live(device: &SimBlockDevice, mode: DeltaMode, seed: u64, steps: u64, draw: Draw) -> Life {
     let mut random = SplitMix64::new(seed);
     let mut model = Model::new();
@@ -120,6 +152,19 @@ fn live(device: &SimBlockDevice, mode: DeltaMode, seed: u64, steps: u64, draw: D
         let step = draw(&mut random, &model).compressible(is_compressed(seed));
         // What is read before it is known whether the power is cut does not matter.
         let answer = model.on_volume(&volume, &step, "before the crash");
+        if let Step::Write(file, offset, bytes) = &step {
+            // A long write is several ones, one after the other.
+            let written = match &answer {
+                _ if device.is_cut() => bytes.len(),
+                Ok(written) => *written as usize,
+                Err(_) => 0,
+            };
+            for count in (WRITE_STEP_LEN_BYTES..written).step_by(WRITE_STEP_LEN_BYTES) {
+                let mut between = model.clone();
+                between.here(&Step::Write(*file, *offset, bytes.clone()), count as u64);
+                life.trees.push(between);
+            }
+        }
         if device.is_cut() {
             life.last = Some(step);
             break;
@@ -211,7 +256,23 @@ fn wrong_in(volume: &Volume, life: &Life, at: usize, synced: &BTreeMap<u32, usiz
     wrong.next()
 }
 
+/// The power goes again while a volume is recovered, perhaps more than once.
+fn crashed_again(device: &SimBlockDevice, random: &mut SplitMix64) -> SimBlockDevice {
+    let mut device = device.copy();
+    for _ in 0..random.below(3) {
+        let open = |device: &SimBlockDevice| Volume::open(Arc::new(device.clone()), &options());
+        let trial = device.copy();
+        drop(open(&trial));
+        let calls = trial.calls();
+        device.crash_at_call(1 + random.below(calls));
+        drop(open(&device));
+        device = device.recover(random.next_u64());
+    }
+    device
+}
+
 fn check(device: &SimBlockDevice, life: &Life, note: &str) {
+    let device = &crashed_again(device, &mut SplitMix64::new(life.trees.len() as u64));
     // The checkpoint is whole whatever was written after it.
     assert_sound(device, &format!("{note}: before it was recovered"));
     let open = || Volume::open(Arc::new(device.clone()), &options()).unwrap_or_else(|error| panic!("{note}: {error}"));
@@ -250,7 +311,9 @@ fn check(device: &SimBlockDevice, life: &Life, note: &str) {
         life.trees.len(),
         life.whole,
         life.synced,
-        life.last,
+        life.last
+            .as_ref()
+            .map(|step| format!("{step:?}").chars().take(200).collect::<String>()),
         short.join("\n")
     );
 }
@@ -293,6 +356,28 @@ fn what_was_synced_survives_a_power_cut_at_any_call() {
                 let note = format!("seed {seed}, call {call} of {calls}, survivor {survivor}");
                 check(&device.recover(seed * 1_000 + call * 10 + survivor), &life, &note);
             }
+        }
+    }
+}
+
+/// Few segments are free, and after the power cut all logs are to go on.
+#[test]
+fn what_was_synced_on_a_full_volume_survives_a_power_cut() {
+    for seed in seeds(2) {
+        let made = made(BLOCKS, seed);
+        let trial = made.copy();
+        live(&trial, mode_of(seed), seed, 260, filling);
+        let calls = trial.calls();
+        let filled = Volume::open(Arc::new(trial.recover(seed)), &options()).unwrap();
+        println!("seed {seed}: {calls} calls, {:?}", filled.usage());
+        let mut random = SplitMix64::new(seed);
+        for _ in 0..5 {
+            let call = calls / 2 + random.below(calls / 2);
+            let device = made.copy();
+            device.crash_at_call(call);
+            let life = live(&device, mode_of(seed), seed, 260, filling);
+            let note = format!("seed {seed}, call {call} of {calls}");
+            check(&device.recover(seed * 1_000 + call), &life, &note);
         }
     }
 }
@@ -406,6 +491,49 @@ fn what_is_cut_off_after_it_was_synced_stays_so() {
             model.compare(&volume, &format!("{pages:?}, {cut}, {is_cut}"));
             volume.close().unwrap();
             assert_sound(&survivor, "recovered and closed");
+        }
+    }
+}
+
+/// So many syncs that segments of the log of nodes hold nothing any more that counts, but lead to what does. The power goes again while that is recovered.
+#[test]
+fn syncs_are_found_again_however_often_recovery_is_interrupted() {
+    for seed in seeds(4) {
+        let device = made(BLOCKS, seed);
+        let volume = open_in(&device, mode_of(seed));
+        let mut model = Model::new();
+        let mut random = SplitMix64::new(seed);
+        let name = |number: u64| format!("file {number}").into_bytes();
+        for number in 0..230 {
+            let (which, count) = (random.below(number / 50 + 1), 1 + random.below(900) as usize);
+            let known = model.nodes[&1].entries.get(&name(which)).copied();
+            let file = known.unwrap_or_else(|| {
+                model.perform(&volume, &Step::Make(1, name(which), 0o100_644), "before");
+                model.nodes[&1].entries[&name(which)]
+            });
+            model.perform(
+                &volume,
+                &Step::Write(file, random.below(9_000), random.bytes(count)),
+                "before",
+            );
+            model.perform(&volume, &Step::SyncFile(file), "before");
+        }
+        let checkpoints = volume.with_state(|state| Ok(state.version)).unwrap();
+        std::mem::forget(volume);
+        let crashed = device.recover(seed);
+        let trial = crashed.copy();
+        let volume = open(&trial);
+        assert_eq!(volume.with_state(|state| Ok(state.version)).unwrap(), checkpoints + 1);
+        let calls = trial.calls();
+        for call in 1..=calls {
+            let device = crashed.copy();
+            device.crash_at_call(call);
+            drop(Volume::open(Arc::new(device.clone()), &options()));
+            let survivor = device.recover(seed * 1_000 + call);
+            let volume = open(&survivor);
+            model.compare(&volume, &format!("seed {seed}, call {call} of {calls}"));
+            volume.close().unwrap();
+            assert_sound(&survivor, &format!("seed {seed}, call {call} of {calls}"));
         }
     }
 }

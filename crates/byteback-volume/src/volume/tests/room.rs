@@ -189,3 +189,154 @@ fn a_range_without_room_is_refused_and_nothing_is_lost() {
         assert_sound(&device, "closed");
     }
 }
+
+/// Segments of which the summaries rotted cannot be cleaned: what there is no room for then is refused, and the volume goes on.
+#[test]
+fn a_volume_that_cannot_be_cleaned_is_full_and_goes_on() {
+    for seed in seeds(4) {
+        let (device, volume, ino) = scattered(2_600, 14, &options_in(mode_of(seed)));
+        volume.close().unwrap();
+        let volume = open_in(&device, mode_of(seed));
+        let (first, count) = volume
+            .with_state(|state| {
+                let areas = state.media.areas;
+                Ok((areas.summaries_first, areas.main_first))
+            })
+            .unwrap();
+        (first..count).for_each(|block| device.rot(block.into(), 100, 1));
+        let mut random = SplitMix64::new(seed);
+        let mut full = 0;
+        let mut inos = Vec::new();
+        for number in 0..600u32 {
+            let name = format!("file {number}").into_bytes();
+            let new = NewFile {
+                mode: 0o100_644,
+                ..NewFile::default()
+            };
+            let made = volume.make(1, &name, &new);
+            let answer = made.and_then(|made| {
+                inos.push((name, made.ino));
+                volume.write(made.ino, random.below(100_000), &random.bytes(40_000))
+            });
+            match answer {
+                Ok(_) => {}
+                Err(VolumeError::Full) => full += 1,
+                Err(error) => panic!("seed {seed}, {number}: {error}"),
+            }
+            match random.below(20) {
+                0 => volume.sync().unwrap(),
+                1 => drop(volume.sync_file(ino)),
+                2 if full > 10 => {
+                    // What is not scattered is found in the summaries that are in memory.
+                    let (name, _) = inos.swap_remove(random.below(inos.len() as u64) as usize);
+                    let _ = volume.unlink(1, &name);
+                }
+                _ => {}
+            }
+        }
+        assert!(full > 20, "seed {seed}: {full}");
+        volume.sync().unwrap();
+        println!("seed {seed}: {full} times full, {:?}", volume.usage());
+        volume.close().unwrap();
+    }
+}
+
+/// Fills a volume, so that something is in use in the segment of each log: entries, and nodes that lead to nodes; and writes some of the file `file`, of which this is the content, over.
+fn fill(volume: &Volume, round: u64, content: &mut Vec<u8>, random: &mut SplitMix64) -> u32 {
+    let found = |name: &[u8]| {
+        volume
+            .look_up(1, name)
+            .map_or_else(|_| file(volume, name), |found| found.ino)
+    };
+    let (ino, far) = (found(b"file"), found(b"far"));
+    let mut there = vec![0; content.len()];
+    volume.read(ino, 0, &mut there).unwrap();
+    assert!(there == *content, "round {round}");
+    for number in 0..random.below(if round == 0 { 300 } else { 4 }) {
+        let new = NewFile {
+            mode: 0o100_600,
+            ..NewFile::default()
+        };
+        let _ = volume.make(1, format!("entry {round} {number}").as_bytes(), &new);
+    }
+    let _ = volume.write(far, (3_000 + 1_017 * random.below(9)) * PAGE as u64, &[7; PAGE]);
+    let longest = 1 + random.below(40) * 4096;
+    loop {
+        let bytes = random.bytes(longest as usize);
+        let Ok(count) = volume.write(ino, content.len() as u64, &bytes) else {
+            break;
+        };
+        content.extend(&bytes[..count]);
+    }
+    for _ in 0..random.below(200) {
+        let at = random.below(content.len() as u64 - 5_000) as usize;
+        let count = 1 + random.below(5_000) as usize;
+        let bytes = random.bytes(count);
+        assert_eq!(volume.write(ino, at as u64, &bytes).unwrap(), count);
+        content[at..at + count].copy_from_slice(&bytes);
+        if random.below(8) == 0 {
+            volume.sync_file(ino).unwrap();
+        }
+    }
+    ino
+}
+
+/// Each log begins a segment when a volume is opened after a crash: on one that is full there are fewer.
+#[test]
+fn a_full_volume_is_opened_again_after_a_power_cut() {
+    for seed in seeds(6) {
+        let mut random = SplitMix64::new(seed);
+        let mut device = made(BLOCKS, seed);
+        let mut content = Vec::new();
+        for round in 0..6 {
+            let volume = open_in(&device, mode_of(seed));
+            let ino = fill(&volume, round, &mut content, &mut random);
+            match random.coin() {
+                true => volume.sync().unwrap(),
+                false => volume.sync_file(ino).unwrap(),
+            }
+            std::mem::forget(volume);
+            device = device.recover(random.next_u64());
+        }
+        let volume = open_in(&device, mode_of(seed));
+        volume.close().unwrap();
+        assert_sound(&device, &format!("seed {seed}"));
+    }
+}
+
+/// A repair writes a checkpoint of its own, with logs that go on.
+#[test]
+fn a_full_volume_is_repaired() {
+    for seed in seeds(6) {
+        let mut random = SplitMix64::new(seed);
+        let device = made(BLOCKS, seed);
+        let shared = Arc::new(device.clone()) as Arc<dyn BlockDevice>;
+        let mut content = Vec::new();
+        for round in 0..4 {
+            let volume = open_in(&device, mode_of(seed));
+            let ino = fill(&volume, round, &mut content, &mut random);
+            if round == 3 {
+                // As if it had been counted wrong.
+                let count_wrong = |state: &mut State| {
+                    state.counts.used_blocks -= 3;
+                    Ok(())
+                };
+                volume.with_state(count_wrong).unwrap();
+            }
+            volume.close().unwrap();
+            if round == 3 {
+                let options = crate::repair::RepairOptions::default();
+                let repaired = crate::repair::repair(&shared, &options).unwrap();
+                assert!(!repaired.before.is_sound() && repaired.after.is_sound(), "{repaired:?}");
+            }
+            let volume = open_in(&device, mode_of(seed));
+            let mut there = vec![0; content.len()];
+            volume.read(ino, 0, &mut there).unwrap();
+            assert!(there == content, "seed {seed}");
+        }
+        let volume = open_in(&device, mode_of(seed));
+        fill(&volume, 4, &mut content, &mut random);
+        volume.close().unwrap();
+        assert_sound(&device, &format!("seed {seed}"));
+    }
+}
