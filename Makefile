@@ -34,7 +34,7 @@ test-systems: dependencies ## Runs the tests that need other programs, which are
 	@tests/systems/moosefs install
 	@tests/systems/ceph install
 	@tests/systems/hdfs install >/dev/null
-	@cargo test -p byteback --test systems -- --ignored minio seaweedfs_ hdfs_ machine_ zfs_ moosefs_ ceph_
+	@cargo test -p byteback --test systems -- --ignored minio_ seaweedfs_ hdfs_ machine_ zfs_ moosefs_ ceph_
 
 check: dependencies ## Checks format, lints, crate edges and tidy rules.
 	@cargo fmt --all --check

@@ -9,7 +9,7 @@ use byteback_host::clock::RealClock;
 use byteback_host::random::SplitMix64;
 
 use crate::disk::{Disk, run, text};
-use crate::program::{against, checksums};
+use crate::program::{against, as_nobody, checksums};
 use crate::sky;
 
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -81,6 +81,8 @@ fn what_btrfs_keeps_is_told_and_true() {
         (&said["summed_bytes"], &said["unknown"]["not_summed"]),
         (&0.into(), &98_304.into())
     );
+    // Who may read the file, but not search the file system.
+    as_nobody(&[path.as_os_str()]).fails_with("tells a file system's checksums to root only");
     checksums(disk.path(), &[]).fails_with("not a regular file");
     checksums(disk.path().join("missing"), &[]).fails_with("No such file");
     let elsewhere = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();

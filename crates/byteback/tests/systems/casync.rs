@@ -1,7 +1,10 @@
 //! Files in a store of casync, and recipes of them: told, verified against the bytes, and synced by their chunks.
 
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::deduplicated::DeduplicatedFile;
@@ -11,7 +14,7 @@ use byteback_host::clock::RealClock;
 use crate::btrfs::{noise, versions};
 use crate::disk::{Disk, run, text};
 use crate::plain::PlainFile;
-use crate::program::checksums;
+use crate::program::{as_nobody, checksums};
 use crate::sky;
 
 /// A folder with a store and what is put into it.
@@ -118,6 +121,19 @@ fn what_casync_does_not_have_is_refused() {
     checksums(told_as("casync", &store.at("file")), &[]).fails_with("no index of casync");
     checksums(told_as("recipe", &index), &[]).fails_with("no recipe of version 1");
     checksums(told_as("casync", store.0.path()), &[]).fails_with("no regular file");
+    // Who may not read the index; and who may, but not the store.
+    let closed = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let (asked, chunks) = (told_as("casync", &index), store.at("default.castr"));
+    closed(store.0.path(), 0o755);
+    closed(&index, 0o600);
+    as_nobody(&[OsStr::new(&asked)]).fails_with("Permission denied");
+    closed(&index, 0o644);
+    closed(&chunks, 0o700);
+    assert_eq!(as_nobody(&[OsStr::new(&asked)]).fine()["summed_bytes"], content.len());
+    as_nobody(&[OsStr::new("--verify"), OsStr::new(&asked)])
+        .fails_with("may not be read; run as whoever owns the store");
+    closed(&chunks, 0o755);
+    as_nobody(&[OsStr::new("--verify"), OsStr::new(&asked)]).fine();
     let whole = std::fs::read(&index).unwrap();
     std::fs::write(&index, &whole[..whole.len() - 40]).unwrap();
     checksums(told_as("casync", &index), &[]).fails_with("cut short");
@@ -148,6 +164,54 @@ fn what_casync_does_not_have_is_refused() {
         matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
         "{said:?}"
     );
+}
+
+/// Two indexes take each other's place all the while: each list is that of one of them, and never of both.
+#[test]
+fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
+    let store = Store::new();
+    let contents = [noise(1, 3_000_000), noise(2, 3_000_000)];
+    let indexes = ["one", "other"].map(|name| {
+        let content = &contents[usize::from(name == "other")];
+        std::fs::read(store.put(name, content, &["--chunk-size=1024:4096:16384"])).unwrap()
+    });
+    let expected = ["one", "other"].map(|name| {
+        let source = DeduplicatedFile::casync(store.at(&format!("{name}.caibx")), None);
+        source.collect().unwrap()
+    });
+    let index = store.at("index.caibx");
+    std::fs::write(&index, &indexes[0]).unwrap();
+    let ends = AtomicBool::new(false);
+    let mut met = [0; 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1_usize.. {
+                let next = store.at("next");
+                std::fs::write(&next, &indexes[round % 2]).unwrap();
+                std::fs::rename(&next, &index).unwrap();
+                // In place, too, which no rename protects.
+                if round.is_multiple_of(16) {
+                    std::fs::write(&index, &indexes[1]).unwrap();
+                }
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        // Also if an assertion fails: the scope waits for who writes.
+        scopeguard::defer! { ends.store(true, Ordering::Relaxed) }
+        let source = DeduplicatedFile::casync(index.clone(), Some(store.at("default.castr")));
+        for round in 0.. {
+            assert!(round < 100_000, "not told as both: {met:?}");
+            if round >= 1000 && met.iter().all(|count| *count >= 10) {
+                break;
+            }
+            // Cut short for a moment, or another one at each look.
+            let Ok(told) = source.collect() else { continue };
+            let which = expected.iter().position(|one| one.runs().eq(told.runs()));
+            met[which.expect("a list of both")] += 1;
+        }
+    });
 }
 
 /// Both versions in stores: the lists alone say what is equal, wherever it moved to, and only what is new is read.

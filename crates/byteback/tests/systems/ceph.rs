@@ -1,9 +1,10 @@
 //! Objects in the store of a real OSD of Ceph: written while it runs, described while it is stopped, and synced with btrfs, whose CRCs are the same function of the same blocks.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use byteback_checksums::Programs;
@@ -16,44 +17,39 @@ use byteback_host::random::SplitMix64;
 
 use crate::btrfs::{noise, versions};
 use crate::disk::Disk;
-use crate::program::{against, checksums};
+use crate::program::{against, as_nobody, checksums};
+use crate::server::{Server, script};
 use crate::sky;
+use crate::tools::{Interrupted, installed};
 
 /// Of what BlueStore keeps a CRC.
 const CHUNK: usize = 4096;
 
 /// A monitor and an OSD as long as it lives.
 struct Ceph {
-    dir: tempfile::TempDir,
-    pg: String,
+    server: Server,
     programs: Programs,
-}
-
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/ceph")
 }
 
 impl Ceph {
     fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("byteback-ceph-").tempdir_in("/var/tmp");
-        let mut cluster = Self {
-            dir: dir.unwrap(),
-            pg: String::new(),
-            programs: Programs::new(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
-        };
-        cluster.pg = cluster.run("start", &[]).trim().to_owned();
-        cluster
+        Self {
+            server: Server::start("ceph"),
+            programs: installed(),
+        }
+    }
+
+    /// The placement group of all objects.
+    fn pg(&self) -> &str {
+        self.server.said()
+    }
+
+    fn dir(&self) -> &Path {
+        self.server.dir()
     }
 
     fn run(&self, what: &str, arguments: &[&str]) -> String {
-        let output = Command::new(script())
-            .arg(what)
-            .arg(self.dir.path())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .output()
-            .unwrap();
+        let output = self.server.command(what, arguments).output().unwrap();
         let complaints = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{what} {arguments:?}: {complaints}");
         String::from_utf8(output.stdout).unwrap()
@@ -76,20 +72,18 @@ impl Ceph {
     }
 
     fn put_at(&self, name: &str, content: &[u8], offset: usize) {
-        let file = self.dir.path().join("upload");
-        std::fs::write(&file, content).unwrap();
+        let file = self.server.upload(content);
         self.rados(&["put", name, file.to_str().unwrap(), "--offset", &offset.to_string()]);
     }
 
     fn put(&self, name: &str, content: &[u8]) {
-        let file = self.dir.path().join("upload");
-        std::fs::write(&file, content).unwrap();
+        let file = self.server.upload(content);
         self.rados(&["put", name, file.to_str().unwrap()]);
     }
 
     fn url(&self, name: &str) -> String {
-        let osd = self.dir.path().join("osd");
-        format!("ceph://{}?pg={}&object={name}", osd.display(), self.pg)
+        let osd = self.dir().join("osd");
+        format!("ceph://{}?pg={}&object={name}", osd.display(), self.pg())
     }
 
     fn source(&self, name: &str) -> CephSource<'_> {
@@ -102,25 +96,18 @@ impl Ceph {
         let tool = |arguments: &[&str]| {
             let output = Command::new("ceph-objectstore-tool")
                 .args(["--no-mon-config", "--data-path"])
-                .arg(self.dir.path().join("osd"))
+                .arg(self.dir().join("osd"))
                 .args(arguments)
                 .output()
                 .unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
-        let list = tool(&["--op", "list", "--pgid", &self.pg]);
+        let list = tool(&["--op", "list", "--pgid", self.pg()]);
         let wanted = format!("\"oid\":\"{name}\"");
         let spec = list.lines().find(|line| line.contains(&wanted)).unwrap();
         let told: serde_json::Value = serde_json::from_str(&tool(&[spec, "dump"])).unwrap();
         let first = &told["onode"]["extents"][0]["blob"]["extents"][0]["offset"];
         first.as_u64().unwrap()
-    }
-}
-
-impl Drop for Ceph {
-    fn drop(&mut self) {
-        let stopped = Command::new(script()).arg("stop").arg(self.dir.path()).status();
-        assert!(stopped.is_ok_and(|status| status.success()) || std::thread::panicking());
     }
 }
 
@@ -181,8 +168,7 @@ fn ceph_objects_are_told_and_true() {
     cluster.rados(&["create", "hole"]);
     cluster.rados(&["truncate", "hole", "5000000"]);
     cluster.put("a b%&=/\u{e9}\"", &noise(8, 8192));
-    let upload = cluster.dir.path().join("upload");
-    std::fs::write(&upload, noise(10, 8192)).unwrap();
+    let upload = cluster.server.upload(&noise(10, 8192));
     cluster.rados(&["put", "of1", upload.to_str().unwrap(), "-N", "space"]);
     // Whoever asks while the OSD runs is told what to do.
     checksums(cluster.url("file"), &[]).fails_with("the OSD's store is in use");
@@ -267,13 +253,18 @@ fn ceph_objects_are_told_and_true() {
     // What is not there, and what is no OSD.
     checksums(cluster.url("missing"), &[]).fails_with("no such object in this placement group");
     checksums(cluster.url("file&snap=7"), &[]).fails_with("no such object in this placement group");
-    let elsewhere = cluster.url("file").replace(&cluster.pg, "77.3");
+    let elsewhere = cluster.url("file").replace(cluster.pg(), "77.3");
     checksums(elsewhere, &[]).fails_with("no such object in this placement group");
     for folder in ["nothing", "mon"] {
         let url = cluster.url("file").replace("/osd?", &format!("/{folder}?"));
         checksums(url, &[]).fails_with("there is no store of an OSD in that folder");
     }
     checksums("ceph:///osd?pg=1.0s0&object=a", &[]).fails_with("erasure-coded");
+    // The store is its owner's; whoever may not even look into the folder above it is told the same.
+    for mode in [0o755, 0o700] {
+        std::fs::set_permissions(cluster.dir(), PermissionsExt::from_mode(mode)).unwrap();
+        as_nobody(&[OsStr::new(&cluster.url("file"))]).fails_with("the OSD's store is for ceph and root only");
+    }
     checksums(cluster.url("file"), &[("PATH", "/nowhere")]).fails_with("ceph-objectstore-tool is not installed");
 }
 
@@ -403,7 +394,7 @@ fn ceph_objects_that_change_are_noticed() {
     let device = File::options()
         .read(true)
         .write(true)
-        .open(cluster.dir.path().join("osd/block"))
+        .open(cluster.dir().join("osd/block"))
         .unwrap();
     let mut byte = [0];
     device.read_exact_at(&mut byte, address).unwrap();
@@ -414,6 +405,53 @@ fn ceph_objects_that_change_are_noticed() {
     assert_eq!(told.unknown_bytes(), 1_000_000 % 4096);
     let said = verify(&source, &told);
     assert!(matches!(said, Err(VerifyError::Source(_))), "{said:?}");
+}
+
+/// The OSD is started, written to and stopped between any two questions of a description with its bytes.
+#[test]
+#[ignore = "installs Ceph first: make test-systems"]
+fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
+    let cluster = Ceph::start();
+    let (old, new) = (noise(1, 300_000), noise(2, 300_000));
+    let upload = cluster.dir().join("upload").display().to_string();
+    // The list, the object, its bytes, the object again.
+    for call in 0..4 {
+        cluster.put("changing", &old);
+        cluster.down();
+        std::fs::write(&upload, &new).unwrap();
+        let script = |what: &str| format!("'{}' {what} '{}'", script("ceph").display(), cluster.dir().display());
+        let write = format!(
+            "unset CEPH_CONF; {} && {} put changing '{upload}' && {}",
+            script("up"),
+            script("rados"),
+            script("down")
+        );
+        let tool = Interrupted::new("ceph-objectstore-tool", call, &write);
+        let programs = tool.programs();
+        let place = Place::new(&cluster.url("changing")).unwrap();
+        let source = CephSource::new(place, &programs, tempfile::tempfile_in("/var/tmp").unwrap());
+        let told = source.collect().unwrap();
+        assert_eq!(tool.calls(), 2);
+        let read = source.read_at(0, &mut [0; 100]);
+        match call {
+            // Asked about when it was written already.
+            0 => assert_eq!(verify(&source, &told).unwrap().blocks, 300_000 / 4096),
+            // What is handed out is of then or of now: not what was described, or nobody knows.
+            1 | 2 => assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{call}: {read:?}"),
+            // It was fetched before.
+            _ => assert_eq!(read.unwrap(), 100),
+        }
+        assert_eq!(source.is_unchanged(told.stamp()).unwrap(), call == 0, "{call}");
+        if call > 0 {
+            let said = verify(&source, &told);
+            assert!(
+                matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
+                "{call}: {said:?}"
+            );
+        }
+        compared(&cluster.source("changing"), &new);
+        cluster.up();
+    }
 }
 
 /// Section 3.3: which blocks differ is known without a byte of either; and syncs between the two, and within the OSD.

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +11,7 @@ use byteback_checksums::source::{FileChecksums, Run, Source, SourceError, Verify
 use crate::btrfs::noise;
 use crate::disk::{run, text};
 use crate::machine::{Machine, find, must_be_inside};
-use crate::program::checksums;
+use crate::program::{as_nobody, checksums};
 use crate::sky;
 
 const DATA: &str = "/dev/vdb";
@@ -141,15 +140,7 @@ fn guest_files_on_a_verified_device_are_told_and_true() {
             (&said["summed_bytes"], &said["zero_bytes"]),
             (&8192.into(), &991_808.into())
         );
-        let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
-            .arg("checksums")
-            .arg(disk.0.join("sparse"))
-            .uid(65_534)
-            .gid(65_534)
-            .output()
-            .unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains("to root only"), "{errors}");
+        as_nobody(&[disk.0.join("sparse").as_os_str()]).fails_with("to root only");
     }
 }
 

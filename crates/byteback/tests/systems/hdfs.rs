@@ -1,13 +1,13 @@
 //! Files in a real HDFS: blocks with the CRCs that its DataNode keeps, told, verified, and synced with btrfs, whose CRCs are the same function of the same blocks.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::hdfs::{HdfsSource, Place};
@@ -19,9 +19,11 @@ use byteback_host::clock::RealClock;
 
 use crate::btrfs::{noise, versions};
 use crate::disk::Disk;
+use crate::meddling::Meddling;
 use crate::network::Network;
 use crate::plain::PlainFile;
-use crate::program::checksums;
+use crate::program::{against, checksums};
+use crate::server::{Server, curl};
 use crate::sky;
 
 /// The cluster's blocks.
@@ -31,59 +33,26 @@ const BLOCK: usize = 1 << 20;
 const STRIPE: usize = 4096;
 
 /// A NameNode and a DataNode as long as it lives.
-struct Hdfs {
-    dir: tempfile::TempDir,
-    web: String,
-}
-
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/hdfs")
-}
+struct Hdfs(Server);
 
 impl Hdfs {
     fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("byteback-hdfs-").tempdir_in("/var/tmp");
-        let dir = dir.unwrap();
-        let output = Command::new(script())
-            .arg("start")
-            .arg(dir.path())
-            .stderr(Stdio::inherit())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "tests/systems/hdfs start failed");
-        let web = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-        Self { dir, web }
+        Self(Server::start("hdfs"))
+    }
+
+    /// Where WebHDFS is.
+    fn web(&self) -> &str {
+        self.0.said()
     }
 
     /// Asks WebHDFS; curl goes where it is sent.
     fn curl(&self, arguments: &[&str], path: &str, operation: &str) -> String {
-        let output = Command::new("curl")
-            .args(["-sS", "--fail-with-body", "-L"])
-            .args(arguments)
-            .arg(format!(
-                "http://{}/webhdfs/v1{path}?op={operation}&user.name=hdfs",
-                self.web
-            ))
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{operation} {path}: {said}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        said
-    }
-
-    fn upload(&self, content: &[u8]) -> PathBuf {
-        let file = self.dir.path().join("upload");
-        std::fs::write(&file, content).unwrap();
-        file
+        let url = format!("http://{}/webhdfs/v1{path}?op={operation}&user.name=hdfs", self.web());
+        curl(&[&["-L"], arguments].concat(), &url)
     }
 
     fn put_with(&self, path: &str, content: &[u8], options: &str) {
-        let file = self.upload(content);
+        let file = self.0.upload(content);
         let operation = format!("CREATE&overwrite=true{options}");
         self.curl(&["-T", file.to_str().unwrap()], path, &operation);
     }
@@ -93,19 +62,17 @@ impl Hdfs {
     }
 
     fn append(&self, path: &str, content: &[u8]) {
-        let file = self.upload(content);
+        let file = self.0.upload(content);
         self.curl(&["-X", "POST", "-T", file.to_str().unwrap()], path, "APPEND");
     }
 
     /// HDFS's own client, whose settings a file is written with.
     fn shell(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(script());
-        command.arg("shell").arg(self.dir.path()).args(arguments);
-        command
+        self.0.command("shell", arguments)
     }
 
     fn url(&self, path: &str) -> String {
-        format!("hdfs://hdfs@{}{path}", self.web)
+        format!("hdfs://hdfs@{}{path}", self.web())
     }
 
     fn source<'a>(&self, http: &'a dyn Http, tcp: &'a dyn Connect, path: &str) -> HdfsSource<'a> {
@@ -127,7 +94,7 @@ impl Hdfs {
         let found: Vec<_> = names
             .map(|name| {
                 let output = Command::new("find")
-                    .arg(self.dir.path().join("data"))
+                    .arg(self.0.dir().join("data"))
                     .args(["-name", &name])
                     .output()
                     .unwrap();
@@ -136,13 +103,6 @@ impl Hdfs {
             .collect();
         assert!(found.iter().all(|path| path.is_file()), "{found:?}");
         found
-    }
-}
-
-impl Drop for Hdfs {
-    fn drop(&mut self) {
-        let stopped = Command::new(script()).arg("stop").arg(self.dir.path()).status();
-        assert!(stopped.is_ok_and(|status| status.success()) || std::thread::panicking());
     }
 }
 
@@ -207,7 +167,7 @@ fn hdfs_files_are_described_as_they_are() {
         (&20_000.into(), &5.into())
     );
     // What programs may ask for: CRCs of zlib, and of more bytes; and a file of both kinds.
-    let local = cluster.upload(&content[..BLOCK + 200_000]);
+    let local = cluster.0.upload(&content[..BLOCK + 200_000]);
     for (settings, path) in [
         (&["-D", "dfs.checksum.type=CRC32"][..], "/a/zlib"),
         (&["-D", "dfs.bytes-per-checksum=65536"], "/a/long"),
@@ -238,9 +198,9 @@ fn hdfs_files_are_described_as_they_are() {
     checksums(cluster.url("/a/missing"), &[]).fails_with("no such file");
     checksums(cluster.url("/a"), &[]).fails_with("a folder");
     cluster.curl(&["-X", "PUT"], "/a/file", "SETPERMISSION&permission=600");
-    let strangers = format!("hdfs://{}/a/file", cluster.web);
+    let strangers = format!("hdfs://{}/a/file", cluster.web());
     checksums(&strangers, &[]).fails_with("hdfs://USER@HOST:PORT/PATH");
-    let settings = std::fs::read_to_string(cluster.dir.path().join("conf/core-site.xml")).unwrap();
+    let settings = std::fs::read_to_string(cluster.0.dir().join("conf/core-site.xml")).unwrap();
     let rpc = settings.split_once("hdfs://").unwrap().1.split_once('<').unwrap().0;
     checksums(format!("hdfs://{rpc}/a/file"), &[]).fails_with("not that of its RPC");
     checksums("hdfs://127.0.0.1:1/a", &[]).fails_with("cannot reach the NameNode");
@@ -284,6 +244,8 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
         };
         assert_eq!(*verdict, Some(expected), "block {block}");
     }
+    let blocks = old.chunks(STRIPE).zip(new.chunks(STRIPE));
+    let changed_blocks = blocks.filter(|(old, new)| old != new).count();
     // CRCs prove nothing: a sync reads what they call likely, and is right. In both directions, with blocks of one length and with those that content cuts.
     let changed = 5;
     let unchanged = (old.len() / STRIPE - changed) * STRIPE;
@@ -302,55 +264,34 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     assert!(synced.stats.copied_bytes >= unchanged as u64, "{:?}", synced.stats);
     let synced = sky::chunked(&base, &remote, &new);
     assert!(synced.stats.copied_bytes > unchanged as u64 / 2, "{:?}", synced.stats);
-}
-
-/// The machine's network, on which something is done to a file, or to answers.
-struct Meddling<'a> {
-    network: Network,
-    /// Called with the number of the request; connections count, too.
-    before: &'a dyn Fn(usize),
-    asked: AtomicUsize,
-    /// A DataNode that nobody serves is named before the others.
-    has_dead: bool,
-    /// What DataNodes told is noted; or told again, whoever is asked.
-    told: RefCell<Vec<Vec<u8>>>,
-    is_replaying: bool,
-}
-
-impl<'a> Meddling<'a> {
-    fn new(before: &'a dyn Fn(usize)) -> Self {
-        Self {
-            network: Network::new(None),
-            before,
-            asked: AtomicUsize::new(0),
-            has_dead: false,
-            told: RefCell::default(),
-            is_replaying: false,
-        }
+    // The command says the same in both directions, without a byte of either; of the last block, which is not full, btrfs's CRC tells nothing.
+    for (base, new_one) in [
+        (
+            disk.path().join("old").into_os_string(),
+            OsString::from(cluster.url("/new")),
+        ),
+        (
+            OsString::from(cluster.url("/old")),
+            disk.path().join("new").into_os_string(),
+        ),
+    ] {
+        let said = against(base, new_one, &[]).all_fine();
+        let summary = said.last().unwrap();
+        assert_eq!(
+            (&summary["differing_bytes"], &summary["unknown_bytes"]),
+            (&(changed_blocks * STRIPE).into(), &(old.len() % STRIPE).into()),
+            "{summary}"
+        );
     }
 }
 
-impl Http for Meddling<'_> {
-    fn ask(&self, request: &Request) -> io::Result<Answer> {
-        (self.before)(self.asked.fetch_add(1, Ordering::SeqCst));
-        let mut answer = self.network.ask(request)?;
-        if self.has_dead && request.url.contains("GET_BLOCK_LOCATIONS") {
-            let text = String::from_utf8(answer.body).unwrap();
-            let dead = "\"locations\":[{\"ipAddr\":\"127.0.0.1\",\"xferPort\":1},";
-            answer.body = text.replace("\"locations\":[", dead).into_bytes();
-        }
-        Ok(answer)
-    }
-}
+/// DataNodes that tell what was told before, whoever is asked, and of what.
+struct Replaying(RefCell<Vec<Vec<u8>>>);
 
-impl Connect for Meddling<'_> {
-    fn connect(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        (self.before)(self.asked.fetch_add(1, Ordering::SeqCst));
-        if self.is_replaying {
-            let told = self.told.borrow_mut().remove(0);
-            return Ok(Box::new(Replayed(io::Cursor::new(told))));
-        }
-        self.network.connect(address)
+impl Connect for Replaying {
+    fn connect(&self, _: SocketAddr) -> io::Result<Box<dyn Stream>> {
+        let told = self.0.borrow_mut().remove(0);
+        Ok(Box::new(Replayed(io::Cursor::new(told))))
     }
 }
 
@@ -388,7 +329,7 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
                 cluster.append(&path, &noise(2, 3000));
             }
         };
-        let meddling = Meddling::new(&append);
+        let meddling = Meddling::before(&append);
         let source = cluster.source(&meddling, &meddling, &path);
         let told = source.collect().unwrap();
         assert_eq!(told.stamp().len_bytes, content.len() as u64 + 3000, "{changed_at}");
@@ -457,11 +398,14 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     cluster.put("/new", &new);
     let network = Network::new(None);
     // One is gone: the other one is asked, and the sync is what it is.
-    let nothing = |_| {};
-    let meddling = Meddling {
-        has_dead: true,
-        ..Meddling::new(&nothing)
+    let name_dead_one = |request: &Request, answer: &mut Answer| {
+        if request.url.contains("GET_BLOCK_LOCATIONS") {
+            let text = String::from_utf8(std::mem::take(&mut answer.body)).unwrap();
+            let dead = "\"locations\":[{\"ipAddr\":\"127.0.0.1\",\"xferPort\":1},";
+            answer.body = text.replace("\"locations\":[", dead).into_bytes();
+        }
     };
+    let meddling = Meddling::answers(&name_dead_one);
     let source = cluster.source(&meddling, &meddling, "/new");
     let told = source.collect().unwrap();
     assert_eq!(verify(&source, &told).unwrap().bytes, new.len() as u64);
@@ -479,11 +423,7 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
         .map(|told| told.borrow().clone())
         .collect::<Vec<_>>();
     assert_eq!(told.len(), 3);
-    let lying = || Meddling {
-        told: RefCell::new((0..9).flat_map(|_| told.clone()).collect()),
-        is_replaying: true,
-        ..Meddling::new(&nothing)
-    };
+    let lying = || Replaying(RefCell::new((0..9).flat_map(|_| told.clone()).collect()));
     let liar = lying();
     let source = cluster.source(&network, &liar, "/other");
     let told = source.collect().unwrap();

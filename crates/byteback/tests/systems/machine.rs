@@ -6,16 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::program::assert_tests_passed;
+use crate::server::script;
+
 /// A virtual machine that is still to be started.
 pub(crate) struct Machine {
     dir: tempfile::TempDir,
     modules: Vec<&'static str>,
     disks: Vec<PathBuf>,
     programs: Vec<&'static str>,
-}
-
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/machine")
 }
 
 /// Whether this is the machine that a test started. Tests for it leave other machines' disks alone.
@@ -65,7 +64,7 @@ impl Machine {
     pub(crate) fn run(self, tests: &str) {
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new("nice");
-        command.arg("-n").arg("10").arg(script()).arg("run");
+        command.arg("-n").arg("10").arg(script("machine")).arg("run");
         for module in &self.modules {
             command.args(["--module", module]);
         }
@@ -85,13 +84,7 @@ impl Machine {
             .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        println!("{said}");
-        assert!(output.status.success(), "{}; see above", output.status);
-        assert!(
-            said.contains("test result: ok. ") && !said.contains("ok. 0 passed"),
-            "no test ran"
-        );
+        assert_tests_passed(&output);
     }
 }
 

@@ -5,6 +5,9 @@
 //! |---|---|
 //! | `sky` | SkySync-F and -C between any two sources |
 //! | `program` | running byteback |
+//! | `tools` | the programs that storage comes with, also with something that happens while they run |
+//! | `server` | systems that a script starts, and asking them |
+//! | `meddling` | the network, on which something happens between requests |
 //! | `plain` | a file without checksums, for the other end |
 //! | `costs` | what extraction takes, beside summing and a whole sync: prints the table of docs/skysync.md |
 //! | `btrfs` | btrfs, in an image file |
@@ -45,10 +48,13 @@ mod dmverity;
 mod fsverity;
 mod hdfs;
 mod machine;
+mod meddling;
 mod moosefs;
 mod plain;
 mod program;
 mod s3;
 mod seaweedfs;
+mod server;
 mod sky;
+mod tools;
 mod zfs;

@@ -1,5 +1,6 @@
 //! Files on MooseFS: master, chunk server and mount, in namespaces of their own (`tests/systems/moosefs`), where this very program is started with the names of some of its tests.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,8 +12,9 @@ use byteback_delta::chunks::ChunkParams;
 
 use crate::btrfs::{noise, versions};
 use crate::disk::run;
-use crate::program::{checksums_with, in_namespaces};
+use crate::program::{as_nobody_with, checksums_with, in_namespaces};
 use crate::sky;
+use crate::tools::{Interrupted, installed, path_of};
 
 const BLOCK: usize = 64 << 10;
 const CHUNK: usize = 64 << 20;
@@ -40,10 +42,6 @@ fn path(name: &str) -> PathBuf {
     Path::new("/mnt/moosefs").join(name)
 }
 
-fn programs() -> Programs {
-    Programs::new(std::env::split_paths(&std::env::var_os("PATH").unwrap()))
-}
-
 /// All that is told, which is compared with the file's bytes, and how many blocks these are.
 #[track_caller]
 fn compared(source: &dyn Source) -> (FileChecksums, u64) {
@@ -55,7 +53,7 @@ fn compared(source: &dyn Source) -> (FileChecksums, u64) {
 
 #[track_caller]
 fn verified(path: &Path) -> (FileChecksums, u64) {
-    let (file, programs, folders) = (File::open(path).unwrap(), programs(), folders());
+    let (file, programs, folders) = (File::open(path).unwrap(), installed(), folders());
     compared(&MooseFsSource::new(&file, &programs, &folders).unwrap())
 }
 
@@ -128,6 +126,14 @@ fn guest_files_are_told_and_true() {
     assert!(spoiled > 8, "{spoiled}");
     let others = ["--store", other.path().to_str().unwrap()];
     checksums_with(address(&path("of3000001")), &others).fails_with("name the folders of the chunk servers");
+    // Who may read the file, and not what the chunk server has.
+    let open = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(open.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::copy(path_of("mfsfileinfo"), open.path().join("mfsfileinfo")).unwrap();
+    let asked = address(&path("of1"));
+    let arguments = [OsStr::new("--store"), folder.as_os_str(), OsStr::new(&asked)];
+    as_nobody_with(&arguments, &[("PATH", open.path().to_str().unwrap())])
+        .fails_with("the chunk server's files are for root only");
     let (file, none, folders) = (File::open(path("of1")).unwrap(), Programs::default(), folders());
     let said = MooseFsSource::new(&file, &none, &folders)
         .unwrap()
@@ -144,7 +150,7 @@ fn guest_what_was_written_just_now_is_told() {
     let path = path("fresh");
     std::fs::write(&path, noise(77, 40 * BLOCK)).unwrap();
     let writer = File::options().write(true).open(&path).unwrap();
-    let (file, programs, folders) = (File::open(&path).unwrap(), programs(), folders());
+    let (file, programs, folders) = (File::open(&path).unwrap(), installed(), folders());
     let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
     let mut before = source.collect().unwrap();
     for round in 0..60 {
@@ -220,6 +226,34 @@ fn guest_what_was_written_just_now_is_told() {
     }
 }
 
+/// Somebody writes behind each of the calls of mfsfileinfo that a description makes.
+#[test]
+#[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
+fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
+    let (path, folders) = (path("meanwhile"), folders());
+    let old = noise(1, 40 * BLOCK);
+    for call in 0..2 {
+        std::fs::write(&path, &old).unwrap();
+        let file = File::open(&path).unwrap();
+        // What was written lately may be described anew by itself; descriptions are counted below.
+        compared(&MooseFsSource::new(&file, &installed(), &folders).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(2100));
+        let write = format!(
+            "printf changed | dd of='{}' bs=1 seek=500000 conv=notrunc",
+            path.display()
+        );
+        let info = Interrupted::new("mfsfileinfo", call, &write);
+        let programs = info.programs();
+        let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
+        // Behind either of them the time of the last write tells, if not the digests; then it is described as it is now.
+        let told = source.collect().unwrap();
+        assert!(info.calls() > 2, "{call}: {} calls", info.calls());
+        assert!(std::fs::read(&path).unwrap() != old);
+        assert!(source.is_unchanged(told.stamp()).unwrap(), "{call}");
+        assert_eq!(verify(&source, &told).unwrap().blocks, 40);
+    }
+}
+
 /// Another machine has the same MooseFS.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
@@ -232,7 +266,7 @@ fn guest_what_other_mounts_write_is_told() {
     run("mfsmount", &[second.to_str().unwrap(), "-H", &master]);
     let (here, there) = (path("shared"), second.join("shared"));
     std::fs::write(&here, noise(5, 10 * BLOCK)).unwrap();
-    let (file, programs, folders) = (File::open(&here).unwrap(), programs(), folders());
+    let (file, programs, folders) = (File::open(&here).unwrap(), installed(), folders());
     let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
     let mut before = source.collect().unwrap();
     let writer = File::options().read(true).write(true).open(&there).unwrap();
@@ -294,7 +328,7 @@ fn guest_syncs_are_right() {
     let (old, new) = versions(32 << 20);
     std::fs::write(path("old"), &old).unwrap();
     std::fs::write(path("new"), &new).unwrap();
-    let (programs, folders) = (programs(), folders());
+    let (programs, folders) = (installed(), folders());
     let [old_file, new_file] = ["old", "new"].map(|name| File::open(path(name)).unwrap());
     let base = MooseFsSource::new(&old_file, &programs, &folders).unwrap();
     let source = MooseFsSource::new(&new_file, &programs, &folders).unwrap();
@@ -317,7 +351,7 @@ fn inside_costs() {
     }
     std::fs::write(path("old"), &old).unwrap();
     std::fs::write(path("new"), &new).unwrap();
-    let (programs, folders) = (programs(), folders());
+    let (programs, folders) = (installed(), folders());
     let [old_file, new_file] = ["old", "new"].map(|name| File::open(path(name)).unwrap());
     let base = MooseFsSource::new(&old_file, &programs, &folders).unwrap();
     let source = MooseFsSource::new(&new_file, &programs, &folders).unwrap();

@@ -1,10 +1,13 @@
 //! Running byteback, and what it says.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use crate::server::script;
 
 /// What it said: its exit code, its JSON lines, and everything on standard error.
 pub(crate) struct Said {
@@ -39,10 +42,7 @@ pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables
 /// Runs this very program where `tests/systems/SYSTEM` starts a system, with the names of some of its tests: those that begin with `tests`, ignored ones only.
 #[track_caller]
 pub(crate) fn in_namespaces(system: &str, tests: &str) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/systems")
-        .join(system);
-    let output = Command::new(script)
+    let output = Command::new(script(system))
         .args(["run", "--"])
         .arg(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--test-threads=1", tests])
@@ -50,6 +50,12 @@ pub(crate) fn in_namespaces(system: &str, tests: &str) {
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
+    assert_tests_passed(&output);
+}
+
+/// Tests that ran elsewhere, with what they printed.
+#[track_caller]
+pub(crate) fn assert_tests_passed(output: &Output) {
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}");
     assert!(output.status.success(), "{}; see above", output.status);
@@ -59,8 +65,29 @@ pub(crate) fn in_namespaces(system: &str, tests: &str) {
     );
 }
 
+/// `byteback checksums ARGUMENTS...` of somebody who has no rights but everybody's.
+pub(crate) fn as_nobody(arguments: &[&OsStr]) -> Said {
+    as_nobody_with(arguments, &[])
+}
+
+/// The same with some environment variables.
+pub(crate) fn as_nobody_with(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
+    // Folders above the program may be closed to them.
+    let program = std::fs::File::open(env!("CARGO_BIN_EXE_byteback")).unwrap();
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command
+        .uid(65_534)
+        .gid(65_534)
+        .env("HOME", "/nowhere")
+        .env_remove("XDG_CONFIG_HOME");
+    said(&mut command, arguments, variables)
+}
+
 fn run(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_byteback"));
+    said(&mut Command::new(env!("CARGO_BIN_EXE_byteback")), arguments, variables)
+}
+
+fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
     command
         .args(["checksums", "--json"])
         .args(arguments)

@@ -1,91 +1,57 @@
 //! Files at a real SeaweedFS: chunks with the CRCs of their needles, told, verified, and synced with btrfs, whose CRCs are combined to theirs.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::FileExt;
 
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::http::{Answer, Http, Request};
+use byteback_checksums::http::{Answer, Http, Method, Request};
 use byteback_checksums::seaweedfs::{Place, SeaweedFsSource};
 use byteback_checksums::source::{Run, Source, SourceError, VerifyError, verify};
+use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{Aligned, CrcSums, Verdict};
 use byteback_host::clock::RealClock;
 
 use crate::btrfs::noise;
 use crate::disk::Disk;
+use crate::meddling::Meddling;
 use crate::network::Network;
 use crate::plain::PlainFile;
-use crate::program::checksums;
+use crate::program::{against, checksums};
+use crate::server::{Server, curl};
 use crate::sky;
 
 /// The filer's chunks.
 const CHUNK: usize = 4 << 20;
 
 /// A server as long as it lives.
-struct SeaweedFs {
-    dir: tempfile::TempDir,
-    filer: String,
-}
-
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/systems/seaweedfs")
-}
+struct SeaweedFs(Server);
 
 impl SeaweedFs {
     fn start() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("byteback-seaweedfs-")
-            .tempdir_in("/var/tmp");
-        let dir = dir.unwrap();
-        let output = Command::new(script())
-            .arg("start")
-            .arg(dir.path())
-            .stderr(Stdio::inherit())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "tests/systems/seaweedfs start failed");
-        let filer = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-        Self { dir, filer }
+        Self(Server::start("seaweedfs"))
+    }
+
+    /// Where the filer is.
+    fn filer(&self) -> &str {
+        self.0.said()
     }
 
     fn curl(&self, arguments: &[&str], path: &str) -> String {
-        let output = Command::new("curl")
-            .args(["-sS", "--fail-with-body"])
-            .args(arguments)
-            .arg(format!("http://{}{path}", self.filer))
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{arguments:?} {path}: {said}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        said
+        curl(arguments, &format!("http://{}{path}", self.filer()))
     }
 
     fn put(&self, path: &str, content: &[u8]) {
-        let file = self.dir.path().join("upload");
-        std::fs::write(&file, content).unwrap();
+        let file = self.0.upload(content);
         let form = format!("file=@{};type=application/octet-stream", file.display());
         self.curl(&["-F", &form], path);
     }
 
     fn url(&self, path: &str) -> String {
-        format!("seaweedfs://{}{path}", self.filer)
+        format!("seaweedfs://{}{path}", self.filer())
     }
 
     fn source<'a>(&self, http: &'a dyn Http, path: &str) -> SeaweedFsSource<'a> {
         SeaweedFsSource::new(http, Place::new(&self.url(path)).unwrap())
-    }
-}
-
-impl Drop for SeaweedFs {
-    fn drop(&mut self) {
-        let stopped = Command::new(script()).arg("stop").arg(self.dir.path()).status();
-        assert!(stopped.is_ok_and(|status| status.success()) || std::thread::panicking());
     }
 }
 
@@ -109,8 +75,7 @@ fn seaweedfs_files_are_described_as_they_are() {
         (&content.len().into(), &3.into())
     );
     // What is appended is a chunk of its own.
-    let file = server.dir.path().join("more");
-    std::fs::write(&file, noise(2, 1000)).unwrap();
+    let file = server.0.upload(&noise(2, 1000));
     server.curl(&["-F", &format!("file=@{}", file.display())], "/a/file?op=append");
     let said = checksums(server.url("/a/file"), &[]).fine();
     assert_eq!(
@@ -126,8 +91,7 @@ fn seaweedfs_files_are_described_as_they_are() {
         checksums(server.url("/a/a b%\u{e9}"), &[]).fine()["verified"]["bytes"],
         1
     );
-    let text = server.dir.path().join("text");
-    std::fs::write(&text, "a line of text\n".repeat(400_000)).unwrap();
+    let text = server.0.upload("a line of text\n".repeat(400_000).as_bytes());
     server.curl(
         &["-F", &format!("file=@{};type=text/plain", text.display())],
         "/a/text.txt",
@@ -185,27 +149,20 @@ fn seaweedfs_and_btrfs_agree_on_blocks_of_both() {
     let synced = sky::fixed(&remote, &local, CHUNK as u32, &new);
     assert_eq!(synced.stats.copied_bytes, 2 * CHUNK as u64);
     server.put("/new", &new);
-    std::fs::write(server.dir.path().join("old"), &old).unwrap();
-    let base = PlainFile::open(&server.dir.path().join("old"));
+    std::fs::write(server.0.dir().join("old"), &old).unwrap();
+    let base = PlainFile::open(&server.0.dir().join("old"));
     let synced = sky::fixed(&base, &server.source(&network, "/new"), CHUNK as u32, &new);
     assert_eq!(synced.stats.copied_bytes, 2 * CHUNK as u64);
-}
-
-/// The network, on which a file is replaced as soon as it was described.
-struct Replacing<'a> {
-    network: Network,
-    server: &'a SeaweedFs,
-    wanted: AtomicBool,
-}
-
-impl Http for Replacing<'_> {
-    fn ask(&self, request: &Request) -> std::io::Result<Answer> {
-        let answer = self.network.ask(request);
-        if self.wanted.swap(false, Ordering::SeqCst) {
-            self.server.put("/changing", &noise(99, 3 * CHUNK));
-        }
-        answer
-    }
+    let said = against(server.url("/old"), disk.path().join("new"), &[]).all_fine();
+    let summary = said.last().unwrap();
+    assert_eq!(
+        (
+            &summary["differing_bytes"],
+            &summary["likely_bytes"],
+            &summary["unknown_bytes"]
+        ),
+        (&(2 * CHUNK).into(), &(2 * CHUNK).into(), &0.into())
+    );
 }
 
 #[test]
@@ -213,18 +170,26 @@ impl Http for Replacing<'_> {
 fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     let server = SeaweedFs::start();
     let content = noise(1, 3 * CHUNK);
-    server.put("/changing", &content);
-    let replacing = Replacing {
-        network: Network::new(None),
-        server: &server,
-        wanted: AtomicBool::new(true),
-    };
-    let source = server.source(&replacing, "/changing");
-    let told = source.collect().unwrap();
-    assert_eq!(verify(&source, &told).unwrap().blocks, 3);
     let mut first = vec![0; 100];
-    source.read_at(0, &mut first).unwrap();
-    assert_eq!(first, noise(99, 100));
+    // Before each request of a description: the entry, three needles, the entry once more. It is of the successor then.
+    for replaced_at in 0..5 {
+        server.put("/changing", &content);
+        let replace = |number| {
+            if number == replaced_at {
+                server.put("/changing", &noise(99, 3 * CHUNK));
+            }
+        };
+        let meddling = Meddling::before(&replace);
+        let source = server.source(&meddling, "/changing");
+        let told = source.collect().unwrap();
+        assert_eq!(meddling.asked(), if replaced_at == 0 { 5 } else { 10 }, "{replaced_at}");
+        assert_eq!(verify(&source, &told).unwrap().blocks, 3);
+        source.read_at(0, &mut first).unwrap();
+        assert_eq!(first, noise(99, 100));
+    }
+    let network = Network::new(None);
+    let source = server.source(&network, "/changing");
+    let told = source.collect().unwrap();
     // Behind it: what was told is void, and the successor's bytes are not given out as its own. The same bytes once more are another state, too.
     for content in [content, noise(99, 3 * CHUNK)] {
         server.put("/changing", &content);
@@ -242,46 +207,153 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     assert!(matches!(source.collect(), Err(SourceError::Missing(_))));
 }
 
-/// A needle that rots on the volume server's disk is never given out as what it was: SeaweedFS or --verify notices.
+/// A needle that rots on the volume server's disk is never given out as what it was.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_needles_that_rot_are_noticed() {
-    let server = SeaweedFs::start();
+    let mut server = SeaweedFs::start();
     let content = noise(1, 1 << 20);
     server.put("/rotten", &content);
+    server.put("/sound", &noise(2, 1 << 20));
     let network = Network::new(None);
-    let source = server.source(&network, "/rotten");
-    let told = source.collect().unwrap();
+    let told = server.source(&network, "/rotten").collect().unwrap();
     assert_eq!(told.runs().filter(|run| matches!(run, Run::Sums { .. })).count(), 1);
-    let mut changed = 0;
-    for entry in std::fs::read_dir(server.dir.path().join("data")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|ending| ending != "dat") {
-            continue;
+    // While it is ended, as it may have the needle in its memory.
+    server.0.restart(|dir| {
+        let mut changed = 0;
+        for entry in std::fs::read_dir(dir.join("data")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|ending| ending != "dat") {
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            let wanted = &content[500_000..500_032];
+            if let Some(at) = bytes.windows(32).position(|window| window == wanted) {
+                let file = File::options().write(true).open(&path).unwrap();
+                file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+                changed += 1;
+            }
         }
-        let bytes = std::fs::read(&path).unwrap();
-        if let Some(at) = bytes
-            .windows(32)
-            .position(|window| window == &content[500_000..500_032])
-        {
-            use std::os::unix::fs::FileExt;
-            let file = File::options().write(true).open(&path).unwrap();
-            file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
-            changed += 1;
-        }
+        assert_eq!(changed, 1);
+    });
+    let source = server.source(&network, "/rotten");
+    let said = verify(&source, &told);
+    assert!(
+        matches!(
+            said,
+            Err(VerifyError::Differs { .. } | VerifyError::Source(SourceError::Server { .. } | SourceError::Io { .. }))
+        ),
+        "{said:?}"
+    );
+    if let Ok(anew) = source.collect() {
+        assert!(
+            anew.runs().eq(told.runs()),
+            "other checksums than those of what was written"
+        );
     }
-    assert_eq!(changed, 1);
-    // The filer may have it in its memory still; then it is what it was.
-    let mut bytes = vec![0; content.len()];
-    if source.read_at(0, &mut bytes).is_ok_and(|len| len == content.len()) {
-        match verify(&source, &told) {
-            Ok(_) => assert!(bytes == content),
-            Err(error) => assert!(
-                matches!(error, VerifyError::Differs { .. } | VerifyError::Source(_)),
-                "{error}"
-            ),
+    checksums(server.url("/sound"), &[]).fine();
+}
+
+/// Answers of a real filer, some of which say something else: what is told of the file is not believed, or found out, and makes no wrong delta.
+#[test]
+#[ignore = "fetches SeaweedFS first: make test-systems"]
+fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
+    let server = SeaweedFs::start();
+    let old = noise(1, 3 * CHUNK + 1000);
+    let mut new = old.clone();
+    new[CHUNK + 5..CHUNK + 900].copy_from_slice(&noise(7, 895));
+    server.put("/old", &old);
+    server.put("/new", &new);
+    let network = Network::new(None);
+    let base = server.source(&network, "/old");
+    let told_base = base.collect().unwrap();
+    // The needle of the old content's chunk is told for that of the new one's: as if nothing had changed.
+    let entry: serde_json::Value = serde_json::from_str(&server.curl(&[], "/new?metadata=true")).unwrap();
+    let needle = entry["chunks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|chunk| chunk["offset"] == CHUNK)
+        .unwrap()["file_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let crc = format!("\"{:08x}\"", CrcKind::Crc32c.of(&old[CHUNK..2 * CHUNK]));
+    let lie = |request: &Request, answer: &mut Answer| {
+        let is_wanted = request.method == Method::Head && request.url.ends_with(&needle);
+        let mut headers = answer.headers.iter_mut();
+        if let Some(etag) = headers.find(|header| is_wanted && header.0.eq_ignore_ascii_case("etag")) {
+            assert_ne!(etag.1, crc);
+            etag.1.clone_from(&crc);
         }
-    }
+    };
+    let meddling = Meddling::answers(&lie);
+    let source = server.source(&meddling, "/new");
+    let told = source.collect().unwrap();
+    assert!(told.runs().eq(told_base.runs()), "it did not lie");
+    let said = verify(&source, &told);
+    assert!(
+        matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == CHUNK as u64),
+        "{said:?}"
+    );
+    // Each of these compares what the delta makes with the content.
+    let synced = sky::fixed(&base, &source, CHUNK as u32, &new);
+    assert_eq!(synced.stats.copied_bytes, 2 * CHUNK as u64 + 1000);
+    sky::fixed(&source, &base, CHUNK as u32, &old);
+    // Entries that are cut short, lack a chunk, or are of another file.
+    let is_entry = |request: &Request| request.url.ends_with("?metadata=true");
+    let cut = |request: &Request, answer: &mut Answer| {
+        if is_entry(request) {
+            answer.body.truncate(answer.body.len() / 2);
+        }
+    };
+    let meddling = Meddling::answers(&cut);
+    let said = server.source(&meddling, "/new").collect();
+    assert!(matches!(said, Err(SourceError::Malformed(_))), "{said:?}");
+    let lose = |request: &Request, answer: &mut Answer| {
+        if is_entry(request) {
+            let mut entry: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+            entry["chunks"]
+                .as_array_mut()
+                .unwrap()
+                .retain(|chunk| chunk["offset"] != CHUNK);
+            answer.body = entry.to_string().into_bytes();
+        }
+    };
+    let meddling = Meddling::answers(&lose);
+    let source = server.source(&meddling, "/new");
+    let said = verify(&source, &source.collect().unwrap());
+    assert!(
+        matches!(said, Err(VerifyError::NotZero { offset }) if offset == CHUNK as u64),
+        "{said:?}"
+    );
+    sky::fixed(&base, &source, CHUNK as u32, &new);
+    server.put("/longer", &noise(8, 5 * CHUNK));
+    let others = server.curl(&[], "/longer?metadata=true");
+    let swap = |request: &Request, answer: &mut Answer| {
+        if is_entry(request) {
+            answer.body = others.clone().into_bytes();
+        }
+    };
+    let meddling = Meddling::answers(&swap);
+    let source = server.source(&meddling, "/new");
+    let said = verify(&source, &source.collect().unwrap());
+    assert!(
+        matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
+        "{said:?}"
+    );
+}
+
+/// A filer that answers only who brings a token.
+#[test]
+#[ignore = "fetches SeaweedFS first: make test-systems"]
+fn seaweedfs_that_wants_a_token_says_so() {
+    let server = SeaweedFs(Server::start_with(
+        "seaweedfs",
+        &[("WEED_JWT_FILER_SIGNING_READ_KEY", "secret")],
+    ));
+    server.put("/file", &noise(1, 1000));
+    checksums(server.url("/file"), &[]).fails_with("the filer refuses: it wants a token");
 }
 
 #[test]

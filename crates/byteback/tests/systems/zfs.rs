@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +12,9 @@ use byteback_checksums::zfs::ZfsSource;
 
 use crate::btrfs::noise;
 use crate::disk::run;
-use crate::program::{against, checksums, in_namespaces};
+use crate::program::{against, as_nobody, checksums, in_namespaces};
 use crate::sky;
+use crate::tools::{Interrupted, installed};
 
 const RECORD: usize = 128 << 10;
 
@@ -45,19 +45,15 @@ fn dataset(name: &str, options: &[&str]) -> PathBuf {
     Path::new("/mnt").join(name)
 }
 
-fn programs() -> Programs {
-    Programs::new(std::env::split_paths(&std::env::var_os("PATH").unwrap()))
-}
-
 fn collect(path: &Path) -> byteback_checksums::source::Result<FileChecksums> {
-    let (file, programs) = (File::open(path).unwrap(), programs());
+    let (file, programs) = (File::open(path).unwrap(), installed());
     ZfsSource::new(&file, &programs)?.collect()
 }
 
 /// Its blocks, told and compared with its bytes.
 #[track_caller]
 fn verified(path: &Path) -> (FileChecksums, u64) {
-    let (file, programs) = (File::open(path).unwrap(), programs());
+    let (file, programs) = (File::open(path).unwrap(), installed());
     let source = ZfsSource::new(&file, &programs).unwrap();
     let told = source.collect().unwrap();
     let verified = verify(&source, &told).unwrap();
@@ -130,19 +126,7 @@ fn guest_files_are_told_and_true() {
     assert!(matches!(said, Err(SourceError::Malformed(_))), "{said:?}");
     // Who may not, what is no file, and nothing that could tell.
     checksums(&path, &[]).fails_with("not a regular file");
-    let program = Path::new("/mnt/program");
-    std::fs::copy(env!("CARGO_BIN_EXE_byteback"), program).unwrap();
-    let output = Command::new(program)
-        .arg("checksums")
-        .arg(path.join("sparse"))
-        .env("HOME", "/mnt")
-        .env_remove("XDG_CONFIG_HOME")
-        .uid(65_534)
-        .gid(65_534)
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && errors.contains("only root may"), "{errors}");
+    as_nobody(&[path.join("sparse").as_os_str()]).fails_with("only root may");
     let none = Programs::default();
     let source = ZfsSource::new(&file, &none).unwrap();
     let said = source.collect().unwrap_err().to_string();
@@ -161,7 +145,7 @@ fn guest_what_was_written_just_now_is_told() {
         .write(true)
         .open(&path)
         .unwrap();
-    let programs = programs();
+    let programs = installed();
     let source = ZfsSource::new(&file, &programs).unwrap();
     let mut before: Option<FileChecksums> = None;
     for round in 0..3 {
@@ -192,7 +176,7 @@ fn guest_a_file_that_is_written_to_all_the_time_is_not_told() {
     let path = dataset("busy", &[]).join("file");
     std::fs::write(&path, noise(1, 8 * RECORD)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    let (programs, ends) = (programs(), AtomicBool::new(false));
+    let (programs, ends) = (installed(), AtomicBool::new(false));
     let source = ZfsSource::new(&file, &programs).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -217,7 +201,7 @@ fn guest_a_sync_reads_what_changed() {
     let old = noise(1, 64 * RECORD);
     let mut new = old.clone();
     new[3_000_000..3_000_300].copy_from_slice(&noise(9, 300));
-    let programs = programs();
+    let programs = installed();
     for (name, read_bytes) in [("sha256", RECORD), ("fletcher4", new.len())] {
         let path = dataset(&format!("sync-{name}"), &[&format!("checksum={name}")]);
         std::fs::write(path.join("old"), &old).unwrap();
@@ -240,6 +224,42 @@ fn guest_a_sync_reads_what_changed() {
     }
 }
 
+/// Somebody writes behind each of the calls of zdb that a description makes.
+#[test]
+#[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
+fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
+    let path = dataset("meanwhile", &["checksum=sha256"]).join("file");
+    let old = noise(1, 8 * RECORD);
+    for call in 0..2 {
+        std::fs::write(&path, &old).unwrap();
+        let file = File::open(&path).unwrap();
+        // In the middle; the length stays.
+        let write = format!(
+            "printf changed | dd of='{}' bs=1 seek=500000 conv=notrunc",
+            path.display()
+        );
+        let zdb = Interrupted::new("zdb", call, &write);
+        let programs = zdb.programs();
+        let source = ZfsSource::new(&file, &programs).unwrap();
+        let told = source.collect().unwrap();
+        // Behind the first one the pointers tell, and it is described anew. Behind the second one the time tells if it is another second; else it was described as it was before.
+        let is_anew = match zdb.calls() {
+            4 => true,
+            2 if call == 1 => false,
+            calls => panic!("{call}: {calls} calls"),
+        };
+        assert!(std::fs::read(&path).unwrap() != old);
+        assert_eq!(source.is_unchanged(told.stamp()).unwrap(), is_anew, "{call}");
+        match verify(&source, &told) {
+            Ok(verified) => assert_eq!((verified.blocks, is_anew), (8, true), "{call}"),
+            Err(error) => assert!(
+                !is_anew && matches!(error, VerifyError::Source(SourceError::ChangedMeanwhile)),
+                "{call}: {error}"
+            ),
+        }
+    }
+}
+
 /// Where the block of a pointer lies on the device, which begins with two labels and a boot block.
 fn places(pointer: &str) -> Vec<u64> {
     let vdevs = pointer.split("]=<0:").skip(1);
@@ -255,7 +275,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
     let path = dataset("rotten", &["recordsize=4K"]).join("file");
     // Two nodes, and one above them.
     std::fs::write(&path, noise(1, 200 << 12)).unwrap();
-    let (file, programs) = (File::open(&path).unwrap(), programs());
+    let (file, programs) = (File::open(&path).unwrap(), installed());
     let source = ZfsSource::new(&file, &programs).unwrap();
     let told = source.collect().unwrap();
     let number = file.metadata().unwrap().ino().to_string();
@@ -313,7 +333,7 @@ fn inside_costs() {
     for at in 0..10 {
         new[at * 10_000_000..][..256].copy_from_slice(&noise(9, 256));
     }
-    let programs = programs();
+    let programs = installed();
     for name in ["fletcher4", "sha256"] {
         let path = dataset(name, &[&format!("checksum={name}")]);
         std::fs::write(path.join("old"), &old).unwrap();
