@@ -101,12 +101,10 @@ fn no_more_segments_are_taken_than_was_said() {
         let mut random = SplitMix64::new(seed);
         let mut segments = segments();
         if random.coin() {
-            let heads: Vec<LogHead> = segments.heads().map(|(head, _)| head).collect();
             let full = random.below(6) as usize;
             for log in &mut segments.logs[..full] {
                 log.head.next = segments.areas.segment_blocks;
             }
-            assert_eq!(heads.len(), LOGS);
         }
         for _ in 0..random.below(300) {
             let kind = LogKind::ALL[random.below(6) as usize];
