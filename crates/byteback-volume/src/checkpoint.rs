@@ -183,7 +183,8 @@ impl State {
         let fits = |journal: &Journal| journal.blocks(segment_blocks).len() <= JOURNAL_BLOCKS as usize;
         if !fits(&journal) {
             self.table.write(&self.media)?;
-            journal.nodes.clear();
+            let left = self.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
+            journal.nodes = left.collect();
         }
         if !fits(&journal) {
             self.write_segment_table(&journal.segments)?;

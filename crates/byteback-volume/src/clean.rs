@@ -93,8 +93,14 @@ impl State {
         };
         let first = self.media.areas.segment_first(segment);
         for (address, summary) in (first.0..).map(Address).zip(summaries.iter()) {
-            if self.segments.is_valid(address) && !self.move_block(address, summary)? {
-                self.uncleanable.insert(segment);
+            if !self.segments.is_valid(address) {
+                continue;
+            }
+            match self.move_block(address, summary) {
+                Ok(true) => {}
+                Ok(false) => drop(self.uncleanable.insert(segment)),
+                Err(error) if error.is_loss() => drop(self.uncleanable.insert(segment)),
+                Err(error) => return Err(error),
             }
         }
         self.write_filled()

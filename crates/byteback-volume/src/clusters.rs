@@ -15,8 +15,8 @@ use std::sync::Arc;
 use crate::error::{Result, VolumeError};
 use crate::file::log_of;
 use crate::format::{
-    Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, Nid, Summary, cluster_checksum, page_checksum,
-    zeros,
+    Address, Block, CLUSTER_PAGES_MAX, CLUSTER_SLOT, Cluster, Kind, MAX_FILE_BLOCKS, Nid, Summary, cluster_checksum,
+    page_checksum, zeros,
 };
 use crate::segments::LogKind;
 use crate::state::State;
@@ -31,6 +31,9 @@ const MISSES_MIN: u32 = 8;
 
 /// So many pages are not tried at most.
 const SKIPPED_MAX: u32 = 32;
+
+/// So many nodes of a file's addresses are looked at for one block: those of 4 GiB.
+const LOOKED_AT_NODES_MAX: u32 = 1024;
 
 const WHAT: &str = "compressed pages";
 
@@ -282,7 +285,6 @@ impl State {
             Ok(summary) if summary.slot != CLUSTER_SLOT => return Ok(None),
             Ok(_) => {}
             // Nobody knows, but a page is hardly sealed as one.
-            Err(_) if self.media.read_sealed(address, Kind::Cluster).is_err() => return Ok(None),
             Err(_) => {}
         }
         let block = self.media.read_sealed(address, Kind::Cluster)?;
@@ -291,7 +293,7 @@ impl State {
         Ok(Some(self.clusters.keep(address, &cluster.pages)))
     }
 
-    /// Whether another page of the file leads to the block of this one. Who cannot know says so: a block that is nobody's is found by a repair, one that is given up too early is lost.
+    /// Whether another page of the file leads to the block of this one. Where neither the summary nor the block says so, as both rotted, all of the file's addresses are looked at.
     fn is_shared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
         match self.pages_of_cluster(ino, address) {
             Ok(None) => false,
@@ -301,8 +303,27 @@ impl State {
                 .rev()
                 .map(|other| u64::from(*other))
                 .any(|other| other != page && !self.address_of(ino, other).is_ok_and(|found| found != address)),
-            Err(_) => true,
+            Err(_) => self.leads_from_elsewhere(ino, page, address),
         }
+    }
+
+    /// Whether the address of any other page of a file is this one; also if not all can be looked at, or they are very many: a block that is nobody's is found by a repair, one that is given up too
+    /// early is lost.
+    fn leads_from_elsewhere(&mut self, ino: Nid, page: u64, address: Address) -> bool {
+        let mut left = LOOKED_AT_NODES_MAX;
+        let mut at = 0;
+        while at < MAX_FILE_BLOCKS {
+            let Ok((addresses, behind)) = self.addresses_in_one_node(ino, at) else {
+                return true;
+            };
+            let is_other = |(of, found): (u64, &Address)| of != page && *found == address;
+            if left == 0 || (at..).zip(&addresses).any(is_other) {
+                return true;
+            }
+            left -= 1;
+            at = behind;
+        }
+        false
     }
 
     /// A page of a file is not where it was any more, or will not be at once; its block is given up if no other page leads there.

@@ -137,6 +137,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         costs: crate::deltas::Costs::default(),
         delta_counts: crate::deltas::DeltaCounts::default(),
         companion: None,
+        lost_writes: BTreeMap::new(),
         stopped: None,
         media,
     };

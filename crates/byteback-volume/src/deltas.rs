@@ -219,7 +219,7 @@ impl State {
             Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(Kept::Not),
             Ok(_) => {}
             // It is in memory, and can be written.
-            Err(VolumeError::Damaged { .. }) => return Ok(Kept::Not),
+            Err(error) if error.is_loss() => return Ok(Kept::Not),
             Err(error) => return Err(error),
         }
         let in_inode = if self.delta_mode.uses_inode() {
@@ -334,7 +334,7 @@ impl State {
     pub(crate) fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
         match self.push_out(ino, page) {
             Ok(()) => Ok(true),
-            Err(VolumeError::Damaged { .. }) => Ok(false),
+            Err(error) if error.is_loss() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -396,7 +396,7 @@ impl State {
                 return why;
             };
             match self.push_out(ino, page) {
-                Err(error @ VolumeError::Damaged { .. }) => {
+                Err(error) if error.is_loss() => {
                     if !self.move_all_slots(ino)? {
                         rotten.insert(page);
                         why = Err(error);

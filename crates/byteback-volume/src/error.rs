@@ -61,6 +61,14 @@ pub enum VolumeError {
         /// What should be there.
         what: &'static str,
     },
+    /// The device does not give a block back.
+    #[error("block {address} cannot be read ({source}); 'byteback volume check' says what is lost")]
+    Unreadable {
+        /// Which.
+        address: Address,
+        /// What the device answered.
+        source: io::Error,
+    },
     /// A node that something refers to is not there.
     #[error("node {nid} ({what}) is missing; 'byteback volume check' says what is lost")]
     Missing {
@@ -114,12 +122,23 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Whether something of the volume is lost, and nothing else is wrong: what else it holds can be used.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. } | Self::Missing { .. } | Self::Unreadable { .. }
+        )
+    }
+
     /// The system's number for it.
     #[must_use]
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         let errno = match self {
-            Self::Device(error) => return byteback_host::errno_of(error).unwrap_or(Errno::IO.raw_os_error()),
+            Self::Device(error) | Self::Unreadable { source: error, .. } => {
+                return byteback_host::errno_of(error).unwrap_or(Errno::IO.raw_os_error());
+            }
             Self::NotAVolume
             | Self::NewerVersion { .. }
             | Self::UnknownFeatures(_)

@@ -351,7 +351,7 @@ impl State {
             let before = match self.page(ino, page) {
                 Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
                 // Who writes all of a page that is damaged heals it.
-                Err(VolumeError::Damaged { .. }) if is_overwritten => None,
+                Err(error) if is_overwritten && error.is_loss() => None,
                 Err(error) => return Err(error),
             };
             if let Some(mut new) = before {
@@ -537,12 +537,20 @@ impl State {
         }
     }
 
-    /// Writes the pages of a file that changed.
+    /// Writes the pages of a file that changed, as far as what leads to them is not lost.
     pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
-        let is_directory = self.inode(ino)?.mode() & TYPE == DIRECTORY;
+        let is_directory = match self.inode(ino) {
+            Ok(inode) => inode.mode() & TYPE == DIRECTORY,
+            Err(error) if error.is_loss() => {
+                self.give_up_pages(ino, error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let began_ns = self.clock.monotonic_ns();
         let main_write = self.choose_packing(ino)?;
         let dirty = self.pages.dirty_of(ino);
+        let dirty = self.writable_pages(ino, dirty)?;
         let count = dirty.len() as u64;
         let writes_index = match self.is_compressed {
             true => self.write_units(ino, dirty, is_directory, main_write.is_some())?,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use byteback_delta::put_packed_page_delta;
 
 use crate::clusters::Unit;
-use crate::error::{Result, VolumeError};
+use crate::error::Result;
 use crate::format::{Address, Block, INLINE_LEN_BYTES, Nid, zeros};
 use crate::state::State;
 
@@ -65,15 +65,17 @@ impl State {
         Ok(inode.flags().is_compressed && inode.delta_of(page).is_some_and(|delta| !delta.is_empty()))
     }
 
-    /// Pages that lie in the inode.
+    /// Pages that lie in the inode, but for those of which the slot is lost.
     fn pages_in_inode(&mut self, ino: Nid) -> Result<Vec<u64>> {
         let inode = self.inode(ino)?;
         let mut pages = Vec::new();
         if inode.flags().is_compressed {
             for (page, _) in inode.deltas_of().filter(|(_, delta)| !delta.is_empty()) {
                 let page = u64::from(page);
-                if self.address_of(ino, page)? == Address::RESERVED {
-                    pages.push(page);
+                match self.address_of(ino, page) {
+                    Ok(Address::RESERVED) => pages.push(page),
+                    Err(error) if !error.is_loss() => return Err(error),
+                    _ => {}
                 }
             }
         }
@@ -184,7 +186,8 @@ impl State {
         for page in leaving {
             match self.page(ino, *page) {
                 Ok(Some(_)) => {}
-                Ok(None) | Err(VolumeError::Damaged { .. }) => return Ok(None),
+                Ok(None) => return Ok(None),
+                Err(error) if error.is_loss() => return Ok(None),
                 Err(error) => return Err(error),
             }
             let slot = self.find_slot(ino, *page)?.filter(|slot| !slot.is_inode);

@@ -20,6 +20,7 @@
 //! | `main_deltas` | several of them in one block (section 4.2) |
 //! | `delta_list` | files that have such, and what is restored in idle time |
 //! | `hotness` | which files are written and read much (section 4.2.1) |
+//! | `lost_writes` | pages that changed and cannot be written, as what leads to them is lost |
 //! | `written_pages` | pages that a sync without a checkpoint vouches for |
 //! | `checkpoint`, `sync`, `name_changes`, `recovery` | what survives a crash, and how it is found again |
 //! | `inside` | files that are kept in step with those of programs |
@@ -52,6 +53,7 @@ mod geometry;
 mod hotness;
 mod inode_pages;
 mod inside;
+mod lost_writes;
 mod main_deltas;
 mod map;
 mod media;

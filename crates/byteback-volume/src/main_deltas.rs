@@ -135,6 +135,12 @@ impl MainDeltas {
         }
     }
 
+    /// Forgets what can be read again.
+    #[cfg(test)]
+    pub(crate) fn forget_all_unchanged(&mut self) {
+        self.files.retain(|_, file| file.is_changed);
+    }
+
     fn forget_unchanged(&mut self) {
         if self.files.len() > FILES_MAX {
             self.files.retain(|_, file| file.is_changed);
@@ -523,8 +529,10 @@ impl State {
                 return Ok(());
             }
             // What a damaged index led to is found by a repair.
-            Ok(None) | Err(VolumeError::Damaged { .. }) if is_all => Vec::new(),
-            Ok(None) | Err(VolumeError::Damaged { .. }) => return Ok(()),
+            Ok(None) if is_all => Vec::new(),
+            Err(error) if is_all && error.is_loss() => Vec::new(),
+            Ok(None) => return Ok(()),
+            Err(error) if error.is_loss() => return Ok(()),
             Err(error) => return Err(error),
         };
         let mut blocks = 0;

@@ -291,28 +291,47 @@ impl State {
         let mut addresses = Vec::with_capacity(count.min(ADDRESSES_AT_ONCE));
         let mut page = first;
         while page < end {
-            let Some(slot) = self.find_slot(ino, page)? else {
-                let behind = self.behind_missing_node(ino, page)?.min(end);
-                addresses.extend((page..behind).map(|_| Address::NONE));
-                page = behind;
-                continue;
-            };
-            let behind = end.min(page + u64::from(slot.left()));
-            let slots = slot.slot..slot.slot + u32::try_from(behind - page).unwrap_or(0);
-            if slot.is_inode {
-                let inode = self.inode(slot.node)?;
-                let held = inode.address_slots();
-                addresses.extend(slots.map(|slot| match slot < held {
-                    true => Inode::slot(&inode.0, slot),
-                    false => Address::NONE,
-                }));
-            } else {
-                let node = self.node(slot.node, WHAT)?;
-                addresses.extend(slots.map(|slot| Address(NodeBlock::slot(node, slot))));
-            }
+            let behind = self.put_addresses_in_one_node(ino, page, end, &mut addresses)?;
+            // No node has the others.
+            let holes = usize::try_from(behind - first).unwrap_or(usize::MAX);
+            addresses.resize(holes, Address::NONE);
             page = behind;
         }
         Ok(addresses)
+    }
+
+    /// Where the pages from `first` on are that have their addresses in the same node, and the first page behind them that may have one.
+    pub(crate) fn addresses_in_one_node(&mut self, ino: Nid, first: u64) -> Result<(Vec<Address>, u64)> {
+        let mut addresses = Vec::new();
+        let behind = self.put_addresses_in_one_node(ino, first, MAX_FILE_BLOCKS, &mut addresses)?;
+        Ok((addresses, behind))
+    }
+
+    /// The same, of those before `end`, added to `addresses`.
+    fn put_addresses_in_one_node(
+        &mut self,
+        ino: Nid,
+        first: u64,
+        end: u64,
+        addresses: &mut Vec<Address>,
+    ) -> Result<u64> {
+        let Some(slot) = self.find_slot(ino, first)? else {
+            return Ok(self.behind_missing_node(ino, first)?.min(end));
+        };
+        let behind = end.min(first + u64::from(slot.left()));
+        let slots = slot.slot..slot.slot + u32::try_from(behind - first).unwrap_or(0);
+        if slot.is_inode {
+            let inode = self.inode(slot.node)?;
+            let held = inode.address_slots();
+            addresses.extend(slots.map(|slot| match slot < held {
+                true => Inode::slot(&inode.0, slot),
+                false => Address::NONE,
+            }));
+        } else {
+            let node = self.node(slot.node, WHAT)?;
+            addresses.extend(slots.map(|slot| Address(NodeBlock::slot(node, slot))));
+        }
+        Ok(behind)
     }
 
     /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are taken away. Answers how many blocks the file has less.
@@ -381,7 +400,7 @@ impl State {
         let block = match self.node_of(ino, nid, place, WHAT) {
             Ok(block) => Box::new(*block),
             // A file of which something is lost can be removed all the same; what the node led to is found by a repair.
-            Err(VolumeError::Damaged { .. } | VolumeError::Missing { .. }) if first <= start => {
+            Err(error) if first <= start && error.is_loss() => {
                 return Ok((true, self.free_node_of(ino, nid)?));
             }
             Err(error) => return Err(error),

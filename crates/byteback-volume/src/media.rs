@@ -22,8 +22,10 @@ impl Media {
     /// Reads any block.
     pub(crate) fn read(&self, address: Address) -> Result<Box<Block>> {
         let mut block = zeros();
-        self.device.read_blocks(u64::from(address.0), &mut block[..])?;
-        Ok(block)
+        match self.device.read_blocks(u64::from(address.0), &mut block[..]) {
+            Ok(()) => Ok(block),
+            Err(source) => Err(VolumeError::Unreadable { address, source }),
+        }
     }
 
     /// Reads a block that must be sealed as this kind.

@@ -383,6 +383,20 @@ impl State {
         Ok(())
     }
 
+    /// Takes files without a name away that nobody has open. One of which the inode is lost stays for a repair.
+    pub(crate) fn free_orphans(&mut self) -> Result<()> {
+        for ino in self.orphans.clone() {
+            if self.held.contains_key(&ino) {
+                continue;
+            }
+            match self.free_file(ino) {
+                Err(error) if error.is_loss() => {}
+                freed => freed?,
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a file away, with all that it has.
     pub(crate) fn free_file(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode(ino)?;
@@ -404,6 +418,7 @@ impl State {
         self.since.attributes_of.remove(&ino);
         self.since.renamed.remove(&ino);
         self.since.pages.remove(&ino);
+        self.lost_writes.remove(&ino);
         self.hotness.forget(ino);
         self.attempts.forget(ino);
         Ok(())

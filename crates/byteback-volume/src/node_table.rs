@@ -90,7 +90,14 @@ impl NodeTable {
                 true => Nid(nid.0 + 1),
                 false => Nid::FIRST,
             };
-            let entry = self.get(media, nid)?;
+            let entry = match self.get(media, nid) {
+                // Which of the numbers in this block are free is lost; others are.
+                Err(error) if error.is_loss() => {
+                    nid = Nid(((nid.0 / NODES_PER_BLOCK + 1) * NODES_PER_BLOCK - 1).min(end - 1));
+                    continue;
+                }
+                entry => entry?,
+            };
             if entry.address == Address::NONE && !self.given_back.contains(&nid) {
                 let entry = NodeEntry {
                     address: Address::RESERVED,
@@ -121,22 +128,36 @@ impl NodeTable {
         &self.changed
     }
 
-    /// Writes what changed to the other copies of the blocks.
+    /// Writes what changed to the other copies of the blocks. What is in a block that cannot be read any more stays among what changed, as the rest of that block must not be made up.
     pub(crate) fn write(&mut self, media: &Media) -> Result<()> {
         let changed = std::mem::take(&mut self.changed);
         let written = self.write_blocks(media, &changed);
-        if written.is_err() {
-            self.changed = changed;
+        match &written {
+            Ok(lost) => {
+                let is_kept = |nid: &Nid| lost.contains(&(nid.0 / NODES_PER_BLOCK));
+                self.changed = changed.into_iter().filter(|(nid, _)| is_kept(nid)).collect();
+            }
+            Err(_) => self.changed = changed,
         }
-        written
+        written.map(drop)
     }
 
-    fn write_blocks(&mut self, media: &Media, changed: &BTreeMap<Nid, NodeEntry>) -> Result<()> {
+    /// Answers which blocks cannot be read.
+    fn write_blocks(&mut self, media: &Media, changed: &BTreeMap<Nid, NodeEntry>) -> Result<BTreeSet<u32>> {
+        let mut lost = BTreeSet::new();
         let mut rest = changed.iter().peekable();
         while let Some((first, _)) = rest.peek() {
             let number = first.0 / NODES_PER_BLOCK;
-            let mut block = Box::new(*self.block(media, number)?);
-            while let Some((nid, entry)) = rest.next_if(|(nid, _)| nid.0 / NODES_PER_BLOCK == number) {
+            let of_block = |(nid, _): &(&Nid, &NodeEntry)| nid.0 / NODES_PER_BLOCK == number;
+            let mut block = match self.block(media, number) {
+                Err(error) if error.is_loss() => {
+                    lost.insert(number);
+                    while rest.next_if(of_block).is_some() {}
+                    continue;
+                }
+                block => Box::new(*block?),
+            };
+            while let Some((nid, entry)) = rest.next_if(of_block) {
                 entry.write(&mut block, *nid);
             }
             let at = usize::try_from(number).unwrap_or(usize::MAX);
@@ -148,7 +169,7 @@ impl NodeTable {
             media.write_sealed(address, Kind::NodeTable, &mut block)?;
             self.blocks.insert(number, block);
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Which copies are valid.

@@ -48,6 +48,12 @@ impl Nodes {
         self.cached.len() - self.dirty.len()
     }
 
+    /// Forgets all that did not change, as if many others had been needed.
+    #[cfg(test)]
+    pub(crate) fn forget_unchanged(&mut self) {
+        self.cached.retain(|_, cached| cached.is_dirty);
+    }
+
     fn forget_clean(&mut self) {
         if self.cached.len() > CLEAN_NODES_MAX + self.dirty.len() {
             self.cached.retain(|_, cached| cached.is_dirty);

@@ -184,6 +184,12 @@ impl Pages {
         }
     }
 
+    /// Gives up all that can be read again.
+    #[cfg(test)]
+    pub(crate) fn forget_unchanged(&mut self) {
+        self.give_up_some(usize::MAX);
+    }
+
     fn give_up_some(&mut self, count: usize) {
         let wanted = (self.clean_max / 8).max(count);
         let from = self.hand;

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attributes::{Attributes, DIRECTORY, TYPE};
 use crate::directory::check_name;
-use crate::error::Result;
+use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, Block, CLUSTER_SLOT, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
     INODE_SLOTS, Inode, Kind, LOGS, LogHead, Nid, NodeBlock, NodeEntry, Summary, cluster_checksum, page_checksum,
@@ -104,7 +104,7 @@ struct Adoption {
 impl State {
     /// Adopts what was synced since the checkpoint that was read. Answers how many files there were.
     pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS]) -> Result<u32> {
-        let chain = self.read_chain(heads);
+        let chain = self.read_chain(heads)?;
         // Until the next checkpoint the chain is what leads to what was synced, also where a node in it does not count: the power may go again.
         for link in &chain {
             self.segments.keep_until_checkpoint(link.address);
@@ -121,7 +121,12 @@ impl State {
                 let of_file = chain.get(..=last).unwrap_or_default().iter();
                 let of_file = of_file.filter(|link| link.footer.ino == ino);
                 let nodes: BTreeMap<Nid, Link> = of_file.map(|link| (link.footer.nid, *link)).collect();
-                if let Some(adoption) = self.compare(ino, &nodes, heads)? {
+                let adoption = match self.compare(ino, &nodes, heads) {
+                    // What the checkpoint has of the file rots: nobody knows what changed.
+                    Err(VolumeError::Damaged { .. } | VolumeError::Missing { .. }) => None,
+                    compared => compared?,
+                };
+                if let Some(adoption) = adoption {
                     let is_new = nodes.get(&ino).is_some_and(|link| link.footer.flags.is_new_name);
                     chosen.push((last, ino, is_new, adoption));
                     break;
@@ -143,12 +148,16 @@ impl State {
         Ok(adopted)
     }
 
-    fn read_chain(&mut self, heads: &[LogHead; LOGS]) -> Vec<Link> {
+    /// Nodes that may have been synced.
+    ///
+    /// # Errors
+    /// The device does not say what is in one of the blocks: whether something was synced is not known then, so it must not be given up without a word.
+    fn read_chain(&mut self, heads: &[LogHead; LOGS]) -> Result<Vec<Link>> {
         let areas = self.media.areas;
         let mut chain = Vec::new();
         let mut seen = BTreeSet::new();
         let Some(head) = heads.get(LogKind::WarmNode as usize) else {
-            return chain;
+            return Ok(chain);
         };
         let mut at = match head.next < areas.segment_blocks {
             true => Address(areas.segment_first(head.segment).0 + head.next),
@@ -156,9 +165,11 @@ impl State {
         };
         let end = NodeTable::end(&self.media);
         while self.segments.was_unwritten(at, heads) && seen.insert(at) {
-            // What cannot be read was not synced, or is lost: the chain ends here.
-            let Ok(block) = self.media.read_sealed(at, Kind::Node) else {
-                break;
+            let block = match self.media.read_sealed(at, Kind::Node) {
+                Ok(block) => block,
+                // It was not synced, or is lost: the chain ends here.
+                Err(VolumeError::Damaged { .. }) => break,
+                Err(error) => return Err(error),
             };
             let footer = Footer::read(&block);
             let is_node = |nid: Nid| nid != Nid::NONE && nid.0 < end;
@@ -168,7 +179,7 @@ impl State {
             chain.push(Link { address: at, footer });
             at = footer.next;
         }
-        chain
+        Ok(chain)
     }
 
     /// Those of the nodes in the chain that a file's inode leads to, by way of nodes that did not change, too; `None` if one of these cannot be read.
@@ -269,7 +280,7 @@ impl State {
                     true => Some(Inode(self.media.read_sealed(entry.address, Kind::Node)?.into())),
                     false => None,
                 };
-                if !self.compare_deltas((ino, entry.version), old.as_ref(), &inode, heads, &mut adoption) {
+                if !self.compare_deltas((ino, entry.version), old.as_ref(), &inode, heads, &mut adoption)? {
                     return Ok(None);
                 }
             }
@@ -285,6 +296,9 @@ impl State {
     }
 
     /// What of a file's deltas in the main area is other than it was; false if that cannot be, or was not written.
+    ///
+    /// # Errors
+    /// The device does not say what was written.
     fn compare_deltas(
         &self,
         (ino, version): (Nid, u8),
@@ -292,37 +306,39 @@ impl State {
         new: &Inode,
         heads: &[LogHead; LOGS],
         adoption: &mut Adoption,
-    ) -> bool {
+    ) -> Result<bool> {
         if let Some(old) = old {
             adoption.delta_links = (old.flags().has_main_deltas, old.delta_previous(), old.delta_next());
         }
         let before = old.map_or(Address::NONE, Inode::delta_meta);
         let now = new.delta_meta();
         if before == now {
-            return true;
+            return Ok(true);
         }
-        // What an index that is damaged led to is found by a repair.
+        // What an index that is lost led to is found by a repair.
         let old_blocks = match before {
             Address::NONE => BTreeMap::new(),
             _ => self
                 .delta_blocks(ino, before)
+                .ok()
+                .flatten()
                 .unwrap_or_else(|| BTreeMap::from([(before, INDEX_SLOT)])),
         };
         let new_blocks = match now {
             Address::NONE => Some(BTreeMap::new()),
-            _ => self.delta_blocks(ino, now),
+            _ => self.delta_blocks(ino, now)?,
         };
-        let Some(new_blocks) = new_blocks else { return false };
+        let Some(new_blocks) = new_blocks else {
+            return Ok(false);
+        };
         for (address, slot) in &new_blocks {
             if old_blocks.contains_key(address) {
                 continue;
             }
             if !self.segments.was_unwritten(*address, heads) || self.segments.is_valid(*address) {
-                return false;
+                return Ok(false);
             }
-            let Ok(block) = self.media.read(*address) else {
-                return false;
-            };
+            let block = self.media.read(*address)?;
             let summary = Summary {
                 nid: ino,
                 version,
@@ -338,18 +354,31 @@ impl State {
                 adoption.fewer += 1;
             }
         }
-        true
+        Ok(true)
     }
 
-    /// An index, its leaves and its compact pages, with what summaries say of them.
-    fn delta_blocks(&self, ino: Nid, address: Address) -> Option<BTreeMap<Address, u16>> {
+    /// An index, its leaves and its compact pages, with what summaries say of them; `None` if these are not there.
+    ///
+    /// # Errors
+    /// The device does not say what is there.
+    fn delta_blocks(&self, ino: Nid, address: Address) -> Result<Option<BTreeMap<Address, u16>>> {
         let areas = &self.media.areas;
-        let read = |at, kind| self.media.read_sealed(at, kind).ok();
-        let found = DeltaPlaces::read((ino, address), self.format_version, areas, read).ok()?;
+        let mut unreadable = None;
+        let read = |at, kind| match self.media.read_sealed(at, kind) {
+            Err(error @ VolumeError::Unreadable { .. }) => {
+                unreadable = Some(error);
+                None
+            }
+            block => block.ok(),
+        };
+        let found = DeltaPlaces::read((ino, address), self.format_version, areas, read);
+        let Ok(found) = found else {
+            return unreadable.map_or(Ok(None), Err);
+        };
         let mut blocks = BTreeMap::from([(address, INDEX_SLOT)]);
         blocks.extend(found.leaves.iter().map(|(leaf, _)| (*leaf, INDEX_SLOT)));
         blocks.extend(found.compacts.keys().map(|compact| (*compact, COMPACT_SLOT)));
-        Some(blocks)
+        Ok(Some(blocks))
     }
 
     /// What of a node's pages is other than it was; false if that cannot be.

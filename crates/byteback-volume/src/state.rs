@@ -117,6 +117,8 @@ pub(crate) struct State {
     pub(crate) delta_counts: DeltaCounts,
     /// Who keeps files in step with those of programs.
     pub(crate) companion: Option<Arc<dyn Companion>>,
+    /// Files of which pages that changed could not be written, and why, until somebody is told.
+    pub(crate) lost_writes: BTreeMap<Nid, VolumeError>,
     /// Why nothing is written any more.
     pub(crate) stopped: Option<String>,
 }

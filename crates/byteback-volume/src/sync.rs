@@ -8,7 +8,15 @@ use crate::written_pages::WrittenPages;
 
 impl State {
     /// Makes a file durable, with its name.
+    ///
+    /// # Errors
+    /// Also if something of it was lost since this was asked last: the rest is durable then.
     pub(crate) fn sync_file(&mut self, ino: Nid) -> Result<()> {
+        self.sync_what_there_is(ino)?;
+        self.take_lost_writes(ino)
+    }
+
+    fn sync_what_there_is(&mut self, ino: Nid) -> Result<()> {
         if self.inode(ino)?.links() == 0 {
             // Nobody will find it after a crash.
             return Ok(());

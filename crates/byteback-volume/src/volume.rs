@@ -24,7 +24,7 @@ use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
 use crate::format::{
     Address, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid, SegmentEntry,
-    Superblock, VERSION, VolumeId,
+    Superblock, VERSION, VolumeId, zeros,
 };
 use crate::hotness::{Heat, Hotness};
 use crate::inside::{Companion, Inside};
@@ -188,7 +188,7 @@ impl Volume {
         let bit = |at: usize| pack.bits.get(at).copied().unwrap_or(false);
         let second_segments: Vec<bool> = (0..segment_blocks).map(bit).collect();
         let second_nodes: Vec<bool> = (segment_blocks..segment_blocks + node_blocks).map(bit).collect();
-        let entries = read_segment_table(&media, &second_segments, &pack)?;
+        let entries = read_segment_table(&media, &second_segments, &pack, options.is_writable)?;
         let journal: BTreeMap<_, _> = pack.journal.nodes.iter().copied().collect();
         let header = &pack.header;
         let mut state = State {
@@ -229,6 +229,7 @@ impl Volume {
             costs: Costs::default(),
             delta_counts: DeltaCounts::default(),
             companion: None,
+            lost_writes: BTreeMap::new(),
             stopped: None,
             media,
         };
@@ -245,9 +246,7 @@ impl Volume {
         }
         state.is_writable = options.is_writable;
         if options.is_writable {
-            for ino in state.orphans.clone() {
-                state.free_file(ino)?;
-            }
+            state.free_orphans()?;
             state.checkpoint(false)?;
         }
         Ok(Self {
@@ -274,11 +273,7 @@ impl Volume {
         if !state.is_writable {
             return Ok(());
         }
-        for ino in state.orphans.clone() {
-            if !state.held.contains_key(&ino) {
-                state.free_file(ino)?;
-            }
-        }
+        state.free_orphans()?;
         state.checkpoint(true)?;
         // In both places: then no block is the only one that says how things stand.
         state.checkpoint(true)?;
@@ -659,13 +654,17 @@ impl Volume {
     }
 }
 
-fn read_segment_table(media: &Media, second: &[bool], pack: &Pack) -> Result<Vec<SegmentEntry>> {
+/// Who writes must know all of it. Who only reads needs none of it, so that what of it is lost does not matter.
+fn read_segment_table(media: &Media, second: &[bool], pack: &Pack, writes: bool) -> Result<Vec<SegmentEntry>> {
     let segment_blocks = media.areas.segment_blocks;
     let per_block = SegmentEntry::per_block(segment_blocks);
     let mut entries = Vec::new();
     for (block, is_second) in (0..).zip(second) {
         let address = segment_table_address(media, block, *is_second);
-        let table = media.read_sealed(address, Kind::SegmentTable)?;
+        let table = match media.read_sealed(address, Kind::SegmentTable) {
+            Err(error) if !writes && error.is_loss() => zeros(),
+            table => table?,
+        };
         let first = block * per_block;
         let end = media.areas.main_segments.min(first + per_block);
         entries.extend((first..end).map(|segment| SegmentEntry::read(&table, segment, segment_blocks)));

@@ -93,7 +93,7 @@ impl State {
             Ok(Some(_)) => self.keep_as_delta(ino, page, new),
             Ok(None) => Ok(Kept::Not),
             // Who writes all of a page that is damaged heals it.
-            Err(VolumeError::Damaged { .. }) => Ok(Kept::Not),
+            Err(error) if error.is_loss() => Ok(Kept::Not),
             Err(error) => Err(error),
         }
     }

@@ -331,3 +331,60 @@ fn a_cluster_that_rots_costs_its_pages() {
     assert!(read(&volume, ino) == content);
     volume.close().unwrap();
 }
+
+/// A block of which neither summary nor seal says whether it is a cluster: it is given up with the last page that leads there, and not before.
+#[test]
+fn a_block_of_which_all_knowledge_rotted_is_given_up_with_its_last_page() {
+    let mut random = SplitMix64::new(9);
+    let device = made(true);
+    let volume = open_in(&device, DeltaMode::Off);
+    let ino = file(&volume, b"file");
+    let content = text(&mut random, 40 * PAGE);
+    volume.write(ino, 0, &content).unwrap();
+    volume.sync().unwrap();
+    // Until the segment of these is full, so that nothing but the summary area says what is in it.
+    let rest = file(&volume, b"rest");
+    volume.write(rest, 0, &random.bytes(200 * PAGE)).unwrap();
+    volume.close().unwrap();
+    let volume = open_in(&device, DeltaMode::Off);
+    let at = Address(u32::try_from(clusters(&device)[2]).unwrap());
+    let mut block = zeros();
+    device.read_blocks(u64::from(at.0), &mut block[..]).unwrap();
+    let pages = Cluster::read(&block).unwrap().pages;
+    assert!(pages.len() > 2);
+    let (summaries, alone) = volume
+        .with_state(|state| {
+            let (segment, _) = state.media.areas.segment_of(at).unwrap();
+            Ok((
+                state.media.areas.summary_of(segment),
+                state.media.areas.segment_first(segment),
+            ))
+        })
+        .unwrap();
+    drop(volume);
+    device.rot(u64::from(at.0), 300, 1);
+    device.make_unreadable(u64::from(summaries.0));
+    let volume = open_in(&device, DeltaMode::Off);
+    let is_used = |address| volume.with_state(|state| Ok(state.segments.is_valid(address))).unwrap();
+    assert!(is_used(at) && is_used(alone));
+    let (last, before) = pages.split_last().unwrap();
+    for page in before {
+        let start = *page as usize * PAGE;
+        volume.write(ino, start as u64, &random.bytes(PAGE)).unwrap();
+        volume.sync().unwrap();
+        assert!(is_used(at), "{page} of {pages:?}");
+    }
+    let free = volume.usage().free_blocks;
+    volume
+        .write(ino, u64::from(*last) * PAGE as u64, &random.bytes(PAGE))
+        .unwrap();
+    volume.sync().unwrap();
+    assert!(!is_used(at) && volume.usage().free_blocks == free);
+    volume.unlink(1, b"file").unwrap();
+    volume.sync().unwrap();
+    assert!(!is_used(alone));
+    volume.unlink(1, b"rest").unwrap();
+    volume.close().unwrap();
+    let report = check(&device, CheckOptions::default()).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.problems);
+}

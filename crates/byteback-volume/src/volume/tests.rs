@@ -1,7 +1,7 @@
 //! A volume against a tree in memory: random operations, crashes, a device that is full.
 
 mod crash;
-
+mod damage;
 mod model;
 mod room;
 mod scale;

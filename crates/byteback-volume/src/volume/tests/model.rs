@@ -38,7 +38,7 @@ impl Content {
         self.len = len;
     }
 
-    fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(super) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let end = self.len.min(offset + len as u64);
         let byte = |at: u64| {
             self.pages
@@ -355,6 +355,39 @@ impl Model {
         }
     }
 
+    /// Files that a step looks at or changes, as far as they are there.
+    pub(super) fn files_of(&self, step: &Step) -> Vec<u32> {
+        let named = |dir: u32, name: &[u8]| [Some(dir), self.entry(dir, name)];
+        let files: Vec<Option<u32>> = match step {
+            Step::Make(dir, name, _)
+            | Step::Symlink(dir, name, _)
+            | Step::Unlink(dir, name, _)
+            | Step::RemoveDirectory(dir, name) => named(*dir, name).to_vec(),
+            Step::Link(ino, dir, name) => [&named(*dir, name)[..], &[Some(*ino)]].concat(),
+            Step::Rename(from, to, _) => [named(from.0, &from.1), named(to.0, &to.1)].concat(),
+            Step::Write(ino, ..)
+            | Step::Read(ino, ..)
+            | Step::SetLen(ino, _)
+            | Step::Allocate(ino, ..)
+            | Step::SetXattr(ino, ..)
+            | Step::RemoveXattr(ino, _)
+            | Step::Chmod(ino, _)
+            | Step::SyncFile(ino) => vec![Some(*ino)],
+            Step::Sync => Vec::new(),
+            Step::LetGo => self.held.iter().copied().map(Some).collect(),
+        };
+        files.into_iter().flatten().collect()
+    }
+
+    /// Nobody has anything open any more: the volume was opened again.
+    pub(super) fn forget_held(&mut self) {
+        for ino in std::mem::take(&mut self.held) {
+            if self.nodes.get(&ino).is_some_and(|node| node.links == 0) {
+                self.nodes.remove(&ino);
+            }
+        }
+    }
+
     /// Does a step here and there, and compares the answers. True if the volume was full.
     pub(super) fn perform(&mut self, volume: &Volume, step: &Step, note: &str) -> bool {
         let expected = self.expect(step);
@@ -612,7 +645,7 @@ pub(super) fn differs(volume: &Volume, ino: u32, node: &Node) -> Option<String> 
     }
     match node.is_directory() {
         true => {
-            if let Some(what) = differs_in_entries(volume, ino, node) {
+            if let Some(what) = differs_in_entries(volume, ino, node).or_else(|| differs_in_names(volume, ino, node)) {
                 return Some(what);
             }
         }
@@ -631,7 +664,8 @@ pub(super) fn differs(volume: &Volume, ino: u32, node: &Node) -> Option<String> 
     wrong.map(|(name, _)| format!("its attribute {}", String::from_utf8_lossy(name)))
 }
 
-fn differs_in_entries(volume: &Volume, ino: u32, node: &Node) -> Option<String> {
+/// What a directory lists other than it should.
+pub(super) fn differs_in_entries(volume: &Volume, ino: u32, node: &Node) -> Option<String> {
     let mut names = BTreeMap::new();
     let mut from = 0;
     loop {
@@ -657,11 +691,15 @@ fn differs_in_entries(volume: &Volume, ino: u32, node: &Node) -> Option<String> 
             shown(&node.entries)
         ));
     }
-    for (name, child) in &node.entries {
-        assert_eq!(volume.look_up(ino, name).unwrap().ino, *child);
-    }
-    assert!(volume.look_up(ino, b"there is no such name").is_err());
     None
+}
+
+/// Of which name another file is found.
+fn differs_in_names(volume: &Volume, ino: u32, node: &Node) -> Option<String> {
+    let is_wrong = |name: &[u8], child: u32| !volume.look_up(ino, name).is_ok_and(|found| found.ino == child);
+    let wrong = node.entries.iter().find(|(name, child)| is_wrong(name, **child));
+    assert!(volume.look_up(ino, b"there is no such name").is_err());
+    wrong.map(|(name, _)| format!("what its name {} leads to", String::from_utf8_lossy(name)))
 }
 
 fn differs_in_content(volume: &Volume, ino: u32, node: &Node, len_bytes: u64) -> Option<String> {

@@ -1,0 +1,65 @@
+//! Pages that programs wrote and that cannot be written to the device: what leads to them rots while they are in memory, or cannot be read any more.
+//!
+//! They are given up, one by one, and all else goes on: a volume that refused to write because of them would lose what is written to other files, too. Nobody reads something else in their place, as
+//! whoever reads them needs what is lost. The next one who syncs the file is told, once.
+//!
+//! What this does not do: devices that refuse a write. Then it is not known what they have, and nothing more is written ([`State::stop_after`]).
+
+use crate::error::{Result, VolumeError};
+use crate::format::{Address, MAX_FILE_BLOCKS, Nid};
+use crate::state::State;
+
+const WHAT: &str = "node of addresses of pages that changed";
+
+impl State {
+    /// Of pages of a file that changed, in ascending order, those that can be written: their slots are in memory until then, and deltas that they had can be ended. The others are given up.
+    pub(crate) fn writable_pages(&mut self, ino: Nid, dirty: Vec<u64>) -> Result<Vec<u64>> {
+        let is_index_lost = self.inode(ino)?.delta_meta() != Address::NONE && self.main_file(ino).is_err();
+        let mut writable = Vec::with_capacity(dirty.len());
+        let mut held_until = 0;
+        for page in dirty {
+            let mut can_be = Ok(());
+            if page >= held_until {
+                can_be = self.hold_slot(ino, page).map(|count| held_until = page + count);
+            }
+            if is_index_lost && can_be.is_ok() {
+                can_be = self.end_unknown_place(ino, page);
+            }
+            match can_be {
+                Ok(()) => writable.push(page),
+                Err(error) if error.is_loss() => self.give_up_page(ino, page, error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(writable)
+    }
+
+    /// The node with a page's slot is to be written, so that it stays in memory. Answers for how many pages from this one on that is so.
+    fn hold_slot(&mut self, ino: Nid, page: u64) -> Result<u64> {
+        let slot = self.make_slot(ino, page)?;
+        self.table.get(&self.media, slot.told)?;
+        self.mark_node_changed(slot.node, WHAT)?;
+        self.slots_beside(slot).map(u64::from)
+    }
+
+    fn give_up_page(&mut self, ino: Nid, page: u64, why: VolumeError) {
+        self.forget_waiting(ino, page, page + 1);
+        self.pages.forget(ino, page, page + 1);
+        self.lost_writes.entry(ino).or_insert(why);
+    }
+
+    /// Gives up all pages of a file that changed: its inode is lost.
+    pub(crate) fn give_up_pages(&mut self, ino: Nid, why: VolumeError) {
+        self.forget_waiting(ino, 0, MAX_FILE_BLOCKS);
+        for page in self.pages.dirty_of(ino) {
+            self.pages.forget(ino, page, page + 1);
+        }
+        self.main.forget_file(ino);
+        self.lost_writes.entry(ino).or_insert(why);
+    }
+
+    /// What was lost of a file since this was asked last.
+    pub(crate) fn take_lost_writes(&mut self, ino: Nid) -> Result<()> {
+        self.lost_writes.remove(&ino).map_or(Ok(()), Err)
+    }
+}
