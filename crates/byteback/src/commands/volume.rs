@@ -1,4 +1,6 @@
-//! `byteback volume`: makes volumes on files and devices, and looks whether they are whole.
+//! `byteback volume`: makes volumes on files and devices, looks whether they are whole, and gets files out of them.
+
+mod extract;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +36,8 @@ const PROBLEMS_SHOWN: usize = 50;
 #[command(
     after_help = "A volume is a file system in one file or on one device, which keeps overwritten pages as small deltas and so writes less:
   byteback volume create card.img --size 4G
-  byteback volume check card.img"
+  byteback volume check card.img
+  byteback volume extract card.img rescued"
 )]
 pub(crate) struct VolumeArguments {
     #[command(subcommand)]
@@ -47,6 +50,8 @@ enum Verb {
     Create(Create),
     /// Look whether a volume is whole, and put right what can be
     Check(Check),
+    /// Copy what can be read of a volume into a directory, without mounting it or writing to it
+    Extract(extract::Extract),
 }
 
 #[derive(Args, Debug)]
@@ -133,6 +138,7 @@ pub(crate) fn run(arguments: &VolumeArguments, settings: &Settings) -> Result<()
     match &arguments.verb {
         Verb::Create(create) => self::create(create, settings.output),
         Verb::Check(check) => self::check(check, settings.output),
+        Verb::Extract(extract) => extract::run(extract, settings),
     }
 }
 
@@ -380,7 +386,7 @@ fn print(place: &Path, report: &Report, repaired: Option<&Repaired>, output: Out
             ))?;
             print_problems(report, output)?;
             output
-                .say("'byteback volume check --repair' puts right what can be; save the image before, if you can.")?;
+                .say("'byteback volume check --repair' puts right what can be; save the image before, if you can. 'byteback volume extract' copies what can be read, and writes nothing to it.")?;
         }
     }
     match report.is_closed {

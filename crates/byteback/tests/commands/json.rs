@@ -300,6 +300,8 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
         .fine();
     check.of("volume create", &made);
     check.of("volume check", &world.run(&["volume", "check", "--json", image]).fine());
+    let extracted = world.run(&["volume", "extract", "--json", image, "out of it"]).fine();
+    check.of("volume extract", &extracted);
     // The last superblock.
     let len = fs::metadata(world.path(image)).unwrap().len();
     let file = fs::OpenOptions::new().write(true).open(world.path(image)).unwrap();

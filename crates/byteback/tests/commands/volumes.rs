@@ -155,3 +155,123 @@ fn damage_is_told_by_name_and_costs_nothing_else() {
         .fine()
         .says("2 files in 1 directory");
 }
+
+/// Blocks of the segment table, as the superblock says.
+fn segment_table(image: &[u8]) -> std::ops::Range<u64> {
+    let number = |at: usize| u64::from(u32::from_le_bytes(image[at..at + 4].try_into().unwrap()));
+    number(80)..number(80) + 2 * number(84)
+}
+
+#[test]
+fn a_tree_is_copied_out_of_a_volume() {
+    let world = World::new();
+    world.run(&["volume", "create", "v", "--size", "20M"]).fine();
+    let volume = open(&world, "v");
+    let new = |mode| NewFile {
+        mode,
+        uid: 12,
+        gid: 34,
+        ..NewFile::default()
+    };
+    let dir = volume.make(1, b"dir", &new(0o040_750)).unwrap().ino;
+    let file = volume.make(dir, b"a \xff file", &new(0o100_640)).unwrap().ino;
+    volume.write(file, 3_000_000, b"behind a hole").unwrap();
+    volume
+        .set_xattr(file, b"user.colour", b"blue", byteback_volume::SetAttribute::Any)
+        .unwrap();
+    volume.link(file, 1, b"other name").unwrap();
+    volume
+        .make_symlink(1, b"link", b"dir/nowhere", &new(0o120_777))
+        .unwrap();
+    volume.make(1, b"pipe", &new(0o010_600)).unwrap();
+    let time = byteback_volume::format::Time {
+        seconds: 1_000_000,
+        nanoseconds: 7,
+    };
+    for ino in [file, dir] {
+        let set = byteback_volume::SetAttributes {
+            modified: Some(time),
+            ..Default::default()
+        };
+        volume.set_attributes(ino, &set).unwrap();
+    }
+    volume.close().unwrap();
+    world
+        .run(&["volume", "extract", "v", "out"])
+        .fine()
+        .says("Copied 3 files in 2 directories, ");
+    let file = {
+        use std::os::unix::ffi::OsStrExt;
+        world.path("out/dir").join(std::ffi::OsStr::from_bytes(b"a \xff file"))
+    };
+    let (found, other) = (
+        fs::metadata(&file).unwrap(),
+        fs::metadata(world.path("out/other name")).unwrap(),
+    );
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!((found.ino(), found.nlink()), (other.ino(), 2));
+    assert_eq!(
+        (found.mode(), found.len(), found.mtime(), found.mtime_nsec()),
+        (0o100_640, 3_000_013, 1_000_000, 7)
+    );
+    assert!(found.blocks() < 100, "a hole is a hole: {}", found.blocks());
+    assert_eq!(&fs::read(&file).unwrap()[3_000_000..], b"behind a hole");
+    let fd = fs::File::open(&file).unwrap();
+    let colour = byteback_host::tree::get_xattr(&fd, "user.colour".as_ref()).unwrap();
+    assert_eq!(colour.as_deref(), Some(&b"blue"[..]));
+    let dir = fs::metadata(world.path("out/dir")).unwrap();
+    assert_eq!((dir.mode(), dir.mtime()), (0o040_750, 1_000_000));
+    assert_eq!((found.uid(), dir.gid()), (12, 34));
+    assert_eq!(
+        fs::read_link(world.path("out/link")).unwrap(),
+        std::path::Path::new("dir/nowhere")
+    );
+    world
+        .run(&["volume", "extract", "v", "out"])
+        .ends_with(1)
+        .says("out is not empty");
+}
+
+/// What a card that dies still has, without a byte written to it.
+#[test]
+fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
+    let world = World::new();
+    world.run(&["volume", "create", "v", "--size", "20M"]).fine();
+    let volume = open(&world, "v");
+    let new = NewFile {
+        mode: 0o100_644,
+        ..NewFile::default()
+    };
+    let page = |of: u8| [of; 4096];
+    for name in [&b"whole"[..], b"damaged"] {
+        let ino = volume.make(1, name, &new).unwrap().ino;
+        for (at, of) in (0..).step_by(4096).zip([name[0], name[1], name[2]]) {
+            volume.write(ino, at, &page(of)).unwrap();
+        }
+    }
+    volume.close().unwrap();
+    let image = fs::read(world.path("v")).unwrap();
+    let lost = image.chunks(4096).position(|bytes| *bytes == page(b'a')).unwrap();
+    write_at(&world, "v", lost as u64 * 4096 + 100, b"rot");
+    for block in segment_table(&image) {
+        write_at(&world, "v", block * 4096, b"rot");
+    }
+    let image = fs::read(world.path("v")).unwrap();
+    let copied = world.run(&["volume", "extract", "v", "out"]).ends_with(3);
+    copied
+        .says("damaged: 4.0 KiB of it cannot be read, and are holes in the copy")
+        .says("Copied 2 files in 1 directory, 20.0 KiB, to out. 1 of them is not complete, see above.");
+    assert_eq!(
+        fs::read(world.path("out/whole")).unwrap(),
+        [page(b'w'), page(b'h'), page(b'o')].concat()
+    );
+    assert_eq!(
+        fs::read(world.path("out/damaged")).unwrap(),
+        [page(b'd'), page(0), page(b'm')].concat()
+    );
+    assert!(fs::read(world.path("v")).unwrap() == image, "nothing is written to it");
+    world
+        .run(&["--json", "volume", "extract", "v", "again"])
+        .ends_with(3)
+        .says(r#""incomplete":1"#);
+}

@@ -1,0 +1,371 @@
+//! `byteback volume extract`: copies what can be read of a volume into a directory, without mounting it, and without writing to it.
+//!
+//! For a card that dies: also where nobody may write to the volume any more, as its tables are damaged, and where a repair would write to what should be left alone. Nothing is made up: parts
+//! that cannot be read become holes and are told, what has no inode any more is told by its name.
+//!
+//! Order: contents, names, and last, from below, the attributes of directories, as each name that comes into one changes its times.
+//!
+//! What this does not do: finding files that no name leads to (`volume check --repair` does).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use byteback_api::ByteString;
+use byteback_host::block::{Access, BLOCK_LEN_BYTES, RealBlockDevice};
+use byteback_host::tree::{self, SetTime, SetXattr};
+use byteback_mount::volume_tree::FILES;
+use byteback_sync::{Event, Monitor, Phase};
+use byteback_volume::{Attributes, Listed, OpenOptions, Volume};
+use clap::Args;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use serde::Serialize;
+
+use super::{device_error, said, volume_error};
+use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::signals::Interrupt;
+use crate::wording::{counted, size};
+
+/// So much is read at once.
+const PIECE_LEN_BYTES: usize = 1 << 20;
+
+/// So many entries of a directory are listed at once.
+const LISTED_AT_ONCE: usize = 1024;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The volume is only read. Parts of files that cannot be read are told, and are holes in the copy; exit code 3 says that something is missing.
+Owners are kept if you are root."
+)]
+pub(super) struct Extract {
+    /// The file or device; nobody may have it mounted
+    #[arg(value_name = "FILE_OR_DEVICE")]
+    place: PathBuf,
+    /// A directory that is not there yet, or is empty
+    #[arg(value_name = "DIRECTORY")]
+    target: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Extracted {
+    path: ByteString,
+    target: ByteString,
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    incomplete: u64,
+}
+
+pub(super) fn run(arguments: &Extract, settings: &Settings) -> Result<()> {
+    let place = &arguments.place;
+    let device = RealBlockDevice::open(place, Access::Read).map_err(|error| device_error(&error))?;
+    let reading = OpenOptions {
+        is_writable: false,
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(Arc::new(device), &reading).map_err(|error| volume_error(place, &error))?;
+    make_target(&arguments.target)?;
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::new(settings, "extract", Some(interrupt));
+    progress.event(Event::Phase(Phase::Restoring));
+    let mut extraction = Extraction {
+        volume: &volume,
+        target: &arguments.target,
+        progress: &progress,
+        first_names: BTreeMap::new(),
+        counts: Counts::default(),
+    };
+    let done = extraction.tree();
+    progress.finish();
+    let counts = extraction.counts;
+    if !done {
+        return Err(CommandError::with_exit(Exit::Interrupted, "interrupted")
+            .next("What was copied so far stays; begin again with an empty directory."));
+    }
+    let extracted = Extracted {
+        path: said(place),
+        target: said(&arguments.target),
+        files: counts.files,
+        directories: counts.directories,
+        bytes: counts.bytes,
+        incomplete: counts.incomplete,
+    };
+    match settings.output.json {
+        true => settings.output.object("summary", &extracted)?,
+        false => settings.output.say(format!(
+            "Copied {} in {}, {}, to {}.{}",
+            counted(counts.files, "file", "files"),
+            counted(counts.directories, "directory", "directories"),
+            size(counts.bytes),
+            arguments.target.display(),
+            match counts.incomplete {
+                0 => String::new(),
+                count => format!(
+                    " {} not complete, see above.",
+                    counted(count, "of them is", "of them are")
+                ),
+            }
+        ))?,
+    }
+    match counts.incomplete {
+        0 => Ok(()),
+        _ => Err(CommandError::Reported(Exit::SourceUnreadable)),
+    }
+}
+
+/// Makes the directory. Until all is in it, nobody else has a look.
+fn make_target(target: &Path) -> Result<()> {
+    match rustix::fs::mkdir(target, Mode::RWXU) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(CommandError::file("make", target, &io::Error::from(error))),
+    }
+    let mut entries = std::fs::read_dir(target).map_err(|error| CommandError::file("list", target, &error))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(CommandError::new(format!("{} is not empty", target.display()))
+            .next("Name a directory that is not there yet: nothing is written over.")),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    incomplete: u64,
+}
+
+/// See the module.
+struct Extraction<'a> {
+    volume: &'a Volume,
+    target: &'a Path,
+    progress: &'a Progress,
+    /// Of files with several names, the one that is there already.
+    first_names: BTreeMap<u32, PathBuf>,
+    counts: Counts,
+}
+
+/// Whatever keeps an entry from being there.
+type Made<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+impl Extraction<'_> {
+    /// False if it was interrupted.
+    fn tree(&mut self) -> bool {
+        let files = self.volume.look_up(self.volume.root(), FILES.as_bytes());
+        // Whoever made the volume by other means has files in its root.
+        let root = files.map_or(self.volume.root(), |files| files.ino);
+        let mut seen = BTreeSet::from([root]);
+        let mut to_list = vec![(root, PathBuf::new())];
+        let mut directories = Vec::new();
+        while let Some((ino, path)) = to_list.pop() {
+            let below = self.directory(ino, &path);
+            // A damaged directory may lead to itself.
+            to_list.extend(below.into_iter().filter(|(ino, _)| seen.insert(*ino)));
+            directories.push((ino, path));
+            if self.progress.is_cancelled() {
+                return false;
+            }
+        }
+        self.progress.event(Event::Phase(Phase::Finishing));
+        for (ino, path) in directories.into_iter().rev() {
+            let done = self.volume.attributes(ino).map_err(Into::into).and_then(|attributes| {
+                let fd = open_directory(&self.target.join(&path))?;
+                self.set_attributes(&path, ino, fd.as_fd(), &attributes)
+            });
+            if let Err(error) = done {
+                self.incomplete(&path, &error.to_string());
+            }
+        }
+        true
+    }
+
+    fn incomplete(&mut self, path: &Path, reason: &str) {
+        self.counts.incomplete += 1;
+        let path = &said(if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        });
+        self.progress.event(Event::FileFailed { path, reason });
+    }
+
+    /// Makes what is in a directory; answers the directories among that.
+    fn directory(&mut self, ino: u32, path: &Path) -> Vec<(u32, PathBuf)> {
+        self.counts.directories += 1;
+        let mut below = Vec::new();
+        let fd = match open_directory(&self.target.join(path)) {
+            Ok(fd) => fd,
+            Err(error) => {
+                self.incomplete(path, &error.to_string());
+                return below;
+            }
+        };
+        let mut from = 0;
+        loop {
+            let listed = match self.volume.list(ino, from, LISTED_AT_ONCE) {
+                Ok(listed) => listed,
+                Err(error) => {
+                    self.incomplete(path, &format!("names in it are lost: {error}"));
+                    return below;
+                }
+            };
+            let Some(last) = listed.last() else { return below };
+            from = last.next;
+            for entry in listed {
+                let at = path.join(OsStr::from_bytes(&entry.name));
+                match self.entry(&fd, &at, &entry) {
+                    Ok(is_directory) => below.extend(is_directory.then_some((entry.ino, at))),
+                    Err(error) => self.incomplete(&at, &error.to_string()),
+                }
+                if self.progress.is_cancelled() {
+                    return below;
+                }
+            }
+        }
+    }
+
+    /// Makes what a name stands for; answers whether it is a directory.
+    fn entry(&mut self, dir: &OwnedFd, path: &Path, entry: &Listed) -> Made<bool> {
+        let name = tree::check_component(OsStr::from_bytes(&entry.name))?;
+        let attributes = self.volume.attributes(entry.ino)?;
+        let kind = FileType::from_raw_mode(attributes.mode);
+        if kind == FileType::Directory {
+            rustix::fs::mkdirat(dir, name, Mode::RWXU)?;
+            return Ok(true);
+        }
+        if let Some(first) = self.first_names.get(&entry.ino) {
+            rustix::fs::linkat(rustix::fs::CWD, first, dir, name, AtFlags::empty())?;
+            return Ok(false);
+        }
+        match kind {
+            FileType::RegularFile => self.file(dir, path, name, &attributes)?,
+            FileType::Symlink => {
+                let target = self.volume.read_symlink(entry.ino)?;
+                rustix::fs::symlinkat(OsStr::from_bytes(&target), dir, name)?;
+            }
+            _ => {
+                let device = attributes.device.into();
+                rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device)?;
+            }
+        }
+        self.counts.files += 1;
+        if attributes.links > 1 {
+            self.first_names.insert(entry.ino, self.target.join(path));
+        }
+        let made = tree::open_path_at(dir, name)?;
+        self.set_attributes(path, entry.ino, made.as_fd(), &attributes)?;
+        self.progress.event(Event::FileDone { path: None });
+        Ok(false)
+    }
+
+    fn file(&mut self, dir: &OwnedFd, path: &Path, name: &OsStr, attributes: &Attributes) -> Made<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?);
+        file.set_len(attributes.len_bytes)?;
+        let lost_bytes = self.content(&file, attributes.ino, attributes.len_bytes)?;
+        if lost_bytes > 0 {
+            let reason = format!("{} of it cannot be read, and are holes in the copy", size(lost_bytes));
+            self.incomplete(path, &reason);
+        }
+        Ok(())
+    }
+
+    /// Copies what is no hole; answers how much of that cannot be read.
+    fn content(&mut self, file: &File, ino: u32, len_bytes: u64) -> Made<u64> {
+        let mut buffer = vec![0; PIECE_LEN_BYTES];
+        let (mut at, mut lost_bytes) = (0, 0);
+        while at < len_bytes && !self.progress.is_cancelled() {
+            // Where addresses are lost, nobody knows what is a hole: it is read, page by page.
+            let Some(start) = self.volume.seek(ino, at, true).unwrap_or(Some(at)) else {
+                break;
+            };
+            let end = self.volume.seek(ino, start, false).ok().flatten();
+            let piece = start - start % BLOCK_LEN_BYTES as u64 + PIECE_LEN_BYTES as u64;
+            let end = end.unwrap_or(len_bytes).min(piece).min(len_bytes);
+            lost_bytes += self.piece(file, ino, start..end, &mut buffer)?;
+            self.progress.event(Event::BytesRead(end - start));
+            at = end;
+        }
+        Ok(lost_bytes)
+    }
+
+    /// Copies a range, no longer than the buffer: at once, or as much of it as can be read.
+    fn piece(&mut self, file: &File, ino: u32, range: std::ops::Range<u64>, buffer: &mut [u8]) -> Made<u64> {
+        let len = usize::try_from(range.end - range.start)?;
+        let wanted = buffer.get_mut(..len).unwrap_or_default();
+        match self.volume.read(ino, range.start, wanted) {
+            Ok(count) => {
+                file.write_all_at(wanted.get(..count).unwrap_or_default(), range.start)?;
+                self.counts.bytes += count as u64;
+                Ok(0)
+            }
+            Err(error) if len <= BLOCK_LEN_BYTES => match error.is_loss() {
+                true => Ok(len as u64),
+                false => Err(error.into()),
+            },
+            Err(_) => {
+                let mut lost_bytes = 0;
+                for start in range.clone().step_by(BLOCK_LEN_BYTES) {
+                    let end = range.end.min(start + BLOCK_LEN_BYTES as u64);
+                    lost_bytes += self.piece(file, ino, start..end, buffer)?;
+                }
+                Ok(lost_bytes)
+            }
+        }
+    }
+
+    /// In the order that each needs; what cannot be set is told, and the rest is set all the same.
+    fn set_attributes(&mut self, path: &Path, ino: u32, fd: impl AsFd, attributes: &Attributes) -> Made<()> {
+        let is_symlink = FileType::from_raw_mode(attributes.mode) == FileType::Symlink;
+        let mut failed = Vec::new();
+        if rustix::process::geteuid().is_root() {
+            let owner = tree::set_owner(&fd, Some(attributes.uid), Some(attributes.gid));
+            failed.extend(owner.err().map(|error| format!("owner: {error}")));
+        }
+        if !is_symlink {
+            failed.extend(
+                tree::set_mode(&fd, attributes.mode)
+                    .err()
+                    .map(|error| error.to_string()),
+            );
+        }
+        for name in self.volume.xattr_names(ino)? {
+            let value = self.volume.xattr(ino, &name)?;
+            let name = OsStr::from_bytes(&name);
+            if let Err(error) = tree::set_xattr(&fd, name, &value, SetXattr::Any) {
+                failed.push(format!("attribute {}: {error}", name.display()));
+            }
+        }
+        let ns = |time: byteback_volume::format::Time| {
+            SetTime::To(
+                time.seconds
+                    .saturating_mul(1_000_000_000)
+                    .saturating_add(i64::from(time.nanoseconds)),
+            )
+        };
+        let times = tree::set_times(&fd, ns(attributes.accessed), ns(attributes.modified));
+        failed.extend(times.err().map(|error| format!("times: {error}")));
+        match failed.is_empty() {
+            true => Ok(()),
+            false => {
+                self.incomplete(path, &format!("not set as it was: {}", failed.join("; ")));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
