@@ -35,7 +35,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::transfer::{BlockSums, Failure};
@@ -542,19 +541,9 @@ impl Extraction for Passage<'_, '_> {
             Some(now) if now.digest() == self.digest => {}
             _ => return Err(SourceError::ChangedMeanwhile),
         }
-        let len_bytes = self.state.len_bytes();
+        let stamp = Stamp::elsewhere(self.state.len_bytes(), self.digest);
         *self.source.described.lock() = Some(self.state);
-        Ok(Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: self.digest,
-        })
+        Ok(stamp)
     }
 }
 

@@ -27,7 +27,6 @@ use std::io;
 
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::answers::{Fitting, Head, Malformed, PARTS_MAX, Parts, Unfit, Whole, error_code, fit, in_their_order};
@@ -330,17 +329,7 @@ impl<'a> S3Source<'a> {
         for text in place.iter().map(|text| text.as_bytes()).chain([&len[..], &sum]) {
             witness.update(&(text.len() as u64).to_le_bytes()).update(text);
         }
-        Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes: head.len_bytes,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: *witness.finalize().as_bytes(),
-        }
+        Stamp::elsewhere(head.len_bytes, *witness.finalize().as_bytes())
     }
 }
 
