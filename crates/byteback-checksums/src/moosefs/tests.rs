@@ -462,6 +462,7 @@ fn lists_that_contradict_themselves_are_refused() {
         ("/proc/4/fd/3: not MFS object", Wrong::NotMooseFs),
         ("/proc/4/fd/3: no", Wrong::Complaint("/proc/4/fd/3: no".to_owned())),
         (&long, Wrong::Complaint(long[..500].to_owned())),
+        ("/a\x1b[2J: no", Wrong::Complaint("/a\u{fffd}[2J: no".to_owned())),
     ] {
         assert_eq!(parse(line).unwrap_err(), wrong);
     }
