@@ -30,6 +30,7 @@
 pub(crate) mod transfer;
 pub(crate) mod web;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -134,7 +135,7 @@ pub struct HdfsSource<'a> {
     /// The state that was described last: its bytes, and no others, are read.
     described: Mutex<Option<Arc<State>>>,
     /// DataNodes that did not answer: they are asked last, as each costs waiting.
-    silent: Mutex<Vec<SocketAddr>>,
+    silent: Mutex<HashSet<SocketAddr>>,
 }
 
 impl<'a> HdfsSource<'a> {
@@ -146,7 +147,7 @@ impl<'a> HdfsSource<'a> {
             tcp,
             place,
             described: Mutex::new(None),
-            silent: Mutex::new(Vec::new()),
+            silent: Mutex::default(),
         }
     }
 
@@ -271,10 +272,7 @@ impl<'a> HdfsSource<'a> {
                 }
                 Err(Failure::Closed) => closed = Some(address),
                 Err(Failure::Io(_)) => {
-                    let mut silent = self.silent.lock();
-                    if !silent.contains(&address) {
-                        silent.push(address);
-                    }
+                    self.silent.lock().insert(address);
                 }
                 Err(_) => {}
             }
