@@ -341,6 +341,39 @@ fn a_checksum_that_is_not_the_needles_is_found() {
     ));
 }
 
+/// Whatever tells one state of a file from another one.
+#[test]
+fn all_that_is_told_of_a_state_is_in_its_digest() {
+    let entry = "{\"FullPath\":\"/f\",\"Mtime\":\"t1\",\"Mode\":432,\"FileSize\":9,\"Md5\":\"m\",\"Content\":\"QUJD\",\"SymlinkTarget\":\"\",\"chunks\":[\
+                 {\"file_id\":\"3,01ab\",\"offset\":1,\"size\":7,\"modified_ts_ns\":5,\"e_tag\":\"e\",\"cipher_key\":\"k\",\"is_compressed\":false,\"is_chunk_manifest\":false}]}";
+    let digest = |from: &str, to: &str| {
+        assert!(entry.contains(from));
+        Entry::parse(entry.replacen(from, to, 1).as_bytes()).unwrap().digest()
+    };
+    let changes = [
+        ("", ""),
+        ("/f", "/g"),
+        ("t1", "t2"),
+        ("432", "433"),
+        ("\"FileSize\":9", "\"FileSize\":8"),
+        ("\"m\"", "\"n\""),
+        ("QUJD", "QUJE"),
+        ("\"SymlinkTarget\":\"\"", "\"SymlinkTarget\":\"x\""),
+        ("3,01ab", "3,01ac"),
+        ("\"offset\":1", "\"offset\":2"),
+        ("\"size\":7", "\"size\":6"),
+        ("_ns\":5", "_ns\":4"),
+        ("\"e\"", "\"f\""),
+        ("\"k\"", "\"l\""),
+        ("\"is_compressed\":false", "\"is_compressed\":true"),
+        ("\"is_chunk_manifest\":false", "\"is_chunk_manifest\":true"),
+        // One more, with nothing in it.
+        ("[{", "[{},{"),
+    ];
+    let digests: std::collections::BTreeSet<_> = changes.iter().map(|(from, to)| digest(from, to)).collect();
+    assert_eq!(digests.len(), changes.len());
+}
+
 #[test]
 fn entries_that_are_no_files_or_make_no_sense_are_refused() {
     let shape = |text: &str| Entry::parse(text.as_bytes()).and_then(|entry| entry.shape());
