@@ -373,6 +373,68 @@ fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
     assert!(matches!(read, Err(SourceError::Malformed(_))), "{read:?}");
 }
 
+/// Whatever tells one object from another one.
+#[test]
+fn all_that_is_told_of_an_object_is_in_its_stamp() {
+    let clock = SimClock::new(0);
+    let server = Server::new(Object::made(&mut SplitMix64::new(1)));
+    let source = source(&server, &clock);
+    let head = Head {
+        len_bytes: 9,
+        etag: "\"a\"".to_owned(),
+        version: None,
+        last_modified: "Monday".to_owned(),
+        sum: Some((Kind::Crc32c, Whole::Bytes(vec![1, 2, 3, 4]))),
+    };
+    let changes: [fn(&mut Head); 8] = [
+        |_| {},
+        |head| head.len_bytes = 8,
+        |head| head.etag = "\"b\"".to_owned(),
+        |head| head.version = Some("1".to_owned()),
+        |head| head.last_modified = "Tuesday".to_owned(),
+        |head| head.sum = Some((Kind::Crc32c, Whole::Bytes(vec![1, 2, 3, 5]))),
+        |head| head.sum = Some((Kind::Crc32, Whole::Bytes(vec![1, 2, 3, 4]))),
+        |head| head.sum = None,
+    ];
+    let stamps: std::collections::BTreeSet<_> = changes
+        .iter()
+        .map(|change| {
+            let mut head = head.clone();
+            change(&mut head);
+            source.stamp(&head).witness
+        })
+        .collect();
+    assert_eq!(stamps.len(), changes.len());
+}
+
+/// Who may read an object, but not list its parts, has the checksum of the whole, if there is one.
+#[test]
+fn a_server_that_lists_no_parts_tells_of_the_whole_object() {
+    let clock = SimClock::new(0);
+    for status in [400, 403, 405, 501] {
+        for is_composite in [false, true] {
+            let server = Server::new(Object {
+                parts: vec![2000, 2000],
+                content: vec![7; 4000],
+                kind: Kind::Crc32c,
+                is_composite,
+                version: 0,
+            });
+            *server.spoil.borrow_mut() = Box::new(move |_, request, answer| {
+                if request.url.contains("attributes") {
+                    answer.status = status;
+                }
+            });
+            let source = source(&server, &clock);
+            match source.collect() {
+                Ok(told) if !is_composite => assert_eq!(verify(&source, &told).unwrap().blocks, 1),
+                Err(SourceError::NotHere(_)) if is_composite => {}
+                other => panic!("{status} {is_composite}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Each page without a part, and yet another one behind it.
 #[test]
 fn pages_of_parts_come_to_an_end() {
