@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
 
 use self::items::{Body, Extent, FsInfo, Items, Malformed};
 use self::kernel::{Kernel, Query, RealKernel};
@@ -56,7 +56,7 @@ use self::scan::{Found, Wanted};
 pub(crate) use self::seal::SealItems;
 use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
-    read_file_at,
+    read_file_at, regular_file,
 };
 
 /// What `statfs` says of btrfs.
@@ -207,11 +207,7 @@ pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Resul
     if !extraction.0.is_of(stamp) {
         return Ok(false);
     }
-    match extraction.finish() {
-        Ok(now) => Ok(now == *stamp),
-        Err(SourceError::ChangedMeanwhile) => Ok(false),
-        Err(error) => Err(error),
-    }
+    stamp.is_that_of(extraction.finish())
 }
 
 /// The kernel itself says which file system this is; an ioctl may be answered by whoever serves a FUSE file system.
@@ -551,13 +547,10 @@ fn ask(kernel: &impl Kernel) -> Result<(Filesystem, u64)> {
 
 /// Waits until the file's times would show any further change, and its trees show all former ones.
 fn rest(kernel: &impl Kernel, clock: &dyn Clock) -> Result<Stat> {
-    let ask = || kernel.stat().map_err(SourceError::io("ask for the file's times"));
+    let ask = || regular_file(kernel.stat());
     let grain_ns = i64::try_from(TIME_GRAIN.as_nanos()).unwrap_or(i64::MAX);
     for _ in 0..STILL_ATTEMPTS {
         let before = ask()?;
-        if before.kind != FileKind::File {
-            return Err(SourceError::NotHere("not a regular file"));
-        }
         if clock.now_ns().saturating_sub(before.ctime_ns) <= grain_ns {
             clock.sleep(TIME_GRAIN + Duration::from_millis(1));
             continue;

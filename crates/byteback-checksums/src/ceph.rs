@@ -38,15 +38,14 @@ mod system;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
-use self::answers::{Known, Object, Shape, listed, parse};
+use self::answers::{Object, listed, parse, stretches};
 pub use self::place::Place;
 use self::system::{RealSystem, System};
 use crate::programs::Programs;
 use crate::source::{
-    Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, read_file_at,
+    Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Stretches, read_file_at,
 };
 
 /// What Ceph says of itself.
@@ -157,8 +156,8 @@ impl<S: System> Reader<S> {
         let object = self.object(&mut self.kept.lock())?;
         FileChecksums::collect(1, || {
             Ok(Passage {
-                shape: Shape::of(&object),
-                stamp: stamp(object.digest, object.len_bytes),
+                stretches: stretches(&object),
+                stamp: Stamp::elsewhere(object.len_bytes, object.digest),
                 next: 0,
             })
         })
@@ -214,30 +213,17 @@ impl<S: System> Reader<S> {
     }
 }
 
-fn stamp(digest: [u8; 32], len_bytes: u64) -> Stamp {
-    Stamp {
-        identity: Identity {
-            dev: 0,
-            ino: 0,
-            birth_ns: None,
-        },
-        len_bytes,
-        mtime_ns: 0,
-        ctime_ns: 0,
-        witness: digest,
-    }
-}
-
 /// One passage through what one answer says.
 struct Passage {
-    shape: Shape,
+    stretches: Stretches,
     stamp: Stamp,
+    /// The stretch that is told next.
     next: usize,
 }
 
 impl Extraction for Passage {
     fn layout(&self) -> &Layout {
-        &self.shape.layout
+        &self.stretches.layout
     }
 
     fn len_bytes(&self) -> u64 {
@@ -245,21 +231,8 @@ impl Extraction for Passage {
     }
 
     fn next_run(&mut self) -> Result<Option<Run<'_>>> {
-        let Some((range, known)) = self.shape.runs.get(self.next).copied() else {
-            return Ok(None);
-        };
         self.next += 1;
-        Ok(Some(match known {
-            Known::Zeros => Run::Zeros { range },
-            Known::Unknown(why) => Run::Unknown { range, why },
-            Known::Sums(first) => {
-                let layout = &self.shape.layout;
-                let len = usize::try_from(layout.block_count(range)).unwrap_or(usize::MAX);
-                let end = first.saturating_add(len.saturating_mul(layout.kind.len_bytes()));
-                let sums = self.shape.sums.get(first..end).unwrap_or_default();
-                Run::Sums { range, sums }
-            }
-        }))
+        Ok(self.stretches.run(self.next - 1))
     }
 
     /// The answer was given while the store was locked: nothing could change meanwhile.

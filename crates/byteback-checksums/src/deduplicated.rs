@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use crate::source::{
@@ -253,17 +252,7 @@ impl DeduplicatedFile {
     }
 
     fn stamp(listed: &Listed) -> Stamp {
-        Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes: listed.table.len_bytes(),
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: listed.digest,
-        }
+        Stamp::elsewhere(listed.table.len_bytes(), listed.digest)
     }
 }
 

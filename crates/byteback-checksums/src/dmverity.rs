@@ -21,13 +21,14 @@ mod kernel;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
 
 use self::answers::{Extent, Place, Table, target};
 use self::kernel::{Kernel, RealKernel};
 use crate::merkle::{Leaves, ReadNodes, Tree};
 use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Unknown, read_file_at,
+    regular_file,
 };
 
 /// What dm-verity says of itself.
@@ -92,10 +93,7 @@ struct Sealed {
 
 impl Sealed {
     fn of(kernel: &impl Kernel) -> Result<Self> {
-        let stat = kernel.stat().map_err(SourceError::io("ask for the file's length"))?;
-        if stat.kind != FileKind::File {
-            return Err(SourceError::NotHere("not a regular file"));
-        }
+        let stat = regular_file(kernel.stat())?;
         let status = kernel.status()?;
         let target = target(&status).map_err(SourceError::Malformed)?;
         let (text, len_bytes) = target.ok_or(SourceError::NotHere("the file's device is not one of dm-verity"))?;
@@ -278,11 +276,8 @@ impl<K: Kernel> Extraction for Passage<K> {
     }
 
     fn finish(self) -> Result<Stamp> {
-        let stamp = self.sealed.stamp();
-        match Sealed::of(&self.leaves.into_tree().into_reader().kernel)?.stamp() == stamp {
-            true => Ok(stamp),
-            false => Err(SourceError::ChangedMeanwhile),
-        }
+        let now = Sealed::of(&self.leaves.into_tree().into_reader().kernel)?;
+        self.sealed.stamp().if_it_is(&now.stamp())
     }
 }
 

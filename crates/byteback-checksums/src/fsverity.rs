@@ -25,14 +25,14 @@ mod kernel;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
 
 use self::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use self::kernel::{Kernel, RealKernel};
 use crate::merkle::{Leaves, Shape};
 pub use crate::merkle::{ReadNodes, Tree, compare};
 use crate::source::{
-    Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, read_file_at,
+    Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, read_file_at, regular_file,
 };
 
 /// What fs-verity says of itself.
@@ -137,10 +137,7 @@ struct Seal {
 
 impl Seal {
     fn of(kernel: &mut impl Kernel) -> Result<Self> {
-        let stat = kernel.stat().map_err(SourceError::io("ask for the file's length"))?;
-        if stat.kind != FileKind::File {
-            return Err(SourceError::NotHere("not a regular file"));
-        }
+        let stat = regular_file(kernel.stat())?;
         let measured = kernel.measure().map_err(refusal)?;
         let mut bytes = [0; DESCRIPTOR_LEN];
         kernel.descriptor(&mut bytes).map_err(refusal)?;
@@ -219,10 +216,7 @@ impl<K: Kernel> Extraction for Passage<K> {
 
     fn finish(self) -> Result<Stamp> {
         let mut kernel = self.leaves.into_tree().into_reader().0;
-        match Seal::of(&mut kernel)?.stamp() == self.stamp {
-            true => Ok(self.stamp),
-            false => Err(SourceError::ChangedMeanwhile),
-        }
+        self.stamp.if_it_is(&Seal::of(&mut kernel)?.stamp())
     }
 }
 

@@ -12,9 +12,9 @@ use crate::merkle::{Leaves, ReadNodes, Tree, compare};
 use crate::moosefs::answers as moose;
 use crate::s3::answers::{Head, Parts, fit};
 use crate::seaweedfs::answers::{Entry, What, needle_crc};
-use crate::source::{Kind, Layout, Result, SourceError, Tail};
+use crate::source::{Kind, Layout, Result, Run, SourceError, Stretches, Tail};
 use crate::zfs::answers::{Parser, dataset};
-use crate::zfs::{Known, Shape};
+use crate::zfs::stretches as zfs_stretches;
 use crate::{store, written};
 
 /// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
@@ -388,18 +388,28 @@ pub fn zfs(data: &[u8]) {
         return;
     }
     let Ok(object) = parser.end() else { return };
-    let shape = Shape::of(&object);
-    let (mut end, mut sums) = (0, 0);
-    for (range, known) in &shape.runs {
-        assert_eq!(range.start(), end, "a gap");
-        assert!(end.is_multiple_of(u64::from(shape.layout.block_len)));
-        end = range.end();
-        if let Known::Sums(first) = known {
-            assert_eq!(*first, sums);
-            sums += shape.layout.block_count(*range) as usize * shape.layout.kind.len_bytes();
+    assert_whole(&zfs_stretches(&object), object.size);
+}
+
+/// Stretches are those of a whole file, with a checksum for each block.
+fn assert_whole(stretches: &Stretches, len_bytes: u64) {
+    let (mut end, mut sums_len) = (0, 0);
+    for number in 0..stretches.runs.len() {
+        let Some(run) = stretches.run(number) else { continue };
+        assert_eq!(run.range().start(), end, "a gap");
+        assert!(end.is_multiple_of(u64::from(stretches.layout.block_len)));
+        end = run.range().end();
+        if let Run::Sums { range, sums } = run {
+            let count = stretches.layout.block_count(range) as usize;
+            assert_eq!(sums.len(), count * stretches.layout.kind.len_bytes());
+            sums_len += sums.len();
         }
     }
-    assert_eq!((end, sums), (object.size, shape.sums.len()), "not all of the file");
+    assert_eq!(
+        (end, sums_len),
+        (len_bytes, stretches.sums.len()),
+        "not all of the file"
+    );
 }
 
 /// Answers as [`zfs`] takes them.
@@ -486,24 +496,10 @@ pub fn ceph(data: &[u8]) {
     let Ok(object) = osd::parse(bytes, &place) else {
         return;
     };
-    let shape = osd::Shape::of(&object);
-    let (mut end, mut sums) = (0, 0);
-    for (range, known) in &shape.runs {
-        assert_eq!(range.start(), end, "a gap");
-        assert!(end.is_multiple_of(u64::from(shape.layout.block_len)));
-        end = range.end();
-        if let osd::Known::Sums(first) = known {
-            assert_eq!(*first, sums);
-            sums += shape.layout.block_count(*range) as usize * shape.layout.kind.len_bytes();
-        }
-    }
-    assert_eq!(
-        (end, sums),
-        (object.len_bytes, shape.sums.len()),
-        "not all of the object"
-    );
+    let stretches = osd::stretches(&object);
+    assert_whole(&stretches, object.len_bytes);
     // No more than is said: a number and what is between two of them for each.
-    assert!(sums / 4 <= bytes.len() / 2);
+    assert!(stretches.sums.len() / 4 <= bytes.len() / 2);
 }
 
 /// Answers as [`ceph`] takes them.

@@ -30,12 +30,12 @@
 pub(crate) mod transfer;
 pub(crate) mod web;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::transfer::{BlockSums, Failure};
@@ -135,7 +135,7 @@ pub struct HdfsSource<'a> {
     /// The state that was described last: its bytes, and no others, are read.
     described: Mutex<Option<Arc<State>>>,
     /// DataNodes that did not answer: they are asked last, as each costs waiting.
-    silent: Mutex<Vec<SocketAddr>>,
+    silent: Mutex<HashSet<SocketAddr>>,
 }
 
 impl<'a> HdfsSource<'a> {
@@ -147,7 +147,7 @@ impl<'a> HdfsSource<'a> {
             tcp,
             place,
             described: Mutex::new(None),
-            silent: Mutex::new(Vec::new()),
+            silent: Mutex::default(),
         }
     }
 
@@ -272,10 +272,7 @@ impl<'a> HdfsSource<'a> {
                 }
                 Err(Failure::Closed) => closed = Some(address),
                 Err(Failure::Io(_)) => {
-                    let mut silent = self.silent.lock();
-                    if !silent.contains(&address) {
-                        silent.push(address);
-                    }
+                    self.silent.lock().insert(address);
                 }
                 Err(_) => {}
             }
@@ -542,19 +539,9 @@ impl Extraction for Passage<'_, '_> {
             Some(now) if now.digest() == self.digest => {}
             _ => return Err(SourceError::ChangedMeanwhile),
         }
-        let len_bytes = self.state.len_bytes();
+        let stamp = Stamp::elsewhere(self.state.len_bytes(), self.digest);
         *self.source.described.lock() = Some(self.state);
-        Ok(Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: self.digest,
-        })
+        Ok(stamp)
     }
 }
 

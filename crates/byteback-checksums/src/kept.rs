@@ -28,11 +28,11 @@ use std::time::Duration;
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
-use byteback_host::tree::{FileKind, Stat, stat_fd, wait_for_writers};
+use byteback_host::tree::{Stat, stat_fd, wait_for_writers};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::backend;
-use crate::source::{Extraction, Kind, Layout, Result, Run, SourceError, Stamp, Tail, Unknown};
+use crate::source::{Extraction, Kind, Layout, Result, Run, SourceError, Stamp, Tail, Unknown, regular_file};
 use crate::store::{self, ChecksumError, db, number};
 
 /// Bytes of a block.
@@ -207,10 +207,8 @@ impl KeptChecksums {
     }
 
     fn keep_content(&self, file: &impl Content, clock: &dyn Clock) -> Result<()> {
-        let ask = || file.stat().map_err(SourceError::io("ask for the file's times"));
-        if ask()?.kind != FileKind::File {
-            return Err(SourceError::NotHere("not a regular file"));
-        }
+        let ask = || regular_file(file.stat());
+        ask()?;
         file.wait_for_writers();
         let before = ask()?;
         if !file.times_tell().map_err(SourceError::io("ask for the file system"))? {

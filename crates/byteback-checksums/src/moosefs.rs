@@ -33,14 +33,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
 
 use self::answers::{BLOCK_LEN, CHUNK_LEN, Chunks, Parser, Wrong, table};
 use self::system::{RealSystem, System};
 use crate::programs::Programs;
 use crate::source::{
     Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
-    read_file_at,
+    read_file_at, regular_file,
 };
 
 /// What MooseFS says of itself.
@@ -72,20 +72,12 @@ impl<'a> MooseFsSource<'a> {
             programs,
             folders,
         };
-        is_file(&source.system())?;
+        regular_file(source.system().stat())?;
         Ok(source)
     }
 
     fn system(&self) -> RealSystem<'a> {
         RealSystem::new(self.file, self.programs, self.folders)
-    }
-}
-
-fn is_file(system: &impl System) -> Result<Stat> {
-    let stat = system.stat().map_err(SourceError::io("ask for the file's times"))?;
-    match stat.kind {
-        FileKind::File => Ok(stat),
-        _ => Err(SourceError::NotHere("not a regular file")),
     }
 }
 
@@ -103,11 +95,7 @@ impl Source for MooseFsSource<'_> {
     }
 
     fn is_unchanged(&self, stamp: &Stamp) -> Result<bool> {
-        match State::of(&self.system()) {
-            Ok(state) => Ok(state.stamp() == *stamp),
-            Err(SourceError::ChangedMeanwhile) => Ok(false),
-            Err(error) => Err(error),
-        }
+        stamp.is_that_of(State::of(&self.system()).map(|state| state.stamp()))
     }
 }
 
@@ -137,12 +125,12 @@ struct State {
 
 impl State {
     fn of(system: &impl System) -> Result<Self> {
-        let before = is_file(system)?;
+        let before = regular_file(system.stat())?;
         system.flush()?;
         let mut parser = Parser::default();
         system.describe(&mut |line| parser.line(line).map_err(refused))?;
         let chunks = parser.end().map_err(SourceError::Malformed)?;
-        let stat = is_file(system)?;
+        let stat = regular_file(system.stat())?;
         let is_same = stamp_without_witness(&before) == stamp_without_witness(&stat);
         match is_same && chunks.is_agreed {
             true => Ok(Self { stat, chunks }),
@@ -293,11 +281,7 @@ impl<S: System> Extraction for Passage<S> {
     }
 
     fn finish(self) -> Result<Stamp> {
-        let stamp = self.state.stamp();
-        match State::of(&self.system)?.stamp() == stamp {
-            true => Ok(stamp),
-            false => Err(SourceError::ChangedMeanwhile),
-        }
+        self.state.stamp().if_it_is(&State::of(&self.system)?.stamp())
     }
 }
 

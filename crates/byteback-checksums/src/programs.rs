@@ -85,7 +85,7 @@ impl Programs {
                 let _ = from.by_ref().take(COMPLAINT_LEN_MAX).read_to_end(&mut text);
                 let _ = std::io::copy(&mut from, &mut std::io::sink());
             }
-            String::from_utf8_lossy(&text).trim().to_owned()
+            complaint(&text)
         });
         if let Some(mut said) = said {
             take(&mut said)?;
@@ -101,6 +101,17 @@ impl Programs {
             false => Err(SourceError::Program { name, said: complaints }),
         }
     }
+}
+
+/// A complaint as it may be shown: in names that stand in it is what whoever gave them liked, and a terminal obeys some of that.
+pub(crate) fn complaint(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let shown = |letter: char| match letter {
+        '\n' | '\t' => letter,
+        letter if letter.is_control() => char::REPLACEMENT_CHARACTER,
+        letter => letter,
+    };
+    text.trim().chars().map(shown).collect()
 }
 
 /// A program that does not outlive us.

@@ -4,7 +4,7 @@
 //! ## When a checksum counts
 //!
 //! An object is never changed, only replaced. What was asked in several requests is of one object if its headers (ETag, version, time, length and
-//! checksum) are the same before and after; bytes are read with `If-Match`, so that the server itself refuses those of another object.
+//! checksum) are the same before and after; bytes are read with `If-Match`, so that the server itself refuses those of another object, and have to come with the same ETag, as some servers do not look.
 //! The list of parts is believed if it has the object's length and number of parts and if the object's own checksum follows from theirs:
 //! that of a list that was cut short, or is of another upload, does not. (A SHA over the whole bytes does not follow from those of parts; S3 has none of
 //! objects in parts, and where a server has, the parts are left aside.)
@@ -27,7 +27,6 @@ use std::io;
 
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::answers::{Fitting, Head, Malformed, PARTS_MAX, Parts, Unfit, Whole, error_code, fit, in_their_order};
@@ -256,10 +255,11 @@ impl<'a> S3Source<'a> {
                 return Err(SourceError::ChangedMeanwhile);
             }
             count = page.count.or(count);
+            let has_parts = !page.parts.is_empty();
             parts.extend(page.parts);
             match page.next {
                 // The way forward ends.
-                Some(next) if next > after && parts.len() as u64 <= PARTS_MAX => after = next,
+                Some(next) if has_parts && next > after && parts.len() as u64 <= PARTS_MAX => after = next,
                 Some(_) => return Err(SourceError::Malformed("pages of parts without an end")),
                 None => return Ok((!parts.is_empty()).then_some((count, parts))),
             }
@@ -330,17 +330,7 @@ impl<'a> S3Source<'a> {
         for text in place.iter().map(|text| text.as_bytes()).chain([&len[..], &sum]) {
             witness.update(&(text.len() as u64).to_le_bytes()).update(text);
         }
-        Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes: head.len_bytes,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: *witness.finalize().as_bytes(),
-        }
+        Stamp::elsewhere(head.len_bytes, *witness.finalize().as_bytes())
     }
 }
 
@@ -414,6 +404,14 @@ impl Source for S3Source<'_> {
         ];
         let body_len_max = range.len_bytes().max(ERROR_LEN_MAX);
         let answer = self.ask(Method::Get, &query, headers, body_len_max)?;
+        // Not all servers look at `If-Match`.
+        if matches!(answer.status, 200 | 206) {
+            match answer.header("etag") {
+                Some(etag) if etag == head.etag => {}
+                Some(_) => return Err(SourceError::ChangedMeanwhile),
+                None => return Err(SourceError::Malformed("bytes of an object without an ETag")),
+            }
+        }
         let expected = format!("bytes {offset}-{last}/{}", head.len_bytes);
         match answer.status {
             206 if answer.header("content-range") == Some(&expected) => {}

@@ -27,7 +27,6 @@ pub(crate) mod answers;
 use std::io;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::Identity;
 use parking_lot::Mutex;
 
 use self::answers::{Entry, Refusal, Shape, What, needle_crc};
@@ -185,20 +184,6 @@ impl<'a> SeaweedFsSource<'a> {
             sum: [0; 4],
         })
     }
-
-    fn stamp(digest: [u8; 32], len_bytes: u64) -> Stamp {
-        Stamp {
-            identity: Identity {
-                dev: 0,
-                ino: 0,
-                birth_ns: None,
-            },
-            len_bytes,
-            mtime_ns: 0,
-            ctime_ns: 0,
-            witness: digest,
-        }
-    }
 }
 
 fn refused(refusal: Refusal) -> SourceError {
@@ -261,7 +246,7 @@ impl Extraction for Passage<'_, '_> {
         match self.source.entry()?.digest() == self.digest {
             true => {
                 *self.source.described.lock() = Some((self.digest, self.shape.len_bytes));
-                Ok(SeaweedFsSource::stamp(self.digest, self.shape.len_bytes))
+                Ok(Stamp::elsewhere(self.shape.len_bytes, self.digest))
             }
             false => Err(SourceError::ChangedMeanwhile),
         }

@@ -15,6 +15,7 @@
 //! [`Source`] is one file with whoever has checksums of it, local or not: what it says of itself, all that it knows, and the bytes, so that
 //! [`verify`] can tell whether the one is true of the other.
 
+mod stretches;
 mod sum;
 mod verify;
 
@@ -22,8 +23,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{Identity, Stat};
+use byteback_host::tree::{FileKind, Identity, Stat};
 
+pub(crate) use stretches::{Known, Stretches};
 pub use sum::Summer;
 pub use verify::{Verified, VerifyError, verify};
 
@@ -283,6 +285,38 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// Of what is no local file.
+    pub(crate) fn elsewhere(len_bytes: u64, witness: [u8; 32]) -> Self {
+        Self {
+            identity: Identity {
+                dev: 0,
+                ino: 0,
+                birth_ns: None,
+            },
+            len_bytes,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            witness,
+        }
+    }
+
+    /// Itself, if the file has it still; otherwise what was told meanwhile is void.
+    pub(crate) fn if_it_is(self, now: &Self) -> Result<Self> {
+        match self == *now {
+            true => Ok(self),
+            false => Err(SourceError::ChangedMeanwhile),
+        }
+    }
+
+    /// Whether the file has it, that was asked for its stamp.
+    pub(crate) fn is_that_of(&self, told: Result<Self>) -> Result<bool> {
+        match told {
+            Ok(now) => Ok(now == *self),
+            Err(SourceError::ChangedMeanwhile) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What `stat` tells, without a witness.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
@@ -381,6 +415,15 @@ impl SourceError {
     }
 }
 
+/// What `stat` told of a file that has to be a regular one.
+pub(crate) fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
+    let stat = told.map_err(SourceError::io("ask for the file's length and times"))?;
+    match stat.kind {
+        FileKind::File => Ok(stat),
+        _ => Err(SourceError::NotHere("not a regular file")),
+    }
+}
+
 /// Reads from an open file as [`Source::read_at`] does.
 pub(crate) fn read_file_at(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut len = 0;
@@ -421,30 +464,11 @@ pub trait Extraction {
         Self: Sized;
 }
 
-/// What is known of a run that is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// Where its checksums begin.
-    Sums(usize),
-    /// Where its ends and its checksums begin, and how many there are.
-    Chunks {
-        first_end: usize,
-        first_sum: usize,
-        count: usize,
-    },
-    Zeros,
-    Unknown(Unknown),
-}
-
 /// All that is known of a file, in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChecksums {
-    layout: Layout,
     stamp: Stamp,
-    runs: Vec<(ByteRange, Known)>,
-    sums: Vec<u8>,
-    /// Of chunks.
-    ends: Vec<u64>,
+    stretches: Stretches,
 }
 
 impl FileChecksums {
@@ -463,48 +487,28 @@ impl FileChecksums {
     }
 
     fn collect_once(mut extraction: impl Extraction) -> Result<Self> {
-        let layout = extraction.layout().clone();
-        let (mut runs, mut sums, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let len_bytes = extraction.len_bytes();
+        let mut stretches = Stretches::new(extraction.layout().clone());
+        if stretches.layout.block_len == 0 {
+            return Err(SourceError::Malformed("blocks without bytes"));
+        }
         while let Some(run) = extraction.next_run()? {
-            let known = match run {
-                Run::Sums { sums: more, .. } => {
-                    let first = sums.len();
-                    sums.extend_from_slice(more);
-                    Known::Sums(first)
-                }
-                Run::Chunks {
-                    ends: more_ends,
-                    sums: more,
-                    ..
-                } => {
-                    let (first_end, first_sum) = (ends.len(), sums.len());
-                    ends.extend_from_slice(more_ends);
-                    sums.extend_from_slice(more);
-                    Known::Chunks {
-                        first_end,
-                        first_sum,
-                        count: more_ends.len(),
-                    }
-                }
-                Run::Zeros { .. } => Known::Zeros,
-                Run::Unknown { why, .. } => Known::Unknown(why),
-            };
-            runs.push((run.range(), known));
+            stretches.take(run, len_bytes).map_err(SourceError::Malformed)?;
+        }
+        if stretches.end() != len_bytes {
+            return Err(SourceError::Malformed("stretches that do not reach the file's end"));
         }
         let stamp = extraction.finish()?;
-        Ok(Self {
-            layout,
-            stamp,
-            runs,
-            sums,
-            ends,
-        })
+        match stamp.len_bytes == len_bytes {
+            true => Ok(Self { stamp, stretches }),
+            false => Err(SourceError::Malformed("a stamp of another length")),
+        }
     }
 
     /// Which checksums.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.stretches.layout
     }
 
     /// Of which state of the file.
@@ -515,38 +519,14 @@ impl FileChecksums {
 
     /// The runs, ascending, without gaps, from byte 0 to the end of the file.
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
-        self.runs.iter().map(|&(range, known)| match known {
-            Known::Zeros => Run::Zeros { range },
-            Known::Unknown(why) => Run::Unknown { range, why },
-            Known::Sums(first) => {
-                let len = usize::try_from(self.layout.block_count(range)).unwrap_or(usize::MAX);
-                let end = first.saturating_add(len.saturating_mul(self.layout.kind.len_bytes()));
-                let sums = self.sums.get(first..end).unwrap_or_default();
-                Run::Sums { range, sums }
-            }
-            Known::Chunks {
-                first_end,
-                first_sum,
-                count,
-            } => {
-                let last_sum = first_sum.saturating_add(count.saturating_mul(self.layout.kind.len_bytes()));
-                Run::Chunks {
-                    range,
-                    ends: self
-                        .ends
-                        .get(first_end..first_end.saturating_add(count))
-                        .unwrap_or_default(),
-                    sums: self.sums.get(first_sum..last_sum).unwrap_or_default(),
-                }
-            }
-        })
+        (0..self.stretches.runs.len()).filter_map(|number| self.stretches.run(number))
     }
 
     /// How many bytes lie in runs of which nothing is known: those have to be read.
     #[must_use]
     pub fn unknown_bytes(&self) -> u64 {
-        let unknown = self.runs.iter().filter(|(_, known)| matches!(known, Known::Unknown(_)));
-        unknown.map(|(range, _)| range.len_bytes()).sum()
+        let unknown = self.runs().filter(|run| matches!(run, Run::Unknown { .. }));
+        unknown.map(|run| run.range().len_bytes()).sum()
     }
 }
 

@@ -31,15 +31,14 @@ mod system;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
 
 use self::answers::{Function, Object, Parser, What};
 use self::system::{RealSystem, System};
 use crate::programs::Programs;
 use crate::source::{
-    Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
-    read_file_at,
+    Description, Extraction, FileChecksums, Kind, Known, Layout, Result, Run, Source, SourceError, Stamp, Stretches,
+    Tail, Unknown, read_file_at, regular_file,
 };
 
 /// What ZFS says of itself.
@@ -73,7 +72,7 @@ impl<'a> ZfsSource<'a> {
             programs,
         };
         let system = source.system();
-        is_file(&system)?;
+        regular_file(system.stat())?;
         system.dataset()?;
         system.is_allowed()?;
         Ok(source)
@@ -81,14 +80,6 @@ impl<'a> ZfsSource<'a> {
 
     fn system(&self) -> RealSystem<'a> {
         RealSystem::new(self.file, self.programs)
-    }
-}
-
-fn is_file(system: &impl System) -> Result<Stat> {
-    let stat = system.stat().map_err(SourceError::io("ask for the file's times"))?;
-    match stat.kind {
-        FileKind::File => Ok(stat),
-        _ => Err(SourceError::NotHere("not a regular file")),
     }
 }
 
@@ -106,11 +97,7 @@ impl Source for ZfsSource<'_> {
     }
 
     fn is_unchanged(&self, stamp: &Stamp) -> Result<bool> {
-        match State::of(&self.system()) {
-            Ok(state) => Ok(state.stamp() == *stamp),
-            Err(SourceError::ChangedMeanwhile) => Ok(false),
-            Err(error) => Err(error),
-        }
+        stamp.is_that_of(State::of(&self.system()).map(|state| state.stamp()))
     }
 }
 
@@ -125,13 +112,13 @@ impl State {
     fn of(system: &impl System) -> Result<Self> {
         let dataset = system.dataset()?;
         system.settle(&dataset)?;
-        let number = is_file(system)?.identity().ino;
+        let number = regular_file(system.stat())?.identity().ino;
         let mut parser = Parser::new(number);
         system.describe(&dataset, number, &mut |line| {
             parser.line(line).map_err(SourceError::Malformed)
         })?;
         let object = parser.end().map_err(SourceError::Malformed)?;
-        let stat = is_file(system)?;
+        let stat = regular_file(system.stat())?;
         match stat.identity().ino == number && stat.size == object.size {
             true => Ok(Self { stat, dataset, object }),
             // It was written to.
@@ -149,101 +136,63 @@ impl State {
     }
 }
 
-/// What is known of a stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Where its checksums begin.
-    Sums(usize),
-    Zeros,
-    Unknown(Unknown),
-}
-
 /// An object's records as stretches of a file.
-pub(crate) struct Shape {
-    pub(crate) layout: Layout,
-    pub(crate) runs: Vec<(ByteRange, Known)>,
-    pub(crate) sums: Vec<u8>,
-}
-
-impl Shape {
-    pub(crate) fn of(object: &Object) -> Self {
-        let count = |wanted| {
-            let is_wanted = |what: &What| matches!(what, What::Sum(function, _) if *function == wanted);
-            object.records.iter().filter(|(_, what)| is_wanted(what)).count()
-        };
-        let function = match count(Function::Sha256) > count(Function::Fletcher4) {
-            true => Function::Sha256,
-            false => Function::Fletcher4,
-        };
-        let block_len = u32::try_from(object.record_len).ok().filter(|len| *len > 0);
-        let block_len = block_len.unwrap_or(RECORD_LEN);
-        let mut shape = Self {
-            layout: Layout {
-                kind: match function {
-                    Function::Fletcher4 => Kind::Fletcher4,
-                    Function::Sha256 => Kind::Sha256,
-                },
-                salt: Vec::new(),
-                block_len,
-                tail: Tail::ZeroPadded,
-            },
-            runs: Vec::new(),
-            sums: Vec::new(),
-        };
-        let mut at = 0;
-        for (record, what) in &object.records {
-            // What lies behind the end is not the file's.
-            let start = record.saturating_mul(u64::from(block_len)).min(object.size);
-            let end = start.saturating_add(u64::from(block_len)).min(object.size);
-            shape.push(at, start, Known::Zeros);
-            match what {
-                What::Unknown(why) => shape.push(start, end, Known::Unknown(*why)),
-                What::Sum(own, sum) if *own == function && start < end => {
-                    shape.push(start, end, Known::Sums(shape.sums.len()));
-                    shape.sums.extend_from_slice(sum);
-                }
-                What::Sum(..) => shape.push(start, end, Known::Unknown(Unknown::OtherFunction)),
-            }
-            at = end;
+pub(crate) fn stretches(object: &Object) -> Stretches {
+    let count = |wanted| {
+        let is_wanted = |what: &What| matches!(what, What::Sum(function, _) if *function == wanted);
+        object.records.iter().filter(|(_, what)| is_wanted(what)).count()
+    };
+    let function = match count(Function::Sha256) > count(Function::Fletcher4) {
+        true => Function::Sha256,
+        false => Function::Fletcher4,
+    };
+    let block_len = u32::try_from(object.record_len).ok().filter(|len| *len > 0);
+    let block_len = block_len.unwrap_or(RECORD_LEN);
+    let mut stretches = Stretches::new(Layout {
+        kind: match function {
+            Function::Fletcher4 => Kind::Fletcher4,
+            Function::Sha256 => Kind::Sha256,
+        },
+        salt: Vec::new(),
+        block_len,
+        tail: Tail::ZeroPadded,
+    });
+    let mut at = 0;
+    for (record, what) in &object.records {
+        // What lies behind the end is not the file's.
+        let start = record.saturating_mul(u64::from(block_len)).min(object.size);
+        let end = start.saturating_add(u64::from(block_len)).min(object.size);
+        stretches.push(at, start, Known::Zeros);
+        match what {
+            What::Unknown(why) => stretches.push(start, end, Known::Unknown(*why)),
+            What::Sum(own, sum) if *own == function && start < end => stretches.push_sums(start, end, sum),
+            What::Sum(..) => stretches.push(start, end, Known::Unknown(Unknown::OtherFunction)),
         }
-        shape.push(at, object.size, Known::Zeros);
-        shape
+        at = end;
     }
-
-    /// Appends a stretch, or lengthens the last one.
-    fn push(&mut self, start: u64, end: u64, known: Known) {
-        let Some(range) = ByteRange::new(start, end) else {
-            return;
-        };
-        if let Some((last, of_last)) = self.runs.last_mut() {
-            let is_same = matches!((*of_last, known), (Known::Sums(_), Known::Sums(_))) || *of_last == known;
-            if let Some(both) = ByteRange::new(last.start(), end).filter(|_| is_same) {
-                *last = both;
-                return;
-            }
-        }
-        self.runs.push((range, known));
-    }
+    stretches.push(at, object.size, Known::Zeros);
+    stretches
 }
 
 /// One passage through a file's records.
 struct Passage<S> {
     system: S,
     state: State,
-    shape: Shape,
+    stretches: Stretches,
+    /// The stretch that is told next.
     next: usize,
 }
 
 impl<S: System> Passage<S> {
     fn begin(system: S) -> Result<Self> {
         let mut state = State::of(&system)?;
-        let shape = Shape::of(&state.object);
+        let stretches = stretches(&state.object);
         // Kept once.
         state.object.records = Vec::new();
         Ok(Self {
             system,
             state,
-            shape,
+            stretches,
             next: 0,
         })
     }
@@ -251,7 +200,7 @@ impl<S: System> Passage<S> {
 
 impl<S: System> Extraction for Passage<S> {
     fn layout(&self) -> &Layout {
-        &self.shape.layout
+        &self.stretches.layout
     }
 
     fn len_bytes(&self) -> u64 {
@@ -259,29 +208,12 @@ impl<S: System> Extraction for Passage<S> {
     }
 
     fn next_run(&mut self) -> Result<Option<Run<'_>>> {
-        let Some((range, known)) = self.shape.runs.get(self.next).copied() else {
-            return Ok(None);
-        };
         self.next += 1;
-        Ok(Some(match known {
-            Known::Zeros => Run::Zeros { range },
-            Known::Unknown(why) => Run::Unknown { range, why },
-            Known::Sums(first) => {
-                let layout = &self.shape.layout;
-                let len = usize::try_from(layout.block_count(range)).unwrap_or(usize::MAX);
-                let end = first.saturating_add(len.saturating_mul(layout.kind.len_bytes()));
-                let sums = self.shape.sums.get(first..end).unwrap_or_default();
-                Run::Sums { range, sums }
-            }
-        }))
+        Ok(self.stretches.run(self.next - 1))
     }
 
     fn finish(self) -> Result<Stamp> {
-        let stamp = self.state.stamp();
-        match State::of(&self.system)?.stamp() == stamp {
-            true => Ok(stamp),
-            false => Err(SourceError::ChangedMeanwhile),
-        }
+        self.state.stamp().if_it_is(&State::of(&self.system)?.stamp())
     }
 }
 

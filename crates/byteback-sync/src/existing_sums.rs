@@ -42,7 +42,7 @@ impl Comparison {
         let mut comparison = Self::default();
         let mut at = 0;
         for range in differing.iter() {
-            comparison.note(at, range.start(), Likeness::Equal);
+            comparison.note(at, range.start().min(len_bytes), Likeness::Equal);
             comparison.note(range.start(), range.end().min(len_bytes), Likeness::Differs);
             at = range.end();
         }
@@ -57,12 +57,13 @@ impl Comparison {
         alike.map(|(range, _)| range.len_bytes()).sum()
     }
 
+    /// Of the range that follows what was noted before.
     fn note(&mut self, start: u64, end: u64, likeness: Likeness) {
         let Some(range) = ByteRange::new(start, end) else {
             return;
         };
         match self.ranges.last_mut() {
-            Some((last, own)) if *own == likeness && last.end() == start => *last = last.hull(range),
+            Some((last, own)) if *own == likeness => *last = last.hull(range),
             _ => self.ranges.push((range, likeness)),
         }
     }
@@ -180,13 +181,12 @@ struct Side<'a> {
     /// Where the next piece begins.
     at: u64,
     /// What was taken since both began together.
-    taken: Taken<'a>,
+    taken: Option<Taken<'a>>,
 }
 
 /// Pieces that were taken together.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Taken<'a> {
-    pieces: u32,
     are_zeros: bool,
     sum: Option<Sum<'a>>,
 }
@@ -210,7 +210,7 @@ impl<'a> Side<'a> {
             runs: told.runs().collect(),
             run: 0,
             at: 0,
-            taken: Taken::default(),
+            taken: None,
         }
     }
 
@@ -261,15 +261,9 @@ impl<'a> Side<'a> {
             Piece::Unknown(_) => None,
         };
         let are_zeros = matches!(piece, Piece::Zeros(_));
-        let before = self.taken;
-        self.taken = match before.pieces {
-            0 => Taken {
-                pieces: 1,
-                are_zeros,
-                sum,
-            },
-            pieces => Taken {
-                pieces: pieces.saturating_add(1),
+        self.taken = Some(match self.taken {
+            None => Taken { are_zeros, sum },
+            Some(before) => Taken {
                 are_zeros: before.are_zeros && are_zeros,
                 sum: match (self.crc, before.sum, sum) {
                     (Some(kind), Some(Sum::Crc(first)), Some(Sum::Crc(second))) => {
@@ -278,36 +272,30 @@ impl<'a> Side<'a> {
                     _ => None,
                 },
             },
-        };
+        });
         self.at = piece.end();
-        while self.runs.get(self.run).is_some_and(|run| run.range().end() <= self.at) {
+        if self.runs.get(self.run).is_some_and(|run| run.range().end() <= self.at) {
             self.run += 1;
         }
     }
 }
 
-/// The checksum of zeros, the one that was asked for last.
+/// The checksums of zeros.
 struct Zeros<'a> {
     layout: &'a Layout,
-    summed_len: u64,
-    sum: Option<Vec<u8>>,
+    /// The one that was asked for last, and of how many it is.
+    last: Option<(u64, Vec<u8>)>,
 }
 
 impl<'a> Zeros<'a> {
     fn new(layout: &'a Layout) -> Self {
-        Self {
-            layout,
-            summed_len: 0,
-            sum: None,
-        }
+        Self { layout, last: None }
     }
 
-    fn have(&mut self, sum: &[u8], summed_len: u64) -> Option<bool> {
-        if self.summed_len != summed_len {
-            self.summed_len = summed_len;
-            self.sum = Some(self.of(summed_len));
-        }
-        Some(self.sum.as_deref()? == sum)
+    fn have(&mut self, sum: &[u8], summed_len: u64) -> bool {
+        let last = self.last.take().filter(|(len, _)| *len == summed_len);
+        let last = last.unwrap_or_else(|| (summed_len, self.of(summed_len)));
+        self.last.insert(last).1 == sum
     }
 
     fn of(&self, len: u64) -> Vec<u8> {
@@ -343,50 +331,46 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn run(&mut self) {
         let mut start = 0;
-        while self.step(start) {
+        while self.step() {
             self.tell(start, self.new.at);
             start = self.new.at;
-            (self.new.taken, self.base.taken) = (Taken::default(), Taken::default());
+            (self.new.taken, self.base.taken) = (None, None);
             self.new_chunks.clear();
         }
     }
 
-    /// Takes pieces of both until they end together. False if the new content is at its end.
-    fn step(&mut self, start: u64) -> bool {
+    /// Takes pieces of both until they end together, or one of them has no more. False if the new content is at its end.
+    fn step(&mut self) -> bool {
+        match (self.new.next(), self.base.next()) {
+            (None, _) => return false,
+            // The base has ended here, or before.
+            (Some(new), None) => {
+                self.take_new(new);
+                return true;
+            }
+            (Some(new), Some(base)) => {
+                let end = match (new.may_be_cut(), base.may_be_cut()) {
+                    (true, true) => new.end().min(base.end()),
+                    (true, false) => base.end(),
+                    _ => new.end(),
+                };
+                self.take_new(new.cut(end));
+                self.base.take(base.cut(end));
+            }
+        }
+        // Whoever is behind follows.
         loop {
-            let (new, base) = (self.new.next(), self.base.next());
             let (new_at, base_at) = (self.new.at, self.base.at);
-            match (new, base) {
-                (None, _) => return new_at > start,
-                (Some(new), None) => {
-                    // The base ends here, or inside of what was taken of the new content.
-                    if base_at > start && new_at < base_at {
-                        self.take_new(new.cut(base_at));
-                        continue;
-                    }
-                    if new_at == start {
-                        self.take_new(new);
-                    }
-                    return true;
-                }
-                (Some(new), Some(base)) => {
-                    match new_at.cmp(&base_at) {
-                        Ordering::Less => self.take_new(new.cut(base_at)),
-                        Ordering::Greater => self.base.take(base.cut(new_at)),
-                        Ordering::Equal => {
-                            let end = match (new.may_be_cut(), base.may_be_cut()) {
-                                (true, true) => new.end().min(base.end()),
-                                (true, false) => base.end(),
-                                _ => new.end(),
-                            };
-                            self.take_new(new.cut(end));
-                            self.base.take(base.cut(end));
-                        }
-                    }
-                    if self.new.at == self.base.at {
-                        return true;
-                    }
-                }
+            match new_at.cmp(&base_at) {
+                Ordering::Equal => return true,
+                Ordering::Less => match self.new.next() {
+                    Some(new) => self.take_new(new.cut(base_at)),
+                    None => return true,
+                },
+                Ordering::Greater => match self.base.next() {
+                    Some(base) => self.base.take(base.cut(new_at)),
+                    None => return true,
+                },
             }
         }
     }
@@ -401,8 +385,8 @@ impl<'a> Walk<'a> {
     }
 
     fn tell(&mut self, start: u64, end: u64) {
-        let likeness = self.likeness(start);
-        if matches!(likeness, Likeness::Equal | Likeness::Likely) || self.new_chunks.is_empty() {
+        let likeness = self.likeness();
+        if likeness == Likeness::Equal || self.new_chunks.is_empty() {
             self.told.note(start, end, likeness);
             return;
         }
@@ -418,11 +402,11 @@ impl<'a> Walk<'a> {
         self.told.note(at, end, likeness);
     }
 
-    fn likeness(&mut self, start: u64) -> Likeness {
-        let (new, base) = (self.new.taken, self.base.taken);
-        if base.pieces == 0 && self.base.at <= start {
+    fn likeness(&mut self) -> Likeness {
+        // Nothing was taken of a base that ended before.
+        let (Some(new), Some(base)) = (self.new.taken, self.base.taken) else {
             return Likeness::Differs;
-        }
+        };
         // One of them ended inside of the other's piece.
         if self.base.at != self.new.at {
             return Likeness::Unknown;
@@ -439,8 +423,8 @@ impl<'a> Walk<'a> {
                     summed_len: base_len,
                 }),
             ) => (summed_len == base_len).then_some(sum == base),
-            (Some(Sum::Bytes { sum, summed_len }), None) if base.are_zeros => self.zeros.have(sum, summed_len),
-            (None, Some(Sum::Bytes { sum, summed_len })) if new.are_zeros => self.zeros.have(sum, summed_len),
+            (Some(Sum::Bytes { sum, summed_len }), None) if base.are_zeros => Some(self.zeros.have(sum, summed_len)),
+            (None, Some(Sum::Bytes { sum, summed_len })) if new.are_zeros => Some(self.zeros.have(sum, summed_len)),
             _ => None,
         };
         match are_equal {

@@ -25,7 +25,7 @@ use byteback_extents::ByteRange;
 use serde::Deserialize;
 
 use super::{OBJECT_LEN_MAX, Place};
-use crate::source::{Kind, Layout, Result, SourceError, Tail, Unknown};
+use crate::source::{Kind, Known, Layout, Result, SourceError, Stretches, Tail, Unknown};
 
 /// `snapid` of the object as it is now.
 const HEAD: i64 = -2;
@@ -255,22 +255,6 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
     Ok((order, pieces))
 }
 
-/// What is known of a stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Where its checksums begin.
-    Sums(usize),
-    Zeros,
-    Unknown(Unknown),
-}
-
-/// An object's pieces as blocks of one length.
-pub(crate) struct Shape {
-    pub(crate) layout: Layout,
-    pub(crate) runs: Vec<(ByteRange, Known)>,
-    pub(crate) sums: Vec<u8>,
-}
-
 /// What is known of the beginning of a block.
 #[derive(Clone, Copy)]
 enum Block {
@@ -280,54 +264,35 @@ enum Block {
     Unknown(Unknown),
 }
 
-impl Shape {
-    pub(crate) fn of(object: &Object) -> Self {
-        let mut blocks = Blocks {
-            shape: Self {
-                layout: Layout {
-                    kind: Kind::Crc32c,
-                    salt: Vec::new(),
-                    block_len: 1 << object.chunk_order,
-                    tail: Tail::ZeroPadded,
-                },
-                runs: Vec::new(),
-                sums: Vec::new(),
-            },
-            block_len: 1 << object.chunk_order,
-            len_bytes: object.len_bytes,
-            at: 0,
-            present: Block::Zeros(0),
-        };
-        for (range, piece) in &object.pieces {
-            blocks.zeros_up_to(range.start());
-            match piece {
-                Piece::Sum(sum) => blocks.sum(*sum, range.end()),
-                Piece::Unknown(why) => blocks.up_to(range.end(), Known::Unknown(*why)),
-            }
+/// An object's pieces as blocks of one length.
+pub(crate) fn stretches(object: &Object) -> Stretches {
+    let block_len = 1 << object.chunk_order;
+    let mut blocks = Blocks {
+        stretches: Stretches::new(Layout {
+            kind: Kind::Crc32c,
+            salt: Vec::new(),
+            block_len,
+            tail: Tail::ZeroPadded,
+        }),
+        block_len: u64::from(block_len),
+        len_bytes: object.len_bytes,
+        at: 0,
+        present: Block::Zeros(0),
+    };
+    for (range, piece) in &object.pieces {
+        blocks.zeros_up_to(range.start());
+        match piece {
+            Piece::Sum(sum) => blocks.sum(*sum, range.end()),
+            Piece::Unknown(why) => blocks.up_to(range.end(), Known::Unknown(*why)),
         }
-        blocks.zeros_up_to(object.len_bytes);
-        blocks.shape
     }
-
-    /// Appends a stretch, or lengthens the last one.
-    fn push(&mut self, start: u64, end: u64, known: Known) {
-        let Some(range) = ByteRange::new(start, end) else {
-            return;
-        };
-        if let Some((last, of_last)) = self.runs.last_mut() {
-            let is_same = matches!((*of_last, known), (Known::Sums(_), Known::Sums(_))) || *of_last == known;
-            if let Some(both) = ByteRange::new(last.start(), end).filter(|_| is_same) {
-                *last = both;
-                return;
-            }
-        }
-        self.runs.push((range, known));
-    }
+    blocks.zeros_up_to(object.len_bytes);
+    blocks.stretches
 }
 
 /// Makes blocks of pieces, one after the other.
 struct Blocks {
-    shape: Shape,
+    stretches: Stretches,
     block_len: u64,
     len_bytes: u64,
     /// Up to where pieces were taken; `present` is what is known of the block up to there.
@@ -356,7 +321,7 @@ impl Blocks {
                 false => end / self.block_len * self.block_len,
             };
             if is_at_start && whole_end > self.at {
-                self.shape.push(self.at, whole_end, known);
+                self.stretches.push(self.at, whole_end, known);
                 self.at = whole_end;
                 continue;
             }
@@ -396,13 +361,12 @@ impl Blocks {
             return;
         }
         match std::mem::replace(&mut self.present, Block::Zeros(0)) {
-            Block::Zeros(_) => self.shape.push(start, end, Known::Zeros),
-            Block::Unknown(why) => self.shape.push(start, end, Known::Unknown(why)),
+            Block::Zeros(_) => self.stretches.push(start, end, Known::Zeros),
+            Block::Unknown(why) => self.stretches.push(start, end, Known::Unknown(why)),
             Block::Sum(sum) => {
                 let missing = self.block_len - (end - start);
                 let sum = followed(sum, zeros(missing), missing);
-                self.shape.push(start, end, Known::Sums(self.shape.sums.len()));
-                self.shape.sums.extend_from_slice(&sum.to_le_bytes());
+                self.stretches.push_sums(start, end, &sum.to_le_bytes());
             }
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::system::explained;
 use super::*;
-use crate::source::{Kind, Tail, Unknown, VerifyError, verify};
+use crate::source::{Kind, Known, Tail, Unknown, VerifyError, verify};
 
 /// What an object is made of.
 #[derive(Clone, Debug)]
@@ -876,7 +876,7 @@ fn what_ceph_says_is_understood() {
     ]
     .map(|(text, name)| {
         let place = Place::new(&format!("ceph:///osd?pg=1.0&object={name}")).unwrap();
-        Shape::of(&parse(text.as_bytes(), &place).unwrap())
+        stretches(&parse(text.as_bytes(), &place).unwrap())
     });
     let range = |start, end| ByteRange::new(start, end).unwrap();
     assert_eq!(clone.layout.block_len, 4096);

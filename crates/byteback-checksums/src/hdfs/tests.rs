@@ -162,6 +162,10 @@ enum Node {
     Gone,
     Mute,
     Closes,
+    /// It tells an MD5 only.
+    ClosesToStripes,
+    /// It goes away with the question unread.
+    Resets,
     WantsToken,
     Refuses,
     /// The right number of checksums, all wrong.
@@ -347,6 +351,9 @@ impl Conversation {
             .find(|stored| stored.id == block[&2].0 && stored.generation == block[&3].0);
         // Of what it does not have it says nothing.
         let Some(stored) = stored else { return Vec::new() };
+        if self.node == Node::ClosesToStripes && options[&1].0 == 2 {
+            return Vec::new();
+        }
         let is_composite = options[&1].0 == 2 && self.node != Node::Old;
         let len = stored.bytes.len().min(block[&4].0 as usize);
         let stripe_len = match options[&2].0 as usize {
@@ -418,6 +425,9 @@ impl Read for Conversation {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.node == Node::Mute {
             return Err(io::ErrorKind::TimedOut.into());
+        }
+        if self.node == Node::Resets {
+            return Err(io::ErrorKind::ConnectionReset.into());
         }
         let len = buffer.len().min(7);
         self.answer.as_mut().unwrap().read(&mut buffer[..len])
@@ -703,6 +713,55 @@ fn bytes_of_another_state_are_not_given_out() {
     assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
 }
 
+/// What is said at the time of reading is other than before, or less: nothing proves then that the bytes are those that were described.
+#[test]
+fn bytes_count_only_if_all_their_blocks_are_told_again() {
+    let read = |offset: u64, wanted: usize, spoil: fn(&str, &mut Answer)| {
+        let cluster = Cluster::of(File::of(&[4096, 4096, 1000]));
+        let source = cluster.source();
+        source.collect().unwrap();
+        *cluster.spoil.borrow_mut() = Box::new(move |_, what, answer| spoil(what, answer));
+        source.read_at(offset, &mut vec![0; wanted])
+    };
+    assert_eq!(read(0, 9192, |_, _| {}).unwrap(), 9192);
+    type Spoilt = fn(&str, &mut Answer);
+    let spoilt: [(&str, Spoilt); 4] = [
+        ("no block", |_, answer| {
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            if let Some((before, _)) = text.split_once("\"locatedBlocks\":[") {
+                answer.body = format!("{before}\"locatedBlocks\":[]}}}}").into_bytes();
+            }
+        }),
+        ("only the first block", |_, answer| {
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            if let Some((before, _)) = text.split_once(",{\"block\":") {
+                answer.body = format!("{before}]}}}}").into_bytes();
+            }
+        }),
+        ("a shorter block", |what, answer| {
+            if what == "GET_BLOCK_LOCATIONS" {
+                let text = String::from_utf8_lossy(&answer.body).into_owned();
+                answer.body = text.replace("\"numBytes\":1000", "\"numBytes\":999").into_bytes();
+            }
+        }),
+        ("no file", |_, answer| {
+            answer.status = 404;
+            answer.body = b"{\"RemoteException\":{\"exception\":\"FileNotFoundException\"}}".to_vec();
+        }),
+    ];
+    for (what, spoil) in spoilt {
+        let read = read(0, 9192, spoil);
+        assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{what}: {read:?}");
+    }
+    // More bytes than were asked for, where there is room for them.
+    let read = read(9000, 500, |what, answer| {
+        if what == "OPEN" && answer.status == 200 {
+            answer.body.push(0);
+        }
+    });
+    assert!(matches!(read, Err(SourceError::Io { .. })), "{read:?}");
+}
+
 #[test]
 fn a_file_that_is_being_written_has_no_checksums() {
     for lens in [&[4096, 1000][..], &[]] {
@@ -724,6 +783,8 @@ fn what_one_data_node_does_not_tell_another_one_does() {
         Node::Gone,
         Node::Mute,
         Node::Closes,
+        Node::ClosesToStripes,
+        Node::Resets,
         Node::WantsToken,
         Node::Refuses,
         Node::OneTooFew,
@@ -763,6 +824,10 @@ fn what_one_data_node_does_not_tell_another_one_does() {
     }
     let cluster = Cluster::with(File::of(&[4096]), &[]);
     assert!(matches!(cluster.source().collect(), Err(SourceError::Missing(_))));
+    // However many are named, each of which costs waiting.
+    let cluster = Cluster::with(File::of(&[4096]), &[Node::Gone; 40]);
+    assert!(cluster.source().collect().is_err());
+    assert_eq!(cluster.connected.borrow().len(), 16);
     // Blocks that went to another state while nobody answered are no DataNode's fault.
     let cluster = Cluster::with(File::of(&[4096]), &[Node::Gone]);
     *cluster.spoil.borrow_mut() = Box::new(|cluster, what, _| {
@@ -870,17 +935,48 @@ fn what_is_no_file_of_ours_is_refused_in_words() {
         ("https://10.0.0.1:9865/f", "TLS"),
         ("file:///etc/passwd", "no address"),
         ("http://10.0.0.1:9864/f\r\nx: y", "no address"),
+        (&format!("http://10.0.0.1:9864/{}", "f".repeat(16 << 10)), "no address"),
         ("", "no address"),
     ] {
+        let location = location.to_owned();
         let cluster = Cluster::of(File::of(&[10]));
         *cluster.spoil.borrow_mut() = Box::new(move |_, what, answer| {
             if what == "OPEN" {
-                answer.headers = vec![("location".to_owned(), location.to_owned())];
+                answer.headers = vec![("location".to_owned(), location.clone())];
             }
         });
         let said = cluster.source().read_at(0, &mut [0; 3]).unwrap_err().to_string();
         assert!(said.contains(words), "{said}");
     }
+}
+
+/// Whatever tells one state of a file from another one.
+#[test]
+fn all_that_is_told_of_a_state_is_in_its_digest() {
+    let file = File::of(&[4096, 1000]);
+    let (status, page) = (file.status(), file.page(0, 5096, &[address(0)]));
+    let digest = |from: &str, to: &str| {
+        let mut state = web::State::new(web::FileStatus::parse(status.replace(from, to).as_bytes()).unwrap());
+        let page = web::Page::parse(page.replace(from, to).as_bytes()).unwrap();
+        assert_eq!(state.push(page), Ok(true));
+        state.digest()
+    };
+    let changes = [
+        ("", ""),
+        ("\"fileId\":16388", "\"fileId\":16389"),
+        (
+            "\"modificationTime\":1795456784075",
+            "\"modificationTime\":1795456784076",
+        ),
+        ("\"blockId\":1000", "\"blockId\":2000"),
+        ("\"blockPoolId\":\"BP-1\"", "\"blockPoolId\":\"BP-2\""),
+        ("\"generationStamp\":1007", "\"generationStamp\":1008"),
+        ("5096", "5095"),
+    ];
+    let digests: std::collections::BTreeSet<_> = changes.iter().map(|(from, to)| digest(from, to)).collect();
+    assert_eq!(digests.len(), changes.len());
+    // Not where it lies.
+    assert_eq!(digest("10.0.0.1", "10.0.0.2"), digest("", ""));
 }
 
 #[test]
@@ -1011,6 +1107,12 @@ fn answers_of_data_nodes_that_are_none_are_refused() {
     }
     assert!(matches!(parse(&number(1, 5)), Err(Failure::WantsToken)));
     assert!(matches!(parse(&number(1, 3)), Err(Failure::Refused(3))));
+    // Though checksums stand behind it.
+    let refused = [number(1, 1), fine[2..].to_vec()].concat();
+    assert!(matches!(parse(&refused), Err(Failure::Refused(1))));
+    // A number of more than 64 bits, in a field that nobody asks for.
+    let too_long = [vec![0x48], vec![0xff; 9], vec![0x7f], fine.clone()].concat();
+    assert!(matches!(parse(&too_long), Err(Failure::Malformed(_))));
     // What later versions add is passed over.
     let added = [
         vec![0x31, 0, 0, 0, 0, 0, 0, 0, 0, 0x3d, 1, 2, 3, 4],
@@ -1029,11 +1131,25 @@ fn answers_of_data_nodes_that_are_none_are_refused() {
             "{crc_count} CRCs of 512 make no 4096"
         );
     }
+    for bytes_per_crc in [0, 1 << 32] {
+        let told = BlockSums {
+            bytes_per_crc,
+            ..told.clone()
+        };
+        assert!(told.into_crcs(4096, 4096).is_err(), "{bytes_per_crc}");
+    }
+    // A stripe that begins in the middle of what a CRC is of has none that could be made of those.
     let told = BlockSums {
-        bytes_per_crc: 0,
+        bytes_per_crc: 3000,
+        sums: vec![0; 8],
         ..told
     };
-    assert!(told.into_crcs(4096, 4096).is_err());
+    assert!(told.clone().into_crcs(8192, 4096).is_err());
+    let told = BlockSums {
+        bytes_per_crc: 2048,
+        ..told
+    };
+    assert!(told.into_crcs(8192, 4096).is_ok());
 }
 
 #[test]

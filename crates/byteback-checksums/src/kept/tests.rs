@@ -7,6 +7,7 @@ use byteback_host::clock::{RealClock, SimClock};
 use byteback_host::durable::OpenMode;
 use byteback_host::random::SplitMix64;
 use byteback_host::sim::{CrashPhase, SimDisk};
+use byteback_host::tree::FileKind;
 
 use super::*;
 use crate::source::FileChecksums;

@@ -13,6 +13,8 @@
 
 use md5::{Digest, Md5};
 
+use crate::programs::complaint;
+
 /// Bytes of a chunk's content.
 pub(crate) const CHUNK_LEN: u64 = 64 << 20;
 /// Bytes of a block.
@@ -99,7 +101,7 @@ impl Parser {
             return Err(Wrong::NotMooseFs);
         }
         let said = line.get(..COMPLAINT_LEN_MAX).unwrap_or(line);
-        Err(Wrong::Complaint(String::from_utf8_lossy(said).into_owned()))
+        Err(Wrong::Complaint(complaint(said)))
     }
 
     /// A line behind the first one.

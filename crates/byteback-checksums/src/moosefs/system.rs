@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use byteback_host::tree::{Stat, stat_fd};
@@ -106,7 +106,8 @@ impl System for RealSystem<'_> {
         for folder in self.folders {
             for below in 0..=0xff_u8 {
                 let path = folder.join(format!("{below:02X}")).join(&name);
-                let file = match File::open(path) {
+                // Whoever opens a pipe waits for its other end.
+                let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
                     Ok(file) => file,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

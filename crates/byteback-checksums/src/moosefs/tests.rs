@@ -462,7 +462,40 @@ fn lists_that_contradict_themselves_are_refused() {
         ("/proc/4/fd/3: not MFS object", Wrong::NotMooseFs),
         ("/proc/4/fd/3: no", Wrong::Complaint("/proc/4/fd/3: no".to_owned())),
         (&long, Wrong::Complaint(long[..500].to_owned())),
+        ("/a\x1b[2J: no", Wrong::Complaint("/a\u{fffd}[2J: no".to_owned())),
     ] {
         assert_eq!(parse(line).unwrap_err(), wrong);
     }
+}
+
+/// Whoever writes to a chunk server's folders may put there what he likes; opening a pipe waits for its other end, for ever.
+#[test]
+fn a_pipe_in_place_of_a_chunks_file_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("07");
+    std::fs::create_dir(&below).unwrap();
+    let chunk = Chunk {
+        id: 7,
+        version: 1,
+        held: None,
+    };
+    let pipe = below.join("chunk_0000000000000007_00000001.mfs");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let folders = [folder.path().to_owned()];
+    let (told, tells) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let file = tempfile::tempfile().unwrap();
+        let programs = Programs::default();
+        let system = RealSystem::new(file.as_fd(), &programs, &folders);
+        told.send(system.headers(&chunk)).unwrap();
+    });
+    let headers = tells.recv_timeout(std::time::Duration::from_secs(10));
+    assert_eq!(headers.expect("it waits").unwrap(), [Vec::<u8>::new()]);
 }

@@ -42,6 +42,16 @@ fn a_program_that_is_missing_or_fails_is_named() {
         panic!()
     };
     assert_eq!((name, &complaint[..]), ("sh", "broken"));
+    // A name with what a terminal obeys stands in a complaint, as it may.
+    let error = said(
+        "sh",
+        &["-c", "printf 'no \\033[2J\\302\\233file\\7\\r\\nat all' >&2; exit 1"],
+    )
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "sh says: no \u{fffd}[2J\u{fffd}file\u{fffd}\u{fffd}\nat all"
+    );
     let error = said("sh", &["-c", "kill -9 $$"]).unwrap_err().to_string();
     assert!(error.contains("signal: 9"), "{error}");
     // More complaints than anybody keeps, before and behind what it says.

@@ -114,6 +114,15 @@ impl Object {
         }
     }
 
+    fn bytes(&self, first: usize, last: usize) -> Answer {
+        let range = format!("bytes {first}-{last}/{}", self.content.len());
+        Answer {
+            status: 206,
+            headers: vec![("content-range".to_owned(), range), ("etag".to_owned(), self.etag())],
+            body: self.content[first..=last].to_vec(),
+        }
+    }
+
     /// Pages of two parts.
     fn attributes(&self, after: usize) -> Answer {
         let sums = self.part_sums();
@@ -171,14 +180,7 @@ impl Http for Server {
             (Method::Get, Some(range)) => {
                 let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
                 let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
-                Answer {
-                    status: 206,
-                    headers: vec![(
-                        "content-range".to_owned(),
-                        format!("bytes {first}-{last}/{}", object.content.len()),
-                    )],
-                    body: object.content[first..=last].to_vec(),
-                }
+                object.bytes(first, last)
             }
         };
         drop(object);
@@ -337,6 +339,129 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
                 Err(error) => panic!("seed {seed} at {at}: {error:?}"),
             }
         }
+    }
+}
+
+/// Some servers do not look at `If-Match`, or lose it on the way: what they give then is found to be another object's.
+#[test]
+fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
+    let clock = SimClock::new(0);
+    let mut object = Object::made(&mut SplitMix64::new(1));
+    object.content = vec![7; 4000];
+    let server = Server::new(object);
+    let source = source(&server, &clock);
+    source.collect().unwrap();
+    assert_eq!(source.read_at(0, &mut [0; 10]).unwrap(), 10);
+    {
+        let mut object = server.object.borrow_mut();
+        object.content.fill(8);
+        object.version += 1;
+    }
+    *server.spoil.borrow_mut() = Box::new(|server, request, answer| {
+        if request.headers.iter().any(|header| header.0 == "range") {
+            assert_eq!(answer.status, 412);
+            *answer = server.object.borrow().bytes(0, 9);
+        }
+    });
+    let read = source.read_at(0, &mut [0; 10]);
+    assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
+    *server.spoil.borrow_mut() = Box::new(|server, _, answer| {
+        *answer = server.object.borrow().bytes(0, 9);
+        answer.headers.pop();
+    });
+    let read = source.read_at(0, &mut [0; 10]);
+    assert!(matches!(read, Err(SourceError::Malformed(_))), "{read:?}");
+}
+
+/// Whatever tells one object from another one.
+#[test]
+fn all_that_is_told_of_an_object_is_in_its_stamp() {
+    let clock = SimClock::new(0);
+    let server = Server::new(Object::made(&mut SplitMix64::new(1)));
+    let source = source(&server, &clock);
+    let head = Head {
+        len_bytes: 9,
+        etag: "\"a\"".to_owned(),
+        version: None,
+        last_modified: "Monday".to_owned(),
+        sum: Some((Kind::Crc32c, Whole::Bytes(vec![1, 2, 3, 4]))),
+    };
+    let changes: [fn(&mut Head); 8] = [
+        |_| {},
+        |head| head.len_bytes = 8,
+        |head| head.etag = "\"b\"".to_owned(),
+        |head| head.version = Some("1".to_owned()),
+        |head| head.last_modified = "Tuesday".to_owned(),
+        |head| head.sum = Some((Kind::Crc32c, Whole::Bytes(vec![1, 2, 3, 5]))),
+        |head| head.sum = Some((Kind::Crc32, Whole::Bytes(vec![1, 2, 3, 4]))),
+        |head| head.sum = None,
+    ];
+    let stamps: std::collections::BTreeSet<_> = changes
+        .iter()
+        .map(|change| {
+            let mut head = head.clone();
+            change(&mut head);
+            source.stamp(&head).witness
+        })
+        .collect();
+    assert_eq!(stamps.len(), changes.len());
+}
+
+/// Who may read an object, but not list its parts, has the checksum of the whole, if there is one.
+#[test]
+fn a_server_that_lists_no_parts_tells_of_the_whole_object() {
+    let clock = SimClock::new(0);
+    for status in [400, 403, 405, 501] {
+        for is_composite in [false, true] {
+            let server = Server::new(Object {
+                parts: vec![2000, 2000],
+                content: vec![7; 4000],
+                kind: Kind::Crc32c,
+                is_composite,
+                version: 0,
+            });
+            *server.spoil.borrow_mut() = Box::new(move |_, request, answer| {
+                if request.url.contains("attributes") {
+                    answer.status = status;
+                }
+            });
+            let source = source(&server, &clock);
+            match source.collect() {
+                Ok(told) if !is_composite => assert_eq!(verify(&source, &told).unwrap().blocks, 1),
+                Err(SourceError::NotHere(_)) if is_composite => {}
+                other => panic!("{status} {is_composite}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Each page without a part, and yet another one behind it.
+#[test]
+fn pages_of_parts_come_to_an_end() {
+    let clock = SimClock::new(0);
+    let mut object = Object::made(&mut SplitMix64::new(1));
+    object.parts = vec![object.content.len()];
+    for parts in [0, 1] {
+        let server = Server::new(Object {
+            content: object.content.clone(),
+            parts: object.parts.clone(),
+            ..object
+        });
+        *server.spoil.borrow_mut() = Box::new(move |server, request, answer| {
+            let asked = server.asked.get();
+            assert!(asked < 20_000, "there is no end");
+            if request.method == Method::Get {
+                let part = "<Part><PartNumber>1</PartNumber><Size>1</Size></Part>".repeat(parts);
+                answer.body = format!(
+                    "<GetObjectAttributesResponse><ObjectParts><IsTruncated>true</IsTruncated>\
+                     <NextPartNumberMarker>{asked}</NextPartNumberMarker>{part}</ObjectParts></GetObjectAttributesResponse>"
+                )
+                .into_bytes();
+            }
+        });
+        let told = source(&server, &clock).collect();
+        assert!(matches!(told, Err(SourceError::Malformed(_))), "{told:?}");
+        assert!(parts > 0 || server.asked.get() < 10, "{}", server.asked.get());
     }
 }
 

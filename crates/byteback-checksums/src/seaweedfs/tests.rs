@@ -317,6 +317,83 @@ fn a_file_that_is_replaced_meanwhile_is_noticed() {
     ));
 }
 
+#[test]
+fn other_bytes_than_were_asked_for_are_refused() {
+    type Change = fn(&mut Answer);
+    let spoiled: [(&str, Change); 6] = [
+        ("from elsewhere", |answer| {
+            answer.headers[0].1 = "bytes 1-10/3000".to_owned()
+        }),
+        ("of a longer file", |answer| {
+            answer.headers[0].1 = "bytes 0-9/3001".to_owned()
+        }),
+        ("without a place", |answer| answer.headers.clear()),
+        ("all", |answer| answer.status = 200),
+        ("cut short", |answer| answer.body.truncate(9)),
+        ("too many", |answer| answer.body.push(0)),
+    ];
+    for (what, change) in spoiled {
+        let filer = Filer::of(whole());
+        let source = filer.source();
+        source.collect().unwrap();
+        assert_eq!(source.read_at(0, &mut [0; 10]).unwrap(), 10);
+        *filer.spoil.borrow_mut() = Box::new(move |_, request, answer| {
+            if !request.headers.is_empty() {
+                change(answer);
+            }
+        });
+        assert!(source.read_at(0, &mut [0; 10]).is_err(), "{what}");
+    }
+    // More than the file has, where there is room for it.
+    let filer = Filer::of(whole());
+    *filer.spoil.borrow_mut() = Box::new(|_, request, answer| {
+        if !request.headers.is_empty() {
+            answer.body.push(0);
+        }
+    });
+    assert!(filer.source().read_at(2990, &mut [0; 20]).is_err());
+}
+
+/// A volume server compresses what looks as if it were worth it, whatever the filer knows of that; its checksum is that of what it stored.
+#[test]
+fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
+    let told = |change: fn(&mut Answer)| {
+        let filer = Filer::of(whole());
+        *filer.spoil.borrow_mut() = Box::new(move |_, request, answer| {
+            if request.method == Method::Head {
+                change(answer);
+            }
+        });
+        filer.source().collect()
+    };
+    let compressed = told(|answer| answer.headers.push(("content-encoding".to_owned(), "gzip".to_owned())));
+    assert_eq!(compressed.unwrap().unknown_bytes(), 3000);
+    for change in [
+        |answer: &mut Answer| answer.headers[0].1 = "999".to_owned(),
+        |answer: &mut Answer| drop(answer.headers.remove(0)),
+        |answer: &mut Answer| drop(answer.headers.remove(1)),
+    ] {
+        assert!(matches!(told(change), Err(SourceError::Malformed(_))));
+    }
+}
+
+/// The last one may be shorter than the others and they are blocks; longer, and they are chunks.
+#[test]
+fn a_last_chunk_that_is_longer_makes_no_blocks() {
+    for (len, are_blocks) in [(1, true), (1000, true), (1500, false)] {
+        let mut file = whole();
+        file.parts[2].bytes.resize(len, 7);
+        file.len_bytes = 2000 + len as u64;
+        let filer = Filer::of(file);
+        let told = filer.source().collect().unwrap();
+        assert!(
+            told.runs().all(|run| matches!(run, Run::Sums { .. }) == are_blocks),
+            "{len}"
+        );
+        assert_eq!(verify(&filer.source(), &told).unwrap().blocks, 3);
+    }
+}
+
 /// What is told of a file that is damaged where it lies is found not to be true.
 #[test]
 fn a_checksum_that_is_not_the_needles_is_found() {
@@ -339,6 +416,39 @@ fn a_checksum_that_is_not_the_needles_is_found() {
             len_bytes: 1000
         })
     ));
+}
+
+/// Whatever tells one state of a file from another one.
+#[test]
+fn all_that_is_told_of_a_state_is_in_its_digest() {
+    let entry = "{\"FullPath\":\"/f\",\"Mtime\":\"t1\",\"Mode\":432,\"FileSize\":9,\"Md5\":\"m\",\"Content\":\"QUJD\",\"SymlinkTarget\":\"\",\"chunks\":[\
+                 {\"file_id\":\"3,01ab\",\"offset\":1,\"size\":7,\"modified_ts_ns\":5,\"e_tag\":\"e\",\"cipher_key\":\"k\",\"is_compressed\":false,\"is_chunk_manifest\":false}]}";
+    let digest = |from: &str, to: &str| {
+        assert!(entry.contains(from));
+        Entry::parse(entry.replacen(from, to, 1).as_bytes()).unwrap().digest()
+    };
+    let changes = [
+        ("", ""),
+        ("/f", "/g"),
+        ("t1", "t2"),
+        ("432", "433"),
+        ("\"FileSize\":9", "\"FileSize\":8"),
+        ("\"m\"", "\"n\""),
+        ("QUJD", "QUJE"),
+        ("\"SymlinkTarget\":\"\"", "\"SymlinkTarget\":\"x\""),
+        ("3,01ab", "3,01ac"),
+        ("\"offset\":1", "\"offset\":2"),
+        ("\"size\":7", "\"size\":6"),
+        ("_ns\":5", "_ns\":4"),
+        ("\"e\"", "\"f\""),
+        ("\"k\"", "\"l\""),
+        ("\"is_compressed\":false", "\"is_compressed\":true"),
+        ("\"is_chunk_manifest\":false", "\"is_chunk_manifest\":true"),
+        // One more, with nothing in it.
+        ("[{", "[{},{"),
+    ];
+    let digests: std::collections::BTreeSet<_> = changes.iter().map(|(from, to)| digest(from, to)).collect();
+    assert_eq!(digests.len(), changes.len());
 }
 
 #[test]

@@ -129,7 +129,9 @@ fn a_short_block_is_padded_where_the_source_pads() {
 /// An extraction that fails at its end as often as it is told to.
 struct Told<'a> {
     layout: Layout,
+    len_bytes: u64,
     runs: Vec<Run<'a>>,
+    stamped_len: u64,
     is_void: bool,
 }
 
@@ -139,7 +141,7 @@ impl Extraction for Told<'_> {
     }
 
     fn len_bytes(&self) -> u64 {
-        self.runs.last().map_or(0, |run| run.range().end())
+        self.len_bytes
     }
 
     fn next_run(&mut self) -> Result<Option<Run<'_>>> {
@@ -156,7 +158,7 @@ impl Extraction for Told<'_> {
             true => Err(SourceError::ChangedMeanwhile),
             false => Ok(Stamp {
                 identity,
-                len_bytes: 99,
+                len_bytes: self.stamped_len,
                 mtime_ns: 3,
                 ctime_ns: 4,
                 witness: [5; 32],
@@ -179,18 +181,22 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
             why: Unknown::Inline,
         },
         Run::Sums {
-            range: range(64, 99),
-            sums: b"ccccddddeeee",
+            range: range(64, 96),
+            sums: b"ccccdddd",
         },
         Run::Chunks {
-            range: range(99, 130),
-            ends: &[101, 130],
+            range: range(96, 111),
+            ends: &[98, 111],
             sums: b"ffffgggg",
         },
         Run::Chunks {
-            range: range(130, 131),
-            ends: &[131],
+            range: range(111, 112),
+            ends: &[112],
             sums: b"hhhh",
+        },
+        Run::Sums {
+            range: range(112, 129),
+            sums: b"iiiijjjj",
         },
     ];
     let mut tries = 0;
@@ -198,7 +204,9 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
         tries += 1;
         Ok(Told {
             layout: layout(Kind::Crc32c, Tail::ZeroPadded),
+            len_bytes: 129,
             runs: runs.to_vec(),
+            stamped_len: 129,
             is_void: tries <= void,
         })
     };
@@ -211,10 +219,95 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
         tries += 1;
         Ok(Told {
             layout: layout(Kind::Crc32c, Tail::ZeroPadded),
+            len_bytes: 129,
             runs: runs.to_vec(),
+            stamped_len: 129,
             is_void: true,
         })
     };
     assert!(matches!(FileChecksums::collect(3, &mut begin), Err(SourceError::Busy)));
     assert_eq!(tries, 3);
+}
+
+/// Whoever tells it: a checksum that is taken for another block's would be a wrong delta.
+#[test]
+fn what_does_not_fit_the_file_is_refused() {
+    let range = |start, end| ByteRange::new(start, end).unwrap();
+    let sums = |start, end, sums| Run::Sums {
+        range: range(start, end),
+        sums,
+    };
+    let chunks = |start, end, ends, sums| Run::Chunks {
+        range: range(start, end),
+        ends,
+        sums,
+    };
+    let zeros = |start, end| Run::Zeros {
+        range: range(start, end),
+    };
+    let told = |runs: &[Run<'static>], stamped_len| {
+        FileChecksums::collect(1, || {
+            Ok(Told {
+                layout: layout(Kind::Crc32c, Tail::ZeroPadded),
+                len_bytes: 40,
+                runs: runs.to_vec(),
+                stamped_len,
+                is_void: false,
+            })
+        })
+    };
+    let fitting = [
+        vec![sums(0, 40, b"aaaabbbbcccc")],
+        vec![zeros(0, 16), sums(16, 40, b"bbbbcccc")],
+        vec![sums(0, 32, b"aaaabbbb"), zeros(32, 40)],
+        vec![chunks(0, 20, &[4, 20], b"aaaabbbb"), zeros(20, 40)],
+    ];
+    for runs in fitting {
+        assert_eq!(told(&runs, 40).unwrap().runs().collect::<Vec<_>>(), runs);
+        assert!(matches!(told(&runs, 39), Err(SourceError::Malformed(_))), "{runs:?}");
+    }
+    let without_bytes = FileChecksums::collect(1, || {
+        Ok(Told {
+            layout: Layout {
+                block_len: 0,
+                ..layout(Kind::Crc32c, Tail::AsIs)
+            },
+            len_bytes: 4,
+            runs: vec![sums(0, 4, b"aaaa")],
+            stamped_len: 4,
+            is_void: false,
+        })
+    });
+    assert!(matches!(without_bytes, Err(SourceError::Malformed(_))));
+    let others = [
+        // Not from the beginning, not to the end, and beyond it.
+        vec![],
+        vec![zeros(1, 40)],
+        vec![zeros(0, 39)],
+        vec![zeros(0, 41)],
+        vec![sums(0, 41, b"aaaabbbbcccc")],
+        // A gap, and two about the same bytes.
+        vec![zeros(0, 16), zeros(32, 40)],
+        vec![zeros(0, 32), zeros(16, 40)],
+        // Too few checksums, too many, and a part of one.
+        vec![sums(0, 40, b"aaaabbbb")],
+        vec![sums(0, 40, b"aaaabbbbccccdddd")],
+        vec![sums(0, 40, b"aaaabbbbccc")],
+        vec![chunks(0, 16, &[4, 16], b"aaaa"), zeros(16, 40)],
+        vec![chunks(0, 16, &[4, 16], b"aaaabbbbcccc"), zeros(16, 40)],
+        // Blocks where none are.
+        vec![zeros(0, 8), sums(8, 40, b"bbbbcccc")],
+        vec![sums(0, 24, b"aaaabbbb"), zeros(24, 40)],
+        // Chunks that do not make their stretch.
+        vec![chunks(0, 16, &[], b""), zeros(16, 40)],
+        vec![chunks(0, 16, &[4], b"aaaa"), zeros(16, 40)],
+        vec![chunks(0, 16, &[4, 17], b"aaaabbbb"), zeros(16, 40)],
+        vec![chunks(0, 16, &[4, 4, 16], b"aaaabbbbcccc"), zeros(16, 40)],
+        vec![chunks(0, 16, &[8, 4, 16], b"aaaabbbbcccc"), zeros(16, 40)],
+        vec![chunks(0, 16, &[0, 16], b"aaaabbbb"), zeros(16, 40)],
+        vec![chunks(0, 20, &[3, 20], b"aaaabbbb"), zeros(20, 40)],
+    ];
+    for runs in others {
+        assert!(matches!(told(&runs, 40), Err(SourceError::Malformed(_))), "{runs:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 
 use super::answers::{What, dataset};
@@ -568,7 +569,7 @@ fn what_zdb_of_several_releases_says_is_understood() {
     let [old, new] = texts.map(|text| parse(5, text).unwrap());
     assert_eq!((old.size, old.record_len), (1_000_000, 131_072));
     assert_eq!(old.records, new.records);
-    let shape = Shape::of(&new);
+    let shape = stretches(&new);
     assert_eq!((shape.layout.kind, shape.layout.block_len), (Kind::Fletcher4, 131_072));
     let range = |start, end| ByteRange::new(start, end).unwrap();
     let expected = [

@@ -201,44 +201,6 @@ fn every_difference_in_what_is_known_is_found() {
     }
 }
 
-/// Chunks that do not make their stretch are nobody's bytes.
-#[test]
-fn chunks_that_contradict_themselves_are_told() {
-    let content = b"some content".to_vec();
-    let layout = Layout {
-        kind: Kind::Sha256,
-        salt: Vec::new(),
-        block_len: 12,
-        tail: Tail::AsIs,
-    };
-    let mut sums = Vec::new();
-    for part in [&content[..5], &content[5..]] {
-        layout.append_sum(part, &mut sums);
-    }
-    let range = ByteRange::new(0, 12).unwrap();
-    for (ends, is_true) in [
-        (vec![5, 12], true),
-        (vec![5], false),
-        (vec![], false),
-        (vec![5, 5], false),
-        (vec![5, 4], false),
-    ] {
-        let told = Told {
-            content: content.clone(),
-            layout: layout.clone(),
-            runs: vec![(
-                range,
-                What::Chunks(ends.clone(), sums[..32 * ends.len().min(2)].to_vec()),
-            )],
-            is_changed: Cell::new(false),
-            reads: Cell::new(0),
-        };
-        let said = verify(&told, &told.collect().unwrap());
-        let is_malformed = matches!(said, Err(VerifyError::Source(SourceError::Malformed(_))));
-        assert_eq!((said.is_ok(), is_malformed), (is_true, !is_true), "{ends:?}: {said:?}");
-    }
-}
-
 /// A read may be three questions to a server (HDFS), so there are few, however short the blocks are; and blocks may be longer than what is read at once.
 #[test]
 fn blocks_are_read_many_at_once() {

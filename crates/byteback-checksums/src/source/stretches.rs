@@ -1,0 +1,153 @@
+//! What is known of a whole file, stretch after stretch, in memory: what a source tells, or what it told.
+//!
+//! Invariant of what [`Stretches::take`] took: it is what the contract of [`Run`] promises, whoever told it. Stretches follow each other without gaps, each has as many checksums as blocks,
+//! and none lies behind the end; so whoever goes through them need not ask again.
+
+use byteback_extents::ByteRange;
+
+use super::{Layout, Run, Unknown};
+
+/// What is known of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Where its checksums begin.
+    Sums(usize),
+    /// Where its ends and its checksums begin, and how many there are.
+    Chunks {
+        first_end: usize,
+        first_sum: usize,
+        count: usize,
+    },
+    Zeros,
+    Unknown(Unknown),
+}
+
+/// Stretches of a file from byte 0 on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stretches {
+    pub(crate) layout: Layout,
+    pub(crate) runs: Vec<(ByteRange, Known)>,
+    pub(crate) sums: Vec<u8>,
+    /// Of chunks.
+    ends: Vec<u64>,
+}
+
+impl Stretches {
+    /// None yet.
+    pub(crate) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            runs: Vec::new(),
+            sums: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// Appends zeros, or what is unknown, or lengthens the last stretch by them.
+    pub(crate) fn push(&mut self, start: u64, end: u64, known: Known) {
+        let Some(range) = ByteRange::new(start, end) else {
+            return;
+        };
+        match self.runs.last_mut() {
+            Some((last, own)) if *own == known => *last = last.hull(range),
+            Some((last, Known::Sums(_))) if matches!(known, Known::Sums(_)) => *last = last.hull(range),
+            _ => self.runs.push((range, known)),
+        }
+    }
+
+    /// Appends the checksum of a block, or several, or lengthens the last stretch by them.
+    pub(crate) fn push_sums(&mut self, start: u64, end: u64, sums: &[u8]) {
+        self.push(start, end, Known::Sums(self.sums.len()));
+        self.sums.extend_from_slice(sums);
+    }
+
+    /// Up to where something is known.
+    pub(super) fn end(&self) -> u64 {
+        self.runs.last().map_or(0, |(range, _)| range.end())
+    }
+
+    /// Appends a stretch of a file of `len_bytes` as it is told.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words: whoever told it did not keep to the contract.
+    pub(super) fn take(&mut self, run: Run<'_>, len_bytes: u64) -> Result<(), &'static str> {
+        let range = run.range();
+        if range.start() != self.end() || range.end() > len_bytes {
+            return Err("stretches of a file that do not follow each other");
+        }
+        let block_len = u64::from(self.layout.block_len);
+        let sum_len = self.layout.kind.len_bytes() as u64;
+        let known = match run {
+            Run::Zeros { .. } => Known::Zeros,
+            Run::Unknown { why, .. } => Known::Unknown(why),
+            Run::Sums { sums, .. } => {
+                let ends_with_block = range.end() == len_bytes || range.end().is_multiple_of(block_len);
+                if !range.start().is_multiple_of(block_len) || !ends_with_block {
+                    return Err("blocks that begin or end where none does");
+                }
+                if self.layout.block_count(range).checked_mul(sum_len) != Some(sums.len() as u64) {
+                    return Err("more or fewer checksums than blocks");
+                }
+                let first = self.sums.len();
+                self.sums.extend_from_slice(sums);
+                Known::Sums(first)
+            }
+            Run::Chunks { ends, sums, .. } => {
+                let mut start = range.start();
+                for end in ends {
+                    if *end <= start || *end - start > block_len {
+                        return Err("a chunk that is empty, or longer than any");
+                    }
+                    start = *end;
+                }
+                if start != range.end() {
+                    return Err("chunks that end elsewhere than they are said to");
+                }
+                if (ends.len() as u64).checked_mul(sum_len) != Some(sums.len() as u64) {
+                    return Err("more or fewer checksums than chunks");
+                }
+                let (first_end, first_sum) = (self.ends.len(), self.sums.len());
+                self.ends.extend_from_slice(ends);
+                self.sums.extend_from_slice(sums);
+                Known::Chunks {
+                    first_end,
+                    first_sum,
+                    count: ends.len(),
+                }
+            }
+        };
+        self.runs.push((range, known));
+        Ok(())
+    }
+
+    /// The stretch with this number.
+    pub(crate) fn run(&self, number: usize) -> Option<Run<'_>> {
+        let (range, known) = *self.runs.get(number)?;
+        Some(match known {
+            Known::Zeros => Run::Zeros { range },
+            Known::Unknown(why) => Run::Unknown { range, why },
+            Known::Sums(first) => Run::Sums {
+                range,
+                sums: self.sums_from(first, self.layout.block_count(range)),
+            },
+            Known::Chunks {
+                first_end,
+                first_sum,
+                count,
+            } => Run::Chunks {
+                range,
+                ends: part(&self.ends, first_end, count),
+                sums: self.sums_from(first_sum, count as u64),
+            },
+        })
+    }
+
+    fn sums_from(&self, first: usize, count: u64) -> &[u8] {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        part(&self.sums, first, count.saturating_mul(self.layout.kind.len_bytes()))
+    }
+}
+
+fn part<T>(all: &[T], first: usize, count: usize) -> &[T] {
+    all.get(first..first.saturating_add(count)).unwrap_or_default()
+}
