@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::deduplicated::DeduplicatedFile;
-use byteback_checksums::source::{Run, Source, SourceError, VerifyError, verify};
+use byteback_checksums::source::{FileChecksums, Run, Source, SourceError, VerifyError, verify};
 use byteback_host::clock::RealClock;
 
 use crate::btrfs::{noise, versions};
@@ -254,18 +254,13 @@ fn a_sync_from_casync_to_a_file() {
     }
 }
 
-/// A recipe as any program can write it of what its store knows: here of casync's index, with sha256sum.
-#[test]
-fn a_recipe_of_what_another_store_keeps() {
-    let store = Store::new();
-    let content = noise(1, 1 << 20);
-    let index = store.put("file", &content, &["--digest=sha256"]);
-    let source = DeduplicatedFile::casync(index, None);
-    let told = source.collect().unwrap();
+/// A recipe as any program can write it of what its store knows, with a folder of its chunks: here of casync's index, with sha256sum.
+fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
     let chunks = store.at("chunks");
     std::fs::create_dir(&chunks).unwrap();
     let mut recipe = format!(
-        "byteback-recipe 1\nsums sha256\nlength {}\nchunks chunks\n",
+        "byteback-recipe 1\nsums {}\nlength {}\nchunks chunks\n",
+        told.layout().kind.name(),
         content.len()
     );
     for run in told.runs() {
@@ -283,6 +278,17 @@ fn a_recipe_of_what_another_store_keeps() {
     // The last line, as docs/format-recipe.md says.
     let script = "printf 'end %s\\n' \"$(sha256sum <\"$1\" | cut -d' ' -f1)\" >>\"$1\"";
     run("sh", &["-c", script, "sh", text(&path)]);
+    path
+}
+
+#[test]
+fn a_recipe_of_what_another_store_keeps() {
+    let store = Store::new();
+    let content = noise(1, 1 << 20);
+    let index = store.put("file", &content, &["--digest=sha256"]);
+    let source = DeduplicatedFile::casync(index, None);
+    let told = source.collect().unwrap();
+    let path = recipe_of(&store, &told, &content);
     let said = checksums(told_as("recipe", &path), &[]).fine();
     assert_eq!(
         (said["source"].as_str(), said["kind"].as_str()),
@@ -303,7 +309,12 @@ fn a_recipe_of_what_another_store_keeps() {
         (0, 0, 0)
     );
     // A chunk that somebody wrote to.
-    let victim = std::fs::read_dir(&chunks).unwrap().next().unwrap().unwrap().path();
+    let victim = std::fs::read_dir(store.at("chunks"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let mut bytes = std::fs::read(&victim).unwrap();
     bytes[5] ^= 1;
     std::fs::write(&victim, bytes).unwrap();
@@ -324,5 +335,13 @@ fn costs_of_casync() {
         let base = DeduplicatedFile::casync(there.put("old", &old, &[&option]), None);
         let source = DeduplicatedFile::casync(here.put("new", &new, &[&option]), None);
         crate::costs::print_row(&format!("casync, {name}"), &base, &source, 0, &new);
+        // The same chunks, as recipes describe them.
+        if digest == "sha256" {
+            let recipe = |at: &Store, listed: &DeduplicatedFile, content: &[u8]| {
+                DeduplicatedFile::recipe(recipe_of(at, &listed.collect().unwrap(), content))
+            };
+            let (base, source) = (recipe(&there, &base, &old), recipe(&here, &source, &new));
+            crate::costs::print_row(&format!("recipe, {name}"), &base, &source, 0, &new);
+        }
     }
 }
