@@ -62,12 +62,12 @@ fn what_is_no_regular_file_is_refused_at_once() {
     fs::set_permissions(tree.join("closed"), PermissionsExt::from_mode(0o600)).unwrap();
     let file = tree.join("file");
     for (name, why) in [
-        ("directory", "is a directory, no regular file"),
+        ("directory", "is a directory, not a regular file"),
         // Nobody writes into it, so whoever opened it would wait for ever.
-        ("pipe", "is a pipe, no regular file"),
-        ("link", "is a pipe, no regular file"),
-        ("socket", "is a socket, no regular file"),
-        ("/dev/null", "is a device, no regular file"),
+        ("pipe", "is a pipe, not a regular file"),
+        ("link", "is a pipe, not a regular file"),
+        ("socket", "is a socket, not a regular file"),
+        ("/dev/null", "is a device, not a regular file"),
         ("dangling", "No such file"),
         ("missing", "No such file"),
         ("", "No such file"),

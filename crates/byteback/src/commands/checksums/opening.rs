@@ -145,7 +145,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
     ];
     match other.iter().find(|(is_it, _)| *is_it) {
         Some((_, kind)) => {
-            let said = CommandError::new(format!("{} is {kind}, no regular file", path.display()));
+            let said = CommandError::new(format!("{} is {kind}, not a regular file", path.display()));
             Err(said.next("Checksums are told of one file at a time."))
         }
         None => File::open(path).map_err(cannot),
