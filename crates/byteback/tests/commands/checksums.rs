@@ -140,6 +140,19 @@ fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
     ] {
         refused(world.checksums(address, &[]), right);
     }
+    // Nobody else is asked in place of whoever is at a port that is none.
+    for (address, port) in [
+        ("seaweedfs://127.0.0.1:8888x/file", "8888x"),
+        ("seaweedfs://[::1]:99999/file", "99999"),
+        ("seaweedfs://127.0.0.1:/file", ""),
+        ("hdfs://hdfs@127.0.0.1:75406/file", "75406"),
+        ("hdfs://127.0.0.1:0/file", "0"),
+    ] {
+        refused(world.checksums(address, &[]), &format!(": '{port}' is no port"));
+    }
+    for address in ["seaweedfs://[::1]:1/file", "hdfs://127.0.0.1:1/file"] {
+        refused(world.checksums(address, &[]), "cannot reach the ");
+    }
 }
 
 /// Files may be called like addresses, or like nothing that is text.
