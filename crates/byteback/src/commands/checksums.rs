@@ -10,6 +10,7 @@ mod opening;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -66,8 +67,8 @@ these ways, by these checksums alone. The functions must be the same, the
 lengths of blocks need not be for CRCs. Of two files that are sealed by
 fs-verity only those parts of the trees are read that lie above a difference.
 
-Exit code 1 if there are none, or if --verify finds one that is not that of
-its bytes.")]
+Exit code 1 if nobody keeps any of the file, or if --verify finds one that is
+not that of its bytes. Parts without checksums are told, and are no failure.")]
 pub(crate) struct ChecksumsArguments {
     /// The file or object
     #[arg(value_name = "PATH_OR_URL")]
@@ -160,6 +161,14 @@ pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result
     };
     if !store.is_empty() && !has_store(what) && !arguments.against.as_ref().is_some_and(has_store) {
         return Err(CommandError::new("--store is for casync:INDEX and moosefs:FILE only"));
+    }
+    // Chunks that are not there have no checksums, which would look as if nobody had any.
+    for folder in store {
+        match std::fs::read_dir(folder) {
+            // The source knows whom it is for.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            looked => drop(looked.map_err(|error| CommandError::file("look into", folder, &error))?),
+        }
     }
     match &arguments.against {
         Some(against) => comparing::run(what, against, store, arguments.ranges, settings),

@@ -84,6 +84,15 @@ fn what_is_no_regular_file_is_refused_at_once() {
             refused(world.checksums(moosefs, &["--store", tree.to_str().unwrap()]), why);
         }
     }
+    // A folder that is none would have none of the file's chunks.
+    for what in ["moosefs", "casync"] {
+        let what = format!("{what}:{}", file.display());
+        for (store, why) in [("missing", "No such file"), ("file", "Not a directory")] {
+            let store = tree.join(store);
+            let said = format!("cannot look into {}: {why}", store.display());
+            refused(world.checksums(&what, &["--store", store.to_str().unwrap()]), &said);
+        }
+    }
     for list in ["casync", "recipe"] {
         for name in ["pipe", "directory", "/dev/null"] {
             let list = format!("{list}:{}", tree.join(name).display());
@@ -229,7 +238,8 @@ fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
     let file = world.tree().join("file");
     fs::write(&file, "content").unwrap();
     let moosefs = format!("moosefs:{}", file.display());
-    let store = ["--store", "/nowhere"];
+    let folder = world.tree();
+    let store = ["--store", folder.to_str().unwrap()];
     let asked = [
         ("mfsfileinfo", &moosefs[..], &store[..]),
         ("ceph-objectstore-tool", "ceph:///nowhere?pg=1.0&object=x", &[]),
@@ -261,7 +271,8 @@ fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
         world.run_as_user(&["--version"]).fine();
         let mut command = Command::new(world.path("user/byteback"));
         command
-            .args(["checksums", "--json", &moosefs, "--store", "/nowhere"])
+            .args(["checksums", "--json", &moosefs])
+            .args(store)
             .env_clear()
             .env("HOME", world.path("user"))
             .env("PATH", &there)
