@@ -150,6 +150,43 @@ fn what_casync_does_not_have_is_refused() {
         matches!(said, Err(VerifyError::Source(SourceError::Chunk { .. }))),
         "{said:?}"
     );
+    // A chunk that has another one's bytes, as casync compressed them: one byte differs.
+    let spoiled = Store::new();
+    let mut flipped = content.clone();
+    flipped[250_000] ^= 1;
+    let indexes = [("file", &content), ("flipped", &flipped)].map(|(name, content)| spoiled.put(name, content, &[]));
+    let chunks = indexes.clone().map(|index| {
+        let told = DeduplicatedFile::casync(index, None).collect().unwrap();
+        let sums = told.runs().flat_map(|run| match run {
+            Run::Chunks { sums, .. } => sums.chunks(32).map(<[u8]>::to_vec).collect(),
+            _ => Vec::new(),
+        });
+        sums.collect::<Vec<_>>()
+    });
+    assert_eq!(chunks[0].len(), chunks[1].len());
+    let differing: Vec<_> = chunks[0]
+        .iter()
+        .zip(&chunks[1])
+        .filter(|(one, other)| one != other)
+        .collect();
+    assert_eq!(differing.len(), 1);
+    let at = |sum: &[u8]| {
+        let name: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        spoiled
+            .at("default.castr")
+            .join(&name[..4])
+            .join(format!("{name}.cacnk"))
+    };
+    run(
+        "cp",
+        &[
+            "--remove-destination",
+            text(&at(differing[0].1)),
+            text(&at(differing[0].0)),
+        ],
+    );
+    checksums(told_as("casync", &indexes[0]), &[]).fails_with("is not what its fingerprint says");
+    checksums(told_as("casync", &indexes[1]), &[]).fine();
     // As xz, which is not read.
     let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
     checksums(told_as("casync", &index), &[]).fails_with("xz");
