@@ -4,9 +4,11 @@
 //! where their own helpers are. What they say may be long (a line for each record of a file of terabytes), so it is not kept; a line is no longer than [`LINE_LEN_MAX`].
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+
+use rustix::fs::{Access, access};
 
 use crate::source::{Result, SourceError};
 
@@ -32,10 +34,27 @@ impl Programs {
         }
     }
 
+    /// The first one with this name that may be run. One that may not be, or a folder that may not be looked into, is only told of if there is no other: it may be where the program is.
+    fn find(&self, name: &'static str) -> Result<PathBuf> {
+        let mut denied = None;
+        for folder in &self.folders {
+            let path = folder.join(name);
+            let (path, what) = match path.metadata() {
+                Ok(found) if !found.is_file() => continue,
+                Ok(_) if access(&path, Access::EXEC_OK).is_ok() => return Ok(path),
+                Ok(_) => (path, "run"),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => (folder.clone(), "looked into"),
+                Err(_) => continue,
+            };
+            denied.get_or_insert(SourceError::ProgramDenied { name, path, what });
+        }
+        Err(denied.unwrap_or(SourceError::NoProgram { name }))
+    }
+
     /// Runs a program and hands every line that it writes to `each`, without its end. An error of `each` ends it.
     ///
     /// # Errors
-    /// [`SourceError::NoProgram`]; [`SourceError::Program`] if it fails; what `each` says.
+    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it fails; what `each` says.
     pub(crate) fn run(
         &self,
         name: &'static str,
@@ -49,7 +68,7 @@ impl Programs {
     /// Runs a program and hands all that it writes to `take`. An error of `take` ends it; what `take` leaves unread may end it, too.
     ///
     /// # Errors
-    /// [`SourceError::NoProgram`]; [`SourceError::Program`] if it fails; what `take` says.
+    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it fails; what `take` says.
     pub(crate) fn read(
         &self,
         name: &'static str,
@@ -57,9 +76,7 @@ impl Programs {
         variables: &[(&str, &OsStr)],
         take: impl FnOnce(&mut dyn Read) -> Result<()>,
     ) -> Result<()> {
-        let program = self.folders.iter().map(|folder| folder.join(name));
-        let program = program.into_iter().find(|path| path.is_file());
-        let program = program.ok_or(SourceError::NoProgram { name })?;
+        let program = self.find(name)?;
         let path = std::env::join_paths(&self.folders).unwrap_or_default();
         let child = Command::new(program)
             .args(arguments)

@@ -41,7 +41,7 @@ pub const DESCRIPTION: Description = Description {
     name: "seaweedfs",
     coverage: "each chunk (4 MiB mostly) that no other lies over and that is neither compressed nor encrypted",
     cost: "two requests for the file's entry, and one for each chunk",
-    permissions: "whoever may ask the filer",
+    permissions: "whoever may ask the filer; without tokens",
 };
 
 /// No entry is longer: 1000 chunks have some 300 KB, and what is written through a mount may have more.
@@ -126,7 +126,10 @@ impl<'a> SeaweedFsSource<'a> {
 
     fn refusal(what: &'static str, status: u16) -> SourceError {
         match status {
-            401 | 403 => SourceError::Denied("the filer refuses: it wants a token, which this program does not have"),
+            401 | 403 => SourceError::Denied(
+                "the filer wants a token (jwt.filer_signing.read in its security.toml), which this program does not send; \
+                 ask a filer without that key, or let the file be read ('weed mount', or by S3)",
+            ),
             404 => SourceError::Missing("there is no such file at the filer"),
             status => SourceError::Server {
                 what,

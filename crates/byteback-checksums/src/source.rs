@@ -21,6 +21,7 @@ mod verify;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use byteback_extents::ByteRange;
 use byteback_host::tree::{FileKind, Identity, Stat};
@@ -382,6 +383,16 @@ pub enum SourceError {
     NoProgram {
         /// Its name.
         name: &'static str,
+    },
+    /// A program that storage comes with may be there, but not for this user.
+    #[error("{name} is not to be had: {} may not be {what} by this user; run as one who may, or let the file be read", path.display())]
+    ProgramDenied {
+        /// Its name.
+        name: &'static str,
+        /// The program, or the folder that may have it.
+        path: PathBuf,
+        /// What may not be done with that.
+        what: &'static str,
     },
     /// A program did not do what it was asked.
     #[error("{name} says: {said}")]

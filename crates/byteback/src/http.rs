@@ -50,6 +50,7 @@ impl Network {
 
 impl Http for Network {
     fn ask(&self, request: &Request) -> io::Result<Answer> {
+        check_port(&request.url)?;
         let mut asked = match request.method {
             Method::Head => self.agent.head(&request.url),
             Method::Get => self.agent.get(&request.url),
@@ -81,6 +82,20 @@ impl Http for Network {
             )),
             false => Ok(answer),
         }
+    }
+}
+
+/// A port that is none would be taken for the one that is meant if none is named, where somebody else may answer.
+fn check_port(url: &str) -> io::Result<()> {
+    let authority = url.split('/').nth(2).unwrap_or_default();
+    // Colons of an address of version 6 are in brackets.
+    let behind = authority.rsplit(']').next().unwrap_or_default();
+    match behind.split_once(':').map(|(_, port)| port) {
+        Some(port) if !port.parse().is_ok_and(|number: u16| number > 0) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("'{port}' is no port"),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -64,6 +64,33 @@ fn a_program_that_is_missing_or_fails_is_named() {
 }
 
 #[test]
+fn a_program_that_may_not_be_run_is_passed_over_and_told_if_there_is_no_other() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let all = Programs::new(folders.iter().map(|folder| folder.path().to_owned()));
+    let put = |number: usize, mode| {
+        let path = folders[number].path().join("program");
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path
+    };
+    let missing = all.find("program");
+    assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
+    let closed = put(0, 0o644);
+    let said = all.find("program").unwrap_err().to_string();
+    assert!(said.contains(&format!("{} may not be run", closed.display())), "{said}");
+    let second = put(1, 0o755);
+    assert_eq!(all.find("program").unwrap(), second);
+    let first = put(0, 0o755);
+    assert_eq!(all.find("program").unwrap(), first);
+    // A folder of that name is none.
+    std::fs::remove_file(&first).unwrap();
+    std::fs::create_dir(&first).unwrap();
+    assert_eq!(all.find("program").unwrap(), second);
+}
+
+#[test]
 fn a_program_that_says_too_much_is_ended() {
     let mut lines = 0;
     let ended = programs().run("yes", &[], &[], |_| {

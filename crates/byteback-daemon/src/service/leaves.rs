@@ -96,6 +96,7 @@ impl From<SourceError> for Stop {
             | SourceError::Malformed(_)
             | SourceError::Chunk { .. }
             | SourceError::NoProgram { .. }
+            | SourceError::ProgramDenied { .. }
             | SourceError::Program { .. }
             | SourceError::Elsewhere { .. }
             | SourceError::Io { .. } => Self::NotHere,

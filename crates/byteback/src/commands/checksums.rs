@@ -9,9 +9,12 @@ mod comparing;
 mod opening;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use byteback_api::ByteString;
 use byteback_checksums::source::{
     Description, FileChecksums, Run, Source, Tail, Unknown, Verified, VerifyError, verify,
 };
@@ -35,7 +38,8 @@ that they are of, how much of the file has some, and what it took to get them.
       a file that is sealed by fs-verity, on ext4, F2FS or btrfs;
       a file on btrfs (as root);
       a file on ext4 on a device of dm-verity (as root);
-      a file on ZFS (as root, by ZFS's own zdb)
+      a file on ZFS (as root, by ZFS's own zdb);
+      if its name looks like one of the following, write ./NAME
   s3://BUCKET/KEY
       an object of S3 or of a server like it (AWS_ENDPOINT_URL,
       AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
@@ -63,8 +67,8 @@ these ways, by these checksums alone. The functions must be the same, the
 lengths of blocks need not be for CRCs. Of two files that are sealed by
 fs-verity only those parts of the trees are read that lie above a difference.
 
-Exit code 1 if there are none, or if --verify finds one that is not that of
-its bytes.")]
+Exit code 1 if nobody keeps any of the file, or if --verify finds one that is
+not that of its bytes. Parts without checksums are told, and are no failure.")]
 pub(crate) struct ChecksumsArguments {
     /// The file or object
     #[arg(value_name = "PATH_OR_URL")]
@@ -85,7 +89,7 @@ pub(crate) struct ChecksumsArguments {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    path: String,
+    path: ByteString,
     source: &'a str,
     kind: &'a str,
     is_strong: bool,
@@ -158,16 +162,25 @@ pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result
     if !store.is_empty() && !has_store(what) && !arguments.against.as_ref().is_some_and(has_store) {
         return Err(CommandError::new("--store is for casync:INDEX and moosefs:FILE only"));
     }
+    // Chunks that are not there have no checksums, which would look as if nobody had any.
+    for folder in store {
+        match std::fs::read_dir(folder) {
+            // The source knows whom it is for.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            looked => drop(looked.map_err(|error| CommandError::file("look into", folder, &error))?),
+        }
+    }
     match &arguments.against {
         Some(against) => comparing::run(what, against, store, arguments.ranges, settings),
         None => with_source(what, store, settings, &mut |source| {
-            tell(&what.to_string_lossy(), source, arguments.verify, settings)
+            tell(what, source, arguments.verify, settings)
         }),
     }
 }
 
-fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings) -> Result<()> {
+fn tell(what: &OsStr, source: &dyn Source, wants_proof: bool, settings: &Settings) -> Result<()> {
     let output = settings.output;
+    let path = &what.to_string_lossy();
     let description = source.description();
     let started_ns = RealClock.monotonic_ns();
     let told = source.collect().map_err(|error| refused(path, error))?;
@@ -186,7 +199,7 @@ fn tell(path: &str, source: &dyn Source, wants_proof: bool, settings: &Settings)
     };
     if output.json {
         let line = Line {
-            path: path.to_owned(),
+            path: ByteString::from(what.as_bytes()),
             source: description.name,
             kind: layout.kind.name(),
             is_strong: layout.kind.is_strong(),

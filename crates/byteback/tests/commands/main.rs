@@ -7,6 +7,7 @@
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
+//! | `checksums` | what `checksums` says of what is no file, or is called oddly, and of programs that are missing |
 //! | `explaining` | which way a change was found, and why; forced ways |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
@@ -38,6 +39,7 @@ mod random;
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod tree;
 
+mod checksums;
 mod consumers;
 mod explaining;
 mod exports;

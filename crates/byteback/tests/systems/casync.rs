@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use byteback_checksums::btrfs::BtrfsSource;
 use byteback_checksums::deduplicated::DeduplicatedFile;
-use byteback_checksums::source::{Run, Source, SourceError, VerifyError, verify};
+use byteback_checksums::source::{FileChecksums, Run, Source, SourceError, VerifyError, verify};
 use byteback_host::clock::RealClock;
 
 use crate::btrfs::{noise, versions};
@@ -150,6 +150,43 @@ fn what_casync_does_not_have_is_refused() {
         matches!(said, Err(VerifyError::Source(SourceError::Chunk { .. }))),
         "{said:?}"
     );
+    // A chunk that has another one's bytes, as casync compressed them: one byte differs.
+    let spoiled = Store::new();
+    let mut flipped = content.clone();
+    flipped[250_000] ^= 1;
+    let indexes = [("file", &content), ("flipped", &flipped)].map(|(name, content)| spoiled.put(name, content, &[]));
+    let chunks = indexes.clone().map(|index| {
+        let told = DeduplicatedFile::casync(index, None).collect().unwrap();
+        let sums = told.runs().flat_map(|run| match run {
+            Run::Chunks { sums, .. } => sums.chunks(32).map(<[u8]>::to_vec).collect(),
+            _ => Vec::new(),
+        });
+        sums.collect::<Vec<_>>()
+    });
+    assert_eq!(chunks[0].len(), chunks[1].len());
+    let differing: Vec<_> = chunks[0]
+        .iter()
+        .zip(&chunks[1])
+        .filter(|(one, other)| one != other)
+        .collect();
+    assert_eq!(differing.len(), 1);
+    let at = |sum: &[u8]| {
+        let name: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        spoiled
+            .at("default.castr")
+            .join(&name[..4])
+            .join(format!("{name}.cacnk"))
+    };
+    run(
+        "cp",
+        &[
+            "--remove-destination",
+            text(&at(differing[0].1)),
+            text(&at(differing[0].0)),
+        ],
+    );
+    checksums(told_as("casync", &indexes[0]), &[]).fails_with("is not what its fingerprint says");
+    checksums(told_as("casync", &indexes[1]), &[]).fine();
     // As xz, which is not read.
     let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
     checksums(told_as("casync", &index), &[]).fails_with("xz");
@@ -254,18 +291,13 @@ fn a_sync_from_casync_to_a_file() {
     }
 }
 
-/// A recipe as any program can write it of what its store knows: here of casync's index, with sha256sum.
-#[test]
-fn a_recipe_of_what_another_store_keeps() {
-    let store = Store::new();
-    let content = noise(1, 1 << 20);
-    let index = store.put("file", &content, &["--digest=sha256"]);
-    let source = DeduplicatedFile::casync(index, None);
-    let told = source.collect().unwrap();
+/// A recipe as any program can write it of what its store knows, with a folder of its chunks: here of casync's index, with sha256sum.
+fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
     let chunks = store.at("chunks");
     std::fs::create_dir(&chunks).unwrap();
     let mut recipe = format!(
-        "byteback-recipe 1\nsums sha256\nlength {}\nchunks chunks\n",
+        "byteback-recipe 1\nsums {}\nlength {}\nchunks chunks\n",
+        told.layout().kind.name(),
         content.len()
     );
     for run in told.runs() {
@@ -283,6 +315,17 @@ fn a_recipe_of_what_another_store_keeps() {
     // The last line, as docs/format-recipe.md says.
     let script = "printf 'end %s\\n' \"$(sha256sum <\"$1\" | cut -d' ' -f1)\" >>\"$1\"";
     run("sh", &["-c", script, "sh", text(&path)]);
+    path
+}
+
+#[test]
+fn a_recipe_of_what_another_store_keeps() {
+    let store = Store::new();
+    let content = noise(1, 1 << 20);
+    let index = store.put("file", &content, &["--digest=sha256"]);
+    let source = DeduplicatedFile::casync(index, None);
+    let told = source.collect().unwrap();
+    let path = recipe_of(&store, &told, &content);
     let said = checksums(told_as("recipe", &path), &[]).fine();
     assert_eq!(
         (said["source"].as_str(), said["kind"].as_str()),
@@ -303,7 +346,12 @@ fn a_recipe_of_what_another_store_keeps() {
         (0, 0, 0)
     );
     // A chunk that somebody wrote to.
-    let victim = std::fs::read_dir(&chunks).unwrap().next().unwrap().unwrap().path();
+    let victim = std::fs::read_dir(store.at("chunks"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let mut bytes = std::fs::read(&victim).unwrap();
     bytes[5] ^= 1;
     std::fs::write(&victim, bytes).unwrap();
@@ -324,5 +372,13 @@ fn costs_of_casync() {
         let base = DeduplicatedFile::casync(there.put("old", &old, &[&option]), None);
         let source = DeduplicatedFile::casync(here.put("new", &new, &[&option]), None);
         crate::costs::print_row(&format!("casync, {name}"), &base, &source, 0, &new);
+        // The same chunks, as recipes describe them.
+        if digest == "sha256" {
+            let recipe = |at: &Store, listed: &DeduplicatedFile, content: &[u8]| {
+                DeduplicatedFile::recipe(recipe_of(at, &listed.collect().unwrap(), content))
+            };
+            let (base, source) = (recipe(&there, &base, &old), recipe(&here, &source, &new));
+            crate::costs::print_row(&format!("recipe, {name}"), &base, &source, 0, &new);
+        }
     }
 }

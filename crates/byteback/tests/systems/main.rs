@@ -12,6 +12,7 @@
 //! | `costs` | what extraction takes, beside summing and a whole sync: prints the table of docs/skysync.md |
 //! | `btrfs` | btrfs, in an image file |
 //! | `casync` | casync's index and store, and recipes made of it |
+//! | `borg` | recipes of what Borg keeps |
 //! | `machine` | a virtual machine, for what this one's kernel lacks (`tests/systems/machine`) |
 //! | `fsverity` | files that are sealed, on ext4, F2FS and btrfs, in there |
 //! | `dmverity` | ext4 on a device that the kernel verifies, in there |
@@ -40,6 +41,7 @@ mod disk;
 #[path = "../../src/http.rs"]
 mod network;
 
+mod borg;
 mod btrfs;
 mod casync;
 mod ceph;

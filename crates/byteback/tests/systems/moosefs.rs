@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use byteback_checksums::Programs;
@@ -252,6 +252,32 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
         assert!(source.is_unchanged(told.stamp()).unwrap(), "{call}");
         assert_eq!(verify(&source, &told).unwrap().blocks, 40);
     }
+}
+
+/// Somebody writes while the file is looked at for the last time, and sets its times back: only the digests tell.
+#[test]
+#[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
+fn guest_what_is_written_and_dated_back_meanwhile_is_noticed() {
+    let (path, folders) = (path("dated-back"), folders());
+    let old = noise(1, 40 * BLOCK);
+    std::fs::write(&path, &old).unwrap();
+    let file = File::open(&path).unwrap();
+    compared(&MooseFsSource::new(&file, &installed(), &folders).unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let written = file.metadata().unwrap().mtime();
+    let write = format!(
+        "printf changed | dd of='{path}' bs=1 seek=500000 conv=notrunc,fsync && touch -d @{written} '{path}'",
+        path = path.display()
+    );
+    let info = Interrupted::before("mfsfileinfo", 1, &write);
+    let programs = info.programs();
+    let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
+    let told = source.collect().unwrap();
+    assert!(info.calls() >= 4, "{} calls", info.calls());
+    assert!(std::fs::read(&path).unwrap() != old);
+    assert_eq!(file.metadata().unwrap().mtime(), written);
+    assert!(source.is_unchanged(told.stamp()).unwrap());
+    assert_eq!(verify(&source, &told).unwrap().blocks, 40);
 }
 
 /// Another machine has the same MooseFS.

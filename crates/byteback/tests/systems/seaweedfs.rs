@@ -353,7 +353,15 @@ fn seaweedfs_that_wants_a_token_says_so() {
         &[("WEED_JWT_FILER_SIGNING_READ_KEY", "secret")],
     ));
     server.put("/file", &noise(1, 1000));
-    checksums(server.url("/file"), &[]).fails_with("the filer refuses: it wants a token");
+    let said = checksums(server.url("/file"), &[]);
+    for part in [
+        "the filer wants a token",
+        "ask a filer without that key",
+        "'weed mount'",
+    ] {
+        assert!(said.errors.contains(part), "not '{part}': {}", said.errors);
+    }
+    said.fails_with("jwt.filer_signing.read");
 }
 
 #[test]

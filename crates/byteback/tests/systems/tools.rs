@@ -19,23 +19,33 @@ pub(crate) fn path_of(name: &str) -> PathBuf {
     found.find(|path| path.is_file()).unwrap()
 }
 
-/// A program that does what it always does, and at one of its calls something else before it ends: between two questions of whoever asks it.
+/// A program that does what it always does, and at one of its calls something else before or behind that: between two questions of whoever asks it.
 pub(crate) struct Interrupted(tempfile::TempDir);
 
 impl Interrupted {
     /// `then` is a script of sh, and is run behind the call with this number, from 0 on.
     pub(crate) fn new(name: &str, number: usize, then: &str) -> Self {
+        Self::with(name, number, "", then)
+    }
+
+    /// `first` is run before it, when whoever asks has looked at the file already.
+    pub(crate) fn before(name: &str, number: usize, first: &str) -> Self {
+        Self::with(name, number, first, "")
+    }
+
+    fn with(name: &str, number: usize, first: &str, then: &str) -> Self {
         let (folder, real) = (tempfile::tempdir().unwrap(), path_of(name));
         let calls = folder.path().join("calls");
         let script = format!(
             "#!/bin/sh\n\
              PATH='{}'; export PATH\n\
              echo >>'{calls}'\n\
+             [ $(wc -l <'{calls}') -ne {number} ] || {{ : ; {first}\n}} >&2\n\
              '{}' \"$@\" || exit\n\
-             [ $(wc -l <'{calls}') -ne {} ] || {{ {then}\n}} >&2\n",
+             [ $(wc -l <'{calls}') -ne {number} ] || {{ : ; {then}\n}} >&2\n",
             std::env::var("PATH").unwrap(),
             real.display(),
-            number + 1,
+            number = number + 1,
             calls = calls.display(),
         );
         let program = folder.path().join(name);

@@ -1,9 +1,10 @@
 //! What the checksums of two copies of a file say about each other, without a byte of either.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use byteback_api::ByteString;
 use byteback_checksums::fsverity;
 use byteback_checksums::source::{FileChecksums, Source, SourceError};
 use byteback_host::clock::{Clock, RealClock};
@@ -11,7 +12,7 @@ use byteback_sync::{Comparison, Likeness, compare_checksums};
 use serde::Serialize;
 
 use super::Coverage;
-use super::opening::{path_of, refused, with_source};
+use super::opening::{open, path_of, refused, with_source};
 use crate::error::{CommandError, Result};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -26,8 +27,8 @@ struct RangeLine {
 
 #[derive(Serialize)]
 struct SummaryLine<'a> {
-    path: &'a str,
-    against: &'a str,
+    path: ByteString,
+    against: ByteString,
     source: &'a str,
     against_source: &'a str,
     kind: &'a str,
@@ -78,7 +79,7 @@ fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
         return Ok(None);
     };
     // What is wrong with a file says whoever opens it for its list.
-    let (Ok(new), Ok(base)) = (File::open(new), File::open(base)) else {
+    let (Ok(new), Ok(base)) = (open(new), open(base)) else {
         return Ok(None);
     };
     let (Ok(mut new_tree), Ok(mut base_tree)) = (fsverity::tree(&new), fsverity::tree(&base)) else {
@@ -167,13 +168,12 @@ fn list(comparison: &Comparison, output: Output) -> Result<()> {
 fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let comparison = &told.comparison;
-    let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
     if output.json {
         return output.object(
             "summary",
             &SummaryLine {
-                path: &what,
-                against: &against,
+                path: ByteString::from(what.as_bytes()),
+                against: ByteString::from(against.as_bytes()),
                 source: told.sources.0,
                 against_source: told.sources.1,
                 kind: told.kind,
@@ -189,6 +189,7 @@ fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Se
             },
         );
     }
+    let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
     let is_exact = output.verbosity > 0;
     let in_words = |bytes: u64| size_exact(bytes, is_exact);
     output.line(format!("{what}: {}", in_words(told.len_bytes)))?;

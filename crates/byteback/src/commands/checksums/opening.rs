@@ -2,7 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use byteback_checksums::btrfs::BtrfsSource;
@@ -23,6 +25,18 @@ use crate::http::Network;
 use crate::settings::Settings;
 
 const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
+
+/// What the names of those that are no files by their path begin with.
+const PREFIXES: [&str; 8] = [
+    "s3://",
+    "seaweedfs://",
+    "hdfs://",
+    "webhdfs://",
+    "ceph://",
+    "moosefs:",
+    "casync:",
+    "recipe:",
+];
 
 /// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are, if it is not beside the index, or those of MooseFS.
 pub(super) fn with_source(
@@ -62,7 +76,7 @@ pub(super) fn with_source(
             ));
             return Err(said.next("Name each of its folders with --store; mfshdd.cfg lists them."));
         }
-        let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+        let file = open(path)?;
         let source = MooseFsSource::new(&file, &programs, store).map_err(|error| refused(&name, error))?;
         return then(&source);
     }
@@ -74,8 +88,14 @@ pub(super) fn with_source(
         })?;
         return then(&CephSource::new(place, &programs, spool));
     }
+    if let Some(scheme) = scheme_of(what) {
+        return Err(unknown(&name, scheme));
+    }
     let path = Path::new(what);
-    let file = File::open(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let file = open(path).map_err(|error| match path.symlink_metadata() {
+        Err(missing) if missing.kind() == ErrorKind::NotFound => hinted(error, &name),
+        _ => error,
+    })?;
     let mut reasons = Vec::new();
     // A seal proves more, and more cheaply, than what is kept beside it.
     if let Some(source) = here(&name, VeritySource::new(&file), &mut reasons)? {
@@ -113,20 +133,63 @@ fn here<S>(
     }
 }
 
+/// Opens a file to ask about it. Nothing but a regular one is opened: a pipe would wait for somebody who writes, and some devices do something when they are opened.
+pub(super) fn open(path: &Path) -> Result<File> {
+    let cannot = |error| CommandError::file("read", path, &error);
+    let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
+    let other = [
+        (kind.is_dir(), "a directory"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_block_device() || kind.is_char_device(), "a device"),
+    ];
+    match other.iter().find(|(is_it, _)| *is_it) {
+        Some((_, kind)) => {
+            let said = CommandError::new(format!("{} is {kind}, not a regular file", path.display()));
+            Err(said.next("Checksums are told of one file at a time."))
+        }
+        None => File::open(path).map_err(cannot),
+    }
+}
+
 /// The file that `what` is the path of; `None` if it names something else.
 pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
-    const OTHERS: [&[u8]; 8] = [
-        b"s3://",
-        b"seaweedfs://",
-        b"hdfs://",
-        b"webhdfs://",
-        b"casync:",
-        b"recipe:",
-        b"moosefs:",
-        b"ceph://",
-    ];
-    let is_other = OTHERS.iter().any(|prefix| after(what, prefix).is_some());
-    (!is_other).then(|| Path::new(what))
+    let is_other = PREFIXES.iter().any(|prefix| after(what, prefix.as_bytes()).is_some());
+    (!is_other && scheme_of(what).is_none()).then(|| Path::new(what))
+}
+
+/// What stands before `://`, if that can be a scheme (RFC 3986, section 3.1).
+fn scheme_of(what: &OsStr) -> Option<&str> {
+    let bytes = what.as_bytes();
+    let len = bytes.windows(3).position(|window| window == b"://")?;
+    let scheme = std::str::from_utf8(bytes.get(..len)?).ok()?;
+    let is_scheme = scheme.starts_with(|char: char| char.is_ascii_alphabetic())
+        && scheme
+            .chars()
+            .all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char));
+    is_scheme.then_some(scheme)
+}
+
+fn unknown(name: &str, scheme: &str) -> CommandError {
+    let [all @ .., last] = PREFIXES;
+    CommandError::new(format!("{name}: no source of checksums has addresses with '{scheme}://'")).next(format!(
+        "There are {} and {last} ('byteback checksums --help'). A file is named by its path: ./{name}, if it is called so.",
+        all.join(", ")
+    ))
+}
+
+/// A file that is not there may have been meant as an address: `hdfs:/x`.
+fn hinted(error: CommandError, name: &str) -> CommandError {
+    let meant = PREFIXES.iter().find(|prefix| {
+        let scheme = prefix.strip_suffix("//");
+        scheme.is_some_and(|scheme| name.starts_with(scheme))
+    });
+    match meant {
+        Some(prefix) => error.next(format!(
+            "An address begins with {prefix}; 'byteback checksums --help' has all of it."
+        )),
+        None => error,
+    }
 }
 
 /// What follows a prefix.
