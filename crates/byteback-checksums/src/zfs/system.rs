@@ -88,7 +88,17 @@ impl System for RealSystem<'_> {
 
     fn describe(&self, dataset: &str, object: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let number = object.to_string();
-        let arguments = ["-ddddd", "-bbbbbb", dataset, &number].map(OsStr::new);
-        self.programs.run("zdb", &arguments, &[], each)
+        // A name without a slash is the whole pool's, whose objects with these numbers are others.
+        let is_topmost = !dataset.contains(['/', '@']);
+        let named = format!("{dataset}{}", if is_topmost { "/" } else { "" });
+        let arguments = ["-ddddd", "-bbbbbb", &named, &number].map(OsStr::new);
+        match self.programs.run("zdb", &arguments, &[], each) {
+            Err(SourceError::Program { said, .. }) if is_topmost && said.contains("can't open") => {
+                Err(SourceError::NotHere(
+                    "the file lies in the pool's topmost file system, of which this release of zdb does not tell; put it into one below it (zfs create), or let it be read",
+                ))
+            }
+            done => done,
+        }
     }
 }

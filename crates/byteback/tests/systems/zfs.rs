@@ -127,6 +127,10 @@ fn guest_files_are_told_and_true() {
     // Who may not, what is no file, and nothing that could tell.
     checksums(&path, &[]).fails_with("not a regular file");
     as_nobody(&[path.join("sparse").as_os_str()]).fails_with("only root may");
+    // The pool's topmost file system, whose name is the pool's: that is what zfs-fuse's zdb takes it for.
+    let topmost = Path::new("/mnt/byteback/file");
+    std::fs::write(topmost, noise(1, 5)).unwrap();
+    checksums(topmost, &[]).fails_with("the pool's topmost file system");
     let none = Programs::default();
     let source = ZfsSource::new(&file, &none).unwrap();
     let said = source.collect().unwrap_err().to_string();
