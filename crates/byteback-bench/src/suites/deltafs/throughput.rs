@@ -1,15 +1,14 @@
 //! Sequential throughput of a mounted volume, beside that of a mounted directory: through FUSE both, by the same daemon.
 //!
-//! The directory lies on ext4 on a loop device, the volume in a file, both images in the scratch folder; with that in memory (`TMPDIR`) what is measured is what the two cost, and not a disk. Both
-//! images have all their blocks, as a card has: else a volume, which never writes to the same place twice, would be charged with memory that the kernel finds for an image's blocks. The file is written, written and synced, read when the kernel has forgotten what it has of the mounted file (the directory's own file is then still in the page cache, as the volume's image is in
+//! The directory lies on ext4 on a loop device, and so does the file with the volume: what is compared is a tree with and without a volume, on the same file system. With the loop devices' images in
+//! memory (`TMPDIR`) what is measured is what the two cost, and not a disk. The images and the volume have all their blocks, as a card has: else a volume, which never writes to the same place twice, would be
+//! charged with the search for them. The file is written, written and synced, read when the kernel has forgotten what it has of the mounted file (the directory's own file is then still in the page cache, as the volume's image is in
 //! memory), read once more out of the kernel's cache, written over with other bytes, and with the same ones. Images are made anew for each turn; turns alternate.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
-
-use rustix::fs::FallocateFlags;
 
 use super::on_directory::{FileSystem, Mounted};
 use super::tell;
@@ -23,6 +22,8 @@ use crate::rig::scratch::{self, Scratch};
 use crate::{Options, SuiteError};
 
 const IMAGE_LEN_BYTES: u64 = 1 << 30;
+/// Of the volume, which has room beside ext4's own.
+const VOLUME_LEN_BYTES: u64 = 896 << 20;
 const FILE_LEN_BYTES: u64 = 256 << 20;
 /// As `dd bs=1M`.
 const CALL_LEN_BYTES: usize = 1 << 20;
@@ -53,7 +54,7 @@ enum Below {
 /// # Errors
 /// If anything fails, or what is read is not what was written.
 pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
-    let scratch = Scratch::create(&Scratch::default_parent()?, 3 * IMAGE_LEN_BYTES)?;
+    let scratch = Scratch::create(&Scratch::default_parent()?, 2 * IMAGE_LEN_BYTES)?;
     let byteback = Byteback::locate(scratch.path().to_owned())?;
     let mut all = [(); 2].map(|()| STEPS.map(|_| Samples::default()));
     for round in 0..=options.runs {
@@ -87,7 +88,7 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
             id: "throughput",
             title: "Sequential throughput".to_owned(),
             about: format!(
-                "{} MiB in calls of {} KiB through the mount; the directory on ext4, both images in the scratch folder.",
+                "{} MiB in calls of {} KiB through the mount; the directory, and the file with the volume, on ext4.",
                 FILE_LEN_BYTES >> 20,
                 CALL_LEN_BYTES >> 10
             ),
@@ -102,21 +103,18 @@ fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STE
     let work = scratch.folder("turn")?;
     let point = work.join("point");
     fs::create_dir(&point)?;
-    let system = match below {
-        Below::Volume => None,
-        Below::Directory => Some(Mounted::make(scratch, FileSystem::Ext4, IMAGE_LEN_BYTES)?),
-    };
-    let mount = match &system {
-        Some(system) => {
+    let system = Mounted::make(scratch, FileSystem::Ext4, IMAGE_LEN_BYTES)?;
+    fill(system.device(), IMAGE_LEN_BYTES)?;
+    let mount = match below {
+        Below::Directory => {
             let folder = system.point().join("folder");
             fs::create_dir(&folder)?;
-            fill(system.device())?;
             byteback.mount(&folder, Some(&point))?
         }
-        None => {
-            let image = work.join("volume");
-            byteback.create_volume(&image, IMAGE_LEN_BYTES)?;
-            fill(&image)?;
+        Below::Volume => {
+            let image = system.point().join("volume");
+            byteback.create_volume(&image, VOLUME_LEN_BYTES)?;
+            fill(&image, VOLUME_LEN_BYTES)?;
             byteback.mount_volume(&image, &point)?
         }
     };
@@ -127,15 +125,15 @@ fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STE
     speeds
 }
 
-/// Gives an image all its blocks.
-fn fill(image: &Path) -> Result<(), SuiteError> {
-    let file = OpenOptions::new().write(true).open(image)?;
-    Ok(rustix::fs::fallocate(
-        &file,
-        FallocateFlags::empty(),
-        0,
-        IMAGE_LEN_BYTES,
-    )?)
+/// Gives an image all its blocks: what is in them is written once more.
+fn fill(image: &Path, len_bytes: u64) -> Result<(), SuiteError> {
+    let file = OpenOptions::new().read(true).write(true).open(image)?;
+    let mut piece = vec![0; CALL_LEN_BYTES];
+    for at in (0..len_bytes).step_by(CALL_LEN_BYTES) {
+        file.read_exact_at(&mut piece, at)?;
+        file.write_all_at(&piece, at)?;
+    }
+    Ok(file.sync_all()?)
 }
 
 fn measure(path: &Path) -> Result<[f64; STEPS.len()], SuiteError> {
