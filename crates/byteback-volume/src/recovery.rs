@@ -143,7 +143,11 @@ impl State {
         }
         // When nothing is adopted any more: a file that loses its name by that is taken away as it is then.
         for ino in new_names {
-            self.restore_name(ino)?;
+            match self.restore_name(ino) {
+                // The directory is lost, the file is not: a repair finds it without a name.
+                Err(error) if error.is_loss() => {}
+                restored => restored?,
+            }
         }
         Ok(adopted)
     }
@@ -520,10 +524,16 @@ impl State {
         if let Some(found) = self.find_entry(dir, &name)? {
             // It stood for a file that had lost it.
             self.remove_entry(dir, &name, found)?;
-            let links = self.inode(found.ino)?.links();
-            self.change_inode(found.ino, |inode| inode.set_links(links.saturating_sub(1)))?;
-            if links <= 1 {
-                self.free_file(found.ino)?;
+            match self.inode(found.ino).map(|inode| inode.links()) {
+                Ok(links) => {
+                    self.change_inode(found.ino, |inode| inode.set_links(links.saturating_sub(1)))?;
+                    if links <= 1 {
+                        self.free_file(found.ino)?;
+                    }
+                }
+                // A repair finds what it had.
+                Err(error) if error.is_loss() => {}
+                Err(error) => return Err(error),
             }
         }
         self.add_entry(dir, &name, ino, Attributes::kind(inode.mode()))

@@ -431,3 +431,42 @@ fn who_only_reads_needs_no_segment_table() {
         assert_eq!(device.flushes(), flushes);
     }
 }
+
+/// A file was made and synced, then the power was cut, and its directory rots: it is found again without a name, and nothing that others synced is given up for it.
+#[test]
+fn a_synced_file_whose_directory_is_lost_is_found_by_a_repair() {
+    let device = made(BLOCKS, 1);
+    let volume = open_in(&device, DeltaMode::Off);
+    let new = |mode| NewFile {
+        mode,
+        ..NewFile::default()
+    };
+    let dir = volume.make(1, b"dir", &new(0o040_755)).unwrap().ino;
+    for number in 0..300 {
+        volume
+            .make(dir, format!("{number}").as_bytes(), &new(0o100_644))
+            .unwrap();
+    }
+    volume.sync().unwrap();
+    let nameless = volume.make(dir, b"new", &new(0o100_644)).unwrap().ino;
+    let named = file(&volume, b"named");
+    for ino in [nameless, named] {
+        volume.write(ino, 0, &[7; 9_000]).unwrap();
+        volume.sync_file(ino).unwrap();
+    }
+    let pages = volume.with_state(|state| state.addresses_of(Nid(dir), 0, 64)).unwrap();
+    drop(volume);
+    for page in pages.into_iter().filter(|page| page.is_block()) {
+        device.make_unreadable(u64::from(page.0));
+    }
+    let volume = open(&device);
+    assert!(content(&volume, named, 0, 9_000).unwrap() == [7; 9_000]);
+    assert_eq!(volume.look_up(1, b"named").unwrap().ino, named);
+    volume.close().unwrap();
+    let shared = Arc::new(device.clone()) as Arc<dyn BlockDevice>;
+    let repaired = crate::repair::repair(&shared, &crate::repair::RepairOptions::default()).unwrap();
+    assert!(repaired.named > 0 && !repaired.gave_up_synced, "{repaired:?}");
+    let volume = open(&device);
+    assert!(content(&volume, nameless, 0, 9_000).unwrap() == [7; 9_000]);
+    assert_eq!(volume.attributes(nameless).unwrap().links, 1);
+}
