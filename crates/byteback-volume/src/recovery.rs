@@ -102,9 +102,15 @@ struct Adoption {
 }
 
 impl State {
-    /// Adopts what was synced since the checkpoint that was read. Answers how many files there were.
-    pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS]) -> Result<u32> {
-        let chain = self.read_chain(heads)?;
+    /// Adopts what was synced since the checkpoint that was read. Answers how many files there were. Who only reads, and not `writes`, has it again another time: what the device does not give back is
+    /// left out for him.
+    ///
+    /// # Errors
+    /// To who writes: the device does not say what is in a block. Whether something was synced is not known then, so it must not be given up without a word.
+    pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS], writes: bool) -> Result<u32> {
+        let is_passed_over =
+            |error: &VolumeError| error.is_loss() && !(writes && matches!(error, VolumeError::Unreadable { .. }));
+        let chain = self.read_chain(heads, is_passed_over)?;
         // Until the next checkpoint the chain is what leads to what was synced, also where a node in it does not count: the power may go again.
         for link in &chain {
             self.segments.keep_until_checkpoint(link.address);
@@ -123,7 +129,7 @@ impl State {
                 let nodes: BTreeMap<Nid, Link> = of_file.map(|link| (link.footer.nid, *link)).collect();
                 let adoption = match self.compare(ino, &nodes, heads) {
                     // What the checkpoint has of the file rots: nobody knows what changed.
-                    Err(VolumeError::Damaged { .. } | VolumeError::Missing { .. }) => None,
+                    Err(error) if is_passed_over(&error) => None,
                     compared => compared?,
                 };
                 if let Some(adoption) = adoption {
@@ -153,10 +159,11 @@ impl State {
     }
 
     /// Nodes that may have been synced.
-    ///
-    /// # Errors
-    /// The device does not say what is in one of the blocks: whether something was synced is not known then, so it must not be given up without a word.
-    fn read_chain(&mut self, heads: &[LogHead; LOGS]) -> Result<Vec<Link>> {
+    fn read_chain(
+        &mut self,
+        heads: &[LogHead; LOGS],
+        is_passed_over: impl Fn(&VolumeError) -> bool,
+    ) -> Result<Vec<Link>> {
         let areas = self.media.areas;
         let mut chain = Vec::new();
         let mut seen = BTreeSet::new();
@@ -172,7 +179,7 @@ impl State {
             let block = match self.media.read_sealed(at, Kind::Node) {
                 Ok(block) => block,
                 // It was not synced, or is lost: the chain ends here.
-                Err(VolumeError::Damaged { .. }) => break,
+                Err(error) if is_passed_over(&error) => break,
                 Err(error) => return Err(error),
             };
             let footer = Footer::read(&block);

@@ -240,7 +240,7 @@ impl Volume {
             true => state.segments.resume_logs(&header.logs, &pack.summaries),
             false => {
                 state.segments.close_logs(&header.logs, &pack.summaries);
-                state.roll_forward(&header.logs)?;
+                state.roll_forward(&header.logs, options.is_writable)?;
                 state.segments.reopen_logs(&header.logs)?;
             }
         }

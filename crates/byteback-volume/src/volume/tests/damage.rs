@@ -470,3 +470,34 @@ fn a_synced_file_whose_directory_is_lost_is_found_by_a_repair() {
     assert!(content(&volume, nameless, 0, 9_000).unwrap() == [7; 9_000]);
     assert_eq!(volume.attributes(nameless).unwrap().links, 1);
 }
+
+/// Whether a sync was done before the power was cut cannot be seen, as the device does not give a block back: nobody goes on from before it, but who only reads has what there is.
+#[test]
+fn what_may_have_been_synced_is_not_given_up_in_silence() {
+    let device = made(BLOCKS, 1);
+    let volume = open_in(&device, DeltaMode::Off);
+    let (before, after) = (file(&volume, b"before"), file(&volume, b"after"));
+    volume.sync().unwrap();
+    for (ino, fill) in [(before, 1), (after, 2)] {
+        volume.write(ino, 0, &[fill; 9_000]).unwrap();
+        volume.sync_file(ino).unwrap();
+    }
+    let inode = |state: &mut State| Ok(state.table.get(&state.media, Nid(before))?.address);
+    lose(&device, &volume, inode);
+    drop(volume);
+    let open = |is_writable| {
+        let options = OpenOptions {
+            is_writable,
+            ..options()
+        };
+        Volume::open(Arc::new(device.clone()), &options)
+    };
+    assert!(matches!(open(true), Err(VolumeError::Unreadable { .. })));
+    let volume = open(false).unwrap();
+    assert_eq!(content(&volume, after, 0, 9_000).unwrap(), []);
+    drop(volume);
+    let shared = Arc::new(device.clone()) as Arc<dyn BlockDevice>;
+    let repaired = crate::repair::repair(&shared, &crate::repair::RepairOptions::default()).unwrap();
+    assert!(repaired.gave_up_synced && repaired.after.is_sound(), "{repaired:?}");
+    assert_eq!(content(&open(true).unwrap(), after, 0, 9_000).unwrap(), []);
+}
