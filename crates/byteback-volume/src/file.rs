@@ -348,7 +348,7 @@ impl State {
             && !self.pages.is_dirty((ino, page))
             && self.is_to_be_compared(ino)
         {
-            let before = match self.page(ino, page) {
+            let before = match self.page_before(ino, page, 1) {
                 Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
                 // Who writes all of a page that is damaged heals it.
                 Err(error) if is_overwritten && error.is_loss() => None,

@@ -79,11 +79,12 @@ impl State {
 
     /// Compares a page with what it is to become, and keeps what changes if that is little. `left` pages of the call are not written yet, with this one.
     fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<Kept> {
-        if self.pages.get((ino, page)).is_none() && !self.attempts.is_in_doubt(ino) {
-            // The next ones will be wanted, too.
-            self.read_ahead(ino, page, page + left.min(READ_AT_ONCE_PAGES))?;
-        }
-        match self.page(ino, page) {
+        // If the last one was not compared in vain, the next ones will be wanted, too.
+        let wanted = match self.attempts.is_in_doubt(ino) {
+            true => 1,
+            false => left.min(READ_AT_ONCE_PAGES),
+        };
+        match self.page_before(ino, page, wanted) {
             Ok(Some(before)) if before == new => {
                 self.attempts.hit(ino);
                 self.delta_counts.compared += 1;

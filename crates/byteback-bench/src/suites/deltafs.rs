@@ -2,7 +2,7 @@
 //!
 //! | part | what it measures |
 //! |---|---|
-//! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12, Table 2) |
+//! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12 and 14, Table 2) |
 //! | [`threshold`] | how many deltas a page of the main area has at least: what that saves, and what it costs readers (Fig. 13) |
 //! | [`throughput`] | long files through a mount, beside a mounted directory |
 //! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
@@ -54,7 +54,7 @@ pub(crate) struct DeltafsArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Programs at work: bytes written, latency, hits (Fig. 9 to 12, Table 2).
+    /// Programs at work: bytes written, latency, hits (Fig. 9 to 12 and 14, Table 2).
     Applications,
     /// How many deltas go into one page of the main area at least: bytes written, and reads (Fig. 13).
     Threshold,

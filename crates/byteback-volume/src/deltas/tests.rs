@@ -296,3 +296,39 @@ fn damaged_deltas_are_errors() {
         let _ = inode.put_delta(1, &[1, 2, 3]);
     }
 }
+
+/// What the paper's formulas are fed with is what happens: whether what a page was had to be read, by a short call or a long one, and what it took.
+#[test]
+fn whether_what_a_page_was_is_in_memory_is_measured() {
+    let (device, first) = volume(DeltaMode::Inode);
+    let ino = file(&first, b"file");
+    let mut content = SplitMix64::new(1).bytes(48 * BLOCK_LEN_BYTES);
+    first.write(ino, 0, &content).unwrap();
+    first.close().unwrap();
+    let volume = open(device, DeltaMode::Inode);
+    let looked = || {
+        let counts = volume.delta_counts();
+        (counts.looked_for, counts.found_in_memory)
+    };
+    let hit_rate = || volume.with_state(|state| Ok(state.costs.hit_rate)).unwrap();
+    let before = hit_rate();
+    volume.write(ino, 10, b"read before").unwrap();
+    assert_eq!(looked(), (1, 0));
+    assert!(hit_rate() < before);
+    let before = hit_rate();
+    volume.write(ino, 30, b"there now").unwrap();
+    assert_eq!(looked(), (2, 1));
+    assert!(hit_rate() > before);
+    // The first one is there, and the second one is read with those behind it.
+    content = read(&volume, ino);
+    (content.chunks_mut(BLOCK_LEN_BYTES)).for_each(|page| page[0] ^= 1);
+    volume
+        .with_state(|state| {
+            state.pages.forget(Nid(ino), 1, 48);
+            Ok(())
+        })
+        .unwrap();
+    volume.write(ino, 0, &content).unwrap();
+    // Of each 16 pages, as many as are written at once, the first one that is missing brings the others.
+    assert_eq!(looked(), (2 + 48, 1 + 45));
+}

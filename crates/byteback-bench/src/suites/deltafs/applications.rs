@@ -1,4 +1,4 @@
-//! Programs at work (Fig. 9 to 12, Table 2): what reaches the device, how long it takes, and how many pages are kept as deltas.
+//! Programs at work (Fig. 9 to 12 and 14, Table 2): what reaches the device, how long it takes, and how many pages are kept as deltas.
 //!
 //! Each replay begins on a file system that was just mounted, and must end in the recorded tree after it was mounted once more. Then the files that the program
 //! wrote to are read once from the device and again from memory, in pages and in random order.
@@ -425,10 +425,20 @@ fn tell_of(table: &Table<'_>) -> Findings {
         id: "deltas",
         title: "Deltas (Fig. 11 and 12)".to_owned(),
         about: "What became of pages that were overwritten and whose elder content was on the device: kept as deltas, in the inode or packed into the main area; pushed out for others, of which the pages were written; restored in idle time.".to_owned(),
-        panels: Variant::WITH_DELTAS.map(|variant| deltas(table, variant)).to_vec(),
+        panels: Variant::WITH_DELTAS
+            .into_iter()
+            .map(|variant| deltas(table, variant))
+            .chain([hits(table)])
+            .collect(),
+    };
+    let room = Figure {
+        id: "room",
+        title: "Making room in inodes (Fig. 14)".to_owned(),
+        about: "Deltas that had to leave an inode for others or for addresses: how many, and how long programs waited until each was restored and set aside, to be packed or written as a page with the file.".to_owned(),
+        panels: Variant::WITH_DELTAS.map(|variant| making_room(table, variant)).to_vec(),
     };
     Findings {
-        figures: vec![written, latency, kept],
+        figures: vec![workload(table), written, latency, kept, room],
         goals: goals(table),
     }
 }
@@ -499,6 +509,88 @@ fn deltas(table: &Table<'_>, variant: Variant) -> Panel {
         panel.push(name, counts.map(|count| Some(Cell::from(count as f64))).to_vec());
     }
     panel
+}
+
+/// How often what a page was is found in memory when it is compared (Fig. 11): programs that read it first are not replayed.
+fn hits(table: &Table<'_>) -> Panel {
+    let columns = Variant::WITH_DELTAS.map(Variant::name);
+    let mut panel = Panel::new("what pages were, found in memory", "program", "%", &columns);
+    for (name, (_, results)) in table {
+        let rate = |variant| {
+            let counts = results.get(&variant)?.stats.deltas;
+            (counts.looked_for > 0).then(|| 100.0 * counts.found_in_memory as f64 / counts.looked_for as f64)
+        };
+        panel.push(
+            name,
+            Variant::WITH_DELTAS
+                .map(|variant| rate(variant).map(Cell::from))
+                .to_vec(),
+        );
+    }
+    panel
+}
+
+fn making_room(table: &Table<'_>, variant: Variant) -> Panel {
+    let columns = ["deltas", "all, us", "each, us", "longest, us"];
+    let mut panel = Panel::new(variant.name(), "program", "", &columns);
+    for (name, (_, results)) in table {
+        let counts = results.get(&variant).map(|results| results.stats.deltas);
+        let counts = counts.unwrap_or_default();
+        let left = counts.pushed_out + counts.moved_to_main;
+        let us = |ns: u64| ns as f64 / 1e3;
+        let each = us(counts.making_room_ns) / left.max(1) as f64;
+        let cells = [
+            left as f64,
+            us(counts.making_room_ns),
+            each,
+            us(counts.making_room_longest_ns),
+        ];
+        panel.push(name, cells.map(|cell| Some(Cell::from(cell))).to_vec());
+    }
+    panel
+}
+
+/// What the programs do (Table 2), as far as it was recorded: reads were not.
+fn workload(table: &Table<'_>) -> Figure {
+    let columns = [
+        "written, MiB",
+        "writes",
+        "bytes in a write",
+        "syncs",
+        "pages overwritten, %",
+    ];
+    let mut panel = Panel::new("programs", "program", "", &columns);
+    for (name, (program, results)) in table {
+        let (mut bytes, mut writes, mut syncs) = (0, 0u64, 0u64);
+        for timed in &program.trace.operations {
+            match &timed.operation {
+                Operation::Write { data, .. } => {
+                    bytes += data.len;
+                    writes += 1;
+                }
+                Operation::Fsync { .. } | Operation::FsyncDir { .. } => syncs += 1,
+                _ => {}
+            }
+        }
+        let overwritten = results.get(&Variant::Both).and_then(|both| {
+            let contents = results.get(&Variant::Plain)?.stats.written.data;
+            Some(100.0 * both.stats.deltas.overwritten as f64 / contents.max(1) as f64)
+        });
+        let cells = [
+            Some(bytes as f64 / MIB),
+            Some(writes as f64),
+            Some(bytes as f64 / writes.max(1) as f64),
+            Some(syncs as f64),
+            overwritten,
+        ];
+        panel.push(name, cells.map(|cell| cell.map(Cell::from)).to_vec());
+    }
+    Figure {
+        id: "workload",
+        title: "Programs (Table 2)".to_owned(),
+        about: "What was recorded of each program. Of pages of content that reach the device without deltas, those that replace one that is on the device.".to_owned(),
+        panels: vec![panel],
+    }
 }
 
 fn goals(table: &Table<'_>) -> Vec<GoalRow> {
