@@ -259,7 +259,7 @@ fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
     let image = fs::read(world.path("v")).unwrap();
     let copied = world.run(&["volume", "extract", "v", "out"]).ends_with(3);
     copied
-        .says("damaged: 4.0 KiB of it cannot be read, and are holes in the copy")
+        .says("damaged: 4.0 KiB of it cannot be read: left as holes")
         .says("Copied 2 files in 1 directory, 20.0 KiB, to out. 1 of them is not complete, see above.");
     assert_eq!(
         fs::read(world.path("out/whole")).unwrap(),

@@ -274,7 +274,7 @@ impl Extraction<'_> {
         file.set_len(attributes.len_bytes)?;
         let lost_bytes = self.content(&file, attributes.ino, attributes.len_bytes)?;
         if lost_bytes > 0 {
-            let reason = format!("{} of it cannot be read, and are holes in the copy", size(lost_bytes));
+            let reason = format!("{} of it cannot be read: left as holes", size(lost_bytes));
             self.incomplete(path, &reason);
         }
         Ok(())
