@@ -132,10 +132,6 @@ pub struct DeltaCounts {
     pub overwritten: u64,
     /// Of these, compared with what they were: others not, as several of their file had been in vain.
     pub compared: u64,
-    /// Pages of which was looked what they were, to be compared.
-    pub looked_for: u64,
-    /// Of these, in memory: the others were read (`HR` of DeltaFS formula 2).
-    pub found_in_memory: u64,
     /// Of these, kept as deltas, in the inode or to be packed.
     pub kept: u64,
     /// Of these, in the inode: the others are to be packed, and were `packed` or not.
@@ -168,6 +164,10 @@ pub struct DeltaCounts {
     pub clusters: u64,
     /// Pages that were put into inodes, compressed.
     pub pages_in_inodes: u64,
+    /// Pages of which was looked what they were, to be compared.
+    pub looked_for: u64,
+    /// Of these, in memory: the others were read (`HR` of DeltaFS formula 2).
+    pub found_in_memory: u64,
     /// Deltas that lie in inodes now, less those that did when the volume was opened.
     pub more_in_inodes: i64,
 }

@@ -275,3 +275,41 @@ fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
         .ends_with(3)
         .says(r#""incomplete":1"#);
 }
+
+/// A hole, and behind it what leads to the rest is lost: the copy ends, and the hole is one.
+#[test]
+fn a_file_of_which_nobody_knows_where_a_hole_ends_is_copied_all_the_same() {
+    use std::os::unix::fs::MetadataExt;
+    let world = World::new();
+    world.run(&["volume", "create", "v", "--size", "20M"]).fine();
+    let volume = open(&world, "v");
+    let new = NewFile {
+        mode: 0o100_644,
+        ..NewFile::default()
+    };
+    let ino = volume.make(1, b"file", &new).unwrap().ino;
+    volume.write(ino, 5_000_000, &[b'a'; 4096]).unwrap();
+    volume.write(ino, 20_000_000, &[b'b'; 4096]).unwrap();
+    volume.close().unwrap();
+    let image = fs::read(world.path("v")).unwrap();
+    // The nodes of the file that lead to other nodes, at place 3.
+    let number = |block: &[u8], at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+    let is_upper = |block: &[u8]| number(block, 4072) == ino && number(block, 4076) >> 3 == 3;
+    let upper: Vec<usize> = (image.chunks(4096).enumerate())
+        .filter(|(_, block)| is_upper(block))
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!upper.is_empty());
+    for at in upper {
+        write_at(&world, "v", at as u64 * 4096 + 3_000, b"rot");
+    }
+    world
+        .run(&["volume", "extract", "v", "out"])
+        .ends_with(3)
+        .says("of it cannot be read: left as holes");
+    let copy = fs::read(world.path("out/file")).unwrap();
+    assert!(copy.len() == 20_004_096 && copy[5_000_000..5_004_096] == [b'a'; 4096]);
+    assert!(copy[..5_000_000].iter().all(|byte| *byte == 0));
+    let blocks = fs::metadata(world.path("out/file")).unwrap().blocks();
+    assert!(blocks < 3_000, "{blocks}");
+}

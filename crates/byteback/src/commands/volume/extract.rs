@@ -22,7 +22,7 @@ use byteback_host::block::{Access, BLOCK_LEN_BYTES, RealBlockDevice};
 use byteback_host::tree::{self, SetTime, SetXattr};
 use byteback_mount::volume_tree::FILES;
 use byteback_sync::{Event, Monitor, Phase};
-use byteback_volume::{Attributes, Listed, OpenOptions, Volume};
+use byteback_volume::{Attributes, Listed, OpenOptions, Volume, VolumeError};
 use clap::Args;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use serde::Serialize;
@@ -73,6 +73,12 @@ pub(super) fn run(arguments: &Extract, settings: &Settings) -> Result<()> {
         ..OpenOptions::default()
     };
     let volume = Volume::open(Arc::new(device), &reading).map_err(|error| volume_error(place, &error))?;
+    let root = match volume.look_up(volume.root(), FILES.as_bytes()) {
+        Ok(files) => files.ino,
+        // Whoever made the volume by other means has files in its root.
+        Err(VolumeError::NotFound) => volume.root(),
+        Err(error) => return Err(volume_error(place, &error)),
+    };
     make_target(&arguments.target)?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "extract", Some(interrupt));
@@ -84,7 +90,7 @@ pub(super) fn run(arguments: &Extract, settings: &Settings) -> Result<()> {
         first_names: BTreeMap::new(),
         counts: Counts::default(),
     };
-    let done = extraction.tree();
+    let done = extraction.tree(root);
     progress.finish();
     let counts = extraction.counts;
     if !done {
@@ -160,10 +166,7 @@ type Made<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 impl Extraction<'_> {
     /// False if it was interrupted.
-    fn tree(&mut self) -> bool {
-        let files = self.volume.look_up(self.volume.root(), FILES.as_bytes());
-        // Whoever made the volume by other means has files in its root.
-        let root = files.map_or(self.volume.root(), |files| files.ino);
+    fn tree(&mut self, root: u32) -> bool {
         let mut seen = BTreeSet::from([root]);
         let mut to_list = vec![(root, PathBuf::new())];
         let mut directories = Vec::new();
@@ -290,6 +293,8 @@ impl Extraction<'_> {
                 break;
             };
             let end = self.volume.seek(ino, start, false).ok().flatten();
+            // One that begins here was not passed over, as what comes behind it is lost.
+            let end = end.filter(|end| *end > start);
             let piece = start - start % BLOCK_LEN_BYTES as u64 + PIECE_LEN_BYTES as u64;
             let end = end.unwrap_or(len_bytes).min(piece).min(len_bytes);
             lost_bytes += self.piece(file, ino, start..end, &mut buffer)?;
@@ -305,7 +310,11 @@ impl Extraction<'_> {
         let wanted = buffer.get_mut(..len).unwrap_or_default();
         match self.volume.read(ino, range.start, wanted) {
             Ok(count) => {
-                file.write_all_at(wanted.get(..count).unwrap_or_default(), range.start)?;
+                let found = wanted.get(..count).unwrap_or_default();
+                // Of a file with a long hole, of which is not known where it ends, no zeros are written.
+                if found.iter().any(|byte| *byte != 0) {
+                    file.write_all_at(found, range.start)?;
+                }
                 self.counts.bytes += count as u64;
                 Ok(0)
             }
