@@ -381,7 +381,7 @@ fn staged_records() {
 }
 
 #[test]
-fn the_data_folder_and_the_schema_of_version_3() {
+fn the_data_folder_and_the_schema_of_version_4() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(dir.path())
@@ -398,7 +398,7 @@ fn the_data_folder_and_the_schema_of_version_3() {
     let catalog = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
     let number = |pragma: &str| catalog.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA application_id"), 0x4259_4243);
-    assert_eq!(number("PRAGMA user_version"), 3);
+    assert_eq!(number("PRAGMA user_version"), 4);
     let mut statement = catalog
         .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
         .unwrap();
@@ -407,8 +407,8 @@ fn the_data_folder_and_the_schema_of_version_3() {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    assert_eq!(schema.len(), 18 + 10, "tables and indexes");
+    assert_eq!(schema.len(), 18 + 9, "tables and indexes");
     let schema = schema.join("\n");
     let crc = crc32c::crc32c(schema.as_bytes());
-    assert_eq!(crc, 1_305_120_732, "the schema changed without its version:\n{schema}");
+    assert_eq!(crc, 2_465_780_908, "the schema changed without its version:\n{schema}");
 }

@@ -1,4 +1,4 @@
-//! The SQLite schema, version 3. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
+//! The SQLite schema, version 4. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
 //! file is opened, in one transaction.
 //!
 //! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of version 1 would read as empty. A new
@@ -7,13 +7,15 @@
 //! Version 3 knows what each device may do ([`SINCE_3`]). A program of version 2 would give every device every folder, and forget which
 //! invitations were used. Devices that joined before may do everything, as they could.
 //!
+//! Version 4 counts the snapshots of each folder for themselves ([`SINCE_4`]). Snapshots of before keep their numbers.
+//!
 //! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
 //! order in which they are read; layer pages are blobs and therefore live in a rowid table.
 //!
 //! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
 //! missing, and a program that does not know them neither reads them nor is in their way.
 
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
@@ -39,6 +41,20 @@ CREATE TABLE invitation (
 ) STRICT;
 INSERT INTO invitation (hash, created_ns, expires_ns, writes, name) SELECT hash, created_ns, expires_ns, 1, '' FROM join_token;
 DROP TABLE join_token;
+";
+
+/// From version 3 to 4. `last_snapshot` is the highest number ever given in the folder, so that no number is given twice.
+pub(super) const SINCE_4: &str = "
+ALTER TABLE folder ADD COLUMN last_snapshot INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE snapshot RENAME TO snapshot_of_all_folders;
+CREATE TABLE snapshot (
+  folder INTEGER NOT NULL REFERENCES folder(id), id INTEGER NOT NULL, seq INTEGER NOT NULL,
+  time_ns INTEGER NOT NULL, host BLOB NOT NULL, path BLOB NOT NULL, tags BLOB NOT NULL, PRIMARY KEY (folder, id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO snapshot (folder, id, seq, time_ns, host, path, tags)
+  SELECT folder, id, seq, time_ns, host, path, tags FROM snapshot_of_all_folders;
+UPDATE folder SET last_snapshot = (SELECT coalesce(max(id), 0) FROM snapshot WHERE snapshot.folder = folder.id);
+DROP TABLE snapshot_of_all_folders;
 ";
 
 /// The tables of version 1.

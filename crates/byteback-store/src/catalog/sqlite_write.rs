@@ -1,7 +1,7 @@
 //! The writing half of the SQLite catalog: one statement per method, or a few that belong together.
 
 use super::sqlite::Transaction;
-use super::sqlite_read::sql;
+use super::sqlite_read::{sql, unsigned};
 use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
 use crate::codec::{encode_rare_attributes, encode_tags, len_u64};
 use crate::error::StoreError;
@@ -140,16 +140,23 @@ impl CatalogWrite for Transaction<'_> {
     }
 
     fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError> {
-        let statement = "INSERT INTO snapshot (folder, seq, time_ns, host, path, tags) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let number = "UPDATE folder SET last_snapshot = last_snapshot + 1 WHERE id = ?1 RETURNING last_snapshot";
+        let id = self
+            .one("number a snapshot", number, [folder], |row| unsigned(row, 0))?
+            .ok_or_else(|| StoreError::CatalogDamaged("no folder to number a snapshot in".to_owned()))?;
+        let statement =
+            "INSERT INTO snapshot (folder, id, seq, time_ns, host, path, tags) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let params = params![
             folder,
+            sql(id),
             sql(seq),
             label.time_ns,
             label.host,
             label.path,
             encode_tags(&label.tags)
         ];
-        Ok(self.insert("add a snapshot", statement, params)?.cast_unsigned())
+        self.run("add a snapshot", statement, params)?;
+        Ok(id)
     }
 
     fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError> {

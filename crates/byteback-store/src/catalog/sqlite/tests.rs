@@ -1,7 +1,8 @@
 use super::{SqliteCatalog, schema};
+use crate::catalog::Catalog as _;
 use crate::devices::FolderAccess;
 use crate::error::StoreError;
-use crate::model::FileId;
+use crate::model::{FileId, SnapshotLabel};
 use crate::tests::store_with;
 use crate::{Store, StoreLimits};
 use byteback_host::random::noise;
@@ -43,8 +44,18 @@ fn of_version_1(path: &Path, rows_of: &Path) {
         .map(Result::unwrap)
         .collect();
     for table in tables {
-        old.execute_batch(&format!("INSERT INTO main.{table} SELECT * FROM new.{table}"))
-            .unwrap();
+        // Newer versions may have columns that version 1 lacks, in another order.
+        let mut statement = old.prepare("SELECT name FROM pragma_table_info(?1, 'main')").unwrap();
+        let columns: Vec<String> = statement
+            .query_map([&table], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        let columns = columns.join(", ");
+        old.execute_batch(&format!(
+            "INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}"
+        ))
+        .unwrap();
     }
     old.execute_batch(
         "INSERT INTO main.layer SELECT id, node, last, first, base_len, new_len, extents, resets, barrier FROM new.layer",
@@ -143,4 +154,60 @@ fn devices_and_join_tokens_of_version_2_go_on_working() {
             .is_err(),
         "what is nobody's any more"
     );
+}
+
+#[test]
+fn snapshots_of_version_3_keep_their_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.sqlite");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(&format!(
+        "PRAGMA journal_mode=WAL; BEGIN; {} {} {} {} PRAGMA application_id={}; PRAGMA user_version=3;
+         INSERT INTO folder (name, seq, entries, snapshots, stored_bytes, created_ns)
+           VALUES ('mail', 9, 0, 1, 0, 1), ('music', 9, 0, 2, 0, 1), ('empty', 9, 0, 0, 0, 1);
+         INSERT INTO snapshot (folder, seq, time_ns, host, path, tags)
+           VALUES (2, 4, 44, x'', x'', x''), (1, 5, 55, x'', x'', x''), (2, 6, 66, x'', x'', x'');
+         COMMIT;",
+        schema::CREATE,
+        schema::SINCE_2,
+        schema::SINCE_3,
+        schema::CACHE,
+        schema::APPLICATION_ID
+    ))
+    .unwrap();
+    drop(old);
+    let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
+    let numbers = |folder: &str| -> Vec<(u64, i64)> {
+        let found = store.snapshots(folder, 0, 10).unwrap();
+        found
+            .iter()
+            .map(|snapshot| (snapshot.id, snapshot.label.time_ns))
+            .collect()
+    };
+    assert_eq!(numbers("mail"), [(2, 55)]);
+    assert_eq!(numbers("music"), [(1, 44), (3, 66)]);
+    for (folder, next) in [("mail", 3), ("music", 4), ("empty", 1)] {
+        let made = store.create_snapshot(folder, None, SnapshotLabel::default()).unwrap();
+        assert_eq!(made.id, next, "{folder}");
+    }
+}
+
+#[test]
+fn snapshots_are_numbered_within_their_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    write.insert_folder("mail", 1).unwrap();
+    write.insert_folder("music", 1).unwrap();
+    let [mail, music] = ["mail", "music"].map(|name| write.folder(name).unwrap().unwrap().id);
+    let label = SnapshotLabel::default();
+    let numbers = [mail, music, mail].map(|folder| write.insert_snapshot(folder, 1, &label).unwrap());
+    assert_eq!(numbers, [1, 1, 2]);
+    assert!(write.delete_snapshot(mail, 2).unwrap());
+    assert_eq!(
+        write.insert_snapshot(mail, 1, &label).unwrap(),
+        3,
+        "no number is given twice"
+    );
+    assert_eq!(write.insert_snapshot(music, 1, &label).unwrap(), 2);
 }
