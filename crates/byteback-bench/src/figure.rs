@@ -4,9 +4,8 @@
 //! with the least and the largest value; beside it may stand what the paper says. Tables are written in Markdown, so that what is
 //! printed is what `docs/benchmarks.md` shows.
 
+use std::fmt;
 use std::io::{self, Write};
-
-use serde::Serialize;
 
 use crate::alternate::Samples;
 use crate::report::number;
@@ -15,7 +14,7 @@ use crate::report::number;
 mod tests;
 
 /// One figure of the paper, or one table of ours.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Figure {
     /// Short, as in a file name.
     pub(crate) id: &'static str,
@@ -26,7 +25,7 @@ pub(crate) struct Figure {
 }
 
 /// A table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Panel {
     pub(crate) title: String,
     /// What the rows vary.
@@ -38,7 +37,7 @@ pub(crate) struct Panel {
 }
 
 /// How a panel is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chart {
     /// Not at all.
     None,
@@ -51,7 +50,7 @@ pub(crate) enum Chart {
 }
 
 /// A row of a panel.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) label: String,
     /// One for each column.
@@ -59,7 +58,7 @@ pub(crate) struct Row {
 }
 
 /// One measured value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -157,14 +156,23 @@ impl Figure {
 }
 
 /// What is to be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),
 }
 
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(limit) => write!(f, ">= {}", number(*limit)),
+            Self::AtMost(limit) => write!(f, "<= {}", number(*limit)),
+        }
+    }
+}
+
 /// A goal and what was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct GoalRow {
     pub(crate) name: String,
     pub(crate) unit: &'static str,

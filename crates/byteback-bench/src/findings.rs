@@ -1,14 +1,13 @@
 //! What a suite found: figures, and goals with whether they are reached. Told as text, as charts and as JSON.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use crate::figure::{self, Figure, GoalRow};
-use crate::{SuiteError, plot};
+use crate::{SuiteError, measured, plot};
 
 /// Everything that a suite, or a part of it, found.
-#[derive(Debug, Default, serde::Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) figures: Vec<Figure>,
     pub(crate) goals: Vec<GoalRow>,
@@ -35,8 +34,7 @@ impl Findings {
             plot::write_all(folder, suite, &self.figures)?;
         }
         if let Some(path) = json {
-            let text = serde_json::to_vec_pretty(self)?;
-            fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            measured::write(path, suite, &measured::of_findings(self))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Measurements of Byteback beside its peers, in one run and in alternation.
 //!
-//! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same as JSON (see [`report`]). A suite
+//! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same as JSON (see [`measured`]). A suite
 //! measures the same work done by us and by others, each several times and in turn (see [`alternate`]), so that what else happens on
 //! the machine hits all alike. The exit code tells whether the suite ran, not whether its goals were met: the report says that.
 //!
@@ -11,6 +11,7 @@ mod compare;
 mod demo;
 mod figure;
 mod findings;
+mod measured;
 mod plot;
 mod random;
 mod real_files;
@@ -20,7 +21,6 @@ mod suites;
 mod traces;
 
 use std::error::Error;
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,7 +49,7 @@ struct Arguments {
     /// Less work and three runs instead of five: for a first impression, not for publication.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write the records to this file too, as a JSON list.
+    /// Write the figures to this file too, as JSON.
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
 }
@@ -142,9 +142,8 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         report::write_table(&mut io::stdout().lock(), &records)?;
     }
     if let Some(path) = &arguments.json {
-        let mut json = serde_json::to_vec_pretty(&records)?;
-        json.push(b'\n');
-        fs::write(path, json).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        let suite = records.first().map_or("", |record| record.suite);
+        measured::write(path, suite, &measured::of_records(&records))?;
     }
     Ok(())
 }

@@ -1,9 +1,7 @@
-//! What a suite found: one record per case and metric, as a table for people and as JSON for programs.
+//! What a suite found: one record per case and metric, as a table for people ([`measured`](crate::measured) tells programs).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-
-use serde::Serialize;
 
 use crate::alternate::{Results, Samples};
 
@@ -14,7 +12,7 @@ mod tests;
 pub(crate) const OURS: &str = "byteback";
 
 /// What was measured of one metric in one case. Values are medians; less is better in every metric.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) suite: &'static str,
     pub(crate) case: String,
@@ -33,7 +31,7 @@ pub(crate) struct Record {
 }
 
 /// The least and the largest value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) max: f64,

@@ -43,7 +43,7 @@ fn goals_are_judged_by_medians() {
 }
 
 #[test]
-fn table_and_json_have_what_they_promise() {
+fn the_table_shows_medians_spreads_and_goals() {
     let metric = Metric {
         name: "time",
         unit: "s",
@@ -58,13 +58,5 @@ fn table_and_json_have_what_they_promise() {
          1 MiB  time (s)  2.00 [1.00 .. 4.00]  rsync 400 [300 .. 500]  <= 0.5 x rsync  yes\n"
             .replace("goal          met", "goal            met")
             .replace("peers                    goal", "peers                   goal")
-    );
-    assert_eq!(
-        serde_json::to_value(&records).unwrap(),
-        serde_json::json!([{
-            "suite": "image", "case": "1 MiB", "metric": "time", "unit": "s", "ours": 2.0, "peers": {"rsync": 400.0},
-            "goal": "<= 0.5 x rsync", "met": true, "runs": 3,
-            "spread": {"byteback": {"min": 1.0, "max": 4.0}, "rsync": {"min": 300.0, "max": 500.0}},
-        }])
     );
 }
