@@ -39,6 +39,7 @@ use crate::live::identities::Origin;
 use crate::live::standing::OwnBatch;
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
+use crate::snapshot_spec::snapshots;
 use byteback_api::messages::{FolderInfo, SnapshotLabel};
 use byteback_api::problem::Code;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
@@ -436,7 +437,7 @@ impl Job<'_> {
             )));
         }
         if info.root != Some(root) {
-            return Ok(Basis::alarming("another tree has taken this folder of the server"));
+            return Ok(Basis::alarming(self.who_came_between(note.seq)?));
         }
         let applied = self.server.batch_status(self.folder, note.counter)?.applied;
         if applied.is_none_or(|applied| applied.seq != note.seq) {
@@ -451,6 +452,24 @@ impl Job<'_> {
             replaces: None,
             follows: None,
             note: Some(note),
+        })
+    }
+
+    /// Another tree has backed up into the folder since batch `since`: whose it is, for people.
+    fn who_came_between(&self, since: Seq) -> Result<String> {
+        let mut newest = None;
+        snapshots(self.server, self.folder, |snapshot| {
+            if snapshot.seq > since {
+                newest = Some(snapshot);
+            }
+            Ok(())
+        })?;
+        Ok(match newest {
+            Some(snapshot) => format!(
+                "machine {} has backed up {} into this folder since",
+                snapshot.label.host, snapshot.label.path
+            ),
+            None => "another machine or directory has saved into this folder since".to_owned(),
         })
     }
 

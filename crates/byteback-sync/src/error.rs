@@ -124,6 +124,30 @@ pub struct ServerError {
 }
 
 impl ServerError {
+    /// The server that was asked, `https://HOST:PORT`.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        let url = self
+            .request
+            .rsplit_once(' ')
+            .map_or(self.request.as_str(), |(_, url)| url);
+        let host_at = url.find("://").map_or(0, |at| at + 3);
+        let host_end = url.get(host_at..).and_then(|rest| rest.find('/'));
+        host_end.and_then(|end| url.get(..host_at + end)).unwrap_or(url)
+    }
+
+    /// That the server is away, and why, in a sentence for people.
+    pub(crate) fn away_in_words(&self) -> String {
+        match self.kind {
+            ServerErrorKind::Busy => format!(
+                "the server at {} takes no requests now ({})",
+                self.server(),
+                self.message
+            ),
+            _ => format!("the server at {} cannot be reached ({})", self.server(), self.message),
+        }
+    }
+
     pub(crate) fn protocol(request: &str, message: impl Into<String>) -> Self {
         Self {
             kind: ServerErrorKind::Protocol,
@@ -226,13 +250,30 @@ impl ServerError {
                 // Without the name of the layer that said it.
                 ureq::Error::Other(other) => other.to_string(),
                 error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
-                ureq::Error::Io(io) => io.to_string(),
+                ureq::Error::Io(io) => in_words(io),
                 error => error.to_string(),
             },
             next: next.to_owned(),
             problem: None,
             source: Some(Box::new(error)),
         }
+    }
+}
+
+/// An I/O error without the system's number, as the rest of a sentence.
+fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = match text.rsplit_once(" (os error ") {
+        Some((text, number)) if number.ends_with(')') => text,
+        _ => &text,
+    };
+    let mut letters = text.chars();
+    match letters.next() {
+        // An abbreviation stays as it is.
+        Some(first) if !letters.clone().next().is_some_and(char::is_uppercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -277,8 +318,8 @@ pub enum SyncError {
     },
     /// The connection broke while the server was committing, and it has not answered since.
     #[error(
-        "the server may or may not have applied batch {counter}: it stopped answering; run the backup again, which \
-         asks it and loses nothing"
+        "the server at {} stopped answering while it saved the changes; nothing is lost: run the same again, which asks the server what \
+         became of them (batch {counter})", .source.server()
     )]
     OutcomeUnknown {
         /// The batch.

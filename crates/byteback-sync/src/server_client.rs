@@ -166,6 +166,8 @@ enum Body<'a> {
 
 /// One request, ready to be sent as often as needed.
 struct Ask<'a> {
+    /// Address of the server, for messages.
+    base_url: &'a str,
     method: http::Method,
     /// Path and query, encoded.
     target: String,
@@ -179,8 +181,9 @@ struct Ask<'a> {
 impl Ask<'_> {
     fn name(&self) -> String {
         format!(
-            "{} {}",
+            "{} {}{}",
             self.method,
+            self.base_url,
             self.target.get(..self.path_len).unwrap_or_default()
         )
     }
@@ -303,7 +306,7 @@ impl ServerClient {
         self.options.clock.as_ref()
     }
 
-    fn ask<'a>(&self, route: Route, parameters: &[&str], query: &[(&str, String)]) -> Ask<'a> {
+    fn ask<'a>(&'a self, route: Route, parameters: &[&str], query: &[(&str, String)]) -> Ask<'a> {
         let mut target = String::new();
         let mut parameters = parameters.iter();
         for segment in route.path().split('/').skip(1) {
@@ -330,6 +333,7 @@ impl ServerClient {
             byteback_api::routes::Method::Delete => http::Method::DELETE,
         };
         Ask {
+            base_url: &self.base_url,
             method,
             target,
             path_len,

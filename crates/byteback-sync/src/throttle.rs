@@ -47,17 +47,15 @@ impl PartOfDay {
     }
 }
 
+/// `08:00-18:00`, as people write it; with `{:#}`, `from 08:00 to 18:00`.
 impl fmt::Display for PartOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from_minute, to_minute } = self;
-        write!(
-            f,
-            "{:02}:{:02}-{:02}:{:02}",
-            from_minute / 60,
-            from_minute % 60,
-            to_minute / 60,
-            to_minute % 60
-        )
+        let [from, to] =
+            [self.from_minute, self.to_minute].map(|minute| format!("{:02}:{:02}", minute / 60, minute % 60));
+        match f.alternate() {
+            true => write!(f, "from {from} to {to}"),
+            false => write!(f, "{from}-{to}"),
+        }
     }
 }
 

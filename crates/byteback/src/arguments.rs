@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands;
 use crate::environment::{VARIABLES, Variable};
 use crate::exit_code::MEANINGS;
+use crate::help;
 use crate::output::Output;
 use crate::repository::Repository;
 
@@ -22,12 +23,12 @@ pub(crate) struct Arguments {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  byteback serve --data /srv/backup --listen 0.0.0.0:7117     on the server
-  byteback invite NAME --data /srv/backup               there, prints a code
-  byteback join CODE DIR                                on the machine with the folder
-  byteback mount DIR                                    from now on every change is known
-  byteback backup DIR                                   reads and sends what changed
-  byteback restore latest --dir DIR --target NEW_DIR
+  byteback serve --data /srv/backup --listen 0.0.0.0:7117   on the server
+  byteback invite NAME --data /srv/backup                   there: prints a code
+  byteback join CODE DIR                                    on the machine with the folder
+  byteback mount DIR                                        from now on every change is known
+  byteback backup DIR                                       reads and sends what changed
+  byteback restore latest DIR --target NEW_DIR              brings the last snapshot back
 
 'byteback COMMAND --help' explains each command.";
 
@@ -42,12 +43,19 @@ impl Arguments {
         for (code, meaning) in MEANINGS {
             text.push_str(&format!("  {code:>3}  {meaning}\n"));
         }
-        Self::command().after_help(FIRST_STEPS).after_long_help(text)
+        let command = Self::command();
+        let template = help::template(&command);
+        command
+            .help_template(template)
+            .after_help(FIRST_STEPS)
+            .after_long_help(text)
     }
 
     /// Parses the command line; ends the process with the help or a message if it is none.
     pub(crate) fn read() -> Self {
-        let matches = Self::described().get_matches();
+        let matches = Self::described()
+            .try_get_matches()
+            .unwrap_or_else(|error| help::with_our_verb(error).exit());
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 }
@@ -106,70 +114,64 @@ impl GlobalArguments {
 pub(crate) enum Command {
     /// Run a server that keeps backups
     Serve(commands::serve::ServeArguments),
-    /// Make a code with which one more machine can join a server
+    /// Make a code with which another machine can join the server
     Invite(commands::invite::InviteArguments),
-    /// Join a server with a code, and bind a directory to its folder
+    /// Join a server with a code and bind a directory to its folder
     Join(commands::join::JoinArguments),
-    /// List, rename and revoke the machines that have joined a server
+    /// List, rename and revoke the machines that have joined
     Devices(commands::devices::DevicesArguments),
-    /// Bind a folder to a server, joining the server if this machine has not yet
+    /// Bind a folder to a server
     Init(commands::init::InitArguments),
-    /// Track a folder: mount it over itself, so that every change is known
+    /// Track a folder: mount it over itself and log every write
     Mount(commands::mount::MountArguments),
     /// End the tracking of a folder
+    #[command(visible_alias = "unmount")]
     Umount(commands::umount::UmountArguments),
-    /// Keep a folder the same on several machines: mount it, send each change within seconds, and let in what the others did
+    /// Keep a folder the same on several machines, within seconds
     Sync(commands::sync::SyncArguments),
-    /// Send and receive nothing for a folder that is kept in sync, until 'resume'; the folder works on
+    /// Send and receive nothing for a synced folder until 'resume'
     Pause(commands::pause::PauseArguments),
     /// End a pause
     Resume(commands::pause::PauseArguments),
-    /// Files that two machines changed at once, and what to keep of them
+    /// List files that two machines changed at once, and settle them
     Conflicts(commands::conflicts::ConflictsArguments),
-    /// Files with bytes that nobody wrote, and a good version of them from the server
+    /// List files with corrupted bytes, and bring good ones back
     Repair(commands::repair::RepairArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
-    /// List the snapshots of a repository
+    /// List the snapshots of a folder
     Snapshots(commands::snapshots::SnapshotsArguments),
-    /// List what is in a snapshot
+    /// List the files in a snapshot
     Ls(commands::ls::LsArguments),
     /// Show what differs between two snapshots
     Diff(commands::diff::DiffArguments),
-    /// Bring a snapshot, or a part of one, back into a directory; or a file as it was some minutes ago
+    /// Restore a snapshot, a part of it, or an older state of a file
     Restore(commands::restore::RestoreArguments),
-    /// Make a place at a server what a local file or directory is, without a mount
+    /// Make a place at a server equal to a local file or directory
     Push(commands::push::PushArguments),
-    /// Make a local directory what a server has at a place, without a mount
+    /// Make a local directory equal to a place at a server
     Pull(commands::pull::PullArguments),
-    /// Show what happened to a file of a mounted folder, and how much of it can be brought back
+    /// Show the recent changes of a file that can be undone
     History(commands::history::HistoryArguments),
-    /// Show what changed since the last backup: ranges for people, lists and maps for other programs
+    /// Show what changed since the last backup, for people or programs
     Changes(commands::changes::ChangesArguments),
-    /// Write what changed in one file as a delta for 'rdiff patch'
+    /// Write the changes of one file as a delta for 'rdiff patch'
     ExportDelta(commands::export_delta::ExportDeltaArguments),
-    /// Show how the last backup of a file found what had changed in it, and why that way
+    /// Show how the last backup found the changes of a file
     Explain(commands::explain::ExplainArguments),
-    /// Show which checksums storage keeps of a file already, and with --verify whether they are those of its bytes
+    /// Show or verify the checksums that storage keeps of a file
     Checksums(commands::checksums::ChecksumsArguments),
-    /// List the programs that have a mark in a folder, and set their marks from scripts
+    /// List the programs that follow a folder's changes; set marks
     Consumers(commands::consumers::ConsumersArguments),
-    /// Open, list and end moments of a mounted folder that any program can read
+    /// Freeze a mounted folder at a moment, for any program to read
     Cut(commands::cut::CutArguments),
-    /// Show since when folders are tracked, with every gap, and when they were last backed up
+    /// Show how folders are tracked, synced and backed up
     Status(commands::status::StatusArguments),
-    /// Check that a snapshot can be read in full, and with --deep that it equals the folder
+    /// Check that a snapshot can be read in full
+    #[command(visible_alias = "check")]
     Verify(commands::verify::VerifyArguments),
-    /// Make volumes, which are file systems that write less, and check them
+    /// Make, check and rescue volumes, which write less to flash
     Volume(commands::volume::VolumeArguments),
     /// Print completions for a shell
     Completions(commands::completions::CompletionsArguments),
-}
-
-/// Of which repository.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct SourceArguments {
-    /// A bound folder whose repository is meant; without it and -r, the folder you are in
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
 }

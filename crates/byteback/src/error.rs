@@ -16,6 +16,7 @@ use byteback_store::StoreError;
 use byteback_sync::{ServerError, ServerErrorKind, SyncError};
 
 use crate::exit_code::Exit;
+use crate::served::names_this_machine;
 use crate::signals;
 
 /// Why a command ended early.
@@ -93,18 +94,21 @@ impl From<ServerError> for CommandError {
         let next = next_step(&error);
         let said = error.problem.as_ref().map(|problem| problem.detail.clone());
         let message = match error.kind {
-            ServerErrorKind::Unreachable => format!("cannot reach the server: {}", error.message),
-            ServerErrorKind::Tls => format!("no secure connection to the server: {}", error.message),
+            ServerErrorKind::Unreachable => format!("cannot reach {} ({})", error.server(), error.message),
+            ServerErrorKind::Tls => format!("cannot connect to {} securely: {}", error.server(), error.message),
             ServerErrorKind::WrongToken => {
                 format!(
-                    "the server does not accept the token: {}",
-                    said.unwrap_or(error.message)
+                    "{} does not accept the token: {}",
+                    error.server(),
+                    said.unwrap_or_else(|| error.message.clone())
                 )
             }
-            ServerErrorKind::Forbidden | ServerErrorKind::NotFound => said.unwrap_or(error.message),
+            ServerErrorKind::Forbidden | ServerErrorKind::NotFound => said.unwrap_or_else(|| error.message.clone()),
             _ => format!(
-                "the server did not do what was asked ({}): {}",
-                error.request, error.message
+                "{} did not do what was asked: {} ({})",
+                error.server(),
+                error.message,
+                error.request
             ),
         };
         Self::with_exit(exit, message).next(next)
@@ -121,6 +125,10 @@ fn next_step(error: &ServerError) -> String {
         }
         Some(Code::Unauthorized) => {
             "Join the server again with a new code ('byteback invite' makes one), or name the right --token-file."
+        }
+        _ if error.kind == ServerErrorKind::Unreachable && names_this_machine(error.server()) => {
+            "Check that the server runs (byteback serve). The address names this machine itself: if the server is another machine, join \
+             with a code that names it, made there by byteback invite --address HOST."
         }
         _ => return error.next.clone(),
     };
@@ -140,7 +148,7 @@ impl From<SyncError> for CommandError {
             SyncError::TargetNotEmpty { target } => Self::new(format!("{target} is not empty"))
                 .next("Choose another directory, or add --overwrite to replace files of the same name."),
             SyncError::NoSuchSnapshot { spec, folder } => {
-                Self::new(format!("there is no snapshot '{spec}' in folder '{folder}'"))
+                Self::new(format!("folder '{folder}' has no snapshot '{spec}'"))
                     .next("'byteback snapshots' lists those that there are.")
             }
             other => {

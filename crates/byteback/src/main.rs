@@ -2,7 +2,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `arguments`, `commands` | the command line; one file per command |
+//! | `arguments`, `operands`, `help`, `commands` | the command line; one file per command |
 //! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
 //! | `repository`, `credentials`, `joining`, `binding`, `tracked_folder` | which server, which token, which folder |
 //! | `output`, `progress`, `wording`, `timestamp`, `when` | what is printed, for people and for programs |
@@ -24,11 +24,13 @@ mod credentials;
 mod environment;
 mod error;
 mod exit_code;
+mod help;
 mod http;
 mod joining;
 mod last_backup;
 mod mount_table;
 mod notify;
+mod operands;
 mod output;
 mod private_file;
 mod progress;

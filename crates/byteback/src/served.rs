@@ -109,12 +109,11 @@ pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<
     Ok((addresses, plain.unwrap_or(is_plain)))
 }
 
-/// Where others reach what listens at `listening`: there, or if that is every address of the machine, at those by which it would speak to the
-/// outside.
+/// Where others reach what listens at `listening`: there, or if that is every address of the machine, at those that it has now, the one by
+/// which it speaks to the outside first. Loopback only if there is nothing else.
 pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
-    let port = listening.port();
-    let ip = listening.ip();
-    let own: Vec<IpAddr> = match ip {
+    let (ip, port) = (listening.ip(), listening.port());
+    let mut own: Vec<IpAddr> = match ip {
         ip if !ip.is_unspecified() => vec![ip],
         IpAddr::V4(_) => outward(Ipv4Addr::UNSPECIFIED.into()).into_iter().collect(),
         // Both kinds, as a socket of all addresses has.
@@ -123,15 +122,57 @@ pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
             .chain(outward(Ipv6Addr::UNSPECIFIED.into()))
             .collect(),
     };
-    let own = if own.is_empty() {
-        vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
-    } else {
-        own
-    };
+    if ip.is_unspecified() {
+        // A machine without a way to the outside is still reached by its neighbours.
+        let others = if_addrs::get_if_addrs()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|found| found.ip());
+        let others = others.filter(|other| ip.is_ipv6() || other.is_ipv4());
+        for other in others.filter(|other| !other.is_loopback() && !is_link_local(*other)) {
+            if !own.contains(&other) {
+                own.push(other);
+            }
+        }
+    }
+    if own.is_empty() {
+        own.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
     own.into_iter()
         .map(|ip| Address::of_ip(ip, port))
         .take(ADDRESSES_MAX)
         .collect()
+}
+
+/// An address that means nothing without the name of an interface.
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// Whether an address leads to the machine that uses it, whichever that is.
+pub(crate) fn is_loopback(address: &Address) -> bool {
+    names_this_machine(&address.to_string())
+}
+
+/// Whether `[SCHEME://]HOST[:PORT]` leads to the machine that uses it, whichever that is.
+pub(crate) fn names_this_machine(server: &str) -> bool {
+    let host_and_port = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let host = match host_and_port.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or(rest, |(host, _)| host),
+        None => host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host),
+    };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// The addresses for a code: without loopback ones where there are others.
+pub(crate) fn for_others(mut addresses: Vec<Address>) -> Vec<Address> {
+    if !addresses.iter().all(is_loopback) {
+        addresses.retain(|address| !is_loopback(address));
+    }
+    addresses
 }
 
 /// The address that the system would give a packet to the outside. None is sent: a datagram socket only looks up its way.
@@ -159,13 +200,45 @@ mod tests {
         }
         for text in ["0.0.0.0:7117", "[::]:7117"] {
             let addresses = reachable(text.parse().unwrap());
-            assert!((1..=2).contains(&addresses.len()), "{addresses:?}");
+            assert!((1..=ADDRESSES_MAX).contains(&addresses.len()), "{addresses:?}");
             assert!(
                 addresses
                     .iter()
                     .all(|address| !address.to_string().starts_with("0.0.0.0"))
             );
         }
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        for server in [
+            "https://127.0.0.1:7117",
+            "http://localhost",
+            "https://[::1]:443",
+            "https://127.8.9.1:1",
+            "localhost:7117",
+        ] {
+            assert!(names_this_machine(server), "{server}");
+        }
+        for server in [
+            "https://192.0.2.7:7117",
+            "https://backup.example:7117",
+            "https://[2001:db8::1]:7117",
+            "https://localhost.example:1",
+        ] {
+            assert!(!names_this_machine(server), "{server}");
+        }
+    }
+
+    #[test]
+    fn codes_name_loopback_only_where_nothing_else_is_known() {
+        let chosen = |texts: &[&str]| {
+            let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
+            let chosen = for_others(addresses);
+            chosen.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&["127.0.0.1:1", "192.0.2.7:1", "localhost:1"]), ["192.0.2.7:1"]);
+        assert_eq!(chosen(&["127.0.0.1:1", "[::1]:1"]), ["127.0.0.1:1", "[::1]:1"]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use byteback_sync::SnapshotSpec;
-use clap::builder::{TypedValueParser, ValueParserFactory};
 
 /// A snapshot, and a place in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +14,14 @@ pub(crate) struct SnapshotPath {
 }
 
 impl SnapshotPath {
+    /// All of the newest snapshot.
+    pub(crate) fn latest() -> Self {
+        Self {
+            snapshot: SnapshotSpec::Latest(0),
+            path: Vec::new(),
+        }
+    }
+
     pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
         let (snapshot, path) = match bytes.iter().position(|byte| *byte == b':') {
@@ -36,32 +43,6 @@ impl SnapshotPath {
     /// The path, for people.
     pub(crate) fn path_text(&self) -> String {
         OsString::from_vec(self.path.clone()).to_string_lossy().into_owned()
-    }
-}
-
-impl ValueParserFactory for SnapshotPath {
-    type Parser = Parser;
-
-    fn value_parser() -> Parser {
-        Parser
-    }
-}
-
-/// Takes bytes, since names need not be UTF-8.
-#[derive(Clone, Debug)]
-pub(crate) struct Parser;
-
-impl TypedValueParser for Parser {
-    type Value = SnapshotPath;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        _argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<SnapshotPath, clap::Error> {
-        SnapshotPath::parse(value)
-            .map_err(|message| command.clone().error(clap::error::ErrorKind::ValueValidation, message))
     }
 }
 

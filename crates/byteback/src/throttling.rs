@@ -100,6 +100,30 @@ pub(crate) fn told(limits: &RateLimits) -> Vec<String> {
     limits.0.iter().map(told).collect()
 }
 
+/// Limits for people: `1 MiB/s; 200 KiB/s from 08:00 to 18:00`.
+pub(crate) fn in_words(limits: &RateLimits) -> String {
+    let words = |limit: &RateLimit| {
+        let rate = match limit.bytes_per_second_max {
+            None => "unlimited".to_owned(),
+            Some(0) => "paused".to_owned(),
+            Some(bytes) => rate_in_words(bytes),
+        };
+        match limit.during {
+            Some(during) => format!("{rate} {during:#}"),
+            None => rate,
+        }
+    };
+    limits.0.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// A rate, exactly, for people: `200 KiB/s`.
+fn rate_in_words(bytes: u64) -> String {
+    let told = rate_told(bytes);
+    let digits = told.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = told.split_at(digits);
+    format!("{number} {unit}")
+}
+
 /// A rate as [`rate`] reads it, exactly.
 fn rate_told(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s")];
@@ -185,6 +209,24 @@ pub(crate) fn for_the_start(wish: &Wish) -> (Arc<Throttle>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_told_in_words() {
+        for (written, words) in [
+            (
+                &["1MiB", "08:00-18:00=200KiB"][..],
+                "1 MiB/s; 200 KiB/s from 08:00 to 18:00",
+            ),
+            (
+                &["22:00-06:30=unlimited", "10000"],
+                "unlimited from 22:00 to 06:30; 10000 B/s",
+            ),
+            (&["00:00-24:00=pause"], "paused from 00:00 to 24:00"),
+        ] {
+            let written: Vec<String> = written.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(in_words(&limits(&written).unwrap()), words);
+        }
+    }
 
     #[test]
     fn what_people_write_is_understood_and_told_as_it_can_be_written() {

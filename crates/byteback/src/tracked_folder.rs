@@ -194,6 +194,17 @@ fn canonical_if_gone(directory: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The path of a file with the symlinks above it resolved; the file itself may be a symlink, and need not exist.
+pub(crate) fn resolved(file: &Path) -> Result<PathBuf> {
+    match (file.parent(), file.file_name()) {
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
+            Ok(canonical_if_gone(Path::new("."))?.join(name))
+        }
+        (Some(parent), Some(name)) => Ok(canonical_if_gone(parent)?.join(name)),
+        _ => canonical(file),
+    }
+}
+
 /// The known folder that a file lies in, and the file's path in it. The last component may be a symlink, and neither it nor the directories
 /// above need exist.
 pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
@@ -223,6 +234,12 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
     let below = parent.strip_prefix(&top).unwrap_or(Path::new("")).join(name);
     let path = ByteString::from(below.as_os_str().as_bytes());
     Ok((KnownFolder::of(folder, settings)?, path))
+}
+
+/// Whether a directory is the root of a known folder, or where one is mounted, or lies in none: not a directory inside of a folder.
+pub(crate) fn is_root_or_unknown(directory: &Path, settings: &Settings) -> Result<bool> {
+    let directory = canonical(directory)?;
+    Ok(known_above(&directory, settings)?.is_none_or(|(_, top)| top == directory))
 }
 
 /// The nearest known folder above a directory, itself included, and where it is seen.

@@ -102,8 +102,8 @@ pub enum EngineError {
     /// The server or the tree.
     #[error(transparent)]
     Sync(#[from] SyncError),
-    /// The server was not reached.
-    #[error("the server cannot be reached: {0}")]
+    /// The server was not reached; the sentence says why.
+    #[error("{0}")]
     Away(String),
     /// What others did cannot be brought here.
     #[error(transparent)]
@@ -163,13 +163,21 @@ impl EngineError {
 
     /// Whether the server was not there, or did not answer.
     fn is_away(&self) -> bool {
-        match self {
-            Self::Away(_) | Self::Sync(SyncError::OutcomeUnknown { .. }) => true,
-            Self::Sync(SyncError::Server(error)) | Self::Receive(ReceiveError::Sync(SyncError::Server(error))) => {
-                error.kind.is_transient()
-            }
-            _ => false,
-        }
+        matches!(self, Self::Away(_) | Self::Sync(SyncError::OutcomeUnknown { .. })) || self.transient().is_some()
+    }
+
+    /// The failed request, if the server or the way to it is gone for now.
+    fn transient(&self) -> Option<&ServerError> {
+        let error = match self {
+            Self::Sync(error) | Self::Receive(ReceiveError::Sync(error)) => error,
+            _ => return None,
+        };
+        let error = match error {
+            SyncError::Server(error) => error,
+            SyncError::OutcomeUnknown { source, .. } => source,
+            _ => return None,
+        };
+        error.kind.is_transient().then_some(error)
     }
 
     /// Whether it is only that the tree, or whoever asked, wants an end.
@@ -770,6 +778,13 @@ impl Engine {
 
 /// An error with its causes, for the status.
 fn told(error: &EngineError) -> String {
+    let away = match error {
+        EngineError::Away(why) => Some(why.clone()),
+        error => error.transient().map(ServerError::away_in_words),
+    };
+    if let Some(away) = away {
+        return format!("{away}. Changes are kept here and sent when it is back");
+    }
     let mut told = told_with_causes(error);
     if let EngineError::Sync(error) = error
         && let Some(next) = error.next_step()

@@ -51,7 +51,7 @@ pub enum Heard {
     Batch(BatchEvent),
     /// The server is there, and has nothing new.
     Nothing,
-    /// The server could not be reached, for this reason; it is tried again with the next call, after a pause.
+    /// The server could not be reached, in a sentence for people; it is tried again with the next call, after a pause.
     Away(String),
     /// Somebody asked to stop.
     Cancelled,
@@ -99,7 +99,7 @@ impl Listening<'_> {
             Err(error) if error.kind.is_transient() => {
                 let first = self.client.options.first_pause;
                 self.pause = self.pause.saturating_mul(2).clamp(first, PAUSE_MAX);
-                Ok(Heard::Away(error.to_string()))
+                Ok(Heard::Away(error.away_in_words()))
             }
             Err(error) => Err(error),
         }
@@ -187,7 +187,8 @@ impl Listening<'_> {
     }
 
     fn name(&self) -> String {
-        format!("GET {}", Route::Events.path().replace("{folder}", self.folder.as_str()))
+        let path = Route::Events.path().replace("{folder}", self.folder.as_str());
+        format!("GET {}{path}", self.client.base_url())
     }
 
     fn broken_rule(&self, message: &str) -> ServerError {

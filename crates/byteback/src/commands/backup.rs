@@ -203,7 +203,7 @@ impl Said<'_> {
         }
         output.say(format!("  {}", found(report)))?;
         if let Some(why) = &report.everything_because {
-            output.say(format!("  everything was looked at: {why}"))?;
+            output.say(format!("  everything was read: {why}"))?;
             if report.followed_files > 0 {
                 let files = counted(report.followed_files, "file was", "files were");
                 output.say(format!("  {files} compared with what the server had at the same path"))?;

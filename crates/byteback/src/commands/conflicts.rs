@@ -16,6 +16,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 
 use crate::error::{CommandError, Result};
+use crate::operands::FilesArguments;
 use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
@@ -43,15 +44,11 @@ pub(crate) struct ConflictsArguments {
     /// What to keep of each conflict, or of those of FILE
     #[arg(long, value_name = "WHICH")]
     keep: Option<Keep>,
-    /// The folder; without it, the one you are in
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
     /// Also what belongs together with FILE
-    #[arg(long, requires = "files")]
+    #[arg(long, requires = "operands")]
     together: bool,
-    /// Only these: files in conflict, or their copies
-    #[arg(value_name = "FILE", requires = "keep")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    operands: FilesArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -77,7 +74,8 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result<()> {
-    let BoundFolder { folder, .. } = tracked_folder::bound_folder(arguments.folder.as_deref(), settings)?;
+    let (dir, files) = arguments.operands.split(settings)?;
+    let BoundFolder { folder, .. } = tracked_folder::bound_folder(dir.as_deref(), settings)?;
     let directory = folder.directory();
     let not_synced = || {
         CommandError::new(format!("{} is not kept in sync now", directory.display()))
@@ -90,7 +88,7 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
     let point = status
         .mounted_at
         .map_or_else(|| directory.to_owned(), |point| path_of(&point));
-    let mut chosen = chosen(&conflicts, &point, &arguments.files)?;
+    let mut chosen = chosen(&conflicts, &point, files)?;
     let left = belonging(&conflicts, &chosen);
     let left = match arguments.together {
         true => {
@@ -172,7 +170,7 @@ fn chosen<'a>(conflicts: &'a [SyncConflict], point: &Path, files: &[PathBuf]) ->
     }
     let mut chosen: Vec<&SyncConflict> = Vec::new();
     for file in files {
-        let absolute = std::path::absolute(file).map_err(|error| CommandError::file("find", file, &error))?;
+        let absolute = tracked_folder::resolved(file)?;
         let is_meant = |name: &ByteString| point.join(path_of(name)) == absolute || path_of(name) == *file;
         let before = chosen.len();
         for conflict in conflicts {

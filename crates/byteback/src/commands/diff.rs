@@ -3,6 +3,8 @@
 //! The server tells names first, then nodes. A line begins with what happened: `+` new, `-` removed, `M` other content, `U`
 //! only other attributes. A file that is new is told by its name, once.
 
+use std::ffi::OsString;
+
 use byteback_api::messages::DiffItem;
 use byteback_api::{Attributes, ByteString, NodeKind};
 use byteback_sync::{Silent, SnapshotSpec, SyncError, diff};
@@ -10,20 +12,20 @@ use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::SourceArguments;
 use crate::error::{CommandError, Result};
+use crate::operands::SourceArguments;
 use crate::settings::Settings;
 use crate::wording::{counted, counts, listed, size};
 
 /// Flags of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArguments {
-    /// The older snapshot: latest, latest~N or a number
+    /// The older snapshot: latest~N or a number; without it, the one before the newest
     #[arg(value_name = "A")]
-    from: SnapshotSpec,
-    /// The newer one
-    #[arg(value_name = "B", default_value = "latest")]
-    to: SnapshotSpec,
+    from: Option<OsString>,
+    /// The newer one; without it, the newest
+    #[arg(value_name = "B")]
+    to: Option<OsString>,
     #[command(flatten)]
     source: SourceArguments,
 }
@@ -40,9 +42,15 @@ struct Summary {
 }
 
 pub(crate) fn run(arguments: &DiffArguments, settings: &Settings) -> Result<()> {
-    let source = Source::open(&arguments.source, settings)?;
-    let from = source.snapshot(arguments.from)?;
-    let to = source.snapshot(arguments.to)?;
+    let chosen = arguments.source.choose(arguments.from.iter().chain(&arguments.to), 2);
+    let from = chosen
+        .snapshots
+        .first()
+        .map_or(SnapshotSpec::Latest(1), |from| from.snapshot);
+    let to = chosen.snapshot(1).snapshot;
+    let source = Source::open(chosen.dir.as_deref(), settings)?;
+    let from = source.snapshot(from)?;
+    let to = source.snapshot(to)?;
     let mut summary = Summary {
         from: from.id,
         to: to.id,

@@ -61,6 +61,13 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
     let valid_ns = when::duration(&arguments.expires).map_err(CommandError::new)?;
     let desk = Desk::open(&arguments.desk, settings)?;
     let reach = reach(arguments, &desk)?;
+    let output = settings.output;
+    if arguments.address.is_empty() && reach.addresses.iter().all(served::is_loopback) {
+        output.warn(
+            "the code names this machine itself, so no other machine can use it. Let the server listen elsewhere (byteback serve --listen \
+             0.0.0.0:7117), or say how it is reached: byteback invite --address HOST",
+        );
+    }
     let invited = desk.invite(&InviteRequest {
         folder: arguments.folder.clone(),
         read_only: arguments.read_only,
@@ -71,7 +78,6 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
     let mut code = code.ok_or_else(|| CommandError::new("no code can be made of what the server gave"))?;
     code.folder.clone_from(&arguments.folder);
     code.read_only = arguments.read_only;
-    let output = settings.output;
     let folder = arguments.folder.as_ref().map(FolderName::as_str);
     if output.json {
         let summary = Summary {
@@ -101,6 +107,7 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
 fn reach(arguments: &InviteArguments, desk: &Desk) -> Result<Reach> {
     let mut reach = desk.reach()?;
     if arguments.address.is_empty() {
+        reach.addresses = served::for_others(reach.addresses);
         return Ok(reach);
     }
     let (addresses, is_plain) = served::given(&arguments.address, reach.is_plain, super::serve::PORT)?;

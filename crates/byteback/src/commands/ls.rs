@@ -1,24 +1,25 @@
 //! `byteback ls`: what is in a snapshot.
 
+use std::ffi::OsString;
+
 use byteback_api::{ByteString, NodeKind};
 use byteback_sync::{ListedEntry, Monitor, Silent, SyncError, list};
 use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::SourceArguments;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
+use crate::operands::SourceArguments;
 use crate::settings::Settings;
-use crate::snapshot_path::SnapshotPath;
 use crate::timestamp;
 use crate::wording::permissions;
 
 /// Flags of `ls`.
 #[derive(Args, Debug)]
 pub(crate) struct LsArguments {
-    /// latest, latest~N or a number, and a path in it
-    #[arg(value_name = "SNAPSHOT[:PATH]", default_value = "latest")]
-    what: SnapshotPath,
+    /// latest (which is meant without it), latest~N or a number, and a path in it
+    #[arg(value_name = "SNAPSHOT[:PATH]")]
+    what: Option<OsString>,
     /// Show owner, size and time
     #[arg(short, long)]
     long: bool,
@@ -44,15 +45,17 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(arguments: &LsArguments, settings: &Settings) -> Result<()> {
-    let source = Source::open(&arguments.source, settings)?;
-    let snapshot = source.snapshot(arguments.what.snapshot)?;
+    let chosen = arguments.source.choose(&arguments.what, 1);
+    let what = chosen.snapshot(0);
+    let source = Source::open(chosen.dir.as_deref(), settings)?;
+    let snapshot = source.snapshot(what.snapshot)?;
     let monitor: &dyn Monitor = &Silent;
     let mut stopped = None;
     let listed = list(
         &source.server,
         source.folder(),
         snapshot.seq,
-        &arguments.what.path,
+        &what.path,
         !arguments.flat,
         monitor,
         |entry| {
@@ -64,7 +67,7 @@ pub(crate) fn run(arguments: &LsArguments, settings: &Settings) -> Result<()> {
     );
     match stopped {
         Some(error) => Err(error),
-        None => listed.map_err(CommandError::from),
+        None => listed.map_err(|error| source.in_snapshot(error, &what)),
     }
 }
 

@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::error::{CommandError, Result};
+use crate::operands::FilesArguments;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::timestamp;
@@ -39,12 +40,8 @@ pub(crate) struct RepairArguments {
     /// What to keep of each damaged file, or of FILE
     #[arg(long, value_name = "WHICH")]
     keep: Option<Keep>,
-    /// The folder; without it, the one you are in
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
-    /// Only these
-    #[arg(value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    operands: FilesArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -82,7 +79,8 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()> {
-    let BoundFolder { folder, .. } = tracked_folder::bound_folder(arguments.folder.as_deref(), settings)?;
+    let (dir, files) = arguments.operands.split(settings)?;
+    let BoundFolder { folder, .. } = tracked_folder::bound_folder(dir.as_deref(), settings)?;
     let directory = folder.directory();
     let daemon = tracked_folder::daemon(&folder)?.ok_or_else(|| {
         CommandError::new(format!("{} is not mounted", directory.display()))
@@ -90,7 +88,7 @@ pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()
     })?;
     let status = daemon.status()?;
     let point = status.mounted_at.as_ref().map_or_else(|| directory.to_owned(), path_of);
-    let chosen = chosen(&status.damaged, &point, &arguments.files)?;
+    let chosen = chosen(&status.damaged, &point, files)?;
     let unasked = unasked(&status);
     if let (Some(Keep::Server), Some(why)) = (arguments.keep, unasked) {
         return Err(CommandError::new(format!("the server cannot be asked: {why}")));
@@ -169,7 +167,7 @@ fn chosen<'a>(damaged: &'a [DamagedFile], point: &Path, files: &[PathBuf]) -> Re
     }
     let mut chosen: Vec<&DamagedFile> = Vec::new();
     for file in files {
-        let absolute = std::path::absolute(file).map_err(|error| CommandError::file("find", file, &error))?;
+        let absolute = tracked_folder::resolved(file)?;
         let is_meant = |name: &ByteString| point.join(path_of(name)) == absolute || path_of(name) == *file;
         let found = damaged
             .iter()

@@ -10,9 +10,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::{Arguments, SourceArguments};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
+use crate::operands::SourceArguments;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
@@ -22,8 +22,8 @@ use crate::wording::{counted, counts, duration, listed, size_exact};
 /// Flags of `restore`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  byteback restore latest --target /tmp/all
-  byteback restore latest~1:mail/inbox --target /tmp/inbox
+  byteback restore latest /data/mail --target /tmp/all
+  byteback restore latest~1:mail/inbox /data/mail --target /tmp/inbox
 An interrupted restore goes on where it stopped: run it again with --overwrite. If a file, or an owner, a permission or
 the like, could not be restored, the rest is, and the exit code is 1.
 
@@ -31,14 +31,14 @@ With --at no backup is needed, but a folder that is mounted with --undo-window:
   byteback restore --at '20 minutes ago' FILE           puts it back in its place
   byteback restore --at 14:30 FILE -o OTHER_FILE        beside it")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N or a number, and a path in it; with --at a file
+    /// What to restore: latest, latest~N or a number, and a path in it (a folder means its latest); with --at a file
     #[arg(value_name = "SNAPSHOT[:PATH]")]
-    what: What,
+    what: OsString,
     /// Directory to restore into; made if it is missing
     #[arg(long, value_name = "DIR", required_unless_present = "at")]
     target: Option<PathBuf>,
     /// Bring back a file as it was then, from what the mount has kept: '20 minutes ago', 2h, 14:30, RFC 3339
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "dir", "target"])]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "operand", "dir", "target"])]
     at: Option<String>,
     /// With --at: write it here instead of in its place
     #[arg(short = 'o', long, value_name = "FILE", requires = "at")]
@@ -61,33 +61,15 @@ struct Summary<'a> {
     report: &'a RestoreReport,
 }
 
-/// A snapshot with a path in it, or a file.
-#[derive(Clone, Debug)]
-struct What {
-    text: OsString,
-    snapshot: std::result::Result<SnapshotPath, String>,
-}
-
-impl From<OsString> for What {
-    fn from(text: OsString) -> Self {
-        let snapshot = SnapshotPath::parse(&text);
-        Self { text, snapshot }
-    }
-}
-
 pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<()> {
     if let Some(at) = &arguments.at {
         return past::run(arguments, at, settings);
     }
-    let what = match &arguments.what.snapshot {
-        Ok(what) => what,
-        Err(message) => Arguments::described()
-            .error(clap::error::ErrorKind::ValueValidation, message)
-            .exit(),
-    };
+    let chosen = arguments.source.choose([&arguments.what], 1);
+    let what = &chosen.snapshot(0);
     // The parser has seen to it that there is one.
     let target = arguments.target.as_deref().unwrap_or(Path::new("."));
-    let source = Source::open(&arguments.source, settings)?;
+    let source = Source::open(chosen.dir.as_deref(), settings)?;
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "restore", Some(interrupt));
     let options = RestoreOptions {
@@ -105,14 +87,16 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
         &progress,
     );
     progress.finish();
-    let report = restored.map_err(CommandError::from).map_err(|error| match error {
-        CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
-            Exit::Interrupted,
-            "stopped before the end, as asked; what is restored so far is whole",
-        )
-        .next("Go on with the same command and --overwrite."),
-        other => other,
-    })?;
+    let report = restored
+        .map_err(|error| source.in_snapshot(error, what))
+        .map_err(|error| match error {
+            CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
+                Exit::Interrupted,
+                "stopped before the end, as asked; what is restored so far is whole",
+            )
+            .next("Go on with the same command and --overwrite."),
+            other => other,
+        })?;
     let output = settings.output;
     let printed = if output.json {
         let summary = Summary {

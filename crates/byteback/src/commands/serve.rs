@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     let is_ours = arguments.certificate.is_none() && is_plain == arguments.plain;
     let served = Served::new(&addresses, is_plain, certificate.filter(|_| is_ours));
     served.write(&arguments.data)?;
-    let token_file = first_code(&store, &arguments.data, addresses, &served)?;
+    let token_file = first_code(&store, &arguments.data, addresses.clone(), &served)?;
     if arguments.plain && !listen.ip().is_loopback() {
         output.warn("--plain: tokens and files can be read and changed on the way; leave it out, or have a proxy end TLS before it");
     }
@@ -125,6 +125,14 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
             output.say(format!("A code for the first machine is in {path}. On this machine:"))?;
             output.say(format!("  byteback join {path} DIR"))?;
         }
+        let named: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        output.say(match addresses.iter().all(served::is_loopback) {
+            true => format!(
+                "Codes name {}: only this machine reaches it (--listen 0.0.0.0:{PORT} is for all).",
+                named.join(", ")
+            ),
+            false => format!("Codes name {}.", named.join(", ")),
+        })?;
         // Programs wait for this line, so it comes also with --quiet.
         output.line(format!("listening on {url}"))?;
     }

@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::SourceArguments;
 use crate::error::Result;
+use crate::operands::SourceArguments;
 use crate::settings::Settings;
 use crate::timestamp;
 
@@ -35,7 +35,7 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(arguments: &SnapshotsArguments, settings: &Settings) -> Result<()> {
-    let source = Source::open(&arguments.source, settings)?;
+    let source = Source::open(arguments.source.dir().as_deref(), settings)?;
     let mut found: Vec<Snapshot> = Vec::new();
     byteback_sync::snapshots(&source.server, source.folder(), |snapshot| {
         let has_tag = arguments

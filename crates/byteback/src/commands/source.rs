@@ -1,15 +1,18 @@
 //! The repository that a listing command is about: named by `-r`, by the environment, or by the folder it is bound to.
 
+use std::path::Path;
+
 use byteback_api::FolderName;
 use byteback_api::messages::Snapshot;
-use byteback_sync::{ServerClient, SnapshotSpec, resolve_snapshot};
+use byteback_api::problem::Code;
+use byteback_sync::{ServerClient, SnapshotSpec, SyncError, resolve_snapshot};
 
-use crate::arguments::SourceArguments;
 use crate::binding::Binding;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::repository::Repository;
 use crate::settings::Settings;
+use crate::snapshot_path::SnapshotPath;
 use crate::tracked_folder;
 
 /// An opened repository.
@@ -20,8 +23,8 @@ pub(super) struct Source {
 
 impl Source {
     /// Finds and opens it.
-    pub(super) fn open(arguments: &SourceArguments, settings: &Settings) -> Result<Self> {
-        let binding = match (&arguments.dir, settings.repository()) {
+    pub(super) fn open(dir: Option<&Path>, settings: &Settings) -> Result<Self> {
+        let binding = match (dir, settings.repository()) {
             (None, Some(_)) => None,
             (Some(dir), _) => Some(tracked_folder::bound_folder(Some(dir), settings)?.binding),
             (None, None) => match tracked_folder::folder_here(settings)? {
@@ -35,7 +38,7 @@ impl Source {
             .or_else(|| binding.as_ref().map(|b| b.repository.clone()));
         let repository = repository.ok_or_else(|| {
             CommandError::with_exit(Exit::NoRepository, "no repository is named")
-                .next("Use -r https://HOST:PORT/FOLDER, or --dir with a folder that is bound to one.")
+                .next("Name a folder that is bound to a server, or use -r https://HOST:PORT/FOLDER.")
         })?;
         let (server, _) = settings.connect(&repository.server, binding.as_ref())?;
         Ok(Self { repository, server })
@@ -43,6 +46,21 @@ impl Source {
 
     pub(super) fn folder(&self) -> &FolderName {
         &self.repository.folder
+    }
+
+    /// An error of what was asked about `what`; that the snapshot has no such file is said in the user's words.
+    pub(super) fn in_snapshot(&self, error: SyncError, what: &SnapshotPath) -> CommandError {
+        let code = match &error {
+            SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
+            _ => None,
+        };
+        let (Some(Code::NodeNotFound), Ok(snapshot)) = (code, self.snapshot(what.snapshot)) else {
+            return error.into();
+        };
+        let (id, path) = (snapshot.id, what.path_text());
+        CommandError::new(format!("snapshot {id} has no file \"{path}\"")).next(format!(
+            "'byteback ls {id}' lists what it has; paths begin at the folder that was saved."
+        ))
     }
 
     /// Finds a snapshot.

@@ -176,14 +176,11 @@ fn limit_running(folder: &StateFolder, limits: RateLimits, settings: &Settings) 
     if settings.output.json {
         return settings.output.object("summary", &Limited { directory, limits });
     }
-    let when = if is_heard { "from now on" } else { "in a moment" };
-    let how = match limits.is_empty() {
-        true => "as fast as it goes".to_owned(),
-        false => format!("limited to {}", limits.join(", ")),
-    };
-    settings
-        .output
-        .say(format!("{directory} is kept in sync {how} {when}."))
+    let when = if is_heard { "" } else { " (in a moment)" };
+    settings.output.say(match limits.is_empty() {
+        true => format!("Limit removed{when}."),
+        false => format!("Limit set{when}: {}", throttling::in_words(&wish.limits)),
+    })
 }
 
 /// Mounts the folder and begins to send.

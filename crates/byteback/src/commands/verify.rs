@@ -1,13 +1,15 @@
 //! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is compared with the folder.
 
-use byteback_sync::{Difference, DifferenceKind, SnapshotSpec, VerifyOptions, VerifyReport, verify};
+use std::ffi::OsString;
+
+use byteback_sync::{Difference, DifferenceKind, VerifyOptions, VerifyReport, verify};
 use clap::Args;
 use serde::Serialize;
 
 use super::source::Source;
-use crate::arguments::SourceArguments;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
+use crate::operands::SourceArguments;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::signals::Interrupt;
@@ -21,10 +23,10 @@ use crate::wording::{counted, duration, size_exact};
 and rightly so: --deep proves most right after a backup."
 )]
 pub(crate) struct VerifyArguments {
-    /// latest, latest~N or a number
-    #[arg(value_name = "SNAPSHOT", default_value = "latest")]
-    snapshot: SnapshotSpec,
-    /// Compare every file with the bound folder, too (the one of --dir, or the one you are in)
+    /// latest (which is meant without it), latest~N or a number
+    #[arg(value_name = "SNAPSHOT")]
+    snapshot: Option<OsString>,
+    /// Compare every file with the bound folder, too (DIR, or the one you are in)
     #[arg(long)]
     deep: bool,
     #[command(flatten)]
@@ -40,10 +42,11 @@ struct Summary<'a> {
 }
 
 pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()> {
-    let source = Source::open(&arguments.source, settings)?;
+    let chosen = arguments.source.choose(&arguments.snapshot, 1);
+    let source = Source::open(chosen.dir.as_deref(), settings)?;
     let directory = match arguments.deep {
         true => {
-            let bound = tracked_folder::bound_folder(arguments.source.dir.as_deref(), settings)?;
+            let bound = tracked_folder::bound_folder(chosen.dir.as_deref(), settings)?;
             Some(bound.folder.directory().to_owned())
         }
         false => None,
@@ -53,7 +56,8 @@ pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()
     let options = VerifyOptions {
         deep: directory.as_deref(),
     };
-    let report = verify(&source.server, source.folder(), arguments.snapshot, &options, &progress);
+    let snapshot = chosen.snapshot(0).snapshot;
+    let report = verify(&source.server, source.folder(), snapshot, &options, &progress);
     progress.finish();
     let report = report?;
     let output = settings.output;

@@ -68,6 +68,19 @@ pub(crate) fn served() -> World {
 }
 
 #[test]
+fn codes_for_this_machine_alone_are_warned_of() {
+    let world = served();
+    let data = data(&world);
+    let told = world.run(&["invite", "mail", "--data", &data]).ends_with(0);
+    assert!(told.stderr.contains("names this machine itself"), "{}", told.stderr);
+    assert!(told.stderr.contains("--address HOST"), "{}", told.stderr);
+    let chosen = world
+        .run(&["invite", "mail", "--data", &data, "--address", "127.0.0.1:7117"])
+        .fine();
+    assert_eq!(chosen.stdout.lines().count(), 1);
+}
+
+#[test]
 fn one_code_is_all_that_another_machine_needs() {
     let world = served();
     let first = Machine::new(&world, "first");
@@ -284,10 +297,7 @@ fn a_given_certificate_is_trusted_by_who_signed_it() {
     let machine = Machine::new(&world, "machine");
     let dir = machine.dir("d");
     let file = world.path("given/join-token").to_str().unwrap().to_owned();
-    machine
-        .run(&["join", &file, &dir])
-        .ends_with(1)
-        .says("no secure connection");
+    machine.run(&["join", &file, &dir]).ends_with(1).says("securely");
     machine
         .run(&["join", &file, &dir, "--cacert", &pem])
         .fine()

@@ -3,7 +3,7 @@
 //! | part | what |
 //! |---|---|
 //! | `world` | a temporary directory with a server, a folder and a configuration of their own; running the program in it |
-//! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount |
+//! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount; the sessions of README.md |
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |

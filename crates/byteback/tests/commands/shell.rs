@@ -136,3 +136,61 @@ fn settings_come_from_flag_environment_and_file_in_this_order() {
     fs::write(&config, "[defaults]\nrepro = 1\n").unwrap();
     world.run(&["snapshots"]).ends_with(1).says("config.toml");
 }
+
+#[test]
+fn the_folder_is_an_operand_of_every_command() {
+    let world = World::mounted();
+    let tree = world.tree();
+    let dir = tree.to_str().unwrap();
+    fs::write(tree.join("note"), "one").unwrap();
+    world.backup();
+    fs::write(tree.join("note"), "two").unwrap();
+    world.backup();
+    let targets = ["a", "b"].map(|name| world.path(name).to_str().unwrap().to_owned());
+    for arguments in [
+        &["snapshots", dir][..],
+        &["snapshots", "--dir", dir],
+        &["snapshots", "--folder", dir],
+        &["ls", dir],
+        &["ls", "latest", dir],
+        &["ls", dir, "1"],
+        &["diff", dir],
+        &["diff", "1", "2", dir],
+        &["diff", "1", dir],
+        &["verify", dir],
+        &["check", "1", dir],
+        &["verify", "--deep", "latest", dir],
+        &["restore", dir, "--target", &targets[0]],
+        &["restore", "1:note", dir, "--target", &targets[1]],
+        &["changes", dir],
+        &["consumers", dir],
+        &["status", dir],
+        &["repair", dir],
+        &["backup", dir],
+    ] {
+        world.run(arguments).fine();
+    }
+    assert_eq!(fs::read(world.path("a/note")).unwrap(), b"two");
+    assert_eq!(fs::read(world.path("b/note")).unwrap(), b"one");
+    world
+        .run(&["conflicts", dir])
+        .ends_with(1)
+        .says("is not kept in sync now");
+    for wrong in [&["ls", "lates"][..], &["ls", "1", "2"], &["verify", dir, dir]] {
+        world.run(wrong).ends_with(2);
+    }
+    world.run(&["unmount", dir]).fine();
+}
+
+#[test]
+fn verbs_of_other_programs_point_to_ours() {
+    let world = World::new();
+    for (foreign, ours) in [
+        ("forget", "Nothing is forgotten yet"),
+        ("extract", "byteback restore"),
+        ("list", "byteback snapshots"),
+        ("create", "byteback backup"),
+    ] {
+        world.run(&[foreign, "x"]).ends_with(2).says(ours);
+    }
+}

@@ -286,10 +286,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
         .ends_with(0)
         .says("limited to 8KiB/s, 00:00-24:00=64MiB/s (64.0 MiB/s now)");
     // So slow that nobody would wait for it; it is in the middle of that when the limit is lifted.
-    world
-        .sync(&["--limit-rate", "8KiB"])
-        .fine()
-        .says("limited to 8KiB/s from now on");
+    world.sync(&["--limit-rate", "8KiB"]).fine().says("Limit set: 8 KiB/s");
     fs::write(tree.join("large"), noise(3, 20_000_000)).unwrap();
     eventually("it is on its way", || {
         (world.sync_status()["groups_in_flight"].as_u64() > Some(0)).then_some(())

@@ -255,7 +255,7 @@ fn a_part_of_a_snapshot_and_a_target_in_use_are_restored_as_asked() {
     world
         .about_tree("restore", &["latest:a/c", "--target", "nowhere"])
         .ends_with(1)
-        .says("'byteback ls SNAPSHOT'");
+        .says("snapshot 1 has no file \"a/c\"");
     assert!(!world.path("nowhere").join("c").exists());
 
     let target = world.restore("latest");
@@ -329,4 +329,20 @@ fn tags_and_hosts_are_kept_and_found() {
         .fine()
         .json();
     assert_eq!((hosted.len(), &hosted[0]["id"]), (1, &Value::from(2)));
+}
+
+/// The sessions of README.md, by the script that makes their data and can write them anew.
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/readme-tour");
+    let output = std::process::Command::new(script)
+        .arg(env!("CARGO_BIN_EXE_byteback"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

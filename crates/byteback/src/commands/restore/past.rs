@@ -41,7 +41,7 @@ struct Summary {
 
 pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -> Result<()> {
     let at_ns = when::past(at, timestamp::now_ns(), &TimeZone::system()).map_err(CommandError::new)?;
-    let file = Path::new(&arguments.what.text);
+    let file = Path::new(&arguments.what);
     let target = arguments.to.as_deref().or(arguments.target.as_deref());
     if let Some(target) = target.filter(|target| target.exists() && !arguments.overwrite) {
         return Err(CommandError::new(format!("{} is there already", target.display()))
@@ -103,7 +103,7 @@ fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
 
 fn report(arguments: &RestoreArguments, at_ns: i64, past: &PastFile, target: &Path, settings: &Settings) -> Result<()> {
     let output = settings.output;
-    let file = arguments.what.text.to_string_lossy();
+    let file = arguments.what.to_string_lossy();
     if output.json {
         let summary = Summary {
             file: file.into_owned(),

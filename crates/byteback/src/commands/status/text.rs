@@ -112,10 +112,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    {files} could not be read; that is tried again"))?;
     }
     if let Some(at_ns) = sync.received_at_ns {
-        output.line(format!(
-            "    what others changed last came in {} ago",
-            age(at_ns, now_ns)
-        ))?;
+        output.line(format!("    last change received {} ago", age(at_ns, now_ns)))?;
     }
     if sync.left_out_names > 0 {
         let names = counted(sync.left_out_names, "name", "names");

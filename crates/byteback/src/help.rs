@@ -1,0 +1,156 @@
+//! The list of commands in `--help`, in groups, and the verbs that users of other programs type first.
+//!
+//! A test holds the groups against the parser: each command stands in exactly one of them.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::arguments::Arguments;
+
+/// The commands by purpose, in the order in which a new user meets them.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "Keep a folder safe",
+        &["join", "init", "mount", "umount", "backup", "restore", "verify"],
+    ),
+    (
+        "Keep a folder in sync",
+        &["sync", "pause", "resume", "conflicts", "repair"],
+    ),
+    ("Without a mount", &["push", "pull"]),
+    (
+        "Look",
+        &["status", "snapshots", "ls", "diff", "history", "explain", "checksums"],
+    ),
+    ("With other programs", &["changes", "consumers", "cut", "export-delta"]),
+    ("Server", &["serve", "invite", "devices"]),
+    ("Everything else", &["volume", "completions", "help"]),
+];
+
+/// Verbs of restic, Borg, rsync's and Syncthing's users, and what does that here.
+const FOREIGN_VERBS: &[(&str, &str)] = &[
+    (
+        "create",
+        "'byteback backup DIR' saves a folder; 'byteback volume create' makes a volume.",
+    ),
+    ("save", "'byteback backup DIR' saves a folder."),
+    (
+        "extract",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings files back.",
+    ),
+    (
+        "dump",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings one file back.",
+    ),
+    (
+        "recover",
+        "'byteback restore SNAPSHOT DIR --target NEW_DIR' brings files back.",
+    ),
+    (
+        "list",
+        "'byteback snapshots DIR' lists snapshots, 'byteback ls SNAPSHOT DIR' the files in one.",
+    ),
+    (
+        "find",
+        "'byteback ls SNAPSHOT DIR' lists all files of a snapshot, for grep.",
+    ),
+    (
+        "info",
+        "'byteback status DIR' shows how a folder is tracked and saved, 'byteback snapshots DIR' what there is of it.",
+    ),
+    (
+        "stats",
+        "'byteback status DIR' shows how a folder is tracked and saved.",
+    ),
+    (
+        "forget",
+        "Nothing is forgotten yet: snapshots stay, and each costs what it changed.",
+    ),
+    ("prune", "Nothing is forgotten yet, so there is nothing to prune."),
+    (
+        "compact",
+        "The server merges what it stores by itself; there is nothing to compact.",
+    ),
+    (
+        "delete",
+        "Nothing is forgotten yet: snapshots stay, and each costs what it changed.",
+    ),
+    (
+        "unlock",
+        "Locks end with the process that holds them; 'byteback status' shows who it is.",
+    ),
+    (
+        "break-lock",
+        "Locks end with the process that holds them; 'byteback status' shows who it is.",
+    ),
+    (
+        "key",
+        "Machines have tokens: 'byteback devices' lists and revokes them, 'byteback invite' admits new ones.",
+    ),
+    (
+        "rebuild-index",
+        "The server has no index to rebuild; 'byteback verify DIR' reads all that is stored.",
+    ),
+    ("export-tar", "'byteback cut create NAME DIR' freezes a folder for tar."),
+    ("watch", "'byteback sync DIR' keeps a folder in sync from now on."),
+    (
+        "start",
+        "'byteback sync DIR' keeps a folder in sync, 'byteback mount DIR' tracks it for backups.",
+    ),
+    ("stop", "'byteback umount DIR' ends sync and tracking of a folder."),
+    (
+        "versions",
+        "'byteback snapshots DIR' lists snapshots, 'byteback history FILE' what can be undone.",
+    ),
+    (
+        "log",
+        "'byteback changes DIR' shows what changed, 'byteback snapshots DIR' what was saved.",
+    ),
+    (
+        "undo",
+        "'byteback history FILE' lists what can be undone, 'byteback restore --at TIME FILE' does it.",
+    ),
+    ("server", "'byteback serve --data DIR' runs a server."),
+    ("connect", "'byteback join CODE DIR' joins a server."),
+    ("login", "'byteback join CODE DIR' joins a server."),
+    (
+        "copy",
+        "'byteback push' and 'byteback pull' copy to and from a server, without a mount.",
+    ),
+];
+
+/// The template of the help of all commands.
+pub(crate) fn template(command: &Command) -> String {
+    let mut text = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in GROUPS {
+        text.push_str(&format!("\n{heading}:\n"));
+        for name in *names {
+            let about = match command.find_subcommand(name).and_then(Command::get_about) {
+                Some(about) => about.to_string(),
+                None => "Print this, or the help of a command".to_owned(),
+            };
+            text.push_str(&format!("  {name:<13} {about}\n"));
+        }
+    }
+    text.push_str("\nGlobal options:\n{options}{after-help}");
+    text
+}
+
+/// An error of the parser; one about a verb that another program has says what ours is.
+pub(crate) fn with_our_verb(error: clap::Error) -> clap::Error {
+    let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(verb))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
+    else {
+        return error;
+    };
+    match FOREIGN_VERBS.iter().find(|(foreign, _)| foreign == verb) {
+        Some((_, ours)) => {
+            let message = format!("there is no command '{verb}'. {ours}");
+            Arguments::described().error(ErrorKind::InvalidSubcommand, message)
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;
