@@ -38,8 +38,8 @@ pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
 };
 pub use live::{
-    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER,
-    SyncConflict, SyncLeftOut, SyncStatus, SyncUnusableRule, Work,
+    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SIGN_OF_LIFE_S,
+    SYNC_CONSUMER, SyncConflict, SyncLeftOut, SyncReceiving, SyncStatus, SyncUnusableRule, Work,
 };
 pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};

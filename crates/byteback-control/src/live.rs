@@ -275,7 +275,26 @@ pub struct SyncStatus {
     pub limits: Vec<String>,
     /// Bytes per second that may move now; 0: none; `None`: as fast as it goes.
     pub bytes_per_second_max: Option<u64>,
+    /// When the server was last heard of, nanoseconds since 1970: by an answer, or by the sign of life that it sends to listeners every
+    /// [`SIGN_OF_LIFE_S`] seconds.
+    #[serde(default)]
+    pub heard_at_ns: Option<i64>,
+    /// What others did is coming in. What is told here is not all of it: more may follow.
+    #[serde(default)]
+    pub receiving: Option<SyncReceiving>,
 }
+
+/// How far what others did has come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncReceiving {
+    /// Changes that are still to be made here; `None`: the server is being asked for them.
+    pub changes_to_come: Option<u64>,
+    /// Files that were compared with the server's, and those that are to be: both sides have them, and nothing is known about which is newer.
+    pub compared: Option<(u64, u64)>,
+}
+
+/// A listener hears a sign of life from the server this often, in seconds.
+pub const SIGN_OF_LIFE_S: u64 = 15;
 
 /// The consumer of the log that stands for continuous sync.
 pub const SYNC_CONSUMER: &str = "sync";

@@ -74,6 +74,15 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// So many changes of others are still to be made here.
+    ChangesToCome(u64),
+    /// Files of both sides of which nothing is known about which is newer.
+    Comparing {
+        /// So many were compared.
+        done: u64,
+        /// So many are to be.
+        total: u64,
+    },
     /// Something that the user should know, but that needs no action now.
     Warning(&'a str),
 }

@@ -18,6 +18,10 @@ pub(crate) enum Exit {
     Failed = 1,
     /// Some of the source could not be read; the rest is saved.
     SourceUnreadable = 3,
+    /// `status`: a folder needs somebody.
+    NeedsAttention = 4,
+    /// `status --check`: something is on its way, or the server is away.
+    Behind = 5,
     /// The server has no such folder, or no server is named.
     NoRepository = 10,
     /// Somebody else is using the folder or the store.
@@ -34,6 +38,8 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (1, "it failed; the message says why and what to do"),
     (2, "wrong usage: an unknown flag or a missing argument"),
     (3, "some of the source could not be read; the rest is saved"),
+    (4, "status: a folder needs somebody"),
+    (5, "status --check: something is on its way, or the server is away"),
     (
         10,
         "no repository: the server has no such folder, or the directory is not bound to one",

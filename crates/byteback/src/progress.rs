@@ -272,6 +272,8 @@ impl Monitor for Progress {
             Event::FileFailed { path, reason } => {
                 self.above_bar(|| self.output.item_error(self.during, Some(path), reason));
             }
+            // Of continuous sync, whose status tells them.
+            Event::ChangesToCome(_) | Event::Comparing { .. } => {}
             Event::Warning(text) => self.above_bar(|| self.output.warn(text)),
         }
         self.show();

@@ -1,8 +1,9 @@
 //! `byteback status`: whether folders are tracked, since when, with every gap; when they were last backed up; what is not known of
 //! them, and what knowing the rest costs.
 //!
-//! This file finds out; `text` tells people, `lines` programs.
+//! This file finds out; `health` judges, `text` tells people, `lines` programs.
 
+mod health;
 mod lines;
 mod text;
 
@@ -23,19 +24,29 @@ use serde::Serialize;
 
 use crate::binding::Binding;
 use crate::error::{CommandError, Result};
+use crate::exit_code::Exit;
 use crate::last_backup::LastBackup;
 use crate::settings::Settings;
+use crate::timestamp;
 use crate::tracked_folder;
+use health::Health;
 
 /// So many changes are looked at at a time.
 const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Flags of `status`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 4 if a folder needs somebody: sync that failed or ended, conflicts, damaged files, a daemon that died. With --check, exit
+code 5 if a folder is only behind: changes on their way in either direction, a server that is away, a pause."
+)]
 pub(crate) struct StatusArguments {
     /// The folder; without it, all that are known
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// For scripts: print only what is wrong or behind, a line each, and fail also where something is behind
+    #[arg(long)]
+    check: bool,
 }
 
 /// What a log and its daemon say.
@@ -107,10 +118,17 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
     if folders.is_empty() && !output.json {
         return output.say("No folder is known yet. Begin with: byteback join CODE DIR");
     }
+    let mut worst = Health::Fine;
     for (index, folder) in folders.into_iter().enumerate() {
         let known = look(folder, settings)?;
-        if output.json {
-            output.object("folder", &lines::line(&known))?;
+        let (health, reasons) = health::of(&known, timestamp::now_ns());
+        worst = worst.max(health);
+        if arguments.check && !output.json {
+            for why in reasons {
+                output.line(format!("{}: {why}", known.folder.directory().display()))?;
+            }
+        } else if output.json {
+            output.object("folder", &lines::line(&known, health, reasons))?;
         } else {
             if index > 0 {
                 output.line("")?;
@@ -118,7 +136,11 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
             text::print(&known, settings)?;
         }
     }
-    Ok(())
+    match worst {
+        Health::Attention => Err(CommandError::Reported(Exit::NeedsAttention)),
+        Health::Behind if arguments.check => Err(CommandError::Reported(Exit::Behind)),
+        Health::Behind | Health::Fine => Ok(()),
+    }
 }
 
 fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {

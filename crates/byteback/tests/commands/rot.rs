@@ -104,7 +104,7 @@ impl Disk {
     }
 
     fn status(&self) -> Value {
-        self.world.on_tree("status", &["--json"]).ends_with(0).line("folder")
+        self.world.on_tree("status", &["--json"]).tells_health().line("folder")
     }
 
     /// Until nothing waits but so many files that are damaged.

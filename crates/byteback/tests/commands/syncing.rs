@@ -20,7 +20,7 @@ impl World {
 
     /// What `status` tells of continuous sync.
     fn sync_status(&self) -> Value {
-        self.on_tree("status", &["--json"]).ends_with(0).line("folder")["sync"].clone()
+        self.on_tree("status", &["--json"]).tells_health().line("folder")["sync"].clone()
     }
 
     /// Until all that was changed is at the server.
@@ -86,8 +86,13 @@ fn what_programs_write_is_at_the_server_and_a_second_process_is_refused() {
     world
         .on_tree("status", &[])
         .fine()
+        .says("synced with")
         .says("connected")
         .says("everything is sent");
+    assert!(!world.on_tree("status", &[]).stdout.contains("never backed up"));
+    eventually("nothing is behind", || {
+        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+    });
 
     for command in ["sync", "mount"] {
         world
@@ -130,6 +135,9 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
         "{sync}"
     );
     world.on_tree("status", &[]).ends_with(0).says("waiting for the server");
+    let checked = world.on_tree("status", &["--check"]).ends_with(5);
+    assert!(checked.stdout.contains("cannot be reached"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("changes wait to be sent"), "{}", checked.stdout);
 
     // Ended in good order and begun again, without the server: that is no reason not to start.
     world.on_tree("umount", &[]).fine();
@@ -146,6 +154,25 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
     world.wait_until_sent();
     world.assert_at_server();
     world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn a_device_that_is_revoked_while_idle_says_so() {
+    let mut world = World::served();
+    world.sync(&["--delay", "0"]).fine();
+    world.wait_until_sent();
+    let data = world.path("data");
+    world
+        .run(&["devices", "revoke", "1", "--data", data.to_str().unwrap()])
+        .fine();
+    eventually("the status says so", || {
+        let ran = world.on_tree("status", &[]);
+        (ran.code == Some(4) && ran.stdout.contains("needs you")).then_some(())
+    });
+    let checked = world.on_tree("status", &["--check"]).ends_with(4);
+    assert!(!checked.stdout.is_empty());
+    world.on_tree("umount", &[]).fine();
+    world.stop_server();
 }
 
 #[test]
@@ -324,7 +351,7 @@ pub(crate) fn wait_until_holds(path: &std::path::Path, content: &str) {
 
 /// What `status` of a machine tells of continuous sync of a directory.
 fn status_of(machine: &Machine<'_>, dir: &str) -> Value {
-    machine.run(&["status", "--json", dir]).ends_with(0).line("folder")["sync"].clone()
+    machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
 }
 
 #[test]
@@ -362,7 +389,7 @@ fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts()
     });
     study
         .run(&["status", &dirs[1]])
-        .fine()
+        .ends_with(4)
         .says("3 conflicts")
         .says("byteback conflicts");
     let told = study.run(&["conflicts", "--folder", &dirs[1]]).fine();

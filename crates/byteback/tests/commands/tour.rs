@@ -289,7 +289,7 @@ fn a_part_of_a_snapshot_and_a_target_in_use_are_restored_as_asked() {
     world
         .about_tree("restore", &["newest", "--target", "nowhere"])
         .ends_with(2)
-        .says("names no snapshot");
+        .says("is neither a snapshot");
 }
 
 #[test]

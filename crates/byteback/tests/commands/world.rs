@@ -43,6 +43,19 @@ impl Ran {
         self
     }
 
+    /// `status` must have told what there is, whether a folder needs somebody or not.
+    #[track_caller]
+    pub(crate) fn tells_health(self) -> Self {
+        assert!(
+            matches!(self.code, Some(0 | 4)),
+            "byteback {}\n{}{}",
+            self.what,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
     /// It must have succeeded and have nothing to complain about.
     #[track_caller]
     pub(crate) fn fine(self) -> Self {

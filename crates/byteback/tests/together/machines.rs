@@ -239,7 +239,7 @@ impl Lab {
     }
 
     fn folder_status(&self, machine: usize) -> Value {
-        self.on(machine, "status", &["--json"]).ends_with(0).line("folder")
+        self.on(machine, "status", &["--json"]).tells_health().line("folder")
     }
 
     /// What `status` tells of continuous sync on a machine.

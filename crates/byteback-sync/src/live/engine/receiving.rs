@@ -93,6 +93,7 @@ impl Engine {
 
     /// Brings what others did into the tree.
     pub(super) fn receive(&mut self) -> Result<(), EngineError> {
+        self.shared.receives();
         self.review_before_landing()?;
         let head = match self.landing {
             Some(head) => head,
@@ -281,8 +282,10 @@ impl Listener {
                 if self.shared.is_over() {
                     return;
                 }
+                let now_ns = self.server.clock().now_ns();
                 match heard {
                     Ok(Heard::Batch(batch)) => {
+                        self.shared.heard(now_ns);
                         self.after = batch.seq;
                         if batch.device != self.device {
                             self.shared.hear_of(batch.seq);
@@ -290,12 +293,15 @@ impl Listener {
                             live.wake();
                         }
                     }
-                    Ok(Heard::Nothing | Heard::Away(_)) => {}
+                    Ok(Heard::Nothing) => self.shared.heard(now_ns),
+                    Ok(Heard::Away(why)) => self.shared.cannot_hear(&EngineError::Away(why), now_ns),
                     Ok(Heard::Cancelled) => return,
-                    Err(_) => break,
+                    Err(error) => {
+                        self.shared.cannot_hear(&error.into(), now_ns);
+                        break;
+                    }
                 }
             }
-            // The engine meets the same failure, and says so.
             self.server.clock().sleep(LISTEN_AGAIN_AFTER);
         }
     }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use byteback_api::{ByteString, Seq};
 use byteback_control::{
-    LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut, SyncStatus,
-    SyncUnusableRule, not_synced,
+    LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut,
+    SyncReceiving, SyncStatus, SyncUnusableRule, not_synced,
 };
 use byteback_oplog::NodeId;
 
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     sent_bytes: AtomicU64,
     /// The newest batch of others that the listening thread heard of.
     heard_of: AtomicU64,
+    /// What the listening thread failed with last, as the status tells it, until it hears of the server again.
+    deaf_because: Mutex<Option<String>>,
     has_ended: AtomicBool,
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
@@ -75,6 +77,7 @@ impl Shared {
             stop: parts.stop.clone(),
             sent_bytes: AtomicU64::new(0),
             heard_of: AtomicU64::new(0),
+            deaf_because: Mutex::default(),
             has_ended: AtomicBool::new(false),
             told: Mutex::new(told),
             conflicts: Mutex::default(),
@@ -99,8 +102,36 @@ impl Shared {
     pub(super) fn connected(&self, now_ns: i64) {
         let mut told = self.told();
         Self::set_connected(&mut told, true, now_ns);
+        told.heard_at_ns = Some(now_ns);
         told.error = None;
         told.needs_attention = false;
+    }
+
+    /// The listening thread heard of the server: a batch, or a sign of life. What the engine failed with stays told.
+    pub(super) fn heard(&self, now_ns: i64) {
+        let deaf_because = self.deaf_because().take();
+        let mut told = self.told();
+        told.heard_at_ns = Some(now_ns);
+        if deaf_because.is_some() && told.error == deaf_because {
+            Self::set_connected(&mut told, true, now_ns);
+            told.error = None;
+            told.needs_attention = false;
+        }
+    }
+
+    /// The listening thread cannot listen. An engine that has nothing to do would not notice.
+    pub(super) fn cannot_hear(&self, error: &EngineError, now_ns: i64) {
+        self.failed(error, now_ns);
+        *self.deaf_because() = self.told().error.clone();
+    }
+
+    fn deaf_because(&self) -> MutexGuard<'_, Option<String>> {
+        self.deaf_because.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What others did begins to come in.
+    pub(super) fn receives(&self) {
+        self.told().receiving = Some(SyncReceiving::default());
     }
 
     /// Something failed.
@@ -140,6 +171,7 @@ impl Shared {
     pub(super) fn received(&self, now_ns: i64) {
         let mut told = self.told();
         told.received_at_ns = Some(now_ns);
+        told.receiving = None;
     }
 
     /// Names that are left out, and whether each collides with another one.
@@ -220,8 +252,22 @@ impl Shared {
 
 impl Monitor for Shared {
     fn event(&self, event: Event<'_>) {
-        if let Event::BytesSent(bytes) = event {
-            self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        match event {
+            Event::BytesSent(bytes) => {
+                self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Event::ChangesToCome(changes) => {
+                if let Some(receiving) = &mut self.told().receiving {
+                    receiving.changes_to_come = Some(changes);
+                    receiving.compared = None;
+                }
+            }
+            Event::Comparing { done, total } => {
+                if let Some(receiving) = &mut self.told().receiving {
+                    receiving.compared = Some((done, total));
+                }
+            }
+            _ => {}
         }
     }
 
@@ -321,7 +367,11 @@ impl EngineHandle {
         let told = self.shared.told().clone();
         let live = self.live.status();
         let (left_out, left_out_names) = self.left_out();
+        // Others' changes that were heard of count from then on, not from when the engine turns to them.
+        let is_to_come = self.shared.heard_of() > told.cursor;
+        let receiving = told.receiving.or_else(|| is_to_come.then(SyncReceiving::default));
         SyncStatus {
+            receiving,
             sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
             waiting_nodes: live.waiting_nodes,
             waiting_bytes: live.waiting_bytes,

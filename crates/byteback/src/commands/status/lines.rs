@@ -4,6 +4,7 @@ use byteback_api::ByteString;
 use byteback_control::{SyncLeftOut, SyncStatus, SyncUnusableRule};
 use serde::Serialize;
 
+use super::health::Health;
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::coverage::{Cause, Coverage};
 use crate::last_backup::LastBackup;
@@ -14,6 +15,9 @@ pub(super) struct Line {
     directory: String,
     repository: Option<String>,
     mounted: bool,
+    health: Health,
+    /// What makes it so.
+    reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(flatten)]
@@ -77,6 +81,13 @@ struct SyncLine {
     /// What counts now.
     bytes_per_second_max: Option<u64>,
     last_received: Option<String>,
+    last_heard: Option<String>,
+    /// What others did is coming in.
+    receiving: bool,
+    /// Changes that are still to be made here, as far as is known.
+    changes_to_come: Option<u64>,
+    compared_files: Option<u64>,
+    files_to_compare: Option<u64>,
     left_out_names: u64,
     left_out: Vec<LeftOutLine>,
     ignored_here: u64,
@@ -109,6 +120,11 @@ impl SyncLine {
             limits: sync.limits.clone(),
             bytes_per_second_max: sync.bytes_per_second_max,
             last_received: sync.received_at_ns.map(timestamp::rfc3339),
+            last_heard: sync.heard_at_ns.map(timestamp::rfc3339),
+            receiving: sync.receiving.is_some(),
+            changes_to_come: sync.receiving.and_then(|receiving| receiving.changes_to_come),
+            compared_files: sync.receiving.and_then(|receiving| Some(receiving.compared?.0)),
+            files_to_compare: sync.receiving.and_then(|receiving| Some(receiving.compared?.1)),
             left_out_names: sync.left_out_names,
             left_out: sync.left_out.iter().map(LeftOutLine::of).collect(),
             ignored_here: sync.ignored_here,
@@ -183,7 +199,7 @@ struct GapLine {
     changed_names: u64,
 }
 
-pub(super) fn line(known: &Known) -> Line {
+pub(super) fn line(known: &Known, health: Health, reasons: Vec<String>) -> Line {
     let log = match &known.state {
         State::Logged(logged) => Some(log_line(known, logged)),
         _ => None,
@@ -192,6 +208,8 @@ pub(super) fn line(known: &Known) -> Line {
         directory: known.folder.directory().display().to_string(),
         repository: known.binding.as_ref().map(|binding| binding.repository.to_string()),
         mounted: log.as_ref().is_some_and(|log| log.mounted_at.is_some()),
+        health,
+        reasons,
         problem: match &known.state {
             State::Busy => Some("another process is using the folder".to_owned()),
             State::Unreadable(why) => Some(why.clone()),

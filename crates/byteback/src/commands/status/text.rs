@@ -3,9 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use byteback_control::{DamagedFile, SyncStatus};
+use byteback_control::{DamagedFile, SYNC_CONSUMER, SyncReceiving, SyncStatus};
 use byteback_daemon::StateFolder;
 
+use super::health::{self, Silence};
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::commands::consumers::saved_in_words;
 use crate::consumer_notes;
@@ -65,14 +66,16 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
 fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let now_ns = timestamp::now_ns();
-    let since = age(sync.since_ns, now_ns);
-    let state = match (sync.has_ended, sync.paused_since_ns, sync.is_connected) {
+    let state = match (sync.has_ended, sync.paused_since_ns, health::silence(sync, now_ns)) {
         (true, ..) => "NOTHING IS SENT ANY MORE".to_owned(),
         (false, Some(since_ns), _) => format!("PAUSED for {}", age(since_ns, now_ns)),
-        (false, None, true) => "connected".to_owned(),
-        (false, None, false) => format!("waiting for the server for {since}"),
+        (false, None, Silence::No) => "connected".to_owned(),
+        (false, None, Silence::Since(since_ns)) => {
+            format!("the server was not heard of for {}", age(since_ns, now_ns))
+        }
+        (false, None, Silence::NotConnected) => format!("waiting for the server for {}", age(sync.since_ns, now_ns)),
     };
-    output.line(format!("  kept in sync with {}/{}: {state}", sync.server, sync.folder))?;
+    output.line(format!("  synced with {}/{}: {state}", sync.server, sync.folder))?;
     if sync.paused_since_ns.is_some() {
         let directory = folder.directory().display();
         output.line(format!(
@@ -93,6 +96,8 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    {whose}{error}"))?;
     }
     let waits = match (sync.is_folded, sync.waiting_nodes, sync.groups_in_flight) {
+        // Before the first answer it is not known what the server lacks.
+        (false, 0, 0) if sync.heard_at_ns.is_none() => "the server has not answered yet".to_owned(),
         (false, 0, 0) => "everything is sent".to_owned(),
         (true, _, _) => "much has changed; it is sent as one moment of the whole folder".to_owned(),
         (false, 0, _) => "the last changes are on their way".to_owned(),
@@ -110,6 +115,9 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     if sync.unsaved_files > 0 {
         let files = counted(sync.unsaved_files, "file", "files");
         output.line(format!("    {files} could not be read; that is tried again"))?;
+    }
+    if let Some(receiving) = &sync.receiving {
+        output.line(format!("    {}", receiving_in_words(receiving)))?;
     }
     if let Some(at_ns) = sync.received_at_ns {
         output.line(format!("    last change received {} ago", age(at_ns, now_ns)))?;
@@ -133,6 +141,19 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    {conflicts} with other machines: byteback conflicts"))?;
     }
     Ok(())
+}
+
+/// How far what others did has come in.
+fn receiving_in_words(receiving: &SyncReceiving) -> String {
+    match (receiving.compared, receiving.changes_to_come) {
+        (Some((done, total)), _) => format!(
+            "comparing what is here with the server: {} of {} files",
+            grouped(done),
+            grouped(total)
+        ),
+        (None, Some(changes)) => format!("{} of others to come", counted(changes, "change", "changes")),
+        (None, None) => "changes of others to come".to_owned(),
+    }
 }
 
 /// What of the folder is ignored, and what says so.
@@ -174,11 +195,22 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
             known.folder.directory().display()
         ));
     };
-    output.line(format!("  backed up to {}", binding.repository))?;
-    let last = match &known.state {
-        State::Logged(logged) => last_backup(known, &logged.status),
-        _ => None,
+    let (last, is_synced) = match &known.state {
+        State::Logged(logged) => (last_backup(known, &logged.status), is_or_was_synced(logged)),
+        _ => (None, false),
     };
+    if is_synced && last.is_none() {
+        // Sync is how it is kept safe; that no backup was made says nothing.
+        return match &known.state {
+            State::Logged(logged) if logged.status.sync.is_some() => Ok(()),
+            _ => output.line(format!(
+                "  not kept in sync now with {}; to go on: byteback sync {}",
+                binding.repository,
+                known.folder.directory().display()
+            )),
+        };
+    }
+    output.line(format!("  backed up to {}", binding.repository))?;
     match last.and_then(|last| Some((last.saved_at_ns()?, last.snapshot_id()))) {
         Some((saved_at_ns, snapshot)) => {
             let (ago, at) = (age(saved_at_ns, timestamp::now_ns()), timestamp::local(saved_at_ns));
@@ -192,6 +224,12 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
         output.line("  a later backup did not end; the next one asks the server what became of it")?;
     }
     Ok(())
+}
+
+/// Whether the folder is kept in sync, or was when it was last mounted so.
+fn is_or_was_synced(logged: &Logged) -> bool {
+    let mut consumers = logged.status.consumers.iter();
+    logged.status.sync.is_some() || consumers.any(|consumer| consumer.name == SYNC_CONSUMER)
 }
 
 fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result<()> {

@@ -1,0 +1,107 @@
+//! Whether a folder needs somebody, and whether everything is where it is to be: what `status` ends with, and what `--check` tells.
+//!
+//! *Attention*: it does not get better by itself. *Behind*: something is still on its way, or the server is away. Both are for scripts; a
+//! folder that is only behind is no failure of `status` itself.
+
+use byteback_control::{SIGN_OF_LIFE_S, SyncStatus};
+use serde::Serialize;
+
+use super::{Known, State};
+use crate::mount_table;
+
+/// Longer than between two signs of life, by what a busy machine may need.
+const SILENCE_NS_MAX: i64 = (SIGN_OF_LIFE_S as i64 + 5) * 1_000_000_000;
+
+/// How a folder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Health {
+    /// Everything is where it is to be, as far as is known.
+    Fine,
+    /// Something is on its way, or waits for the server.
+    Behind,
+    /// It does not get better by itself.
+    Attention,
+}
+
+/// Whether the server is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// It was heard of just now.
+    No,
+    /// It answered last, but longer ago than its signs of life come.
+    Since(i64),
+    /// It did not answer.
+    NotConnected,
+}
+
+/// Whether the server is there, as of `now_ns`.
+pub(super) fn silence(sync: &SyncStatus, now_ns: i64) -> Silence {
+    match (sync.is_connected, sync.heard_at_ns) {
+        (false, _) => Silence::NotConnected,
+        (true, Some(at_ns)) if now_ns.saturating_sub(at_ns) > SILENCE_NS_MAX => Silence::Since(at_ns),
+        (true, _) => Silence::No,
+    }
+}
+
+/// How a folder stands, and why.
+pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
+    let mut found: Vec<(Health, String)> = Vec::new();
+    match &known.state {
+        State::New => {}
+        State::Busy => found.push((Health::Behind, "another command is using the folder".to_owned())),
+        State::Unreadable(why) => found.push((Health::Attention, format!("its log cannot be read: {why}"))),
+        State::Logged(logged) => {
+            let status = &logged.status;
+            let has_died = status.mounted_at.is_none() && mount_table::at(known.folder.directory()).is_some();
+            if has_died {
+                found.push((Health::Attention, "its daemon has died".to_owned()));
+            }
+            if !status.damaged.is_empty() {
+                found.push((Health::Attention, "files are damaged: byteback repair".to_owned()));
+            }
+            if let Some(sync) = &status.sync {
+                of_sync(sync, now_ns, &mut found);
+            }
+        }
+    }
+    let health = found.iter().map(|(health, _)| *health).max().unwrap_or(Health::Fine);
+    (health, found.into_iter().map(|(_, why)| why).collect())
+}
+
+fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
+    let problem = sync.error.clone();
+    if sync.has_ended {
+        let why = problem.map_or_else(String::new, |why| format!(": {why}"));
+        found.push((Health::Attention, format!("sync has ended{why}")));
+        return;
+    }
+    if sync.needs_attention {
+        found.push((
+            Health::Attention,
+            problem.unwrap_or_else(|| "sync has failed".to_owned()),
+        ));
+    } else if sync.paused_since_ns.is_some() {
+        found.push((Health::Behind, "sync is paused".to_owned()));
+    } else if silence(sync, now_ns) != Silence::No || sync.heard_at_ns.is_none() {
+        found.push((
+            Health::Behind,
+            problem.unwrap_or_else(|| "the server was not heard of".to_owned()),
+        ));
+    }
+    if sync.is_folded || sync.waiting_nodes > 0 || sync.groups_in_flight > 0 {
+        found.push((Health::Behind, "changes wait to be sent".to_owned()));
+    }
+    if sync.receiving.is_some() {
+        found.push((Health::Behind, "changes of others are to come".to_owned()));
+    }
+    if sync.unsaved_files > 0 {
+        found.push((Health::Attention, "files could not be read".to_owned()));
+    }
+    if !sync.conflicts.is_empty() {
+        found.push((Health::Attention, "there are conflicts: byteback conflicts".to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests;
