@@ -1,9 +1,11 @@
 //! The kernel's table of mounts, read without touching any of them: a dead mount would not answer.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use byteback_mount::SOURCE_PREFIX;
 
 /// The type of our mounts in the table.
 const TYPE: &str = "fuse.byteback";
@@ -14,12 +16,19 @@ struct Entry {
     parent: u64,
     point: PathBuf,
     kind: Vec<u8>,
-    source: PathBuf,
+    source: OsString,
 }
 
 impl Entry {
+    /// The directory that it shows, if it is one of ours.
+    fn shown(&self) -> Option<PathBuf> {
+        let source = self.source.as_bytes();
+        let directory = source.strip_prefix(SOURCE_PREFIX.as_bytes())?;
+        (self.kind == TYPE.as_bytes()).then(|| PathBuf::from(OsStr::from_bytes(directory)))
+    }
+
     fn shows(&self, directory: &Path) -> bool {
-        self.kind == TYPE.as_bytes() && self.source == directory
+        self.shown().is_some_and(|shown| shown == directory)
     }
 }
 
@@ -71,14 +80,13 @@ fn parse_hiding(table: &[u8], directory: &Path) -> Vec<PathBuf> {
 }
 
 fn parse(table: &[u8]) -> Vec<TableEntry> {
-    let ours = parse_all(table)
-        .into_iter()
-        .filter(|entry| entry.kind == TYPE.as_bytes());
-    ours.map(|entry| TableEntry {
-        point: entry.point,
-        directory: entry.source,
-    })
-    .collect()
+    let entries = parse_all(table).into_iter();
+    let ours = entries.filter_map(|entry| {
+        let directory = entry.shown()?;
+        let point = entry.point;
+        Some(TableEntry { point, directory })
+    });
+    ours.collect()
 }
 
 fn parse_all(table: &[u8]) -> Vec<Entry> {
@@ -93,13 +101,13 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
     let point = fields.nth(2)?;
     let mut behind_dash = fields.skip_while(|field| *field != b"-").skip(1);
-    let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
+    let name = |field| OsString::from_vec(unescape(field));
     Some(Entry {
         id,
         parent,
-        point: path(point),
+        point: name(point).into(),
         kind: behind_dash.next()?.to_vec(),
-        source: path(behind_dash.next()?),
+        source: name(behind_dash.next()?),
     })
 }
 

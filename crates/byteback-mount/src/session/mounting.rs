@@ -67,6 +67,16 @@ pub(super) fn can_open_device() -> bool {
     openat(CWD, DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
+/// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would be looked at by programs that go through
+/// the table (mkfs.btrfs), and a folder that a user mounted over itself refuses everybody else, root too.
+pub const SOURCE_PREFIX: &str = "byteback:";
+
+fn source(directory: &Path) -> OsString {
+    let mut source = OsString::from(SOURCE_PREFIX);
+    source.push(directory);
+    source
+}
+
 /// Mounts `directory` on `point`. Returns the connection.
 pub(super) fn mount(directory: &Path, point: &Path) -> Result<(OwnedFd, Mounted), MountError> {
     if !Path::new(DEVICE).exists() {
@@ -116,7 +126,7 @@ fn mount_as_root(directory: &Path, point: &Path) -> Result<OwnedFd, MountError> 
         device.as_raw_fd()
     );
     let options = CString::new(options).map_err(|error| refused(error.to_string()))?;
-    mount_call(directory, point, TYPE, flags, options.as_c_str()).map_err(|errno| match errno {
+    mount_call(source(directory), point, TYPE, flags, options.as_c_str()).map_err(|errno| match errno {
         Errno::NODEV => MountError::NoFuse,
         Errno::PERM => refused("not permitted; root without CAP_SYS_ADMIN (a container?) cannot mount".into()),
         errno => refused(errno.to_string()),
@@ -134,7 +144,7 @@ fn mount_with_helper(directory: &Path, point: &Path) -> Result<OwnedFd, MountErr
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
     let mut options = OsString::from("default_permissions,subtype=byteback,fsname=");
-    options.push(escape_option(directory.as_os_str()));
+    options.push(escape_option(&source(directory)));
     // The helper answers with the connection over a socket, which becomes its standard input.
     let child = Command::new(helper)
         .env("_FUSE_COMMFD", "0")
