@@ -11,6 +11,7 @@
 
 mod deltas;
 mod hidden;
+mod inode_flags;
 mod values;
 
 use std::ffi::OsStr;
@@ -18,26 +19,28 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use byteback_host::errno_of;
-use byteback_host::tree::{FallocateFlags, SetXattr, Stat};
+use byteback_host::tree::{FallocateFlags, FileKind, SetXattr, Stat};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{OFlags, SeekFrom, Timestamps};
+use rustix::fs::{OFlags, Timestamps};
 
 use self::values::{MISSING, attributes_of, decode_device, file_type, set_time};
 use crate::credentials::Caller;
+use crate::handles::OpenFile;
 use crate::hidden::Hidden;
 use crate::inodes::NodeId;
 use crate::kernel_cache::{CacheMode, CachePolicy};
+use crate::stores::LateAnswers;
+use crate::stores::holes::{self, Wanted};
 use crate::tracked::Origin;
 use crate::tree::attributes::SetAttributes;
-use crate::tree::inode_flags::InodeFlags;
 use crate::tree::names::Creation;
 use crate::tree::{Found, Tree};
 
@@ -48,18 +51,14 @@ const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
 /// 32 bits.
 const COPY_RANGE_BYTES_MAX: u64 = 16 << 20;
 
-/// `_IOR('f', 1, long)` and friends: the inode flags that `lsattr` and `chattr` show and set.
-const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
-const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
-const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pub(crate) tree: Arc<Tree>,
     /// The folder `.byteback`, if this mount has one; there before the first request.
     pub(crate) hidden: Arc<OnceLock<Arc<Hidden>>>,
+    /// Threads for answers that must wait for the kernel; there before the first request.
+    pub(crate) late: Arc<OnceLock<LateAnswers>>,
     pub(crate) policy: CachePolicy,
 }
 
@@ -114,15 +113,49 @@ impl Adapter {
         self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
     }
 
-    fn attributes(&self, node: NodeId, stat: &Stat) -> FileAttr {
-        attributes_of(self.tree.visible_ino(node, stat), stat)
+    /// Attributes of a node for the kernel, and for how long it may believe them.
+    fn attributes(&self, node: NodeId, stat: &Stat) -> (FileAttr, Duration) {
+        let mut attributes = attributes_of(self.tree.visible_ino(node, stat), stat);
+        let ttl = match self.may_hold_stores(node, stat) {
+            true => self.policy.of_held(&mut attributes),
+            false => self.policy.ttl,
+        };
+        (attributes, ttl)
+    }
+
+    fn may_hold_stores(&self, node: NodeId, stat: &Stat) -> bool {
+        let holds = |file: &OpenFile| self.policy.holds_stores(file);
+        stat.kind == FileKind::File && self.tree.handles.is_open(node, holds)
     }
 
     fn reply_entry(&self, reply: ReplyEntry, found: io::Result<Found>) {
         match found {
             Ok(found) => {
-                let attributes = self.attributes(found.interned.node, &found.stat);
-                reply.entry(&self.policy.ttl, &attributes, Generation(found.interned.generation));
+                let (mut attributes, mut ttl) = self.attributes(found.interned.node, &found.stat);
+                if found.interned.node == NodeId::ROOT {
+                    // The library names the node by the number that programs are shown. They are to be shown another one.
+                    (attributes.ino, ttl) = (INodeNo(NodeId::ROOT.get()), Duration::ZERO);
+                }
+                let generation = Generation(found.interned.generation);
+                reply.entry_with_ttls(&ttl, &self.policy.ttl, &attributes, generation);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Makes the kernel ask again for the attributes of a file without blocks. It may hold some of the file from now on,
+    /// and programs take a file without blocks for one hole.
+    fn forget_absent_blocks(&self, file: &OpenFile) {
+        if self.policy.holds_stores(file) && file.stat().is_ok_and(|stat| stat.blocks == 0) {
+            self.tree.attributes_changed(file.node());
+        }
+    }
+
+    fn reply_attributes(&self, reply: ReplyAttr, node: NodeId, found: io::Result<Stat>) {
+        match found {
+            Ok(stat) => {
+                let (attributes, ttl) = self.attributes(node, &stat);
+                reply.attr(&ttl, &attributes);
             }
             Err(error) => reply.error(errno(&error)),
         }
@@ -149,7 +182,9 @@ fn reply_xattr(reply: ReplyXattr, size: u32, value: io::Result<Vec<u8>>) {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let required = InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_ATOMIC_O_TRUNC;
+        // Not FUSE_ATOMIC_O_TRUNC, although it would save a request: `open(O_RDONLY | O_TRUNC)` of a program that runs
+        // would empty it, because the kernel finds out that it is busy only after we were asked to open it.
+        let required = InitFlags::FUSE_DONT_MASK;
         config.add_capabilities(required).map_err(|missing| {
             io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -164,13 +199,17 @@ impl Filesystem for Adapter {
                 )
             })?;
         }
+        // Not FUSE_ASYNC_DIO: the kernel drops the pages of an asynchronous direct write when the write is submitted, not
+        // when it is finished, so a page that a buffered reader fetches in between stays, old. The daemon cannot drop the
+        // pages before it answers. That waits for readers of the pages, and their requests may wait in the kernel for the
+        // answers of the direct writes, because both count against one limit of background requests.
         let mut welcome = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_EXPORT_SUPPORT,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
         ];
         if self.policy.exclusive {
@@ -193,6 +232,12 @@ impl Filesystem for Adapter {
         if let Some(hidden) = self.hidden_at(parent, name) {
             return hidden::reply_entry(reply, hidden.top());
         }
+        // By the number that a handle holds.
+        match name.as_bytes() {
+            b"." => return self.reply_entry(reply, self.tree.lookup_node(node(parent))),
+            b".." => return self.reply_entry(reply, self.tree.lookup_parent(node(parent))),
+            _ => {}
+        }
         match self.tree.lookup(node(parent), name) {
             Ok(Some(found)) => self.reply_entry(reply, Ok(found)),
             // Node 0 lets the kernel remember that the name is missing.
@@ -210,10 +255,8 @@ impl Filesystem for Adapter {
         if let Some(hidden) = self.hidden_of(ino) {
             return hidden::getattr(hidden, node(ino), reply);
         }
-        match self.tree.stat(node(ino), fh.map(|fh| fh.0)) {
-            Ok(stat) => reply.attr(&self.policy.ttl, &self.attributes(node(ino), &stat)),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let found = self.tree.stat(node(ino), fh.map(|fh| fh.0));
+        self.reply_attributes(reply, node(ino), found);
     }
 
     fn setattr(
@@ -248,13 +291,10 @@ impl Filesystem for Adapter {
             len_bytes: size,
             times,
         };
-        match self
+        let set = self
             .tree
-            .set_attributes(node(ino), fh.map(|fh| fh.0), caller(req), &new)
-        {
-            Ok(stat) => reply.attr(&self.policy.ttl, &self.attributes(node(ino), &stat)),
-            Err(error) => reply.error(errno(&error)),
-        }
+            .set_attributes(node(ino), fh.map(|fh| fh.0), caller(req), &new);
+        self.reply_attributes(reply, node(ino), set);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -356,7 +396,10 @@ impl Filesystem for Adapter {
             return hidden::open(hidden, node(ino), open_flags(flags.0), reply);
         }
         match self.tree.open(node(ino), caller(req), open_flags(flags.0)) {
-            Ok((handle, file)) => reply.opened(FileHandle(handle), self.policy.of_open(&file)),
+            Ok((handle, file)) => {
+                self.forget_absent_blocks(&file);
+                reply.opened(FileHandle(handle), self.policy.of_open(&file));
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -380,13 +423,16 @@ impl Filesystem for Adapter {
             mode,
         };
         match self.tree.create(node(parent), name, how, open_flags(flags)) {
-            Ok((found, handle, file)) => reply.created(
-                &self.policy.ttl,
-                &self.attributes(found.interned.node, &found.stat),
-                Generation(found.interned.generation),
-                FileHandle(handle),
-                self.policy.of_open(&file),
-            ),
+            Ok((found, handle, file)) => {
+                let (attributes, ttl) = self.attributes(found.interned.node, &found.stat);
+                reply.created(
+                    &ttl,
+                    &attributes,
+                    Generation(found.interned.generation),
+                    FileHandle(handle),
+                    self.policy.of_open(&file),
+                );
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -502,26 +548,26 @@ impl Filesystem for Adapter {
                 }
                 return false;
             }
-            let (attributes, generation) = match &entry.found {
+            let ((attributes, ttl), generation) = match &entry.found {
                 Some(found) => (
                     self.attributes(found.interned.node, &found.stat),
                     found.interned.generation,
                 ),
                 // The kernel takes no attributes of `.` and `..`, only their kind.
-                None => (
-                    FileAttr {
+                None => {
+                    let attributes = FileAttr {
                         ino: INodeNo(entry.ino),
                         kind: file_type(entry.kind),
                         ..MISSING
-                    },
-                    0,
-                ),
+                    };
+                    ((attributes, self.policy.ttl), 0)
+                }
             };
             reply.add(
                 INodeNo(entry.ino),
                 entry.cookie,
                 entry.name,
-                &self.policy.ttl,
+                &ttl,
                 &attributes,
                 Generation(generation),
             )
@@ -639,29 +685,7 @@ impl Filesystem for Adapter {
         {
             return deltas::ioctl(hidden, handle, req.uid(), cmd, in_data, reply);
         }
-        let result = match cmd {
-            FS_IOC_GETFLAGS => self
-                .tree
-                .inode_flags(node(ino), handle)
-                .map(|flags| flags.to_ne_bytes().to_vec()),
-            FS_IOC_SETFLAGS => match in_data.first_chunk() {
-                Some(raw) => self
-                    .tree
-                    .set_inode_flags(node(ino), handle, InodeFlags::Word(u32::from_ne_bytes(*raw)))
-                    .map(|()| Vec::new()),
-                None => Err(rustix::io::Errno::INVAL.into()),
-            },
-            FS_IOC_FSGETXATTR => self.tree.inode_fsx(node(ino), handle).map(|fsx| fsx.to_vec()),
-            FS_IOC_FSSETXATTR => match in_data.first_chunk() {
-                Some(raw) => self
-                    .tree
-                    .set_inode_flags(node(ino), handle, InodeFlags::Extended(*raw))
-                    .map(|()| Vec::new()),
-                None => Err(rustix::io::Errno::INVAL.into()),
-            },
-            _ => Err(rustix::io::Errno::NOTTY.into()),
-        };
-        match result {
+        match inode_flags::ioctl(&self.tree, (node(ino), handle), cmd, in_data) {
             Ok(mut data) => {
                 // FS_IOC_GETFLAGS is declared with a long but carries an int.
                 data.resize(usize::try_from(out_size).unwrap_or(0).min(64), 0);
@@ -689,19 +713,28 @@ impl Filesystem for Adapter {
         let Ok(from) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        let position = match whence {
-            libc::SEEK_DATA => SeekFrom::Data(from),
-            libc::SEEK_HOLE => SeekFrom::Hole(from),
+        let wanted = match whence {
+            libc::SEEK_DATA => Wanted::Data,
+            libc::SEEK_HOLE => Wanted::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
-        let found = match (self.hidden_of(ino), position) {
-            (Some(hidden), SeekFrom::Data(from)) => hidden.seek(fh.0, from, true),
-            (Some(hidden), _) => hidden.seek(fh.0, from, false),
-            (None, _) => self.tree.seek(fh.0, position),
-        };
-        match found {
+        let answer = move |found: io::Result<u64>| match found {
             Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
             Err(error) => reply.error(errno(&error)),
+        };
+        if let Some(hidden) = self.hidden_of(ino) {
+            return answer(hidden.seek(fh.0, from, wanted == Wanted::Data));
+        }
+        let file = match self.tree.open_file(fh.0) {
+            Ok(file) => file,
+            Err(error) => return answer(Err(error)),
+        };
+        let holds = |file: &OpenFile| self.policy.holds_stores(file);
+        match self.late.get() {
+            Some(late) if self.tree.handles.is_open(node(ino), holds) => {
+                late.seek(node(ino), file, wanted, from, answer);
+            }
+            _ => answer(holes::find(&**file, wanted, from, |_| ())),
         }
     }
 

@@ -5,13 +5,17 @@
 //! - Write-only becomes read-write where permissions allow: the gate reads old bytes, and with a write-back cache
 //!   the kernel itself reads the rest of a page that is written in part.
 //! - `O_APPEND`, `O_DIRECT`, `O_TRUNC`, `O_CREAT`, `O_EXCL` are stripped: the kernel computes the offset of an
-//!   append, aligned buffers are not ours to promise, and the other three are separate steps of ours.
+//!   append, aligned buffers are not ours to promise, truncation is asked for separately, and the other two are steps of
+//!   ours.
+//! - `O_APPEND` stays where nothing else is allowed: in a file with the append-only flag (`chattr +a`). Such a descriptor
+//!   writes at the end wherever it is told to write, see [`crate::tree::Tree::write`].
 //! - `O_NONBLOCK` is added, so that a FIFO that somebody put in the place of a file below us cannot block a thread.
 //!
 //! An unlinked file that is still open has no name left; it is served through any of its handles.
 
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use byteback_host::tree::{Identity, Inode};
@@ -29,8 +33,11 @@ pub struct OpenFile {
     for_writing: bool,
     for_reading: bool,
     readable: bool,
+    only_appends: bool,
     own: bool,
     trimming: Trimming,
+    /// Set once, before the kernel hears of the file, see [`Self::kernel_keeps_time`].
+    kernel_keeps_time: AtomicBool,
 }
 
 impl OpenFile {
@@ -64,10 +71,25 @@ impl OpenFile {
         self.readable
     }
 
+    /// Whether whatever is written through the descriptor goes to the end.
+    pub(crate) fn only_appends(&self) -> bool {
+        self.only_appends
+    }
+
     /// Whether it was opened by [`crate::Mount::flush_stores`] rather than by a program: its `fsync` only asks the
     /// kernel for dirty pages and must not force the disk.
     pub(crate) fn own(&self) -> bool {
         self.own
+    }
+
+    /// Whether the kernel knows when the file was modified, and says so by itself: what is written is not to move that
+    /// time.
+    pub(crate) fn kernel_keeps_time(&self) -> bool {
+        self.kernel_keeps_time.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn let_kernel_keep_time(&self) {
+        self.kernel_keeps_time.store(true, Ordering::Relaxed);
     }
 
     /// Whether comparing what is written through it pays.
@@ -83,8 +105,10 @@ impl OpenFile {
             for_writing: writes(asked),
             for_reading: asked & OFlags::RWMODE != OFlags::WRONLY,
             readable: got & OFlags::RWMODE != OFlags::WRONLY,
+            only_appends: got.contains(OFlags::APPEND),
             own,
             trimming: Trimming::default(),
+            kernel_keeps_time: AtomicBool::new(false),
         }
     }
 }
@@ -102,7 +126,8 @@ pub(crate) fn writes(flags: OFlags) -> bool {
     matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR)
 }
 
-/// The flags with which the backing file is opened, best first, for a program that asked for `asked`.
+/// The flags with which the backing file is opened, best first, for a program that asked for `asked`. Those that append
+/// come last: they are for files that allow nothing else, which answer `EPERM` to the others.
 pub(crate) fn backing_flags(asked: OFlags) -> Vec<OFlags> {
     let kept = asked & (OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
     let mode = asked & OFlags::RWMODE;
@@ -112,7 +137,10 @@ pub(crate) fn backing_flags(asked: OFlags) -> Vec<OFlags> {
         OFlags::RDWR => &[OFlags::RDWR],
         _ => &[OFlags::RDONLY],
     };
-    modes.iter().map(|mode| *mode | kept | always).collect()
+    let plain = modes.iter().map(|mode| *mode | kept | always);
+    let appends = asked.contains(OFlags::APPEND) && mode != OFlags::RDONLY;
+    let appending = plain.clone().filter(|_| appends).map(|flags| flags | OFlags::APPEND);
+    plain.chain(appending).collect()
 }
 
 #[derive(Debug, Default)]
@@ -178,12 +206,25 @@ impl HandleTable {
             .cloned()
     }
 
-    /// Whether some program can write `node`.
-    pub(crate) fn has_writer(&self, node: NodeId) -> bool {
+    /// An open file of `node` that can be written anywhere.
+    pub(crate) fn writer_anywhere(&self, node: NodeId) -> Option<Arc<OpenFile>> {
         let slots = self.read();
         let indexes = slots.by_node.get(&node).into_iter().flatten();
         let mut open = indexes.filter_map(|index| slots.files.get(*index)?.as_ref());
-        open.any(|file| file.for_writing)
+        open.find(|file| file.for_writing && !file.only_appends).cloned()
+    }
+
+    /// Whether some program can write `node`.
+    pub(crate) fn has_writer(&self, node: NodeId) -> bool {
+        self.is_open(node, OpenFile::for_writing)
+    }
+
+    /// Whether `node` is open in a way that `is_meant` accepts.
+    pub(crate) fn is_open(&self, node: NodeId, is_meant: impl Fn(&OpenFile) -> bool) -> bool {
+        let slots = self.read();
+        let indexes = slots.by_node.get(&node).into_iter().flatten();
+        let mut open = indexes.filter_map(|index| slots.files.get(*index)?.as_ref());
+        open.any(|file| is_meant(file))
     }
 
     /// One open file of each node that some program can write.

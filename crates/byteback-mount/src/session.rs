@@ -43,7 +43,7 @@ use crate::hidden::{HIDDEN_NAME, Hidden, Job};
 use crate::kernel_cache::{CacheMode, CachePolicy};
 use crate::landing::Landing;
 use crate::live::LiveTree;
-use crate::stores::{FlushError, Flushed, Flusher, Stores};
+use crate::stores::{FlushError, Flushed, Flusher, LateAnswers, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
 
@@ -247,9 +247,11 @@ impl Mount {
         };
 
         let hidden = Arc::new(OnceLock::new());
+        let late = Arc::new(OnceLock::new());
         let adapter = Adapter {
             tree: Arc::clone(&tree),
             hidden: Arc::clone(&hidden),
+            late: Arc::clone(&late),
             policy: CachePolicy::new(options.mode, over_itself),
         };
         let mut config = Config::default();
@@ -262,6 +264,13 @@ impl Mount {
         let started = session.and_then(|session| {
             let flusher = Flusher::start(mounted.clone())?;
             let stores = Arc::new(Stores::new(Arc::clone(&tree), session.notifier(), flusher));
+            let remembering = Arc::downgrade(&stores);
+            tree.tell_of_changed_attributes(move |node| {
+                if let Some(stores) = remembering.upgrade() {
+                    stores.forget_attributes(node);
+                }
+            });
+            let _ = late.set(LateAnswers::start(Arc::clone(&stores))?);
             let place = Arc::new(Place::new(mounted.clone(), covered)?);
             let cuts = cuts.map(|setup| {
                 let place = Arc::clone(&place);

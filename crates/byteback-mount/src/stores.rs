@@ -13,6 +13,8 @@
 //! but is asked for all the same, in this second way.
 
 mod flusher;
+pub(crate) mod holes;
+mod late;
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,6 +29,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::inodes::NodeId;
 use crate::tree::{Tree, stale};
 pub(crate) use flusher::Flusher;
+pub(crate) use late::LateAnswers;
 
 /// A name that no file has; if one had it, the kernel would only ask for it once more.
 const NO_NAME: &str = "\u{7f}byteback";

@@ -23,22 +23,24 @@ pub mod landing;
 pub mod observer;
 mod perform;
 mod ranges;
+mod times;
 mod trim;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{Creator, FallocateFlags, FileKind, Identity, Inode, NewInode, SetXattr, Stat};
-use byteback_oplog::{Fence, LogError, NodeId as LoggedNode};
+use byteback_oplog::{Fence, Log, LogError, NodeId as LoggedNode};
 use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Timespec, Timestamps};
 
 use crate::handles::OpenFile;
 use crate::inodes::NodeId;
 use crate::integrity::Integrity;
+use crate::tree::DEPTH_MAX;
 pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
@@ -155,6 +157,7 @@ pub struct NewAttributes {
 #[derive(Default)]
 pub struct Tracked {
     account: Option<Account>,
+    times: times::Times,
 }
 
 impl std::fmt::Debug for Tracked {
@@ -175,7 +178,10 @@ impl Tracked {
     /// A gate that keeps account of every change.
     #[must_use]
     pub fn with_account(account: Account) -> Self {
-        Self { account: Some(account) }
+        Self {
+            account: Some(account),
+            times: times::Times::default(),
+        }
     }
 
     /// What keeps account of the changes, if anything does.
@@ -333,10 +339,11 @@ impl Tracked {
                 written::Change::Overwritten,
             );
             let write = || write_stores(file, offset, data, &stores).map(|()| data.len());
+            let write = || self.times.keep(file, write);
             return change.perform(file, what, write, |_| true);
         }
         let what = written::Change::Written { offset, data };
-        let write = || write_all(file, offset, data);
+        let write = || self.times.keep(file, || write_all(file, offset, data));
         change.perform(file, what, write, |written| *written == data.len())
     }
 
@@ -387,6 +394,7 @@ impl Tracked {
             _ => written::Change::Written { offset, data: &[] },
         };
         let allocate = || file.fallocate(mode, offset, len_bytes).map_err(backing("allocate"));
+        let allocate = || self.times.keep(file, allocate);
         change.perform(file, what, allocate, |()| true)
     }
 
@@ -432,6 +440,7 @@ impl Tracked {
             from.copy_range_to(from_offset, to, to_offset, len_bytes)
                 .map_err(backing("copy a range"))
         };
+        let copy = || self.times.keep(to, copy);
         // Nobody has seen the bytes.
         let what = range.map_or(written::Change::Written { offset: 0, data: &[] }, |range| {
             written::Change::Overwritten(range)
@@ -447,6 +456,16 @@ impl Tracked {
             .as_deref()
             .filter(|integrity| integrity.verifies_reads())?;
         Some((integrity, account.log.node_of(identity).ok()??))
+    }
+
+    /// By which names the inode of this number may be reached, each from the root: what the log knows.
+    pub(crate) fn paths_of_inode(&self, inode: u64) -> Vec<Vec<OsString>> {
+        let Some(log) = self.account.as_ref().map(|account| &account.log) else {
+            return Vec::new();
+        };
+        // If the log cannot be read, the node is not found.
+        let nodes = log.nodes_of_inode(inode).unwrap_or_default();
+        nodes.into_iter().filter_map(|node| path_of(log, node)).collect()
     }
 
     /// Whether a program that wants the bytes of a file to be durable must have its times as well, so that what it wrote is not taken for what a
@@ -569,6 +588,7 @@ impl Tracked {
             fd.set_mode(mode).map_err(backing("change the mode"))?;
         }
         if let Some(times) = &new.times {
+            let _order = self.times.order(&object.identity);
             fd.set_timestamps(times).map_err(backing("change the times"))?;
         }
         Ok(())
@@ -612,6 +632,22 @@ impl Tracked {
         change.attributes();
         fd.remove_xattr(name).map_err(backing("remove an extended attribute"))
     }
+}
+
+/// One of the names of a node, from the root.
+fn path_of(log: &Log, node: LoggedNode) -> Option<Vec<OsString>> {
+    let mut names = Vec::new();
+    let mut at = node;
+    while at != LoggedNode::ROOT {
+        if names.len() > DEPTH_MAX {
+            return None;
+        }
+        let (parent, name) = log.places_of(at).ok()?.into_iter().next()?;
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    Some(names)
 }
 
 /// A time that stays.

@@ -1,6 +1,6 @@
 //! POSIX behaviour over a backing directory: what each request means, without any FUSE notion.
 //!
-//! The rooms: [`names`] (lookup and everything that changes a name), [`attributes`] (stat, chmod, xattrs),
+//! The rooms: [`names`] (lookup and everything that changes a name), [`exported`] (nodes that the kernel knows by number), [`attributes`] (stat, chmod, xattrs),
 //! [`data`] (open, read, write), [`listing`] (readdir), [`landing`] (what others changed). This file holds what they share: how a node is reached.
 //!
 //! **Reaching a node.** An open file is reached through its handle, a directory through a cached `O_PATH`
@@ -17,6 +17,7 @@
 pub(crate) mod attributes;
 pub(crate) mod data;
 pub(crate) mod directories;
+mod exported;
 pub(crate) mod inode_flags;
 pub(crate) mod landing;
 pub(crate) mod listing;
@@ -24,9 +25,10 @@ pub(crate) mod names;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use byteback_host::tree::{FileKind, Identity, Inode, Stat};
 use rustix::fs::OFlags;
@@ -39,7 +41,7 @@ use crate::tracked::{Object, Tracked};
 
 /// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below us were moved
 /// so that the remembered ones form a ring.
-const DEPTH_MAX: usize = 1 << 16;
+pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// A mounted tree. All methods may be called from any number of threads.
 #[derive(Debug)]
@@ -60,6 +62,18 @@ pub(crate) struct Tree {
     orphans: Mutex<HashMap<NodeId, Arc<HeldInode>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
+    /// Held while something is appended to an append-only file.
+    appending: Mutex<()>,
+    /// Makes whoever remembers the attributes of a node forget them: they have changed without being asked to. Must not wait.
+    forget_attributes: OnceLock<ForgetAttributes>,
+}
+
+struct ForgetAttributes(Box<dyn Fn(NodeId) + Send + Sync>);
+
+impl fmt::Debug for ForgetAttributes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ForgetAttributes")
+    }
 }
 
 /// What the kernel is told about a name that it asked for.
@@ -117,7 +131,21 @@ impl Tree {
             switch_user,
             orphans: Mutex::new(HashMap::new()),
             own_threads: Mutex::new(Vec::new()),
+            appending: Mutex::new(()),
+            forget_attributes: OnceLock::new(),
         })
+    }
+
+    /// Says who remembers attributes. Before that, and in a tree without a kernel, nobody does.
+    pub(crate) fn tell_of_changed_attributes(&self, forget: impl Fn(NodeId) + Send + Sync + 'static) {
+        let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
+    }
+
+    /// Attributes of a node are not what they were, and the kernel does not know that.
+    pub(crate) fn attributes_changed(&self, node: NodeId) {
+        if let Some(forget) = self.forget_attributes.get() {
+            forget.0(node);
+        }
     }
 
     fn inodes(&self) -> MutexGuard<'_, InodeTable> {

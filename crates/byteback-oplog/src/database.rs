@@ -292,6 +292,15 @@ impl Snapshot {
         Ok(table.get(key.tuple())?.map(|value| NodeId(value.value())))
     }
 
+    pub(crate) fn nodes_of_inode(&self, inode: u64) -> Result<Vec<NodeId>> {
+        let table = self.txn.open_table(KEYS)?;
+        let mut found = Vec::new();
+        for entry in table.range((0, inode, i64::MIN)..=(0, inode, i64::MAX))? {
+            found.push(NodeId(entry?.1.value()));
+        }
+        Ok(found)
+    }
+
     pub(crate) fn child(&self, parent: NodeId, name: &OsStr) -> Result<Option<NodeId>> {
         let table = self.txn.open_table(NAMES)?;
         Ok(table

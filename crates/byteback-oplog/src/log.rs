@@ -553,6 +553,32 @@ impl Log {
         }
     }
 
+    /// The nodes that may be the inode of this number on the device of the root: more than one where a number was used
+    /// again.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub fn nodes_of_inode(&self, inode: u64) -> Result<Vec<NodeId>> {
+        loop {
+            let flushes = self.state.lock().flushes;
+            let snapshot = self.database.snapshot();
+            let mut found = self
+                .damage
+                .watch(snapshot.and_then(|snapshot| snapshot.nodes_of_inode(inode)))?;
+            let state = self.state.lock();
+            if state.flushes != flushes {
+                // A checkpoint moved some from memory into a database younger than the one that was read.
+                continue;
+            }
+            let keys = state.layers().flat_map(|pending| pending.keys.iter());
+            let of_inode = keys.filter(|(key, _)| key.device == 0 && key.inode == inode);
+            found.extend(of_inode.filter_map(|(_, node)| *node));
+            found.sort_unstable();
+            found.dedup();
+            return Ok(found);
+        }
+    }
+
     /// Whether `identity` is who `node` is on the disk.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ use crate::directory::Listed;
 use crate::error::{Result, VolumeError};
 use crate::file::Allocate;
 use crate::format::{
-    Address, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid, SegmentEntry,
-    Superblock, VERSION, VolumeId, zeros,
+    Address, DIRECT_SLOTS, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid,
+    SegmentEntry, Superblock, VERSION, VolumeId, zeros,
 };
 use crate::hotness::{Heat, Hotness};
 use crate::inside::{Companion, Inside};
@@ -109,10 +109,23 @@ pub struct Usage {
     pub blocks: u64,
     /// Those of them that nobody uses.
     pub free_blocks: u64,
+    /// Those of them that one more file can have as content: without what its inode, its name and its nodes take.
+    pub available_blocks: u64,
     /// Files that there can be.
     pub files: u64,
     /// How many more can be made.
     pub free_files: u64,
+}
+
+/// The most that a new file of this length takes beside its content: nodes for its addresses on up to three levels,
+/// of which each may be begun with one block only, its inode, and a block of a directory.
+fn blocks_beside_content(content_blocks: u64) -> u64 {
+    let slots = u64::from(DIRECT_SLOTS);
+    let direct = content_blocks.div_ceil(slots);
+    let indirect = direct.div_ceil(slots);
+    let above = indirect.div_ceil(slots);
+    let (inode, directory) = (1, 1);
+    direct + indirect + above + inode + directory
 }
 
 /// See the module.
@@ -347,6 +360,7 @@ impl Volume {
         Usage {
             blocks,
             free_blocks,
+            available_blocks: free_blocks.saturating_sub(blocks_beside_content(free_blocks)),
             files: u64::from(state.counts.inodes) + free_blocks,
             free_files: free_blocks,
         }

@@ -30,6 +30,7 @@ mod crowd;
 mod cuts;
 mod deltas;
 mod fixture;
+mod handles;
 mod integrity;
 mod landing;
 mod leaves;

@@ -3,7 +3,9 @@
 //! **Set-id bits.** With `HANDLE_KILLPRIV_V2` clearing them is our duty when somebody without `CAP_FSETID` writes,
 //! truncates, allocates or copies. A root daemon has that capability, so the backing file system would not do it
 //! for us. For writes the kernel says when; for the others it says so in a field that the FUSE library does not
-//! pass on, so there every caller but root counts. A change of owner clears them in the backing file system.
+//! pass on, so there every caller but root counts. A change of owner clears them in the backing file system. The kernel
+//! remembers modes and does not ask again after a write, so it is told to forget them whenever bits are cleared: it
+//! would run the program with the owner's rights all the same.
 //!
 //! A POSIX ACL set by somebody outside the file's group clears set-group-id, which we do too, for the same reason.
 
@@ -28,6 +30,20 @@ pub(crate) struct SetAttributes {
     pub(crate) gid: Option<u32>,
     pub(crate) len_bytes: Option<u64>,
     pub(crate) times: Option<Timestamps>,
+}
+
+/// The mode of `fd`, and which of its bits a change of its data by somebody else takes away.
+pub(super) fn set_id_to_drop(fd: &Inode) -> io::Result<(u32, u32)> {
+    let stat = fd.stat()?;
+    let mut doomed = libc::S_ISUID;
+    if stat.mode & libc::S_IXGRP != 0 {
+        // Without group execution the bit once meant mandatory locking, and stays.
+        doomed |= libc::S_ISGID;
+    }
+    if stat.kind != FileKind::File {
+        doomed = 0;
+    }
+    Ok((stat.mode, stat.mode & doomed))
 }
 
 impl Tree {
@@ -106,8 +122,12 @@ impl Tree {
 
     /// Clears set-id bits of `fd` after a change of its data by `caller`, unless that is root.
     pub(super) fn drop_set_id(&self, object: Object, fd: &Inode, caller: Caller) -> io::Result<()> {
-        if caller.uid == 0 || !self.switch_user {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        if !self.switch_user {
             // An ordinary user's daemon has no CAP_FSETID: the backing file system has done it.
+            self.attributes_changed(object.node);
             return Ok(());
         }
         self.drop_set_id_always(object, fd)
@@ -115,20 +135,17 @@ impl Tree {
 
     /// Clears set-id bits of `fd`.
     pub(super) fn drop_set_id_always(&self, object: Object, fd: &Inode) -> io::Result<()> {
-        let stat = fd.stat()?;
-        let mut doomed = libc::S_ISUID;
-        if stat.mode & libc::S_IXGRP != 0 {
-            // Without group execution the bit once meant mandatory locking, and stays.
-            doomed |= libc::S_ISGID;
-        }
-        if stat.kind != FileKind::File || stat.mode & doomed == 0 {
+        let (mode, doomed) = set_id_to_drop(fd)?;
+        if doomed == 0 {
             return Ok(());
         }
         let new = NewAttributes {
-            mode: Some(stat.mode & !doomed),
+            mode: Some(mode & !doomed),
             ..NewAttributes::default()
         };
         self.tracked.set_attributes(object, fd, &new)?;
+        // The kernel goes by the mode that it remembers when it runs a program.
+        self.attributes_changed(object.node);
         Ok(())
     }
 
@@ -163,6 +180,7 @@ impl Tree {
                     ..NewAttributes::default()
                 };
                 self.tracked.set_attributes(object, &fd, &new)?;
+                self.attributes_changed(node);
             }
         }
         Ok(())

@@ -9,10 +9,11 @@ use byteback_checksums::written::BLOCK_LEN;
 use byteback_extents::ByteRange;
 use byteback_host::tree::FallocateFlags;
 use byteback_oplog::NodeId as LoggedNode;
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Tree;
+use super::attributes::set_id_to_drop;
 use crate::credentials::Caller;
 use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::NodeId;
@@ -48,14 +49,14 @@ fn read_verified(
 }
 
 impl Tree {
-    /// Opens the regular file `node` with the program's `flags`. With `O_TRUNC` it is also emptied.
+    /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is asked for separately.
     pub(crate) fn open(&self, node: NodeId, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
         let names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let mut refused = None;
         for got in backing_flags(flags) {
             let (fd, identity) = match self.open_node(node, got) {
                 Ok(opened) => opened,
-                Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
                     refused = Some(error);
                     continue;
                 }
@@ -64,17 +65,6 @@ impl Tree {
             drop(names);
             let own = self.own_threads().contains(&caller.pid);
             let file = Arc::new(OpenFile::new(fd, node, identity, flags, got, own));
-            if flags.contains(OFlags::TRUNC) {
-                let object = Self::object_of_file(&file);
-                if file.for_writing() {
-                    self.tracked.truncate(object, &file, 0)?;
-                } else {
-                    // Read-only with O_TRUNC: odd, but Linux empties the file if it may be written.
-                    let writable = file.reopen(OFlags::WRONLY | OFlags::NONBLOCK)?;
-                    self.tracked.truncate(object, &writable, 0)?;
-                }
-                self.drop_set_id(object, &file, caller)?;
-            }
             let handle = self.handles.insert(Arc::clone(&file));
             return Ok((handle, file));
         }
@@ -94,7 +84,7 @@ impl Tree {
         }
     }
 
-    fn file(&self, handle: u64) -> io::Result<Arc<OpenFile>> {
+    pub(crate) fn open_file(&self, handle: u64) -> io::Result<Arc<OpenFile>> {
         self.handles.get(handle).ok_or_else(not_open)
     }
 
@@ -106,7 +96,7 @@ impl Tree {
         len_bytes: usize,
         deliver: impl FnOnce(io::Result<&[u8]>) -> T,
     ) -> T {
-        let file = match self.file(handle) {
+        let file = match self.open_file(handle) {
             Ok(file) => file,
             Err(error) => return deliver(Err(error)),
         };
@@ -136,6 +126,10 @@ impl Tree {
 
     /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the kernel's word that the
     /// writer may not keep set-id bits.
+    ///
+    /// **Append-only files.** What comes through a descriptor that only appends goes to where the file below ends, and
+    /// that range is logged: one write at a time, so that the end does not move in between. It is where the kernel
+    /// believes the end to be unless the file was changed below.
     pub(crate) fn write(
         &self,
         handle: u64,
@@ -144,11 +138,35 @@ impl Tree {
         origin: Origin,
         clear_set_id: bool,
     ) -> io::Result<usize> {
-        let file = self.file(handle)?;
+        let mut file = self.open_file(handle)?;
+        if origin == Origin::PageCache && file.only_appends() {
+            // The kernel hands pages on through any open file that can be written. These were written through one that
+            // was open before the file became append-only.
+            file = self.handles.writer_anywhere(file.node()).ok_or(Errno::PERM)?;
+        }
+        let (offset, _appending) = match file.only_appends() {
+            true => {
+                let appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
+                let end = file.stat()?.size;
+                if offset > end {
+                    // Collected writes of another program lie in between, and have not come yet.
+                    return Err(Errno::PERM.into());
+                }
+                (end, Some(appending))
+            }
+            false => (offset, None),
+        };
+        let mut is_cleared_below = false;
         if clear_set_id && self.switch_user {
             self.drop_set_id_always(Self::object_of_file(&file), &file)?;
+        } else if clear_set_id {
+            is_cleared_below = set_id_to_drop(&file)?.1 != 0;
         }
-        Ok(self.tracked.write(&file, offset, data, origin)?)
+        let written = self.tracked.write(&file, offset, data, origin)?;
+        if is_cleared_below {
+            self.attributes_changed(file.node());
+        }
+        Ok(written)
     }
 
     pub(crate) fn allocate(
@@ -159,7 +177,7 @@ impl Tree {
         offset: u64,
         len_bytes: u64,
     ) -> io::Result<()> {
-        let file = self.file(handle)?;
+        let file = self.open_file(handle)?;
         self.tracked.allocate(&file, mode, offset, len_bytes)?;
         self.drop_set_id(Self::object_of_file(&file), &file, caller)
     }
@@ -171,19 +189,14 @@ impl Tree {
         to: (u64, u64),
         len_bytes: usize,
     ) -> io::Result<usize> {
-        let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+        let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
         let copied = self.tracked.copy_range(&source, from.1, &target, to.1, len_bytes)?;
         self.drop_set_id(Self::object_of_file(&target), &target, caller)?;
         Ok(copied)
     }
 
-    /// Finds data or holes. The descriptor's own position is used by nobody else.
-    pub(crate) fn seek(&self, handle: u64, position: SeekFrom) -> io::Result<u64> {
-        self.file(handle)?.seek(position)
-    }
-
     pub(crate) fn sync(&self, handle: u64, data_only: bool) -> io::Result<()> {
-        let file = self.file(handle)?;
+        let file = self.open_file(handle)?;
         if file.own() {
             return Ok(());
         }

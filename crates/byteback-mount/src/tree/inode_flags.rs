@@ -84,7 +84,10 @@ impl Tree {
 
     pub(crate) fn set_inode_flags(&self, node: NodeId, handle: Option<u64>, flags: InodeFlags) -> io::Result<()> {
         self.with_open(node, handle, |object, fd| {
-            Ok(self.tracked.set_inode_flags(object, fd, flags)?)
+            self.tracked.set_inode_flags(object, fd, flags)?;
+            // The change time has moved.
+            self.attributes_changed(node);
+            Ok(())
         })
     }
 

@@ -26,6 +26,9 @@ const NAME_LEN_BYTES_MAX: u64 = 255;
 /// Attributes in this room are ACLs and the like, which the volume does not keep.
 const SYSTEM_ROOM: &[u8] = b"system.";
 
+/// The attribute that gives a program rights that its user does not have.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Held from its making to its dropping.
 #[derive(Debug)]
 pub(super) struct VolumeInode {
@@ -119,6 +122,16 @@ impl VolumeInode {
             .set_attributes(self.ino, set)
             .map(drop)
             .map_err(failed)
+    }
+
+    /// A program that changes loses its capabilities, whoever changes it: so does the system with files of its own.
+    fn drop_capability(&self) -> io::Result<()> {
+        let volume = &self.shared.volume;
+        // Attributes that cannot be read give no rights either.
+        match volume.xattr(self.ino, CAPABILITY) {
+            Ok(_) => volume.remove_xattr(self.ino, CAPABILITY).map_err(failed),
+            Err(_) => Ok(()),
+        }
     }
 
     fn now(&self) -> byteback_volume::format::Time {
@@ -324,6 +337,7 @@ impl LibraryInode for VolumeInode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.drop_capability()?;
         let written = self.shared.volume.write(self.ino, offset, data).map_err(failed)?;
         if self.is_synchronous && written > 0 {
             self.sync()?;
@@ -332,6 +346,7 @@ impl LibraryInode for VolumeInode {
     }
 
     fn truncate(&self, len_bytes: u64) -> io::Result<()> {
+        self.drop_capability()?;
         self.set(&SetAttributes {
             len_bytes: Some(len_bytes),
             // As ftruncate(2), also where the length stays.
@@ -358,6 +373,7 @@ impl LibraryInode for VolumeInode {
         if len_bytes == 0 {
             return Err(Errno::INVAL.into());
         }
+        self.drop_capability()?;
         self.shared
             .volume
             .allocate(self.ino, how, offset, len_bytes)
@@ -383,7 +399,7 @@ impl LibraryInode for VolumeInode {
             f_frsize: BLOCK_LEN_BYTES.into(),
             f_blocks: usage.blocks,
             f_bfree: usage.free_blocks,
-            f_bavail: usage.free_blocks,
+            f_bavail: usage.available_blocks,
             f_files: usage.files,
             f_ffree: usage.free_files,
             f_favail: usage.free_files,
@@ -402,6 +418,7 @@ impl LibraryInode for VolumeInode {
                 doomed |= libc::S_ISGID;
             }
             mode = Some(now.mode & 0o7777 & !doomed);
+            self.drop_capability()?;
         }
         self.set(&SetAttributes {
             mode,

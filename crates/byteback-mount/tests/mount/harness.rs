@@ -121,6 +121,11 @@ impl Fixture {
         (self.mount, self.volume) = (Some(mount.unwrap()), Some(volume));
     }
 
+    /// Unmounts; [`Self::below`] stays.
+    pub(crate) fn end(&mut self) {
+        drop(self.mount.take());
+    }
+
     pub(crate) fn mount(&self) -> &Mount {
         self.mount.as_ref().unwrap()
     }

@@ -254,7 +254,15 @@ fn contents_are_told_before_they_change_and_trimmed() {
     watching.tells(&["3 of 0: [5..75]", "3 has 75"]);
     watching.tree.release(other);
     watching.tells(&["3 closed"]);
-    let emptied = watching.open("f", OFlags::WRONLY | OFlags::TRUNC);
+    let emptied = watching.open("f", OFlags::WRONLY);
+    let empty = SetAttributes {
+        len_bytes: Some(0),
+        ..SetAttributes::default()
+    };
+    watching
+        .tree
+        .set_attributes(node, Some(emptied), CALLER, &empty)
+        .unwrap();
     watching.tells(&["2 of 80: [0..80] to 0", "2 has 0"]);
     watching.tree.release(emptied);
     watching.tells(&[]);

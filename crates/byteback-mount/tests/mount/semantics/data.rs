@@ -300,6 +300,39 @@ fn programs_run_and_cannot_be_written_meanwhile() {
     assert_eq!(busy.unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
 }
 
+/// `open(O_RDONLY | O_TRUNC)` is refused only after the file was opened; it must not be empty by then.
+#[test]
+fn a_running_program_is_not_emptied_by_opening_it() {
+    both_modes(|fixture| {
+        crate::harness::run_as(0, "0", &fixture.tree(), "cp /bin/sleep sleep");
+        let whole = fs::metadata("/bin/sleep").unwrap().len();
+        let path = std::ffi::CString::new(fixture.at("sleep").to_str().unwrap()).unwrap();
+        let empty = || {
+            // SAFETY: a path that lives during the call.
+            let opened = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_TRUNC | libc::O_CLOEXEC) };
+            if opened < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // SAFETY: a descriptor of our own.
+            unsafe { libc::close(opened) };
+            Ok(())
+        };
+        let mut child = std::process::Command::new(fixture.at("sleep"))
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let busy = empty();
+        let len_bytes = fs::metadata(fixture.below("sleep")).unwrap().len();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(busy.unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
+        assert_eq!(len_bytes, whole);
+        // Nobody runs it any more.
+        empty().unwrap();
+        assert_eq!(fs::metadata(fixture.below("sleep")).unwrap().len(), 0);
+    });
+}
+
 #[test]
 fn locks_hold_between_openers() {
     let fixture = Fixture::new();

@@ -1,10 +1,13 @@
 //! Times, attributes, extended attributes, inode flags, space.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
+use byteback_mount::CacheMode;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, utimensat};
 use rustix::fs::{getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
@@ -166,4 +169,118 @@ fn syncing_files_and_directories() {
     file.sync_all().unwrap();
     file.sync_data().unwrap();
     File::open(fixture.at("d")).unwrap().sync_all().unwrap();
+}
+
+/// xfstests generic/277.
+#[test]
+fn chattr_moves_the_change_time_at_once() {
+    let fixture = Fixture::new();
+    fs::write(fixture.at("f"), b"x").unwrap();
+    fs::create_dir(fixture.at("d")).unwrap();
+    for name in ["f", "d"] {
+        for flag in ["+A", "-A"] {
+            let seen = |path: &Path| {
+                let now = fs::metadata(path).unwrap();
+                (now.ctime(), now.ctime_nsec())
+            };
+            let before = seen(&fixture.at(name));
+            // Until the clock of the file system has ticked.
+            while seen(&fixture.below(name)) == before {
+                let done = Command::new("chattr").arg(flag).arg(fixture.at(name)).status().unwrap();
+                assert!(done.success());
+            }
+            assert_eq!(seen(&fixture.at(name)), seen(&fixture.below(name)), "{flag} {name}");
+        }
+    }
+}
+
+/// In mode `fast` the kernel keeps the times: what it shows is what the file below has, and stays so.
+#[test]
+fn modification_times_below_are_those_that_are_shown() {
+    for mode in [CacheMode::Exact, CacheMode::Fast] {
+        let mut fixture = Fixture::with_mode(mode);
+        let mut shown = Vec::new();
+        for number in 0..40 {
+            let name = format!("f{number}");
+            let mut file = File::create(fixture.at(&name)).unwrap();
+            for _ in 0..20 {
+                file.write_all(&[b'x'; 3000]).unwrap();
+            }
+            match number % 4 {
+                1 => file.sync_data().unwrap(),
+                2 => rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap(),
+                3 => file.set_len(100).unwrap(),
+                _ => {}
+            }
+            drop(file);
+            shown.push((name.clone(), mtime(&fixture.at(&name))));
+        }
+        for (name, shown) in &shown {
+            assert_eq!(mtime(&fixture.below(name)), *shown, "{mode:?}, {name} below");
+            assert_eq!(mtime(&fixture.at(name)), *shown, "{mode:?}, {name}");
+        }
+        fixture.end();
+        for (name, shown) in &shown {
+            assert_eq!(mtime(&fixture.below(name)), *shown, "{mode:?}, {name} after the mount");
+        }
+    }
+}
+
+fn mtime(path: &Path) -> (i64, i64) {
+    let now = fs::metadata(path).unwrap();
+    (now.mtime(), now.mtime_nsec())
+}
+
+#[test]
+fn append_only_files_are_appended_to_and_nothing_else() {
+    for mode in [CacheMode::Exact, CacheMode::Fast] {
+        let fixture = Fixture::with_mode(mode);
+        let path = fixture.at("log");
+        fs::write(&path, vec![b'.'; 5000]).unwrap();
+        let chattr = |flag| {
+            let done = Command::new("chattr").arg(flag).arg(&path).status().unwrap();
+            assert!(done.success());
+        };
+        chattr("+a");
+        let mut expected = vec![b'.'; 5000];
+        let mut files: Vec<File> = (0..2)
+            .map(|_| File::options().append(true).read(true).open(&path).unwrap())
+            .collect();
+        files.push(File::options().append(true).open(&path).unwrap());
+        for round in 0..100u8 {
+            for file in &mut files {
+                let piece = vec![round; usize::from(round) * 97 + 1];
+                file.write_all(&piece).unwrap();
+                expected.extend(piece);
+            }
+        }
+        assert_eq!(fs::read(&path).unwrap(), expected, "{mode:?}");
+        assert_eq!(fs::read(fixture.below("log")).unwrap(), expected, "{mode:?}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), expected.len() as u64);
+        let refused = |done: std::io::Result<()>| assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        refused(File::options().write(true).open(&path).map(drop));
+        refused(
+            File::options()
+                .append(true)
+                .custom_flags(libc::O_TRUNC)
+                .open(&path)
+                .map(drop),
+        );
+        refused(files[0].set_len(10));
+        refused(fs::remove_file(&path));
+        drop(files);
+        // Somebody has it open from before.
+        chattr("-a");
+        let before = File::options().read(true).write(true).open(&path).unwrap();
+        chattr("+a");
+        let mut after = File::options().append(true).open(&path).unwrap();
+        before.write_all_at(b"begins", 0).unwrap();
+        after.write_all(b"ends").unwrap();
+        expected[..6].copy_from_slice(b"begins");
+        expected.extend(b"ends");
+        drop((before, after));
+        assert_eq!(fs::read(&path).unwrap(), expected, "{mode:?}");
+        assert_eq!(fs::read(fixture.below("log")).unwrap(), expected, "{mode:?}");
+        chattr("-a");
+    }
 }

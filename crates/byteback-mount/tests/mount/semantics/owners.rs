@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 
+use byteback_mount::CacheMode;
+
 use crate::harness::{Fixture, mode_of, run_as, set_mode, try_as};
 use crate::other_user::{call_script, program_in};
 
@@ -120,6 +122,54 @@ fn set_id_bits_go_when_another_user_changes_the_data() {
     assert_eq!(mode_of(&fixture.at("f")), 0o6755);
     chown(fixture.at("f"), Some(ANNA), None).unwrap();
     assert_eq!(mode_of(&fixture.at("f")), 0o755);
+}
+
+/// Nobody looks at the program between the change and its start: the kernel must not go by the mode that it remembers.
+#[test]
+fn a_changed_program_runs_without_the_owners_rights() {
+    let changes = [
+        ("write", "printf x >> p"),
+        (
+            "direct write",
+            "dd if=/dev/zero of=p bs=4096 count=1 oflag=direct,append conv=notrunc status=none",
+        ),
+        ("fallocate", "fallocate -l 1000000 p"),
+        ("truncate", "truncate -s 1000000 p"),
+    ];
+    for mode in [CacheMode::Exact, CacheMode::Fast] {
+        for fixture in [Fixture::with_mode(mode), Fixture::in_volume(mode)] {
+            for (kind, script) in changes {
+                let program = fixture.at("p");
+                // By another process: a descriptor of ours could be inherited by what another test starts just then.
+                run_as(0, "0", &fixture.tree(), "cp /usr/bin/id p");
+                chown(&program, Some(ANNA), None).unwrap();
+                set_mode(&program, 0o4777);
+                let before = run_as(BERT, "", &fixture.tree(), "./p -u");
+                assert_eq!(before.trim(), ANNA.to_string(), "{mode:?}, {kind}");
+                let after = run_as(BERT, "", &fixture.tree(), &format!("{script} && ./p -u"));
+                assert_eq!(after.trim(), BERT.to_string(), "{mode:?}, {kind}");
+                fs::remove_file(&program).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn capabilities_of_a_program_go_when_it_is_changed() {
+    for fixture in [Fixture::new(), Fixture::in_volume(CacheMode::Exact)] {
+        for script in ["printf x >> p", "true > p", "truncate -s 3 p", "fallocate -l 1000000 p"] {
+            fs::copy("/usr/bin/id", fixture.at("p")).unwrap();
+            set_mode(&fixture.at("p"), 0o777);
+            let has_it = "getfattr -d -m security.capability p";
+            // cap_net_raw, as setcap would write it.
+            let give = "setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 p";
+            let given = run_as(0, "0", &fixture.tree(), &format!("{give} && {has_it}"));
+            assert!(given.contains("security.capability"), "{given}");
+            let left = run_as(BERT, "", &fixture.tree(), &format!("{script} && {has_it}"));
+            assert_eq!(left, "", "{script}");
+            fs::remove_file(fixture.at("p")).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -190,6 +190,27 @@ fn a_range_without_room_is_refused_and_nothing_is_lost() {
     }
 }
 
+/// xfstests generic/103: what is said to be available can be had by a new file, and hardly more.
+#[test]
+fn what_is_available_can_be_allocated() {
+    for blocks in [BLOCKS, 5 * BLOCKS, 40 * BLOCKS] {
+        for seed in [1, 2] {
+            let device = made(blocks, seed);
+            let volume = open(&device);
+            let available = volume.usage().available_blocks;
+            let ino = file(&volume, b"file");
+            volume
+                .allocate(ino, Allocate::Room, 0, available * PAGE as u64)
+                .unwrap();
+            let left = volume.usage();
+            assert!(left.free_blocks <= 6, "{left:?} of {available}");
+            assert_eq!(left.available_blocks, 0);
+            volume.close().unwrap();
+            assert_sound(&device, "closed");
+        }
+    }
+}
+
 /// Segments of which the summaries rotted cannot be cleaned: what there is no room for then is refused, and the volume goes on.
 #[test]
 fn a_volume_that_cannot_be_cleaned_is_full_and_goes_on() {
