@@ -146,6 +146,9 @@ pub struct FolderInfo {
     pub stored_bytes: u64,
     /// When it was created.
     pub created_ns: i64,
+    /// The server knows of damage, maybe of this folder: `GET .../damage` tells. Only told of a single folder.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_damage: bool,
 }
 
 /// Answer of `GET /v1/folders`.
@@ -240,6 +243,9 @@ pub struct BatchStatus {
     pub applied: Option<BatchApplied>,
     /// Numbers of the parts that are staged and not yet committed.
     pub staged_parts: Vec<u32>,
+    /// The SHA-256 of each of them, hexadecimal; null of one that was staged by a server that did not note it. Only if asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub digests: Vec<Option<String>>,
 }
 
 /// Answer of `PUT .../parts/{n}`.
@@ -437,6 +443,90 @@ pub struct DiffPage {
     pub next_cursor: Option<String>,
 }
 
+/// Most files of one `POST .../digests`.
+pub const DIGESTS_MAX: usize = 1000;
+
+/// Contents of at most so many bytes have digests in `POST .../digests`.
+pub const DIGESTED_LEN_MAX: u64 = 64 * 1024;
+
+/// Body of `POST .../digests`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedDigests {
+    /// The moment.
+    pub at: Seq,
+    /// Files, at most [`DIGESTS_MAX`].
+    pub files: Vec<FileId>,
+}
+
+/// Answer of `POST .../digests`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digests {
+    /// The digest of each file's content in the order asked, hexadecimal; null of what is no file, is longer than [`DIGESTED_LEN_MAX`], or cannot be
+    /// read.
+    pub digests: Vec<Option<String>>,
+}
+
+/// A range of bytes that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedRange {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes, never 0.
+    pub len: u64,
+}
+
+/// Answer of `GET .../nodes/{node}/damage`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagePage {
+    /// Length of the contents in bytes.
+    pub size: u64,
+    /// Ascending, not touching each other within a page.
+    pub ranges: Vec<DamagedRange>,
+    /// Where the next page begins. A page may be empty and not the last: the server reads so much for one answer.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+/// Where some bytes of a frame lie in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FramePiece {
+    /// Bytes of the frame before them.
+    pub skip: u64,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Length in bytes, never 0.
+    pub len: u64,
+}
+
+/// A damaged frame, as a file shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFrame {
+    /// The file.
+    pub file: FileId,
+    /// The moment.
+    pub at: Seq,
+    /// Segment and offset, for the server that said so.
+    pub frame: String,
+    /// Bytes of the frame, decoded.
+    pub len: u64,
+    /// What the file has of them, by `skip`; maybe not all.
+    pub pieces: Vec<FramePiece>,
+}
+
+/// Answer of `GET .../damage`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownDamage {
+    /// At most as many as were asked for, or as are told at once.
+    pub frames: Vec<DamagedFrame>,
+}
+
+/// Answer of `POST .../heal`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Healed {
+    /// Whether the frame can be read now. Otherwise these are not its bytes, as far as can be proven.
+    pub healed: bool,
+}
+
 /// One line of the answer of `POST .../verify`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -458,6 +548,12 @@ pub enum VerifyEvent {
         path: Option<ByteString>,
         /// What is wrong, with segment and offset.
         detail: String,
+        /// The first ranges that are lost, ascending.
+        #[serde(default)]
+        ranges: Vec<DamagedRange>,
+        /// How many bytes are lost in all; 0 if nothing is known of the contents.
+        #[serde(default)]
+        lost_bytes: u64,
     },
     /// The last line. A stream without it was cut short and proves nothing.
     Summary {

@@ -108,6 +108,8 @@ routes! {
     BatchCommit = Post "/v1/folders/{folder}/batches/{counter}" Writes;
     /// Ask what became of one's batch.
     BatchStatus = Get "/v1/folders/{folder}/batches/{counter}" Reads;
+    /// Give up one's batch that is not applied, and what is staged of it.
+    BatchAbandon = Delete "/v1/folders/{folder}/batches/{counter}" Writes;
     /// List snapshots.
     Snapshots = Get "/v1/folders/{folder}/snapshots" Reads;
     /// Name a sequence number.
@@ -136,6 +138,14 @@ routes! {
     Diff = Get "/v1/folders/{folder}/diff" Reads;
     /// Hear of batches as they are applied.
     Events = Get "/v1/folders/{folder}/events" Reads;
+    /// List ranges of a file that cannot be read at a moment.
+    Damage = Get "/v1/folders/{folder}/nodes/{node}/damage" Reads;
+    /// Offer the bytes of a damaged frame.
+    Heal = Post "/v1/folders/{folder}/nodes/{node}/heal" Writes;
+    /// Digests of short contents, many at once.
+    Digests = Post "/v1/folders/{folder}/digests" Reads;
+    /// List damaged frames that are known, as the files show them now.
+    KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
     /// Re-read and check everything a moment needs.
     Verify = Post "/v1/folders/{folder}/verify" Reads;
 }

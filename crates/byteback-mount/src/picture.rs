@@ -38,7 +38,7 @@ use crate::integrity::{Fault, Integrity, Judgement};
 use crate::live::{LiveTree, open_for_reading};
 pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
-use piece::PieceRead;
+use piece::{PieceRead, next_piece};
 
 /// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
 /// costs no copy but one of a limited number of descriptors.
@@ -605,13 +605,16 @@ impl Picture {
         let mut read = PieceRead::default();
         for range in ranges {
             let mut at = range.start();
-            while let Some(piece) = ByteRange::new(at, range.end().min(at.saturating_add(PIECE_BYTES as u64))) {
-                at = piece.end();
+            while at < range.end() {
                 let mut state = shared.lock();
                 self.check()?;
                 state.check()?;
                 let size = size_of(&state, source)?;
-                let Some(piece) = piece.split_at(size).0 else { break };
+                let Some(rest) = ByteRange::new(at, range.end().min(size)) else {
+                    break;
+                };
+                let piece = next_piece(&state, source, rest, read.known_data);
+                at = piece.end();
                 if !state.holds(piece) {
                     return Err(not_held());
                 }

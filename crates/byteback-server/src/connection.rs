@@ -1,11 +1,12 @@
-//! Connections: how many, how slow they may be, and how many bytes pass.
+//! Connections: how slow they may be, and how many bytes pass.
 //!
-//! A connection must bring the head of its next request within the head timeout (from its opening or from the end of
-//! the request before), and must take bytes that are written to it within the idle timeout. While a request is at
-//! work, silence from the client is what one expects; bodies have their own timeout in `body`.
+//! A connection must bring the head of its next request within the head timeout (from its opening, TLS included, or from the
+//! end of the request before; longer once it has shown a valid token), and must take bytes that are written to it within the idle
+//! timeout. While a request is at work, silence from the client is what one expects; bodies have their own timeout in `body`.
 //!
-//! Above the connection limit, new ones wait in the kernel's queue.
+//! Every connection is accepted at once; which of them may stay is decided by `door`.
 
+use crate::door::{Door, Guest};
 use crate::metrics::Metrics;
 use crate::tls::{Identity, Wire};
 use axum::extract::connect_info::Connected;
@@ -15,19 +16,20 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
 /// Accepts connections.
 pub(crate) struct CountingListener {
     pub(crate) inner: TcpListener,
-    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) door: Arc<Door>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) head_timeout: Duration,
+    /// Instead of the head timeout, for connections that have shown a valid token.
+    pub(crate) keep_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     /// The certificate; none: plain HTTP.
     pub(crate) identity: Option<Identity>,
@@ -46,6 +48,8 @@ pub(crate) struct Activity {
     ended: AtomicU64,
     /// TLS is wanted, and the client speaks without.
     lacks_tls: AtomicBool,
+    /// The connection's place; none for connections that are not limited.
+    guest: Option<Guest>,
 }
 
 /// A request at work; ends when dropped.
@@ -60,6 +64,18 @@ impl Activity {
 
     pub(crate) fn lacks_tls(&self) -> bool {
         self.lacks_tls.load(Ordering::Relaxed)
+    }
+
+    /// The client has shown a valid token. False: there are too many connections that have.
+    pub(crate) fn has_shown_token(&self) -> bool {
+        self.guest.as_ref().is_none_or(Guest::becomes_member)
+    }
+
+    /// The client has shown no valid token where one is wanted.
+    pub(crate) fn has_shown_no_token(&self) {
+        if let Some(guest) = &self.guest {
+            guest.becomes_stranger();
+        }
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> AtWork {
@@ -80,14 +96,15 @@ impl Listener for CountingListener {
 
     async fn accept(&mut self) -> (Wire, Peer) {
         loop {
-            // The semaphore is never closed; if it were, connections would go unlimited, not unserved.
-            let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
             match self.inner.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
                     // Small answers must not wait for a full packet.
                     let _ = stream.set_nodelay(true);
                     self.metrics.connection_opened();
-                    let activity = Arc::new(Activity::default());
+                    let activity = Arc::new(Activity {
+                        guest: Some(self.door.enter(address.ip())),
+                        ..Activity::default()
+                    });
                     let peer = Peer {
                         activity: Arc::clone(&activity),
                     };
@@ -96,15 +113,20 @@ impl Listener for CountingListener {
                         metrics: Arc::clone(&self.metrics),
                         activity,
                         head_timeout: self.head_timeout,
+                        keep_timeout: self.keep_timeout,
                         idle_timeout: self.idle_timeout,
                         head_deadline: None,
                         write_deadline: None,
-                        _permit: permit,
                     };
                     return (Wire::new(stream, self.identity.as_ref()), peer);
                 }
-                // Out of descriptors, or a connection that died in the queue: wait a little and go on.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                // A connection that died in the queue costs nobody else time.
+                Err(error) if is_of_the_connection(&error) => {}
+                // Out of descriptors, most likely.
+                Err(_) => {
+                    self.door.make_room();
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
             }
         }
     }
@@ -112,6 +134,13 @@ impl Listener for CountingListener {
     fn local_addr(&self) -> io::Result<Peer> {
         Ok(Peer::default())
     }
+}
+
+fn is_of_the_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
 }
 
 impl Connected<IncomingStream<'_, CountingListener>> for Peer {
@@ -126,15 +155,19 @@ pub(crate) struct CountingStream {
     metrics: Arc<Metrics>,
     activity: Arc<Activity>,
     head_timeout: Duration,
+    keep_timeout: Duration,
     idle_timeout: Duration,
     /// Until when the next head must be there, for the given number of ended requests.
     head_deadline: Option<(u64, Pin<Box<Sleep>>)>,
     write_deadline: Option<Pin<Box<Sleep>>>,
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for CountingStream {
     fn drop(&mut self) {
+        // Requests may keep the guest a little longer than the descriptor.
+        if let Some(guest) = &self.activity.guest {
+            guest.leave();
+        }
         self.metrics.connection_closed();
     }
 }
@@ -146,28 +179,39 @@ impl CountingStream {
 
     /// The first byte that the client sends, which stays to be read; none if it sends nothing and closes.
     pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
+        if let Poll::Ready(result) = self.wait_for_head(cx) {
+            return Poll::Ready(result.map(|()| None));
+        }
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
-        match self.inner.poll_peek(cx, &mut buffer) {
-            Poll::Ready(peeked) => Poll::Ready(peeked.map(|_| buffer.filled().first().copied())),
-            Poll::Pending => self
-                .wait_for_head(cx)
-                .map(|result| result.and(Err(io::ErrorKind::TimedOut.into()))),
-        }
+        let peeked = ready!(self.inner.poll_peek(cx, &mut buffer));
+        Poll::Ready(peeked.map(|_| buffer.filled().first().copied()))
     }
 
-    /// Pending, or the error of a head that did not come in time.
+    /// Pending, or the error of a connection that has to go, or of a head that did not come in time. It is asked before each read, not only
+    /// when nothing is there to be read: bytes that come one by one gain no time.
     fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let guest = self.activity.guest.as_ref();
+        if guest.is_some_and(|guest| guest.exit().is_shown_to_reader(cx.waker())) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let ended = self.activity.ended.load(Ordering::Relaxed);
         if self.activity.begun.load(Ordering::Relaxed) != ended {
             self.head_deadline = None;
             return Poll::Pending;
         }
         if self.head_deadline.as_ref().is_none_or(|(of, _)| *of != ended) {
-            self.head_deadline = Some((ended, Box::pin(tokio::time::sleep(self.head_timeout))));
+            let timeout = match guest {
+                Some(guest) if guest.is_member() => self.keep_timeout,
+                _ => self.head_timeout,
+            };
+            self.head_deadline = Some((ended, Box::pin(tokio::time::sleep(timeout))));
         }
         match &mut self.head_deadline {
-            Some((_, sleep)) => sleep.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Some((_, sleep)) => sleep.as_mut().poll(cx).map(|()| {
+                self.metrics.head_was_late();
+                Err(io::ErrorKind::TimedOut.into())
+            }),
             None => Poll::Pending,
         }
     }
@@ -177,6 +221,10 @@ impl CountingStream {
         if result.is_ready() {
             self.write_deadline = None;
             return result;
+        }
+        let guest = self.activity.guest.as_ref();
+        if guest.is_some_and(|guest| guest.exit().is_shown_to_writer(cx.waker())) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let idle_timeout = self.idle_timeout;
         let sleep = self
@@ -188,14 +236,13 @@ impl CountingStream {
 
 impl AsyncRead for CountingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        match Pin::new(&mut self.inner).poll_read(cx, buffer) {
-            Poll::Ready(result) => {
-                self.metrics.received(buffer.filled().len().saturating_sub(before));
-                Poll::Ready(result)
-            }
-            Poll::Pending => self.wait_for_head(cx),
+        if let Poll::Ready(result) = self.wait_for_head(cx) {
+            return Poll::Ready(result);
         }
+        let before = buffer.filled().len();
+        let result = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
+        self.metrics.received(buffer.filled().len().saturating_sub(before));
+        Poll::Ready(result)
     }
 }
 

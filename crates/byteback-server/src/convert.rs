@@ -3,8 +3,8 @@
 use crate::problem::refuse;
 use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, ContentVersion, DiffItem, EntryInfo, FolderInfo, NodeInfo, NodePlace, Snapshot,
-    SnapshotLabel, VerifyEvent,
+    BatchApplied, BatchEvent, BatchStatus, ContentVersion, DamagedFrame, DamagedRange, DiffItem, EntryInfo, FolderInfo,
+    FramePiece, NodeInfo, NodePlace, Snapshot, SnapshotLabel, VerifyEvent,
 };
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Problem, Xattr};
 use byteback_store::{model, read, verify};
@@ -178,6 +178,7 @@ pub(crate) fn folder(folder: model::Folder) -> Result<FolderInfo, Box<Problem>> 
         snapshots: folder.snapshots,
         stored_bytes: folder.stored_bytes,
         created_ns: folder.created_ns,
+        knows_damage: false,
     })
 }
 
@@ -285,10 +286,66 @@ pub(crate) fn verify_event(event: verify::VerifyEvent) -> VerifyEvent {
             frames: totals.frames,
             bytes: totals.bytes,
         },
-        verify::VerifyEvent::Damage { id, path, error } => VerifyEvent::Damage {
+        verify::VerifyEvent::Damage {
+            id,
+            path,
+            error,
+            ranges,
+            lost_bytes,
+        } => VerifyEvent::Damage {
             id: file(id),
             path: path.map(ByteString),
             detail: error.to_string(),
+            ranges: ranges.into_iter().map(damaged_range).collect(),
+            lost_bytes,
         },
+    }
+}
+
+pub(crate) fn batch_status(status: byteback_store::apply::BatchStatus, tells_digests: bool) -> BatchStatus {
+    let digests = status.digests.into_iter().map(|digest| digest.map(hex));
+    BatchStatus {
+        applied: status.applied.map(applied),
+        staged_parts: status.staged_parts,
+        digests: if tells_digests { digests.collect() } else { Vec::new() },
+    }
+}
+
+/// A digest in hexadecimal.
+pub(crate) fn hex(digest: [u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A SHA-256 in hexadecimal.
+pub(crate) fn digest(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in digest.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+pub(crate) fn damaged_range(range: byteback_store::ByteRange) -> DamagedRange {
+    DamagedRange {
+        offset: range.start(),
+        len: range.len_bytes(),
+    }
+}
+
+pub(crate) fn damaged_frame(frame: byteback_store::damage::DamagedFrame) -> DamagedFrame {
+    let piece = |piece: byteback_store::damage::FramePiece| FramePiece {
+        skip: piece.skip,
+        offset: piece.range.start(),
+        len: piece.range.len_bytes(),
+    };
+    DamagedFrame {
+        file: file(frame.file),
+        at: frame.at,
+        frame: format!("{}-{}", frame.segment, frame.offset),
+        len: frame.raw_len,
+        pieces: frame.pieces.into_iter().map(piece).collect(),
     }
 }

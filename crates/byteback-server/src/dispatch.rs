@@ -5,13 +5,13 @@
 //! which call belongs to an address, and one `match` says which function answers it.
 
 use crate::body::{BodyLimits, WorkingBody, collect, drain};
-use crate::connection::Peer;
+use crate::connection::{Activity, Peer};
 use crate::events::Listeners;
 use crate::metrics::Metrics;
 use crate::presence::{Presence, Stay};
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
-use crate::{devices, events, listing, reading, search, signature, upload};
+use crate::{damage, devices, events, listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, header};
@@ -75,11 +75,9 @@ pub(crate) type Answer = Result<Response<Body>, Box<Problem>>;
 
 /// Answers a request for a route, or for no route.
 pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, request: Request) -> Response<Body> {
-    let at_work = request
-        .extensions()
-        .get::<axum::extract::ConnectInfo<Peer>>()
-        .map(|info| (info.0.activity.lacks_tls(), info.0.activity.begin()));
-    let (lacks_tls, at_work) = at_work.map_or((false, None), |(lacks_tls, at_work)| (lacks_tls, Some(at_work)));
+    let peer = request.extensions().get::<axum::extract::ConnectInfo<Peer>>();
+    let activity = peer.map(|info| Arc::clone(&info.0.activity)).unwrap_or_default();
+    let (lacks_tls, at_work) = (activity.lacks_tls(), Some(activity.begin()));
     let route = target.ok();
     let mut stay = None;
     let answer = match target {
@@ -87,7 +85,7 @@ pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, r
             drain(request.into_body(), drain_limits(&shared)).await;
             Err(refuse(Code::TlsRequired, "the request came over plain HTTP"))
         }
-        Ok(route) => answer(Arc::clone(&shared), route, request, &mut stay).await,
+        Ok(route) => answer(Arc::clone(&shared), route, request, &activity, &mut stay).await,
         Err(code) => {
             let detail = format!("{} {}", request.method(), request.uri().path());
             drain(request.into_body(), drain_limits(&shared)).await;
@@ -114,7 +112,13 @@ fn drain_limits(shared: &Shared) -> BodyLimits {
     }
 }
 
-async fn answer(shared: Arc<Shared>, route: Route, request: Request, stay: &mut Option<Stay>) -> Answer {
+async fn answer(
+    shared: Arc<Shared>,
+    route: Route,
+    request: Request,
+    activity: &Activity,
+    stay: &mut Option<Stay>,
+) -> Answer {
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let params = params.map_err(|e| parameter(format!("the address does not decode: {e}")));
@@ -124,7 +128,15 @@ async fn answer(shared: Arc<Shared>, route: Route, request: Request, stay: &mut 
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect()
     });
-    let pass = match admit(&shared, route, &parts.headers, params.as_deref().unwrap_or_default()).await {
+    let pass = match admit(
+        &shared,
+        route,
+        &parts.headers,
+        params.as_deref().unwrap_or_default(),
+        activity,
+    )
+    .await
+    {
         Ok(pass) => pass,
         Err(problem) => {
             drain(body, drain_limits(&shared)).await;
@@ -182,6 +194,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Folder => listing::folder(call).await,
         Route::PartPut => upload::part_put(call).await,
         Route::BatchCommit => upload::batch_commit(call).await,
+        Route::BatchAbandon => upload::batch_abandon(call).await,
         Route::BatchStatus => listing::batch_status(call).await,
         Route::Snapshots => listing::snapshots(call).await,
         Route::SnapshotCreate => listing::snapshot_create(call).await,
@@ -197,6 +210,10 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Groups => search::groups(call).await,
         Route::Matches => search::matches(call).await,
         Route::Chunks => search::chunks(call).await,
+        Route::Digests => reading::digests(call).await,
+        Route::Damage => damage::damage(call).await,
+        Route::Heal => damage::heal(call).await,
+        Route::KnownDamage => damage::known_damage(call).await,
         Route::Verify => reading::verify(call).await,
     }
 }
@@ -207,13 +224,23 @@ async fn admit(
     route: Route,
     headers: &HeaderMap,
     params: &[(String, String)],
+    activity: &Activity,
 ) -> Result<Option<Pass>, Box<Problem>> {
     let access = route.access();
     if access == Access::Open {
         return Ok(None);
     }
     let folder = params.iter().find(|(name, _)| name == "folder").map(|(_, value)| value);
-    let pass = authenticate(shared, headers, folder.cloned()).await?;
+    let pass = authenticate(shared, headers, folder.cloned())
+        .await
+        .inspect_err(|problem| {
+            if problem.code == Code::Unauthorized {
+                activity.has_shown_no_token();
+            }
+        })?;
+    if !activity.has_shown_token() {
+        return Err(refuse(Code::Unavailable, "devices have too many connections open"));
+    }
     if pass.is_to_be_noted && shared.presence.is_to_be_noted(pass.device) {
         let store = shared.store.clone();
         // Nobody waits for it, and nobody minds if it fails.

@@ -15,8 +15,10 @@
 mod body;
 mod connection;
 mod convert;
+mod damage;
 mod devices;
 mod dispatch;
+mod door;
 mod events;
 mod in_process;
 mod listing;

@@ -9,8 +9,8 @@ use crate::problem::parameter;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use byteback_api::messages::{
-    BatchStatus, ChangedRange, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentKind, ExtentsPage,
-    FolderList, SnapshotPage, TreePage,
+    ChangedRange, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentKind, ExtentsPage, FolderList,
+    SnapshotPage, TreePage,
 };
 use byteback_api::problem::Problem;
 use byteback_api::{FileId, Seq};
@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 const LIMIT_DEFAULT: u32 = 1000;
 const LIMIT_MAX: u32 = 10_000;
 
-fn limit(call: &mut Call) -> Result<u32, Box<Problem>> {
+pub(crate) fn limit(call: &mut Call) -> Result<u32, Box<Problem>> {
     match call.query::<u32>("limit")?.unwrap_or(LIMIT_DEFAULT) {
         limit @ 1..=LIMIT_MAX => Ok(limit),
         _ => Err(parameter(format!("parameter 'limit' goes from 1 to {LIMIT_MAX}"))),
@@ -82,18 +82,19 @@ pub(crate) async fn folder(mut call: Call) -> Answer {
     call.finish_query()?;
     let name = call.folder()?;
     let store = call.shared.store.clone();
-    json(&convert::folder(blocking(move || store.folder(&name)).await?)?)
+    let (folder, knows_damage) = blocking(move || Ok((store.folder(&name)?, store.knows_damage()?))).await?;
+    let mut info = convert::folder(folder)?;
+    info.knows_damage = knows_damage;
+    json(&info)
 }
 
 pub(crate) async fn batch_status(mut call: Call) -> Answer {
+    let tells_digests = flag(&mut call, "digests")?;
     call.finish_query()?;
     let (name, counter) = (call.folder()?, call.param("counter")?);
     let (store, device) = (call.shared.store.clone(), call.device);
     let status = blocking(move || store.batch_status(&name, device, counter)).await?;
-    json(&BatchStatus {
-        applied: status.applied.map(convert::applied),
-        staged_parts: status.staged_parts,
-    })
+    json(&convert::batch_status(status, tells_digests))
 }
 
 pub(crate) async fn snapshots(mut call: Call) -> Answer {

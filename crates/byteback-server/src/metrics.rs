@@ -12,6 +12,11 @@ pub(crate) struct Metrics {
     sent_bytes: AtomicU64,
     connections_opened: AtomicU64,
     connections_closed: AtomicU64,
+    strangers: AtomicU64,
+    members: AtomicU64,
+    strangers_turned_out: AtomicU64,
+    members_refused: AtomicU64,
+    heads_late: AtomicU64,
     pub(crate) batches_applied: AtomicU64,
     pub(crate) batches_repeated: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
@@ -33,6 +38,11 @@ impl Metrics {
             sent_bytes: AtomicU64::new(0),
             connections_opened: AtomicU64::new(0),
             connections_closed: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
+            members: AtomicU64::new(0),
+            strangers_turned_out: AtomicU64::new(0),
+            members_refused: AtomicU64::new(0),
+            heads_late: AtomicU64::new(0),
             batches_applied: AtomicU64::new(0),
             batches_repeated: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
@@ -69,6 +79,26 @@ impl Metrics {
 
     pub(crate) fn connection_closed(&self) {
         add(&self.connections_closed, 1);
+    }
+
+    /// How many connections of each kind have a place.
+    pub(crate) fn at_the_door(&self, strangers: usize, members: usize) {
+        self.strangers
+            .store(u64::try_from(strangers).unwrap_or(0), Ordering::Relaxed);
+        self.members
+            .store(u64::try_from(members).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(crate) fn stranger_turned_out(&self) {
+        add(&self.strangers_turned_out, 1);
+    }
+
+    pub(crate) fn member_refused(&self) {
+        add(&self.members_refused, 1);
+    }
+
+    pub(crate) fn head_was_late(&self) {
+        add(&self.heads_late, 1);
     }
 
     /// Counts an answered request; `None` for an address that is no route.
@@ -111,6 +141,36 @@ impl Metrics {
                 load(&self.connections_opened),
             ),
             ("connections", "gauge", "Open connections.", open),
+            (
+                "member_connections",
+                "gauge",
+                "Open connections that have shown a valid token.",
+                load(&self.members),
+            ),
+            (
+                "stranger_connections",
+                "gauge",
+                "Open connections that have shown no valid token.",
+                load(&self.strangers),
+            ),
+            (
+                "strangers_turned_out_total",
+                "counter",
+                "Connections without a valid token that were closed to make room for newer ones.",
+                load(&self.strangers_turned_out),
+            ),
+            (
+                "members_refused_total",
+                "counter",
+                "Requests with a valid token that were refused because devices had too many connections open.",
+                load(&self.members_refused),
+            ),
+            (
+                "late_heads_total",
+                "counter",
+                "Connections closed because the head of a request did not come in time.",
+                load(&self.heads_late),
+            ),
             (
                 "batches_applied_total",
                 "counter",

@@ -5,11 +5,11 @@
 
 use crate::body::{CHUNK_LEN, OutgoingBytes, outgoing};
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, stream_permit};
+use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
 use crate::problem::{parameter, refuse, respond};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use byteback_api::messages::VerifyEvent;
+use byteback_api::messages::{DIGESTED_LEN_MAX, DIGESTS_MAX, Digests, VerifyEvent, WantedDigests};
 use byteback_api::problem::Code;
 use byteback_api::{MEDIA_DELTA, MEDIA_JSON_LINES, Seq};
 use byteback_store::content::ContentReader;
@@ -64,6 +64,8 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         };
         if let Err(error) = sent {
             shared.config.report(&format!("contents of {file}: {error}"));
+            // What is not noted is found by the next verification.
+            let _ = shared.store.note_damage(&error);
             out.fail();
         }
         drop(permit);
@@ -157,6 +159,23 @@ fn send_delta(reader: ContentReader, out: &mut OutgoingBytes) -> Result<(), Stor
         let _ = out.send();
     }
     Ok(())
+}
+
+pub(crate) async fn digests(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let folder = call.folder()?;
+    let wanted: WantedDigests = call.take_json().await?;
+    if wanted.files.len() > DIGESTS_MAX {
+        return Err(parameter(format!("at most {DIGESTS_MAX} files are digested at once")));
+    }
+    let permit = stream_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let files: Vec<_> = wanted.files.into_iter().map(convert::file_to_store).collect();
+    let digests = blocking(move || store.short_digests(&folder, wanted.at, &files, DIGESTED_LEN_MAX)).await?;
+    drop(permit);
+    json(&Digests {
+        digests: digests.into_iter().map(|digest| digest.map(convert::hex)).collect(),
+    })
 }
 
 pub(crate) async fn verify(mut call: Call) -> Answer {

@@ -8,6 +8,7 @@
 
 use crate::connection::{CountingListener, Peer};
 use crate::dispatch::{Shared, dispatch};
+use crate::door::{Door, DoorLimits};
 use crate::events::Listeners;
 use crate::metrics::Metrics;
 use crate::presence;
@@ -41,8 +42,12 @@ pub struct ServerConfig {
     pub identity: Option<Identity>,
     /// Longest body that carries a piece of a batch, in bytes.
     pub part_len_max: u64,
-    /// Open connections; more wait.
+    /// Open connections; all but `strangers_max` are for those that have shown a valid token. Requests on more of these are refused.
     pub connections_max: usize,
+    /// Open connections that have shown no valid token; the oldest make room for new ones.
+    pub strangers_max: usize,
+    /// Of them, those from one address.
+    pub strangers_per_address_max: usize,
     /// Transfers at work at once; more wait, and are refused after `idle_timeout`.
     pub streams_max: usize,
     /// Signatures that are made at once: each reads and hashes a whole content for a short request. More wait, and are refused
@@ -56,8 +61,11 @@ pub struct ServerConfig {
     pub events_max: usize,
     /// How often a client that listens for events hears that the server is still there.
     pub events_pause: Duration,
-    /// How long the head of a request may take, and a connection may idle.
+    /// How long the head of a request may take on a connection that has shown no valid token; of the first one, from the opening of the
+    /// connection.
     pub head_timeout: Duration,
+    /// How long it may take on one that has, which may idle that long.
+    pub keep_timeout: Duration,
     /// How long a client may be silent inside a body, or refuse to take bytes.
     pub idle_timeout: Duration,
     /// How long requests at work may take to finish when the server stops.
@@ -75,12 +83,15 @@ impl Default for ServerConfig {
             identity: None,
             part_len_max: byteback_api::PART_LEN_MAX_DEFAULT,
             connections_max: 1024,
+            strangers_max: 256,
+            strangers_per_address_max: 64,
             streams_max: 64,
             signatures_max: 2,
             searches_max: 4,
             events_max: 512,
             events_pause: Duration::from_secs(15),
-            head_timeout: Duration::from_secs(30),
+            head_timeout: Duration::from_secs(10),
+            keep_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
             collect_interval: Duration::from_secs(3600),
@@ -173,11 +184,17 @@ impl Server {
             .name("byteback-serve".to_owned())
             .spawn(move || {
                 let shutdown_timeout = config.shutdown_timeout;
+                let limits = DoorLimits {
+                    members_max: config.connections_max.saturating_sub(config.strangers_max).max(1),
+                    strangers_max: config.strangers_max,
+                    strangers_per_address_max: config.strangers_per_address_max,
+                };
                 let listener = CountingListener {
                     inner: listener,
-                    permits: Arc::new(Semaphore::new(config.connections_max)),
+                    door: Door::new(limits, Arc::clone(&serving_metrics)),
                     metrics: Arc::clone(&serving_metrics),
                     head_timeout: config.head_timeout,
+                    keep_timeout: config.keep_timeout,
                     idle_timeout: config.idle_timeout,
                     identity: config.identity.clone(),
                 };

@@ -12,10 +12,11 @@ use axum::body::Body;
 use byteback_api::batch::{BatchReader, Record};
 use byteback_api::messages::PartStaged;
 use byteback_api::problem::{Code, Problem};
-use byteback_api::{HEADER_PARTS, MEDIA_BATCH};
+use byteback_api::{HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH};
 use byteback_store::Store;
 use byteback_store::stage::PartWriter;
-use std::io::BufReader;
+use sha2::{Digest as _, Sha256};
+use std::io::{self, BufReader, Read};
 use std::sync::atomic::Ordering;
 
 pub(crate) async fn part_put(mut call: Call) -> Answer {
@@ -26,7 +27,9 @@ pub(crate) async fn part_put(mut call: Call) -> Answer {
         let (store, folder) = (store.clone(), folder.clone());
         take_piece(&mut call, move |bytes| {
             let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
-            read_piece(bytes, &mut writer)?;
+            let mut bytes = Hashed::new(bytes);
+            read_piece(&mut bytes, &mut writer)?;
+            writer.set_digest(bytes.digest());
             store.stage(writer, part).map_err(|e| of_store(&e))
         })
         .await
@@ -45,6 +48,13 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
             parsed.ok_or_else(|| parameter(format!("header {HEADER_PARTS} is not a number of parts")))?
         }
     };
+    let parts_digest = match call.headers.get(HEADER_PARTS_DIGEST) {
+        None => None,
+        Some(value) => {
+            let parsed = value.to_str().ok().and_then(convert::digest);
+            Some(parsed.ok_or_else(|| parameter(format!("header {HEADER_PARTS_DIGEST} is no SHA-256")))?)
+        }
+    };
     let (store, device) = (call.shared.store.clone(), call.device);
     let name = folder.clone();
     // A batch that is applied already needs no second look at its body: it is read and dropped.
@@ -61,6 +71,9 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
                 return Ok(applied);
             }
             let mut writer = store.begin_part(&folder, device, counter).map_err(|e| of_store(&e))?;
+            if let Some(digest) = parts_digest {
+                writer.expect_parts(digest);
+            }
             read_piece(bytes, &mut writer)?;
             store.commit(writer, staged_parts).map_err(|e| of_store(&e))
         })
@@ -129,8 +142,47 @@ async fn take_piece<T: Send + 'static>(
     }
 }
 
+/// Bytes with their SHA-256.
+struct Hashed {
+    bytes: IncomingBytes,
+    hash: Sha256,
+}
+
+impl Hashed {
+    fn new(bytes: IncomingBytes) -> Self {
+        let hash = Sha256::new();
+        Self { bytes, hash }
+    }
+
+    /// Of all that was read.
+    fn digest(self) -> [u8; 32] {
+        self.hash.finalize().into()
+    }
+}
+
+impl Read for Hashed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.bytes.read(buffer)?;
+        self.hash.update(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+/// Gives up a batch that is not applied.
+pub(crate) async fn batch_abandon(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let (folder, counter) = (call.folder()?, call.param::<u64>("counter")?);
+    let (store, device) = (call.shared.store.clone(), call.device);
+    let status = blocking(move || {
+        store.abandon(&folder, device, counter)?;
+        store.batch_status(&folder, device, counter)
+    })
+    .await?;
+    json(&convert::batch_status(status, false))
+}
+
 /// Feeds a piece to the store, record by record, up to its true end.
-fn read_piece(bytes: IncomingBytes, writer: &mut PartWriter) -> Result<(), Box<Problem>> {
+fn read_piece(bytes: impl Read, writer: &mut PartWriter) -> Result<(), Box<Problem>> {
     let store = |result: Result<(), byteback_store::StoreError>| result.map_err(|e| of_store(&e));
     let mut reader = BatchReader::new(BufReader::new(bytes));
     while let Some(record) = reader.next_record().map_err(|e| of_batch(&e))? {

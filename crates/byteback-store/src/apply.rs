@@ -19,6 +19,7 @@
 
 mod basis;
 mod loss;
+mod staged;
 
 use crate::catalog::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
@@ -33,14 +34,13 @@ use crate::store::{Store, folder_row};
 use std::collections::{HashMap, HashSet};
 
 use loss::{Loss, Touched};
+use staged::{MISSING_MAX, check_parts};
 
 pub(crate) use basis::{Basis, conflict, file_with_contents};
+pub(crate) use staged::staged_part_ids;
 
 /// How many places of a conflict are told.
 const CONFLICTS_MAX: usize = 8;
-
-/// How many missing parts are told.
-const MISSING_MAX: usize = 64;
 
 /// Deepest directory that a batch may make.
 const DEPTH_MAX: usize = 100_000;
@@ -52,6 +52,8 @@ pub struct BatchStatus {
     pub applied: Option<Applied>,
     /// Numbers of its staged parts.
     pub staged_parts: Vec<u32>,
+    /// The SHA-256 of each.
+    pub digests: Vec<Option<[u8; 32]>>,
 }
 
 fn applied(row: &BatchRow, repeated: bool) -> Applied {
@@ -79,6 +81,7 @@ impl Store {
         let parts = catalog.staged_parts(key)?;
         Ok(BatchStatus {
             applied: catalog.batch_by_key(key)?.map(|row| applied(&row, true)),
+            digests: parts.iter().map(|part| part.digest).collect(),
             staged_parts: parts.into_iter().map(|part| part.part).collect(),
         })
     }
@@ -107,6 +110,9 @@ impl Store {
             return Err(StoreError::DeviceRevoked(last.key.device));
         }
         let parts = staged_part_ids(&*catalog, last.key, staged_parts)?;
+        if let Some(wanted) = last.parts_digest {
+            check_parts(&*catalog, last.key, staged_parts, wanted)?;
+        }
         if let Some(proven) = &proven
             && proven.parts != parts
         {
@@ -134,6 +140,7 @@ impl Store {
         }
         let row = apply.finish()?;
         catalog.delete_staged_parts(last.key)?;
+        last.is_kept = true;
         catalog.commit()?;
         for rows in proven.into_iter().flat_map(|proven| proven.kept) {
             // What is not kept is made anew; the batch is applied.
@@ -141,26 +148,6 @@ impl Store {
         }
         Ok(applied(&row, false))
     }
-}
-
-/// The row numbers of the staged parts 1 to `staged_parts`, in this order.
-pub(crate) fn staged_part_ids(
-    catalog: &dyn CatalogRead,
-    key: BatchKey,
-    staged_parts: u32,
-) -> Result<Vec<i64>, StoreError> {
-    let staged = catalog.staged_parts(key)?;
-    let numbers: HashMap<u32, i64> = staged.iter().map(|row| (row.part, row.id)).collect();
-    let missing: Vec<u32> = (1..=staged_parts)
-        .filter(|part| !numbers.contains_key(part))
-        .take(MISSING_MAX)
-        .collect();
-    if !missing.is_empty() {
-        return Err(StoreError::PartsMissing { missing });
-    }
-    Ok((1..=staged_parts)
-        .filter_map(|part| numbers.get(&part).copied())
-        .collect())
 }
 
 struct Apply<'a> {

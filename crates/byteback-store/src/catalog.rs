@@ -146,6 +146,8 @@ pub struct StagedPartRow {
     pub part: u32,
     /// When it was staged, ns since the Unix epoch.
     pub created_ns: i64,
+    /// The SHA-256 of the bytes that it came as, if it was noted.
+    pub digest: Option<[u8; 32]>,
 }
 
 /// What is kept of one file: its sums of one kind.
@@ -256,6 +258,10 @@ pub trait CatalogRead: DeviceRead {
     fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError>;
     /// Bytes of all rows of kept sums.
     fn sums_len(&self) -> Result<u64, StoreError>;
+    /// Frames that were noted as damaged, as segment and offset.
+    fn noted_damage(&self, limit: u32) -> Result<Vec<(u64, u64)>, StoreError>;
+    /// Nodes of a folder that have a layer which refers to a segment, by number.
+    fn nodes_of_segment(&self, folder: i64, segment: u64, limit: u32) -> Result<Vec<i64>, StoreError>;
 }
 
 /// Changes that are committed together.
@@ -307,7 +313,7 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
         &self,
         key: BatchKey,
         part: u32,
-        created_ns: i64,
+        noted: (i64, Option<&[u8; 32]>),
         records: &[Vec<u8>],
         segments: &[u64],
     ) -> Result<(), StoreError>;
@@ -315,6 +321,10 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError>;
     /// Removes the parts of batches whose newest part was staged before; answers how many.
     fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError>;
+    /// Notes that a frame is damaged, unless so many are noted already.
+    fn note_damage(&self, segment: u64, offset: u64, noted_max: u32) -> Result<(), StoreError>;
+    /// Forgets that.
+    fn forget_damage(&self, segment: u64, offset: u64) -> Result<(), StoreError>;
     /// Keeps sums: adds or replaces rows, and notes that they were used. There may be no rows.
     fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError>;
     /// Removes a file's rows of kept sums from a number on.

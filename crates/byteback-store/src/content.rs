@@ -12,7 +12,9 @@ use crate::read::file_at;
 use crate::resolve::{Piece, Resolver, layer_rows};
 use crate::segments::{FrameRef, Segments};
 use crate::store::{Store, existing_seq, folder_row};
-use byteback_delta::{Codec, DeltaWriter, FRAME_RAW_LEN_MAX, FrameDecoder, Source, WriteError, WriterOptions};
+use byteback_delta::{
+    Codec, ContentDigest, DIGEST_LEN, DeltaWriter, FRAME_RAW_LEN_MAX, FrameDecoder, Source, WriteError, WriterOptions,
+};
 use byteback_extents::{ByteRange, ExtentValue};
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -81,6 +83,56 @@ impl Store {
             None => whole,
         };
         ContentReader::of_resolver(self, Resolver::to_bottom(rows, range), size)
+    }
+}
+
+impl Store {
+    /// The digests of contents of at most `len_max` bytes at a moment, in the order asked; `None` of what is no such file, or cannot be read.
+    ///
+    /// # Errors
+    /// The folder or the moment does not exist; the catalog fails.
+    pub fn short_digests(
+        &self,
+        folder: &str,
+        at: Seq,
+        files: &[FileId],
+        len_max: u64,
+    ) -> Result<Vec<Option<[u8; DIGEST_LEN]>>, StoreError> {
+        self.content_moment(folder, at)?;
+        let digest = |file: &FileId| match self.short_digest(folder, at, *file, len_max) {
+            Ok(digest) => Ok(digest),
+            Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
+            Err(error) if crate::damage::is_of_frame(&error) => Ok(None),
+            Err(error) => Err(error),
+        };
+        files.iter().map(digest).collect()
+    }
+
+    fn content_moment(&self, folder: &str, at: Seq) -> Result<Seq, StoreError> {
+        let catalog = self.catalog().read()?;
+        existing_seq(&folder_row(&*catalog, folder)?, Some(at))
+    }
+
+    fn short_digest(
+        &self,
+        folder: &str,
+        at: Seq,
+        file: FileId,
+        len_max: u64,
+    ) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+        let mut reader = self.content(folder, file, Some(at), None)?;
+        if reader.size() > len_max {
+            return Ok(None);
+        }
+        let mut digest = ContentDigest::new(reader.size());
+        let mut chunk = Vec::new();
+        loop {
+            reader.next_chunk(&mut chunk, 64 * 1024)?;
+            if chunk.is_empty() {
+                return Ok(digest.finish());
+            }
+            digest.push(&chunk);
+        }
     }
 }
 
@@ -238,6 +290,13 @@ impl FrameCache {
             .ok_or_else(|| damaged(&frame, "an extent reaches past its frame".to_owned()))
     }
 
+    /// A frame, read and decoded now; nothing is kept.
+    pub(crate) fn decoded_anew(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
+        let mut raw = Vec::new();
+        self.decode(segments, frame, &mut raw)?;
+        Ok(raw)
+    }
+
     /// A frame that is not kept yet, in the memory of those that have to go for it.
     fn decoded(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
         let mut raw = Vec::new();
@@ -250,13 +309,17 @@ impl FrameCache {
             self.kept_len -= eldest.capacity();
             raw = eldest;
         }
+        self.decode(segments, frame, &mut raw)?;
+        Ok(raw)
+    }
+
+    fn decode(&mut self, segments: &dyn Segments, frame: &FrameRef, raw: &mut Vec<u8>) -> Result<(), StoreError> {
         segments.read(frame, &mut self.stored)?;
         let codec = Codec::from_code(frame.codec)
             .ok_or_else(|| damaged(frame, format!("the frame has the unknown codec {}", frame.codec)))?;
         self.decoder
-            .decode(codec, &self.stored, frame.raw_len, &mut raw)
-            .map_err(|e| damaged(frame, e.to_string()))?;
-        Ok(raw)
+            .decode(codec, &self.stored, frame.raw_len, raw)
+            .map_err(|e| damaged(frame, e.to_string()))
     }
 }
 

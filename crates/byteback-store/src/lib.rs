@@ -6,7 +6,8 @@
 //! extents goes into the *catalog*, so that applying a delta costs the delta, not the file.
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`, `compact` extents laid over
-//! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back;
+//! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back; [`damage`] what does
+//! not, and putting it right;
 //! [`signature`], [`search`] what helps to find a change; [`sums`] checksums that are kept for that; [`token`], [`devices`] who may ask;
 //! `collect` what is thrown away.
 //!
@@ -21,6 +22,7 @@ mod codec;
 pub mod collect;
 mod compact;
 pub mod content;
+pub mod damage;
 pub mod devices;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -66,6 +66,13 @@ pub trait Segments: Send + Sync + Debug {
     /// `Damaged` if the bytes are not those that were written; otherwise what the system answered.
     fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError>;
 
+    /// Writes the stored bytes of a damaged frame back to their place and makes them durable, if the frame's header there agrees with its
+    /// own checksum and says that these are its bytes; answers whether it does.
+    ///
+    /// # Errors
+    /// What the system answered.
+    fn rewrite(&self, frame: &FrameRef, stored: &[u8]) -> Result<bool, StoreError>;
+
     /// All segments, by number.
     ///
     /// # Errors
@@ -95,6 +102,9 @@ pub trait SegmentWriter: Send + Debug {
     /// # Errors
     /// When any of them may not be: the writer's frames must then not be referred to.
     fn sync(&mut self) -> Result<(), StoreError>;
+
+    /// Gives back what was appended, as far as nothing was appended behind it; nothing refers to it, and nothing will.
+    fn discard(&mut self) {}
 
     /// The segments that this writer appended to.
     fn segments(&self) -> BTreeSet<u64>;

@@ -31,6 +31,12 @@ pub struct PartWriter {
     pub(crate) segments: Box<dyn SegmentWriter>,
     /// Proofs of the whole batch, as its end says.
     pub(crate) proofs: u64,
+    /// The SHA-256 of the bytes that it came as.
+    pub(crate) digest: Option<[u8; 32]>,
+    /// What the digests of the staged parts before it must be together.
+    pub(crate) parts_digest: Option<[u8; 32]>,
+    /// The catalog refers to its frames, or may.
+    pub(crate) is_kept: bool,
     limits: StoreLimits,
 }
 
@@ -52,6 +58,9 @@ impl Store {
             segment_ends: BTreeMap::new(),
             segments: self.parts.segments.writer(),
             proofs: 0,
+            digest: None,
+            parts_digest: None,
+            is_kept: false,
             limits: self.parts.limits,
         })
     }
@@ -78,14 +87,35 @@ impl Store {
         let segments: Vec<u64> = part.segment_ends.keys().copied().collect();
         // A part of a batch that is applied already has nothing to wait for.
         if catalog.batch_by_key(part.key)?.is_none() {
-            catalog.replace_staged_part(part.key, number, now, &part.records, &segments)?;
+            let noted = (now, part.digest.as_ref());
+            catalog.replace_staged_part(part.key, number, noted, &part.records, &segments)?;
+            part.is_kept = true;
         }
         catalog.commit()?;
         Ok(now.saturating_add(self.parts.limits.staged_expiry_ns))
     }
 }
 
+/// What was written for a piece that came to nothing is given back, as far as nothing was written behind it.
+impl Drop for PartWriter {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.segments.discard();
+        }
+    }
+}
+
 impl PartWriter {
+    /// Notes the SHA-256 of the bytes that it came as, for whoever asks which parts are staged.
+    pub fn set_digest(&mut self, digest: [u8; 32]) {
+        self.digest = Some(digest);
+    }
+
+    /// Lets the commit that this piece ends apply nothing unless the SHA-256s of the staged parts, one after the other, have this SHA-256.
+    pub fn expect_parts(&mut self, digest: [u8; 32]) {
+        self.parts_digest = Some(digest);
+    }
+
     fn push(&mut self, record: &StagedRecord) -> Result<(), StoreError> {
         if crate::codec::usize_u64(self.records.len()) >= self.limits.records_max {
             let message = format!("a batch has at most {} records", self.limits.records_max);

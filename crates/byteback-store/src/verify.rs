@@ -1,10 +1,16 @@
 //! Re-reads and checks everything that one moment of a folder needs.
 //!
-//! The tree is walked from its root; of each file every piece is resolved and every frame read from its segment,
-//! checked and decoded. Checksums that are kept of its bytes are compared with them (`sums`). A damaged file is reported and the walk goes on. Memory: the directories on the way and one
-//! number per file that was seen (a file with several names is checked once).
+//! The tree is walked from its root; of each file every piece is resolved, and every frame is read from its segment,
+//! checked and decoded, once however many files and versions refer to it. Checksums that are kept of a file's bytes are compared with them
+//! (`sums`): for that, frames that were read for another file are read again, and a frame that the file needs in several places is held
+//! until the last of them ([`Held`]). A damaged file is reported with the ranges that are lost, its frames are noted (`damage`), and the walk goes on.
+//!
+//! Memory: the directories on the way, one number per file that was seen (a file with several names is checked once), two numbers per
+//! frame, and [`HELD_LEN_MAX`].
 
+use crate::catalog::AttributeRow;
 use crate::content::FrameCache;
+use crate::damage::{is_of_frame, push_range};
 use crate::error::StoreError;
 use crate::model::{FileId, NodeKind, Seq};
 use crate::paths::path_of;
@@ -15,7 +21,7 @@ use crate::store::{Store, existing_seq, folder_row};
 use crate::sums::audit::Audit;
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
 /// Entries that are looked at in one go.
@@ -23,6 +29,12 @@ const ENTRIES_AT_ONCE: u32 = 1000;
 
 /// Pieces between two looks at whether to stop.
 const PIECES_PER_PROGRESS: u64 = 4096;
+
+/// Ranges of one damaged file that are told.
+const RANGES_TOLD_MAX: usize = 1000;
+
+/// Decoded frames that are held for later places of the same file, in bytes.
+const HELD_LEN_MAX: usize = 128 << 20;
 
 /// What was checked so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +65,10 @@ pub enum VerifyEvent {
         path: Option<Vec<u8>>,
         /// The first thing that is wrong with it.
         error: StoreError,
+        /// Which bytes are lost: the first ranges of them, ascending. None if nothing is known of the file's contents.
+        ranges: Vec<ByteRange>,
+        /// How many bytes these are in all.
+        lost_bytes: u64,
     },
 }
 
@@ -75,8 +91,10 @@ impl Store {
             (at, root)
         };
         let mut totals = VerifyTotals::default();
-        let mut frames = FrameCache::new()?;
+        let mut frames = Frames::new(self)?;
         let mut seen = HashSet::new();
+        // Files without checksums need no bytes of frames that were read already, so they come last.
+        let mut later = Vec::new();
         // Directories still to be listed, each with the name after which to go on.
         let mut directories: Vec<(i64, Option<Vec<u8>>)> = vec![(root, None)];
         while let Some((directory, after)) = directories.pop() {
@@ -88,33 +106,19 @@ impl Store {
                 directories.push((directory, Some(last.name.clone())));
             }
             for entry in entries {
-                let row = self.catalog().read()?.attributes(entry.child, at)?;
-                let Some(row) = row else {
-                    return Err(StoreError::CatalogDamaged(format!(
-                        "node {} has no attributes",
-                        entry.child
-                    )));
-                };
+                let row = self.existing(entry.child, at)?;
                 match row.attributes.kind {
                     NodeKind::Directory => directories.push((entry.child, None)),
                     NodeKind::File if seen.insert(entry.child) => {
-                        let result = self.verify_file(entry.child, &row, &mut frames, &mut totals, &mut tell);
-                        totals.files += 1;
-                        match result {
-                            Ok(ControlFlow::Continue(())) => {}
-                            Ok(ControlFlow::Break(())) => return Ok(totals),
-                            Err(error) => {
-                                totals.damaged_files += 1;
-                                let catalog = self.catalog().read()?;
-                                let id = catalog.file_id(entry.child)?;
-                                let path = path_of(&*catalog, root, entry.child, at)?;
-                                drop(catalog);
-                                if tell(VerifyEvent::Damage { id, path, error }).is_break() {
-                                    return Ok(totals);
-                                }
-                            }
+                        if self.catalog().read()?.sums(entry.child)?.is_empty() {
+                            later.push(entry.child);
+                            continue;
                         }
-                        if tell(VerifyEvent::Progress(totals)).is_break() {
+                        let place = (entry.child, root, at);
+                        if self
+                            .verify_and_tell(place, &row, &mut frames, &mut totals, &mut tell)?
+                            .is_break()
+                        {
                             return Ok(totals);
                         }
                     }
@@ -122,17 +126,74 @@ impl Store {
                 }
             }
         }
+        for node in later {
+            let row = self.existing(node, at)?;
+            let place = (node, root, at);
+            if self
+                .verify_and_tell(place, &row, &mut frames, &mut totals, &mut tell)?
+                .is_break()
+            {
+                break;
+            }
+        }
         Ok(totals)
+    }
+
+    fn existing(&self, node: i64, at: Seq) -> Result<AttributeRow, StoreError> {
+        let row = self.catalog().read()?.attributes(node, at)?;
+        row.ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} has no attributes")))
+    }
+
+    /// Checks a file of the tree below `root` at a moment, and tells what was found.
+    fn verify_and_tell(
+        &self,
+        (node, root, at): (i64, i64, Seq),
+        row: &AttributeRow,
+        frames: &mut Frames<'_>,
+        totals: &mut VerifyTotals,
+        tell: &mut impl FnMut(VerifyEvent) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        let result = self.verify_file(node, row, frames, totals, tell);
+        totals.files += 1;
+        let lost = match result {
+            Ok((ControlFlow::Break(()), _)) => return Ok(ControlFlow::Break(())),
+            Ok((ControlFlow::Continue(()), lost)) => lost,
+            Err(error) => Some(Lost {
+                error,
+                ranges: Vec::new(),
+                bytes: 0,
+            }),
+        };
+        if let Some(lost) = lost {
+            totals.damaged_files += 1;
+            // What is not noted is found again.
+            let _ = self.note_frames(&std::mem::take(&mut frames.to_note));
+            let catalog = self.catalog().read()?;
+            let id = catalog.file_id(node)?;
+            let path = path_of(&*catalog, root, node, at)?;
+            drop(catalog);
+            let damage = VerifyEvent::Damage {
+                id,
+                path,
+                error: lost.error,
+                ranges: lost.ranges,
+                lost_bytes: lost.bytes,
+            };
+            if tell(damage).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(tell(VerifyEvent::Progress(*totals)))
     }
 
     fn verify_file(
         &self,
         node: i64,
-        row: &crate::catalog::AttributeRow,
-        frames: &mut FrameCache,
+        row: &AttributeRow,
+        frames: &mut Frames<'_>,
         totals: &mut VerifyTotals,
         tell: &mut impl FnMut(VerifyEvent) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
+    ) -> Result<(ControlFlow<()>, Option<Lost>), StoreError> {
         let rows = layer_rows(&*self.catalog().read()?, node, row.layer, 0)?;
         let length = rows.first().map_or(0, |row| row.new_len);
         if length != row.attributes.size {
@@ -142,9 +203,18 @@ impl Store {
             );
             return Err(StoreError::CatalogDamaged(message));
         }
-        let mut resolver = Resolver::to_bottom(rows, ByteRange::new(0, length));
         let mut audit = Audit::begin(self, node)?;
-        let mut last_frame: Option<FrameRef> = None;
+        let mut held = Held::default();
+        if audit.is_some() {
+            let mut resolver = Resolver::to_bottom(rows.clone(), ByteRange::new(0, length));
+            while let Some((_, source)) = resolver.next_piece(&*self.catalog().read()?)? {
+                if let Source::Literal(literal) = source {
+                    *held.uses.entry(literal.frame).or_default() += 1;
+                }
+            }
+        }
+        let mut resolver = Resolver::to_bottom(rows, ByteRange::new(0, length));
+        let mut lost: Option<Lost> = None;
         let mut pieces = 0u64;
         loop {
             let catalog = self.catalog().read()?;
@@ -156,25 +226,155 @@ impl Store {
                 {
                     totals.wrong_sums += 1;
                 }
-                return Ok(ControlFlow::Continue(()));
+                return Ok((ControlFlow::Continue(()), lost));
             };
-            let mut bytes = None;
-            if let Source::Literal(literal) = source {
-                let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
-                bytes = Some(frames.bytes(&*self.parts.segments, &literal, len)?);
-                if last_frame != Some(literal.frame) {
-                    last_frame = Some(literal.frame);
-                    totals.frames += 1;
-                    totals.bytes = totals.bytes.saturating_add(u64::from(literal.frame.stored_len));
+            let result = match (source, &mut audit) {
+                (Source::Literal(literal), None) => frames.check(&literal.frame, totals),
+                (Source::Literal(literal), Some(audit)) => match held.take(frames, &literal.frame, totals) {
+                    Ok(raw) => {
+                        let start = usize::try_from(literal.skip).unwrap_or(usize::MAX);
+                        let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX);
+                        audit.feed(range, source, raw.get(start..start.saturating_add(len)))?;
+                        held.give_back(literal.frame, raw);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+                (_, Some(audit)) => audit.feed(range, source, None).map(|()| Ok(()))?,
+                (_, None) => Ok(()),
+            };
+            match result {
+                Ok(()) => {}
+                Err(error) if is_of_frame(&error) => {
+                    // Sums of a file that cannot be read cannot be compared.
+                    audit = None;
+                    held = Held::default();
+                    let lost = lost.get_or_insert_with(|| Lost {
+                        error,
+                        ranges: Vec::new(),
+                        bytes: 0,
+                    });
+                    lost.bytes = lost.bytes.saturating_add(range.len_bytes());
+                    if lost.ranges.len() < RANGES_TOLD_MAX
+                        || lost.ranges.last().is_some_and(|last| last.end() == range.start())
+                    {
+                        push_range(&mut lost.ranges, range);
+                    }
                 }
-            }
-            if let Some(audit) = &mut audit {
-                audit.feed(range, source, bytes)?;
+                Err(error) => return Err(error),
             }
             pieces += 1;
             if pieces.is_multiple_of(PIECES_PER_PROGRESS) && tell(VerifyEvent::Progress(*totals)).is_break() {
-                return Ok(ControlFlow::Break(()));
+                return Ok((ControlFlow::Break(()), lost));
             }
+        }
+    }
+}
+
+/// What cannot be read of a file.
+struct Lost {
+    /// The first thing that is wrong.
+    error: StoreError,
+    ranges: Vec<ByteRange>,
+    bytes: u64,
+}
+
+/// Frames that were checked.
+struct Frames<'a> {
+    store: &'a Store,
+    cache: FrameCache,
+    /// By segment and offset, what else their references say: two references to one place that differ are not both right.
+    checked: HashMap<(u64, u64), (u32, u32, u8)>,
+    damaged: HashMap<FrameRef, String>,
+    /// Damaged frames that are not noted in the catalog yet.
+    to_note: BTreeSet<FrameRef>,
+}
+
+impl<'a> Frames<'a> {
+    fn new(store: &'a Store) -> Result<Self, StoreError> {
+        Ok(Self {
+            store,
+            cache: FrameCache::new()?,
+            checked: HashMap::new(),
+            damaged: HashMap::new(),
+            to_note: BTreeSet::new(),
+        })
+    }
+
+    /// Reads a frame unless it was read before.
+    fn check(&mut self, frame: &FrameRef, totals: &mut VerifyTotals) -> Result<(), StoreError> {
+        let place = (frame.segment, frame.offset);
+        if self.checked.get(&place) == Some(&(frame.stored_len, frame.raw_len, frame.codec)) {
+            return Ok(());
+        }
+        self.read(frame, totals).map(|_| ())
+    }
+
+    /// Reads a frame.
+    fn read(&mut self, frame: &FrameRef, totals: &mut VerifyTotals) -> Result<Vec<u8>, StoreError> {
+        if let Some(what) = self.damaged.get(frame) {
+            return Err(StoreError::Damaged {
+                segment: frame.segment,
+                offset: frame.offset,
+                what: what.clone(),
+            });
+        }
+        totals.frames += 1;
+        totals.bytes = totals.bytes.saturating_add(u64::from(frame.stored_len));
+        match self.cache.decoded_anew(&*self.store.parts.segments, frame) {
+            Ok(raw) => {
+                let place = (frame.segment, frame.offset);
+                self.checked
+                    .insert(place, (frame.stored_len, frame.raw_len, frame.codec));
+                Ok(raw)
+            }
+            Err(error) => {
+                if is_of_frame(&error) {
+                    let what = match &error {
+                        StoreError::Damaged { what, .. } => what.clone(),
+                        error => error.to_string(),
+                    };
+                    self.damaged.insert(*frame, what);
+                    self.to_note.insert(*frame);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Decoded frames of one file, each until its last place in the file.
+#[derive(Default)]
+struct Held {
+    /// Places that are still to come.
+    uses: HashMap<FrameRef, u32>,
+    frames: HashMap<FrameRef, Vec<u8>>,
+    len: usize,
+}
+
+impl Held {
+    fn take(
+        &mut self,
+        frames: &mut Frames<'_>,
+        frame: &FrameRef,
+        totals: &mut VerifyTotals,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.frames.remove(frame) {
+            Some(raw) => {
+                self.len = self.len.saturating_sub(raw.len());
+                Ok(raw)
+            }
+            None => frames.read(frame, totals),
+        }
+    }
+
+    fn give_back(&mut self, frame: FrameRef, raw: Vec<u8>) {
+        let left = self.uses.entry(frame).or_default();
+        *left = left.saturating_sub(1);
+        // Without room it is read again.
+        if *left > 0 && self.len.saturating_add(raw.len()) <= HELD_LEN_MAX {
+            self.len += raw.len();
+            self.frames.insert(frame, raw);
         }
     }
 }

@@ -5,8 +5,9 @@
 //! 1. *Settle*: a pending cut of an earlier run is settled by asking the server about its batch. (Crash: asked again.)
 //! 2. *Cut*. (Crash: a pending cut without a batch; the next run gives it up, the mark has not moved.)
 //! 3. *Note* the batch's counter in the log, before the first byte of the batch leaves. (Crash: the next run asks the
-//!    server about this counter: not applied, given up; staged parts expire there.)
-//! 4. *Stage* full parts, keep the last one. (Crash: as 3.)
+//!    server about this counter: not applied, given up.)
+//! 4. *Stage* full parts, keep the last one. (Crash: as 3; the next batch has the same number, and parts that come out the same are not
+//!    sent again ([`resume`]). What cannot be used is given back.)
 //! 5. If something could not be saved, note that too (the counter's lowest bit: real counters are even).
 //! 6. *Commit*: the server applies all or nothing. (Crash: the next run finds it applied. If all was saved, the mark
 //!    moves. If not, the mark stays and the same changes are sent once more on top: the dead process took with it which
@@ -26,11 +27,13 @@ mod content;
 mod cut_batch;
 mod examine;
 mod followed;
+mod heal;
 pub(crate) mod note;
 mod part_stream;
 mod plain;
 mod plan;
 mod report;
+mod resume;
 mod transfer;
 mod trim;
 
@@ -50,7 +53,9 @@ use byteback_host::random::{Randomness, RealRandomness};
 use byteback_oplog::{LedgerEntry, LedgerEvent, NodeId, TreeId};
 use note::Note;
 use plan::Answers;
+use resume::Numbered;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use transfer::{Sent, transfer};
 
@@ -95,6 +100,9 @@ pub struct BackupOptions {
     pub delta: DeltaChoice,
     /// Which part of a processor a thread gets here and now, above 0, at most 1 (`byteback_host::load`): what searching costs.
     pub processor_share: f64,
+    /// Where is remembered which batch was begun, so that the next run goes on where this one stops; nobody else uses this directory
+    /// meanwhile. Without it, an interrupted backup begins anew.
+    pub unfinished: Option<Arc<dyn DurableDir>>,
     /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses this directory meanwhile.
     pub decisions: Option<Arc<dyn DurableDir>>,
 }
@@ -116,6 +124,7 @@ impl BackupOptions {
             block_checksums: None,
             delta: DeltaChoice::Auto,
             processor_share: 1.0,
+            unfinished: None,
             decisions: None,
         }
     }
@@ -216,6 +225,14 @@ struct Job<'a> {
     origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
     /// The batch is to leave a snapshot.
     makes_snapshot: bool,
+    /// The server said that it knows of damage.
+    knows_damage: Cell<bool>,
+    /// Files that are damaged at the server and cannot be healed there: nothing that it has of them counts.
+    damaged: BTreeSet<NodeId>,
+    /// What is staged of an earlier batch may be used.
+    may_resume: Cell<bool>,
+    /// How many of them were not sent anew, and are reported by the log to the next batch.
+    unmended: Cell<usize>,
 }
 
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
@@ -231,7 +248,7 @@ pub fn backup(
     options: &BackupOptions,
     monitor: &dyn Monitor,
 ) -> Result<BackupReport> {
-    let job = Job {
+    let mut job = Job {
         tree,
         server,
         folder,
@@ -246,6 +263,10 @@ pub fn backup(
         identities: None,
         origins: None,
         makes_snapshot: true,
+        knows_damage: Cell::new(false),
+        damaged: BTreeSet::new(),
+        may_resume: Cell::new(true),
+        unmended: Cell::new(0),
     };
     let began_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
@@ -256,12 +277,14 @@ pub fn backup(
     };
     monitor.event(Event::Phase(Phase::Preparing));
     let mut basis = job.basis()?;
+    job.damaged = heal::heal(&job, &mut report)?;
     report.durations.prepare_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
     let fresh = BackupReport {
         durations: report.durations,
         ..report.clone()
     };
     let mut was_sent_anew = false;
+    let mut saved: Option<BackupReport> = None;
     loop {
         if basis.is_alarming
             && let Some(why) = &basis.everything
@@ -269,7 +292,15 @@ pub fn backup(
             monitor.event(Event::Warning(&format!("{why}; sending everything")));
         }
         match job.attempt(&basis, &mut report) {
-            Ok(()) => break,
+            Ok(()) => {
+                // The log reports files that are damaged at the server and had not changed only now. Once: what cannot be sent stays reported.
+                if job.unmended.get() > 0 && saved.is_none() {
+                    basis = job.basis()?;
+                    saved = Some(std::mem::replace(&mut report, fresh.clone()));
+                    continue;
+                }
+                break;
+            }
             Err(SyncError::Server(error)) if basis.base_seq.is_some() && contradicts_basis(&error) => {
                 let newest = job.server.folder(folder)?;
                 let why = format!(
@@ -306,7 +337,12 @@ pub fn backup(
             }
             Err(error) => return Err(error),
         }
+        // Another batch, of which nothing is there yet.
+        job.may_resume.set(false);
         report = fresh.clone();
+    }
+    if let Some(saved) = saved {
+        report = saved.followed_by(report);
     }
     report.wire = server.wire_bytes().since(wire_before);
     report.durations.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
@@ -358,6 +394,7 @@ impl Job<'_> {
     /// Finds out what the server has, and settles what an earlier run left.
     fn basis(&self) -> Result<Basis> {
         let info = self.server.folder(self.folder)?;
+        self.knows_damage.set(info.knows_damage);
         let basis = self.basis_on(&info)?;
         // Also if that is only for the case that the log turns out to have forgotten the last backup.
         Ok(basis.replacing(self.replaced(&info)))
@@ -483,6 +520,10 @@ impl Job<'_> {
         };
         let Some(applied) = applied else {
             self.tree.resolve_pending(consumer, None)?;
+            if counter != 0 && resume::noted_counter(self.options) != Some(counter) {
+                // If it cannot be given back, it expires.
+                let _ = self.server.abandon(self.folder, counter);
+            }
             return Ok(None);
         };
         let note = Note::new(
@@ -508,7 +549,8 @@ impl Job<'_> {
         let cut = self.tree.cut(&CutRequest {
             everything: basis.everything.is_some(),
             look_only: self.options.dry_run,
-            whole_files: self.options.delta != DeltaChoice::Auto,
+            // Damaged files are sent whole, whatever changed in them.
+            whole_files: self.options.delta != DeltaChoice::Auto || !self.damaged.is_empty(),
             ..CutRequest::of(&self.options.consumer)
         })?;
         report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);
@@ -549,9 +591,12 @@ impl Job<'_> {
         let clock = self.server.clock();
         let transfer_began_ns = clock.monotonic_ns();
         self.monitor.event(Event::Phase(Phase::Transferring));
-        let result = self.next_counter(basis).and_then(|counter| {
-            let sent = transfer(self, cut, basis, counter, report)?;
-            Ok((sent, counter))
+        let number = self.number(basis, cut.tree);
+        let result = number.and_then(|number| {
+            let sent = transfer(self, cut, basis, &number, report);
+            let ended = number.ended(self, sent);
+            number.reused().add_to(report);
+            Ok((ended?, number.counter()))
         });
         report.durations.transfer_ns = clock
             .monotonic_ns()
@@ -575,10 +620,16 @@ impl Job<'_> {
         };
         let Sent {
             applied,
-            unsaved,
+            mut unsaved,
             missing,
             left_out,
+            mended,
         } = sent;
+        // The log reports to the next backup what this one did not send.
+        let is_unmended = |node: &&NodeId| !mended.contains(*node) && !unsaved.contains(*node);
+        let unmended: Vec<NodeId> = self.damaged.iter().filter(is_unmended).copied().collect();
+        self.unmended.set(unmended.len());
+        unsaved.extend(unmended);
         let root = file_id(cut.tree, NodeId::ROOT);
         let note = match (&applied, &basis.note) {
             (Some(applied), _) => {
@@ -651,9 +702,14 @@ impl Job<'_> {
         }
     }
 
-    /// A number that this device has never used for a batch of this folder; even.
-    fn next_counter(&self, basis: &Basis) -> Result<u64> {
-        draw_counter(self.server, basis.note.as_ref().map_or(0, |note| note.counter))
+    /// The number of an interrupted batch that can be gone on with, or one that this device has never used for a batch of this folder; even.
+    fn number(&self, basis: &Basis, tree: TreeId) -> Result<Numbered> {
+        let may_resume = self.may_resume.get();
+        if let Some(left) = Numbered::left(self, tree, may_resume)? {
+            return Ok(left);
+        }
+        let counter = draw_counter(self.server, basis.note.as_ref().map_or(0, |note| note.counter))?;
+        Ok(Numbered::begin(self, tree, counter))
     }
 
     fn tell_failure(&self, file: Option<&UnsavedFile>) {

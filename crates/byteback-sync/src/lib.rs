@@ -19,6 +19,7 @@
 //! It must not know how folders are mounted or how the server stores.
 
 mod backup;
+mod damage;
 pub mod decisions;
 mod error;
 mod exclude;
@@ -57,7 +58,7 @@ pub use monitor::{Change, Event, Monitor, Phase, Silent};
 pub use path_list::{PathChange, changed_paths};
 pub use pull::{PullOptions, PullReport, pull};
 pub use push::{PushOptions, PushReport, push, push_state_name};
-pub use restore::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
+pub use restore::{LostRange, NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, SalvagedFile, restore};
 pub use server_client::{
     CertificateChanged, ClientOptions, Connection, ContentReader, Heard, Listening, Network, ServerClient, TreePlace,
     VerifyStream, WireBytes, join,

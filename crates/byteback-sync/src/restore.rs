@@ -38,7 +38,9 @@ use byteback_api::{ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree;
 use file::{FileJob, restore_file};
-use place::{Place, TemporaryNames, clear_way, make_directory, remove_all, remove_leftovers, rename_into_place};
+use place::{
+    Place, TemporaryNames, clear_way, make_directory, open_up, remove_all, remove_leftovers, rename_into_place,
+};
 use publish::Unpublished;
 use pull::{Rules, Verdict, for_each_other};
 use report::Tally;
@@ -55,7 +57,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 #[cfg(test)]
 pub(crate) use pull::partial_name;
 pub(crate) use pull::{is_partial_name, mark_way_up};
-pub use report::{NotRestored, NotRestoredKind, RestoreReport};
+pub use report::{LostRange, NotRestored, NotRestoredKind, RestoreReport, SalvagedFile};
 
 /// How to restore.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,8 @@ pub struct RestoreOptions {
     pub delete: bool,
     /// Write also those files again that have the right length and time already.
     pub verify: bool,
+    /// Of a file that the server cannot read in full, restore what it can.
+    pub salvage: bool,
     /// How many files are fetched at the same time.
     pub jobs: usize,
 }
@@ -76,6 +80,7 @@ impl Default for RestoreOptions {
             overwrite: false,
             delete: false,
             verify: false,
+            salvage: false,
             jobs: 4,
         }
     }
@@ -154,6 +159,7 @@ impl<'a> Origin<'a> {
             overwrite: true,
             delete: wishes.delete,
             verify: false,
+            salvage: false,
             jobs: wishes.jobs,
         };
         let mut pulled = Pulled::default();
@@ -213,6 +219,7 @@ impl<'a> Origin<'a> {
             temporary_names,
             unpublished: Mutex::default(),
             way: Mutex::new(way),
+            opened_up: Mutex::default(),
             pull: wishes.map(|wishes| self.rules(wishes, monitor)),
         };
         monitor.event(Event::Phase(Phase::Restoring));
@@ -285,6 +292,8 @@ struct Restore<'a> {
     unpublished: Mutex<Unpublished>,
     /// The way to the directory that was opened last.
     way: Mutex<tree::Descent>,
+    /// Directories that were closed to their owner, with the permissions that they had.
+    opened_up: Mutex<Vec<(Vec<u8>, u32)>>,
     /// What is looked at first, and told, if this is a pull.
     pull: Option<Rules<'a>>,
 }
@@ -312,7 +321,11 @@ impl Restore<'_> {
         }
         let mut made = Vec::new();
         let mut links = Vec::new();
-        self.in_parallel(|jobs| self.walk(tree, node, &mut made, &mut links, jobs))?;
+        let walked = self.in_parallel(|jobs| self.walk(tree, node, &mut made, &mut links, jobs));
+        if let Err(error) = walked {
+            self.close_again();
+            return Err(error);
+        }
         self.monitor.event(Event::Phase(Phase::Finishing));
         self.hard_links(links)?;
         for directory in made.into_iter().rev() {
@@ -341,7 +354,7 @@ impl Restore<'_> {
         let mut to_do = vec![(Vec::new(), root)];
         while let Some((path, node)) = to_do.pop() {
             check_cancelled(self.monitor)?;
-            let dir = match self.open_dir(&path) {
+            let dir = match self.open_dir_to_fill(&path) {
                 Ok(dir) => dir,
                 Err(error) => {
                     self.tally.failed(&path, &error);
@@ -618,6 +631,28 @@ impl Restore<'_> {
         }
         let named = lock(&self.way).open(path)?;
         tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// The same, to put things into; its own permissions come at the end.
+    fn open_dir_to_fill(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        if self.options.overwrite {
+            let named = match path {
+                [] => self.target.as_fd().try_clone_to_owned()?,
+                path => lock(&self.way).open(path)?,
+            };
+            if let Some(mode) = open_up(&named)? {
+                lock(&self.opened_up).push((path.to_vec(), mode));
+            }
+        }
+        self.open_dir(path)
+    }
+
+    /// Gives directories that were closed to their owner the permissions that they had: the restore does not come to its end.
+    fn close_again(&self) {
+        for (path, mode) in lock(&self.opened_up).drain(..).rev() {
+            // What is not there any more, or not ours, needs none.
+            let _ = self.open_dir(&path).and_then(|dir| tree::set_mode(&dir, mode));
+        }
     }
 
     fn shown(&self, path: &[u8]) -> String {

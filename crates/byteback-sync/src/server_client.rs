@@ -48,6 +48,7 @@ use ureq::http;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 use ureq::unversioned::transport::{Connector, RustlsConnector};
 
+pub(crate) use calls::of_hex;
 pub use calls::{ContentReader, TreePlace, VerifyStream};
 pub use counting::WireBytes;
 pub use devices::join;

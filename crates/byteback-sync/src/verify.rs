@@ -13,9 +13,13 @@ use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::{ServerClient, WireBytes};
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
-use byteback_api::messages::VerifyEvent;
+use byteback_api::messages::{DamagedRange, VerifyEvent};
 use byteback_api::{ByteString, FileId, FolderName, Seq};
+use byteback_host::tree::{self, FileKind};
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How many damaged files a report lists. The monitor hears of each.
@@ -30,6 +34,8 @@ pub(crate) const LINE_LEN_MAX: u64 = 1024 * 1024;
 /// How thoroughly to verify.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerifyOptions<'a> {
+    /// The folder that the snapshot is of, if it is here: files that are damaged at the server are looked for in it.
+    pub here: Option<&'a Path>,
     /// Compare with this directory, too.
     pub deep: Option<&'a Path>,
 }
@@ -43,6 +49,12 @@ pub struct VerifyDamage {
     pub path: Option<ByteString>,
     /// What is wrong.
     pub detail: String,
+    /// The first ranges that are lost, ascending.
+    pub ranges: Vec<DamagedRange>,
+    /// How many bytes are lost in all; 0 if nothing is known of the contents.
+    pub lost_bytes: u64,
+    /// The folder has a file of the same length and time at this path, with which a backup heals it; null if there was no folder to look into.
+    pub healable: Option<bool>,
 }
 
 /// In what the folder differs from the snapshot.
@@ -156,6 +168,12 @@ pub fn verify(
     };
     monitor.event(Event::Phase(Phase::Verifying));
     verify_stored(server, folder, monitor, &mut report)?;
+    if let Some(dir) = options.here {
+        for damage in &mut report.damaged {
+            check_cancelled(monitor)?;
+            damage.healable = Some(is_here(server, folder, (damage, report.seq), dir));
+        }
+    }
     if let Some(dir) = options.deep {
         report.is_deep = true;
         compare::compare(server, folder, dir, monitor, &mut report)?;
@@ -163,6 +181,33 @@ pub fn verify(
     report.wire = server.wire_bytes().since(wire_before);
     report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
     Ok(report)
+}
+
+/// Whether the folder has a file as it was when it was saved, as far as length and time tell. The backup that heals compares the bytes.
+fn is_here(server: &ServerClient, folder: &FolderName, (damage, at): (&VerifyDamage, Seq), dir: &Path) -> bool {
+    let Some(path) = &damage.path else { return false };
+    let Ok(node) = server.node(folder, damage.id, at) else {
+        return false;
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let there = rustix::fs::open(dir, flags, Mode::empty())
+        .map_err(std::io::Error::from)
+        .and_then(|root| {
+            let whole = path.as_bytes();
+            let (above, name) = match whole.iter().rposition(|byte| *byte == b'/') {
+                Some(slash) => (
+                    whole.get(..slash).unwrap_or_default(),
+                    whole.get(slash + 1..).unwrap_or_default(),
+                ),
+                None => (&[][..], whole),
+            };
+            let above = tree::open_beneath(&root, Path::new(OsStr::from_bytes(above)))?;
+            tree::stat_at(&above, OsStr::from_bytes(name))
+        });
+    there.is_ok_and(|there| {
+        let then = &node.attributes;
+        there.kind == FileKind::File && there.size == then.size && there.mtime_ns == then.mtime_ns
+    })
 }
 
 /// Lets the server check what it stores.
@@ -192,7 +237,13 @@ fn verify_stored(
                 monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
                 bytes_told = bytes.max(bytes_told);
             }
-            Some(VerifyEvent::Damage { id, path, detail }) => {
+            Some(VerifyEvent::Damage {
+                id,
+                path,
+                detail,
+                ranges,
+                lost_bytes,
+            }) => {
                 let shown = path.clone().unwrap_or_else(|| ByteString::from(id.to_string()));
                 monitor.event(Event::FileFailed {
                     path: &shown,
@@ -202,8 +253,16 @@ fn verify_stored(
                 listed_len += detail
                     .len()
                     .saturating_add(path.as_ref().map_or(0, |path| path.as_bytes().len()));
+                listed_len = listed_len.saturating_add(ranges.len().saturating_mul(size_of::<DamagedRange>()));
                 if report.damaged.len() < DAMAGED_LISTED_MAX && listed_len < LISTED_LEN_MAX {
-                    report.damaged.push(VerifyDamage { id, path, detail });
+                    report.damaged.push(VerifyDamage {
+                        id,
+                        path,
+                        detail,
+                        ranges,
+                        lost_bytes,
+                        healable: None,
+                    });
                 }
             }
             Some(VerifyEvent::Summary {

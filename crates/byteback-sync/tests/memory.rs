@@ -252,7 +252,10 @@ fn peaks(len: u64) -> [usize; 7] {
         assert!(report.is_complete() && report.written_bytes == len, "{report:?}");
     });
     let verified = peak_of(|| {
-        let options = VerifyOptions { deep: Some(&target) };
+        let options = VerifyOptions {
+            here: None,
+            deep: Some(&target),
+        };
         let report = verify(&client, &folder, spec, &options, &Silent).unwrap();
         assert!(report.is_clean() && report.compared_bytes == len, "{report:?}");
     });

@@ -16,7 +16,7 @@ pub(crate) enum Exit {
     Fine = 0,
     /// It failed.
     Failed = 1,
-    /// Some of the source could not be read; the rest is saved.
+    /// Some of the source could not be read; the rest is saved, or restored with `--salvage`.
     SourceUnreadable = 3,
     /// `status`: a folder needs somebody.
     NeedsAttention = 4,
@@ -37,7 +37,10 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (0, "all was done"),
     (1, "it failed; the message says why and what to do"),
     (2, "wrong usage: an unknown flag or a missing argument"),
-    (3, "some of the source could not be read; the rest is saved"),
+    (
+        3,
+        "some of the source could not be read; the rest is saved, or restored (restore --salvage)",
+    ),
     (4, "status: a folder needs somebody"),
     (5, "status --check: something is on its way, or the server is away"),
     (

@@ -5,7 +5,33 @@ use std::io;
 use byteback_checksums::written::Mismatch;
 use byteback_extents::ByteRange;
 
-use super::{Content, PictureError};
+use super::{Content, NodeState, PIECE_BYTES, PictureError, Source};
+
+/// What of `rest` is read next: some bytes, or all of a hole in which nothing was kept, however long.
+pub(super) fn next_piece(
+    state: &NodeState,
+    source: &Source,
+    rest: ByteRange,
+    known_data: Option<ByteRange>,
+) -> ByteRange {
+    let usual = rest
+        .split_at(rest.start().saturating_add(PIECE_BYTES as u64))
+        .0
+        .unwrap_or(rest);
+    let Source::File(file) = source else { return usual };
+    if usual == rest || known_data.is_some_and(|known| known.covers(usual)) {
+        return usual;
+    }
+    let Some((untouched, None)) = state.kept.tiles(rest).next() else {
+        return usual;
+    };
+    let hole_end = match file.data_ranges(rest.start(), untouched.end()).next() {
+        None => untouched.end(),
+        Some(Ok(data)) => data.start,
+        Some(Err(_)) => return usual,
+    };
+    ByteRange::new(rest.start(), hole_end).map_or(usual, |hole| hole.hull(usual))
+}
 
 /// One piece of content, read and not yet handed on.
 #[derive(Debug, Default)]

@@ -231,3 +231,40 @@ fn what_comes_after_the_cut_costs_a_picture_nothing() {
     rig.write(0, 5, b"NEWEST");
     assert_eq!(listed(&picture), 0);
 }
+
+/// A hole of a TiB is told as it is, not a MiB at a time; what was in it at the cut is read where it lay.
+#[test]
+fn a_huge_hole_is_one_piece() {
+    const LEN: u64 = 1 << 40;
+    let rig = Rig::new(1);
+    let path = rig.dir.path().join("0");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(LEN).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"data", 1 << 39).unwrap();
+    let picture = rig.picture();
+    // Written into the hole after the cut: it was a hole then.
+    rig.write(0, 1 << 38, b"later");
+    let mut pieces = Vec::new();
+    let all = [ByteRange::new(0, LEN).unwrap()];
+    picture
+        .read(&rig.live, rig.nodes[0], all, &mut |content| {
+            match content {
+                Content::Hole(range) => pieces.push((range.start(), range.end(), Vec::new())),
+                Content::Data(at, bytes) => pieces.push((at, at + bytes.len() as u64, bytes.to_vec())),
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(pieces.len() < 16, "{} pieces", pieces.len());
+    assert!(
+        pieces
+            .iter()
+            .map(|piece| piece.1)
+            .eq(pieces.iter().skip(1).map(|piece| piece.0).chain([LEN]))
+    );
+    let byte = |at: u64| {
+        let piece = pieces.iter().find(|piece| (piece.0..piece.1).contains(&at)).unwrap();
+        piece.2.get((at - piece.0) as usize).copied().unwrap_or(0)
+    };
+    assert_eq!([(1 << 39), (1 << 39) + 3, 1 << 38, 3].map(byte), [b'd', b'a', 0, b' ']);
+}

@@ -11,6 +11,7 @@ mod devices;
 mod events;
 mod search;
 mod signature;
+mod strangers;
 
 use byteback_api::batch::{BatchWriter, ContentBase, ContentChange, EntryRecord, Manifest, NodeRecord, Totals};
 use byteback_api::messages::SnapshotLabel;

@@ -130,7 +130,8 @@ CREATE TABLE staged_segment (
 CREATE INDEX staged_segment_by_segment ON staged_segment (segment);
 ";
 
-/// Kept sums (`crate::sums`).
+/// Kept sums (`crate::sums`), frames that were found to be damaged (`crate::damage`), and
+/// digests of staged parts, without which parts are sent again.
 pub(super) const CACHE: &str = "
 CREATE TABLE IF NOT EXISTS sums (
   node INTEGER NOT NULL REFERENCES node(id), kind INTEGER NOT NULL, used_ns INTEGER NOT NULL, len_bytes INTEGER NOT NULL,
@@ -141,4 +142,10 @@ CREATE TABLE IF NOT EXISTS sum_chunk (
   node INTEGER NOT NULL, kind INTEGER NOT NULL, chunk INTEGER NOT NULL, sums BLOB NOT NULL,
   PRIMARY KEY (node, kind, chunk), FOREIGN KEY (node, kind) REFERENCES sums(node, kind) ON DELETE CASCADE
 ) STRICT;
+CREATE TABLE IF NOT EXISTS staged_digest (
+  part INTEGER PRIMARY KEY REFERENCES staged_part(id) ON DELETE CASCADE, digest BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS damage (
+  segment INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (segment, place)
+) STRICT, WITHOUT ROWID;
 ";

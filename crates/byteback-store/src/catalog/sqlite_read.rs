@@ -317,14 +317,15 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn staged_parts(&self, key: BatchKey) -> Result<Vec<StagedPartRow>, StoreError> {
-        let query = "SELECT id, part, created_ns FROM staged_part WHERE folder = ?1 AND device = ?2 AND counter = ?3 \
-                     ORDER BY part";
+        let query = "SELECT s.id, s.part, s.created_ns, d.digest FROM staged_part AS s LEFT JOIN staged_digest AS d \
+                     ON d.part = s.id WHERE s.folder = ?1 AND s.device = ?2 AND s.counter = ?3 ORDER BY s.part";
         let params = (key.folder, sql(key.device), key.counter.cast_signed());
         self.all("list staged parts", query, params, |row| {
             Ok(StagedPartRow {
                 id: row.get(0)?,
                 part: row.get(1)?,
                 created_ns: row.get(2)?,
+                digest: row.get(3)?,
             })
         })
     }
@@ -382,6 +383,25 @@ impl CatalogRead for Transaction<'_> {
         let query = "SELECT coalesce(sum(len_bytes), 0) FROM sums";
         let len = self.one("measure kept checksums", query, [], |row| unsigned(row, 0))?;
         Ok(len.unwrap_or(0))
+    }
+
+    fn noted_damage(&self, limit: u32) -> Result<Vec<(u64, u64)>, StoreError> {
+        let query = "SELECT segment, place FROM damage ORDER BY segment, place LIMIT ?1";
+        self.all("list damage", query, [limit], |row| {
+            Ok((unsigned(row, 0)?, unsigned(row, 1)?))
+        })
+    }
+
+    fn nodes_of_segment(&self, folder: i64, segment: u64, limit: u32) -> Result<Vec<i64>, StoreError> {
+        // Layers that share the pages of one that refers to it refer to it as well.
+        let query = "SELECT layer.node FROM layer_segment JOIN layer ON layer.id = layer_segment.layer \
+                       JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
+                     UNION SELECT layer.node FROM layer_segment JOIN layer ON layer.pages = layer_segment.layer \
+                       JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
+                     ORDER BY 1 LIMIT ?3";
+        self.all("list files of a segment", query, (folder, sql(segment), limit), |row| {
+            row.get(0)
+        })
     }
 }
 

@@ -222,15 +222,16 @@ impl CatalogWrite for Transaction<'_> {
             "forget a segment",
             "DELETE FROM segment WHERE id = ?1 AND id < (SELECT max(id) FROM segment)",
             [sql(segment)],
-        )
-        .map(|_| ())
+        )?;
+        let statement = "DELETE FROM damage WHERE segment = ?1";
+        self.run("forget damage", statement, [sql(segment)]).map(|_| ())
     }
 
     fn replace_staged_part(
         &self,
         key: BatchKey,
         part: u32,
-        created_ns: i64,
+        (created_ns, digest): (i64, Option<&[u8; 32]>),
         records: &[Vec<u8>],
         segments: &[u64],
     ) -> Result<(), StoreError> {
@@ -240,6 +241,10 @@ impl CatalogWrite for Transaction<'_> {
         let statement =
             "INSERT INTO staged_part (folder, device, counter, part, created_ns) VALUES (?1, ?2, ?3, ?4, ?5)";
         let id = self.insert("stage a part", statement, (whose.0, whose.1, whose.2, part, created_ns))?;
+        if let Some(digest) = digest {
+            let statement = "INSERT INTO staged_digest (part, digest) VALUES (?1, ?2)";
+            self.run("stage a part", statement, (id, digest.as_slice()))?;
+        }
         for (ordinal, record) in (0u32..).zip(records) {
             let statement = "INSERT INTO staged_record (part, ordinal, record) VALUES (?1, ?2, ?3)";
             self.run("stage a record", statement, (id, ordinal, record.as_slice()))?;
@@ -264,6 +269,19 @@ impl CatalogWrite for Transaction<'_> {
              FROM staged_part GROUP BY folder, device, counter HAVING max(created_ns) < ?1)",
             [before_ns],
         )
+    }
+
+    fn note_damage(&self, segment: u64, offset: u64, noted_max: u32) -> Result<(), StoreError> {
+        let statement = "INSERT OR IGNORE INTO damage (segment, place) SELECT ?1, ?2 \
+                         WHERE (SELECT count(*) FROM damage) < ?3";
+        let params = (sql(segment), sql(offset), noted_max);
+        self.run("note damage", statement, params).map(|_| ())
+    }
+
+    fn forget_damage(&self, segment: u64, offset: u64) -> Result<(), StoreError> {
+        let statement = "DELETE FROM damage WHERE segment = ?1 AND place = ?2";
+        self.run("forget damage", statement, (sql(segment), sql(offset)))
+            .map(|_| ())
     }
 
     fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError> {

@@ -43,6 +43,8 @@ struct OpenSegment {
     synced_len: u64,
     abandoned: bool,
     pins: u64,
+    /// How often its end was taken back: what a sync has made durable before may have been written anew since.
+    times_cut: u64,
 }
 
 impl SegmentFiles {
@@ -132,10 +134,46 @@ impl Shared {
             synced_len: 0,
             abandoned: false,
             pins: 0,
+            times_cut: 0,
         };
         writing.open.insert(id, open);
         writing.active = Some(id);
         Ok(id)
+    }
+
+    /// Makes a segment durable up to `end`.
+    fn sync(&self, id: u64, end: u64) -> Result<(), StoreError> {
+        loop {
+            let (file, len, times_cut) = {
+                let writing = self.writing();
+                let Some(open) = writing.open.get(&id).filter(|open| !open.abandoned) else {
+                    return Err(StoreError::SegmentAbandoned(id));
+                };
+                if open.synced_len >= end {
+                    return Ok(());
+                }
+                (Arc::clone(&open.file), open.len, open.times_cut)
+            };
+            let result = file.sync_data();
+            let mut writing = self.writing();
+            let Some(open) = writing.open.get_mut(&id) else {
+                return Err(StoreError::SegmentAbandoned(id));
+            };
+            match result {
+                // Cut meanwhile, and maybe written anew: only another sync tells.
+                Ok(()) if open.times_cut != times_cut => continue,
+                Ok(()) => open.synced_len = open.synced_len.max(len),
+                Err(e) => {
+                    open.abandoned = true;
+                    return Err(StoreError::segment(id, "sync the file", e));
+                }
+            }
+            // A failed sync of another writer in the meantime may have taken our bytes with it.
+            if open.abandoned {
+                return Err(StoreError::SegmentAbandoned(id));
+            }
+            return Ok(());
+        }
     }
 
     fn reader(&self, segment: u64) -> Result<Arc<dyn DurableFile>, StoreError> {
@@ -179,6 +217,7 @@ impl Segments for SegmentFiles {
         Box::new(FileWriter {
             shared: Arc::clone(&self.shared),
             ends: BTreeMap::new(),
+            runs: BTreeMap::new(),
             record: Vec::new(),
         })
     }
@@ -214,6 +253,30 @@ impl Segments for SegmentFiles {
         check_frame(stored, frame).map_err(|what| damaged(segment, offset, what))?;
         stored.drain(..header_len);
         Ok(())
+    }
+
+    fn rewrite(&self, frame: &FrameRef, stored: &[u8]) -> Result<bool, StoreError> {
+        let failed = |what| move |e| StoreError::segment(frame.segment, what, e);
+        if crate::codec::len_u64(stored) != u64::from(frame.stored_len) {
+            return Ok(false);
+        }
+        let file = match self.shared.dir.open(&name_of(frame.segment), OpenMode::Existing) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(failed("open the file")(e)),
+        };
+        let mut record = vec![0; usize::try_from(FRAME_HEADER_LEN).unwrap_or(24)];
+        if file.read_exact_at(frame.offset, &mut record).is_err() {
+            return Ok(false);
+        }
+        record.extend_from_slice(stored);
+        if check_frame(&record, frame).is_err() {
+            return Ok(false);
+        }
+        file.write_all_at(frame.offset.saturating_add(FRAME_HEADER_LEN), stored)
+            .and_then(|()| file.sync_data())
+            .map_err(failed("write a frame again"))?;
+        Ok(true)
     }
 
     fn list(&self) -> Result<Vec<SegmentInfo>, StoreError> {
@@ -259,6 +322,8 @@ struct FileWriter {
     shared: Arc<Shared>,
     /// For each segment that was appended to: the end of the last frame.
     ends: BTreeMap<u64, u64>,
+    /// For each of them: where the last frames begin that lie behind each other.
+    runs: BTreeMap<u64, u64>,
     record: Vec<u8>,
 }
 
@@ -283,7 +348,9 @@ impl SegmentWriter for FileWriter {
         if !self.ends.contains_key(&id) {
             open.pins = open.pins.saturating_add(1);
         }
-        self.ends.insert(id, open.len);
+        if self.ends.insert(id, open.len) != Some(offset) {
+            self.runs.insert(id, offset);
+        }
         Ok(FrameRef {
             segment: id,
             offset,
@@ -295,34 +362,25 @@ impl SegmentWriter for FileWriter {
 
     fn sync(&mut self) -> Result<(), StoreError> {
         for (&id, &end) in &self.ends {
-            let (file, len) = {
-                let writing = self.shared.writing();
-                let Some(open) = writing.open.get(&id).filter(|open| !open.abandoned) else {
-                    return Err(StoreError::SegmentAbandoned(id));
-                };
-                if open.synced_len >= end {
-                    continue;
-                }
-                (Arc::clone(&open.file), open.len)
-            };
-            let result = file.sync_data();
-            let mut writing = self.shared.writing();
-            let Some(open) = writing.open.get_mut(&id) else {
-                return Err(StoreError::SegmentAbandoned(id));
-            };
-            match result {
-                Ok(()) => open.synced_len = open.synced_len.max(len),
-                Err(e) => {
-                    open.abandoned = true;
-                    return Err(StoreError::segment(id, "sync the file", e));
-                }
-            }
-            // A failed sync of another writer in the meantime may have taken our bytes with it.
-            if open.abandoned {
-                return Err(StoreError::SegmentAbandoned(id));
-            }
+            self.shared.sync(id, end)?;
         }
         Ok(())
+    }
+
+    fn discard(&mut self) {
+        let mut writing = self.shared.writing();
+        for (id, end) in &self.ends {
+            let (Some(open), Some(&start)) = (writing.open.get_mut(id), self.runs.get(id)) else {
+                continue;
+            };
+            if open.len == *end && !open.abandoned {
+                open.len = start;
+                open.synced_len = open.synced_len.min(start);
+                open.times_cut += 1;
+                // What stays is written over.
+                let _ = open.file.set_len(start);
+            }
+        }
     }
 
     fn segments(&self) -> BTreeSet<u64> {

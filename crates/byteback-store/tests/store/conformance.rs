@@ -227,9 +227,11 @@ fn catalog_suite(catalog: &dyn Catalog) {
         counter: u64::MAX,
     };
     write
-        .replace_staged_part(key, 1, 10, &[vec![1], vec![2]], &[9])
+        .replace_staged_part(key, 1, (10, None), &[vec![1], vec![2]], &[9])
         .unwrap();
-    write.replace_staged_part(key, 1, 20, &[vec![3]], &[9]).unwrap();
+    write
+        .replace_staged_part(key, 1, (20, Some(&[7; 32])), &[vec![3]], &[9])
+        .unwrap();
     let part = write.staged_parts(key).unwrap();
     assert_eq!((part.len(), part[0].created_ns), (1, 20));
     assert_eq!(write.staged_record(part[0].id, 0).unwrap(), Some(vec![3]));

@@ -15,6 +15,7 @@ mod follow;
 mod hostile;
 mod lab;
 mod loss;
+mod parts;
 mod passes;
 mod prove;
 mod search;

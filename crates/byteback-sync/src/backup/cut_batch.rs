@@ -2,6 +2,7 @@
 //! on, and remembers what a batch had to leave out in a note, as a backup does.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName, Seq};
@@ -10,6 +11,7 @@ use byteback_oplog::NodeId;
 
 use super::note::Note;
 use super::plan::Answers;
+use super::resume::Numbered;
 use super::transfer::{Sent, transfer};
 use super::{BackupOptions, BackupReport, Basis, Job};
 use crate::error::Result;
@@ -69,6 +71,10 @@ pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         identities: Some(batch.file_id),
         origins: Some(batch.origin),
         makes_snapshot: false,
+        knows_damage: Cell::new(false),
+        damaged: BTreeSet::new(),
+        may_resume: Cell::new(true),
+        unmended: Cell::new(0),
     };
     let is_everything = batch.base_seq.is_none();
     let basis = Basis {
@@ -80,13 +86,15 @@ pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         note: Note::from_bytes(batch.note).filter(|_| !is_everything),
         is_alarming: false,
     };
+    let number = Numbered::of(batch.counter, batch.server.clock().now_ns());
     let mut report = BackupReport::default();
     let Sent {
         applied,
         unsaved,
         missing,
         left_out,
-    } = transfer(&job, batch.cut, &basis, batch.counter, &mut report)?;
+        mended: _,
+    } = transfer(&job, batch.cut, &basis, &number, &mut report)?;
     let note = Note::new(
         batch.server.base_url(),
         batch.folder.as_str(),

@@ -6,7 +6,10 @@
 //! names will do. Nothing rests on it being the right one: what is taken from it is proven as a whole like everything that is found by
 //! checksums ([`super::examine`]), and a wrong guess costs one look.
 //!
-//! *Cost.* Only files that the planner would look for are asked about. The first ones of a directory are asked for by their paths; where there are
+//! *Short files* are not looked for in each other: those that have the length of the file at their path are compared with it as a whole, by
+//! digests, of which the server tells many at once ([`Followed::prepare_short`]). What is equal is not sent.
+//!
+//! *Cost.* Of long files, only files that the planner would look for are asked about. The first ones of a directory are asked for by their paths; where there are
 //! more, the directory's first page at the server is fetched and kept, which answers for all names up to its last. So a
 //! tree costs about a request for each directory, a vast directory one for each of its large files. Memory: [`DIRS_KEPT`] pages.
 //!
@@ -19,9 +22,10 @@ use crate::monitor::Event;
 use crate::server_client::TreePlace;
 use crate::tree_reader::join_path;
 use crate::{ServerError, ServerErrorKind};
-use byteback_api::messages::{NodeInfo, TreePage};
+use byteback_api::messages::{DIGESTS_MAX, NodeInfo, TreePage};
 use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::CutId;
+use byteback_delta::DIGEST_LEN;
 use byteback_oplog::NodeId;
 use moved::{LargeFiles, MOVED_LEN_MIN};
 use std::collections::{HashMap, VecDeque};
@@ -34,6 +38,9 @@ const PARENTS_KEPT: usize = 4096;
 
 /// So many files of a directory are asked for by their paths before its page is fetched.
 const ASKED_SINGLY: u32 = 2;
+
+/// Names of one directory that are remembered for its short files.
+const NAMES_KEPT: usize = 100_000;
 
 /// A file with more names than this is looked for under the first ones.
 const NAMES_MAX: usize = 4;
@@ -55,7 +62,16 @@ pub(super) struct Followed<'a> {
     dirs: VecDeque<Dir>,
     /// The server's large files, once one was not found at its path.
     large: Option<LargeFiles>,
+    /// Short files that come next: what the server has at their paths.
+    short: HashMap<NodeId, ShortFile>,
     has_stopped: bool,
+}
+
+/// A short file of the server, of the same length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShortFile {
+    pub(super) id: FileId,
+    pub(super) digest: [u8; DIGEST_LEN],
 }
 
 /// A file of the server.
@@ -74,12 +90,20 @@ struct Dir {
     page: Option<Names>,
 }
 
-/// The first page of a directory: its files that have contents.
+/// The first pages of a directory: its files that have contents, with their lengths.
 #[derive(Default)]
 struct Names {
-    files: HashMap<Vec<u8>, FileId>,
+    files: HashMap<Vec<u8>, (FileId, u64)>,
     /// Nothing is known of names behind this one; `None`: there are none.
     known_upto: Option<Vec<u8>>,
+    /// Where the next page begins.
+    next: Option<String>,
+}
+
+impl Names {
+    fn knows(&self, name: &[u8]) -> bool {
+        self.known_upto.as_deref().is_none_or(|upto| name <= upto)
+    }
 }
 
 impl<'a> Followed<'a> {
@@ -93,6 +117,7 @@ impl<'a> Followed<'a> {
             parents: HashMap::new(),
             dirs: VecDeque::new(),
             large: None,
+            short: HashMap::new(),
             has_stopped: false,
         }
     }
@@ -112,6 +137,103 @@ impl<'a> Followed<'a> {
             .copied()
             .zip(told.into_iter().map(|told| told.names))
             .collect();
+    }
+
+    /// These short files come next, each with its length. What the server has at their paths is asked for, and its digests.
+    pub(super) fn prepare_short(&mut self, files: &[(NodeId, u64)]) {
+        self.short.clear();
+        let nodes: Vec<NodeId> = files.iter().map(|(node, _)| *node).collect();
+        if self.has_stopped || nodes.is_empty() {
+            return;
+        }
+        let Ok(told) = self.job.tree.names(self.cut, &nodes) else {
+            self.has_stopped = true;
+            return;
+        };
+        let mut found = Vec::new();
+        for ((node, size), names) in files.iter().zip(told) {
+            for (parent, name) in names.names.iter().take(NAMES_MAX) {
+                if self.has_stopped {
+                    return;
+                }
+                let Some(dir) = self.path_of(*parent) else { continue };
+                match self.short_at_server(dir.as_bytes(), name.as_bytes()) {
+                    Ok(Some((id, there))) if there == *size => {
+                        found.push((*node, id));
+                        break;
+                    }
+                    Ok(_) => {}
+                    Err(error) => self.cannot_tell(&error),
+                }
+            }
+        }
+        for some in found.chunks(DIGESTS_MAX) {
+            let ids: Vec<FileId> = some.iter().map(|(_, id)| *id).collect();
+            match self.job.server.digests(self.job.folder, self.at, &ids) {
+                Ok(digests) => {
+                    let known = some.iter().zip(digests);
+                    let known = known.filter_map(|((node, id), digest)| {
+                        let (id, digest) = (*id, digest?);
+                        Some((*node, ShortFile { id, digest }))
+                    });
+                    self.short.extend(known);
+                }
+                Err(error) => return self.cannot_tell(&error),
+            }
+        }
+    }
+
+    /// What was found for a short file that was prepared.
+    pub(super) fn short(&mut self, node: NodeId) -> Option<ShortFile> {
+        self.short.remove(&node)
+    }
+
+    /// A short file of the server and its length. Directories are read page by page: where one short file is, more are.
+    fn short_at_server(&mut self, dir: &[u8], name: &[u8]) -> Result<Option<(FileId, u64)>, ServerError> {
+        let index = self.dirs.iter().position(|known| known.path == dir);
+        let mut known = match index.and_then(|index| self.dirs.remove(index)) {
+            Some(known) => known,
+            None => Dir {
+                path: dir.to_vec(),
+                asked: 0,
+                page: None,
+            },
+        };
+        let read = self.read_upto(&mut known, name);
+        let found = known.page.as_ref().and_then(|page| page.files.get(name).copied());
+        if self.dirs.len() >= DIRS_KEPT {
+            self.dirs.pop_front();
+        }
+        self.dirs.push_back(known);
+        read.map(|()| found)
+    }
+
+    /// Reads on in a directory of the server until a name is known, or too much is.
+    fn read_upto(&self, dir: &mut Dir, name: &[u8]) -> Result<(), ServerError> {
+        let page = match &mut dir.page {
+            Some(page) => page,
+            none => none.insert(self.first_page(&dir.path)?),
+        };
+        while !page.knows(name) && page.files.len() < NAMES_KEPT {
+            let Some(cursor) = page.next.take() else { return Ok(()) };
+            let Some(next) = self.page_of(TreePlace::Path(&dir.path), Some(&cursor))? else {
+                return Ok(());
+            };
+            let next = Names::of(next);
+            // Pages ascend; those that do not never end.
+            if next.known_upto.is_some() && next.known_upto <= page.known_upto {
+                return Ok(());
+            }
+            page.files.extend(next.files);
+            (page.known_upto, page.next) = (next.known_upto, next.next);
+        }
+        Ok(())
+    }
+
+    fn first_page(&self, path: &[u8]) -> Result<Names, ServerError> {
+        let page = self.page(path)?;
+        let page = page.filter(|page| page.node.attributes.kind == NodeKind::Directory);
+        Ok(page.map(Names::of).unwrap_or_default())
     }
 
     /// The file that the server has where this one lies, which was prepared; or one like it.
@@ -197,14 +319,10 @@ impl<'a> Followed<'a> {
 
     fn in_dir(&self, dir: &mut Dir, name: &[u8]) -> Result<Option<FileId>, ServerError> {
         if dir.page.is_none() && dir.asked >= ASKED_SINGLY {
-            let page = self.page(&dir.path)?;
-            let page = page.filter(|page| page.node.attributes.kind == NodeKind::Directory);
-            dir.page = Some(page.map(Names::of).unwrap_or_default());
+            dir.page = Some(self.first_page(&dir.path)?);
         }
         match &dir.page {
-            Some(page) if page.known_upto.as_deref().is_none_or(|upto| name <= upto) => {
-                Ok(page.files.get(name).copied())
-            }
+            Some(page) if page.knows(name) => Ok(page.files.get(name).map(|(id, _)| *id)),
             _ => {
                 dir.asked = dir.asked.saturating_add(1);
                 let page = self.page(&join_path(&dir.path, name))?;
@@ -239,7 +357,9 @@ impl Names {
             Some(_) => page.entries.last().map(|entry| entry.name.as_bytes().to_vec()),
             None => None,
         };
-        let file = |entry: &byteback_api::messages::EntryInfo| file_with_contents(&entry.node);
+        let file = |entry: &byteback_api::messages::EntryInfo| {
+            Some((file_with_contents(&entry.node)?, entry.node.attributes.size))
+        };
         let files = page
             .entries
             .iter()
@@ -247,6 +367,7 @@ impl Names {
         Self {
             files: files.collect(),
             known_upto,
+            next: page.next_cursor.clone(),
         }
     }
 }

@@ -25,10 +25,13 @@ use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRe
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName};
 use byteback_delta::Effort;
+use sha2::{Digest as _, Sha256};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
 /// Where a batch goes.
@@ -52,7 +55,7 @@ pub(crate) trait PartMemory: Sync {
     ///
     /// # Errors
     /// Those of `put`, and if it cannot be remembered that another content of this part is being replaced.
-    fn stage(&self, part: u32, bytes: &[u8], put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+    fn stage(&self, part: u32, bytes: (&[u8], &Digest), put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
     /// From which delta on the batch is compressed otherwise than by default, and how, if that was decided before.
     fn effort(&self) -> Option<(u64, Effort)>;
@@ -118,7 +121,12 @@ pub(crate) struct PartStream<'scope, 'env> {
     /// What holds from which delta on, once that was decided for good.
     effort_from: Option<(u64, Effort)>,
     compressed: Compressed,
+    /// The digests of the parts that were sent.
+    digests: Arc<Mutex<BTreeMap<u32, Digest>>>,
 }
+
+/// SHA-256.
+pub(crate) type Digest = [u8; 32];
 
 impl<'scope, 'env> PartStream<'scope, 'env> {
     pub(crate) fn begin(
@@ -150,6 +158,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 effort: Effort::default(),
                 link_bytes_per_s: None,
             },
+            digests: Arc::default(),
         })
     }
 
@@ -280,10 +289,17 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         let bytes = bytes.0.take();
         before_commit()?;
         let counter = self.to.counter;
+        let digest = digest_of_parts(&lock(&self.digests), parts);
         let applied = self
             .to
             .server
-            .commit(self.to.folder, counter, parts, &bytes, &patience(self.to.monitor))
+            .commit(
+                self.to.folder,
+                counter,
+                (parts, digest.as_deref()),
+                &bytes,
+                &patience(self.to.monitor),
+            )
             .map_err(|error| {
                 if ServerClient::commit_outcome_is_known(error.kind) {
                     SyncError::Server(error)
@@ -329,15 +345,18 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 // One part waits while one is on its way and the next one fills.
                 let (parts, waiting) = sync_channel::<(u32, Vec<u8>)>(1);
                 let (answer, answers) = channel();
+                let digests = Arc::clone(&self.digests);
                 self.scope.spawn(move || {
                     for (part, bytes) in waiting {
+                        let digest = Sha256::digest(&bytes).into();
+                        lock(&digests).insert(part, digest);
                         let mut put = || {
                             server.put_part(folder, counter, part, &bytes, &patience(monitor))?;
                             monitor.event(Event::BytesSent(len_u64(bytes.len())));
                             Ok(())
                         };
                         let staged = match memory {
-                            Some(memory) => memory.stage(part, &bytes, &mut put),
+                            Some(memory) => memory.stage(part, (&bytes, &digest), &mut put),
                             None => put(),
                         };
                         if answer.send(staged).is_err() {
@@ -385,6 +404,19 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         }
         Ok(())
     }
+}
+
+/// The digest of the digests of the parts 1 to `parts`, in hexadecimal; `None` if there are none.
+fn digest_of_parts(digests: &BTreeMap<u32, Digest>, parts: u32) -> Option<String> {
+    let mut all = Sha256::new();
+    for digest in digests.range(1..=parts).map(|(_, digest)| digest) {
+        all.update(digest);
+    }
+    (parts > 0).then(|| all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the server made of a part: an error after the user stopped the backup is the stop.

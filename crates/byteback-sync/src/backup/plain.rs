@@ -18,6 +18,7 @@ use byteback_api::{Attributes, DeviceId, FileId, FolderName, Seq};
 use byteback_control::{CutId, ServiceError, TreeService};
 use byteback_oplog::{NodeId, WholeReason};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// Nodes have no numbers here; there is one at a time.
 const NO_NUMBER: NodeId = NodeId::ROOT;
@@ -123,6 +124,10 @@ impl<'a> ContentSender<'a> {
                 store: None,
                 identities: None,
                 origins: None,
+                knows_damage: Cell::new(false),
+                damaged: BTreeSet::new(),
+                may_resume: Cell::new(false),
+                unmended: Cell::new(0),
                 makes_snapshot: false,
             };
             let place = Place {

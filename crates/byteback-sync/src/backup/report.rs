@@ -94,6 +94,10 @@ pub struct BackupReport {
     pub kept_bytes: u64,
     /// CPU time of the folder's daemon, nanoseconds.
     pub daemon_cpu_ns: u64,
+    /// Damaged frames of the server that were healed with bytes of this machine.
+    pub healed_frames: u64,
+    /// Files that are damaged at the server and that only sending them anew heals: by this backup if they had changed, else by the next one.
+    pub damaged_files: u64,
     /// What could not be saved and will be tried again.
     pub unsaved: Vec<UnsavedFile>,
     /// The folder's sequence number now; none after a dry run of a first backup.
@@ -106,6 +110,10 @@ pub struct BackupReport {
     pub counter: u64,
     /// Parts that were staged before the commit.
     pub parts: u32,
+    /// Of them, those that an interrupted backup had sent already, and their bytes.
+    pub parts_reused: u32,
+    /// Bytes of the parts that were not sent again.
+    pub reused_bytes: u64,
     /// Durations.
     pub durations: BackupDurations,
 }
@@ -115,6 +123,35 @@ impl BackupReport {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.unsaved.is_empty()
+    }
+
+    /// This backup and another batch right after it, as one.
+    pub(super) fn followed_by(self, next: Self) -> Self {
+        let has_changes = next.has_changes();
+        let durations = BackupDurations {
+            cut_ns: self.durations.cut_ns.saturating_add(next.durations.cut_ns),
+            transfer_ns: self.durations.transfer_ns.saturating_add(next.durations.transfer_ns),
+            commit_ns: self.durations.commit_ns.saturating_add(next.durations.commit_ns),
+            ..self.durations
+        };
+        Self {
+            files_changed: self.files_changed + next.files_changed,
+            changed_bytes: self.changed_bytes + next.changed_bytes,
+            read_bytes: self.read_bytes + next.read_bytes,
+            literal_bytes: self.literal_bytes + next.literal_bytes,
+            stored_bytes: self.stored_bytes + next.stored_bytes,
+            kept_bytes: self.kept_bytes + next.kept_bytes,
+            parts: self.parts + next.parts,
+            parts_reused: self.parts_reused + next.parts_reused,
+            reused_bytes: self.reused_bytes + next.reused_bytes,
+            seq: next.seq.or(self.seq),
+            snapshot_id: next.snapshot_id.or(self.snapshot_id),
+            counter: if has_changes { next.counter } else { self.counter },
+            daemon_cpu_ns: next.daemon_cpu_ns,
+            unsaved: next.unsaved,
+            durations,
+            ..self
+        }
     }
 
     /// Whether a batch was needed.

@@ -6,25 +6,27 @@
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
-use super::followed::Followed;
+use super::followed::{Followed, ShortFile};
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::plan::cost::Conditions;
 use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogSays, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
+use super::resume::Numbered;
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
 use crate::monitor::{Event, Phase, check_cancelled};
-use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, Totals};
-use byteback_api::messages::BatchApplied;
+use byteback_api::batch::{ContentBase, ContentChange as BatchContent, EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::messages::{BatchApplied, SnapshotLabel};
 use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NameChange, NodeChange, ServiceError,
-    TreeService,
+    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NameChange, NodeChange, Piece,
+    ServiceError, TreeService,
 };
+use byteback_delta::ContentDigest;
 use byteback_oplog::{NodeId, WholeReason};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +46,8 @@ pub(super) struct Sent {
     pub(super) missing: Vec<NodeId>,
     /// Names that it lacks for that reason.
     pub(super) left_out: Vec<LeftOutName>,
+    /// Files that are damaged at the server and were sent whole, or are gone.
+    pub(super) mended: BTreeSet<NodeId>,
 }
 
 /// Sends everything that the cut reports as one batch.
@@ -51,10 +55,14 @@ pub(super) fn transfer(
     job: &Job<'_>,
     cut: &CutInfo,
     basis: &Basis,
-    counter: u64,
+    number: &Numbered,
     report: &mut BackupReport,
 ) -> Result<Sent> {
-    let label = job.label();
+    let counter = number.counter();
+    let label = SnapshotLabel {
+        time_ns: number.created_ns(),
+        ..job.label()
+    };
     let label_time_ns = label.time_ns;
     let manifest = Manifest {
         device: job.options.device,
@@ -76,7 +84,7 @@ pub(super) fn transfer(
         folder: job.folder,
         counter,
         monitor: job.monitor,
-        memory: None,
+        memory: number.memory(),
         link_before_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
         processor_share: job.options.processor_share,
     };
@@ -103,6 +111,7 @@ pub(super) fn transfer(
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
+            mended: BTreeSet::new(),
             sent_shares: None,
             link_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
             sums: BlockSums::begin(job.store.as_ref(), basis, job.monitor),
@@ -252,6 +261,7 @@ struct Transfer<'a, 'scope, 'env> {
     unseen: BTreeSet<NodeId>,
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
+    mended: BTreeSet<NodeId>,
     sums: BlockSums<'a>,
     decisions: Option<DecisionWriter>,
     /// What former decisions say, once somebody asked.
@@ -317,6 +327,7 @@ impl Transfer<'_, '_, '_> {
             unsaved: self.unsaved,
             missing,
             left_out,
+            mended: self.mended,
         })
     }
 
@@ -334,6 +345,12 @@ impl Transfer<'_, '_, '_> {
             let files = nodes.iter().zip(&attributes);
             let files = files.filter(|(_, attributes)| attributes.as_ref().is_ok_and(is_long));
             followed.prepare(&files.map(|(node, _)| *node).collect::<Vec<_>>());
+            let short = nodes.iter().zip(&attributes).filter_map(|(node, attributes)| {
+                let attributes = attributes.as_ref().ok()?;
+                let is_short = (1..EXAMINED_LEN_MIN).contains(&attributes.size);
+                (attributes.kind == NodeKind::File && is_short).then_some((*node, attributes.size))
+            });
+            followed.prepare_short(&short.collect::<Vec<_>>());
         }
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
@@ -359,7 +376,27 @@ impl Transfer<'_, '_, '_> {
         {
             return self.of_origin(change, id, attributes, ranges, origin);
         }
+        if let Some(short) = self.followed.as_mut().and_then(|followed| followed.short(change.node))
+            && self.is_same_short(change.node, attributes.size, &short)?
+        {
+            return self.as_there(change, id, attributes, &short);
+        }
+        let is_damaged = attributes.kind == NodeKind::File && self.job.damaged.contains(&change.node);
+        let whole;
+        let change = match is_damaged && !matches!(change.content, ContentChange::Unchanged) {
+            // Ranges would follow what the server cannot read.
+            true => {
+                self.mended.insert(change.node);
+                whole = NodeChange {
+                    content: ContentChange::Whole(WholeReason::Unsaved),
+                    ..change.clone()
+                };
+                &whole
+            }
+            false => change,
+        };
         let (planned, at_server) = match attributes.kind {
+            NodeKind::File if self.mended.contains(&change.node) => (self.plan(change, attributes.size, false), None),
             NodeKind::File if self.followed.is_some() => self.plan_anew(change, &attributes),
             NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
             _ => (None, None),
@@ -395,6 +432,65 @@ impl Transfer<'_, '_, '_> {
         }
         if is_resent && !matches!(change.content, ContentChange::Whole(_)) {
             self.report.whole.unsaved_before += 1;
+        }
+        count_node(change, self.report);
+        self.missing.remove(&change.node);
+        self.job.monitor.event(Event::FileDone { path: None });
+        Ok(())
+    }
+
+    /// Whether a short file is what the server has at its path.
+    fn is_same_short(&mut self, node: NodeId, size_bytes: u64, there: &ShortFile) -> Result<bool> {
+        let mut digest = ContentDigest::new(size_bytes);
+        // It may be read again.
+        let read = self
+            .job
+            .tree
+            .peek(self.cut.cut, node, &[(0, size_bytes)], &mut |piece| {
+                match piece {
+                    Piece::Data { bytes, .. } => digest.push(bytes),
+                    Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+                }
+                Ok(())
+            });
+        match read {
+            Ok(()) => {
+                self.report.hashed_bytes += size_bytes;
+                Ok(digest.finish() == Some(there.digest))
+            }
+            // Whoever sends it says why it cannot be read.
+            Err(error) if error.kind == ErrorKind::Node => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a file whose content the server has in another file.
+    fn as_there(&mut self, change: &NodeChange, id: FileId, attributes: Attributes, there: &ShortFile) -> Result<()> {
+        let size_bytes = attributes.size;
+        self.stream.node(&NodeRecord {
+            id,
+            attributes,
+            content: Some(BatchContent {
+                deltas: 0,
+                base: ContentBase::Of(there.id),
+            }),
+        })?;
+        self.report.changed_bytes += size_bytes;
+        self.report.found_bytes += size_bytes;
+        self.report.examined_files += 1;
+        self.report.followed_files += 1;
+        if let Some(decisions) = &mut self.decisions {
+            decisions.decided(&Decision {
+                node: change.node,
+                method: DeltaMethod::Hash,
+                cause: Cause::SamePath,
+                fallback: None,
+                size_bytes,
+                changed_bytes: size_bytes,
+                hashed_bytes: size_bytes,
+                found_bytes: size_bytes,
+                literal_bytes: 0,
+            });
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);

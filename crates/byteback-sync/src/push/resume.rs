@@ -233,7 +233,7 @@ impl Record {
 }
 
 impl PartMemory for Record {
-    fn stage(&self, part: u32, bytes: &[u8], put: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    fn stage(&self, part: u32, (bytes, _): (&[u8], &[u8; 32]), put: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let digest = digest(bytes);
         {
             let mut parts = self.lock();

@@ -7,8 +7,10 @@ use super::near::{fetch_near, open_old, open_partial};
 use super::place::Place;
 use super::publish::WholeFile;
 use super::pull::{NEAR_LEN_MIN, Verdict};
+use crate::damage::{between, damaged_ranges, named};
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError, told_with_causes};
 use crate::monitor::{Change, Event, check_cancelled};
+use byteback_api::Attributes;
 use byteback_api::messages::NodeInfo;
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
 use byteback_extents::ByteRange;
@@ -17,6 +19,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+
+/// How often a damaged file is fetched when more and more of it turns out to be damaged.
+const SALVAGE_TRIES_MAX: u32 = 4;
 
 /// A file to restore.
 pub(super) struct FileJob {
@@ -34,12 +39,22 @@ pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
         Ok(None) => Ok(()),
         Err(FileError::All(error)) => Err(error),
         Err(FileError::Local(error)) => restore.file_failed(&job.place.path(), error),
+        Err(FileError::Damaged(ranges)) => {
+            let message = format!(
+                "{} are damaged at the server; 'byteback restore --salvage' restores the rest, and a backup on a machine that \
+                 still has the file as it was heals it",
+                named(&ranges)
+            );
+            restore.file_failed(&job.place.path(), io::Error::other(message))
+        }
     }
 }
 
 pub(super) enum FileError {
     /// This file only.
     Local(io::Error),
+    /// This file only: the server cannot read these ranges of it.
+    Damaged(Vec<ByteRange>),
     /// The whole restore.
     All(SyncError),
 }
@@ -123,8 +138,22 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = File::from(tree::open_at(dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
     let all = ByteRange::new(0, attributes.size);
-    let written = fetch_range(restore, job, &file, all).and_then(|written_bytes| {
-        apply_attributes(&file, attributes, &path, restore.tally)?;
+    let fetched = match fetch_range(restore, job, &file, all) {
+        Err(FileError::Damaged(ranges)) if restore.options.salvage => salvage(restore, job, &file, ranges),
+        fetched => fetched.map(|written_bytes| (written_bytes, Vec::new())),
+    };
+    let written = fetched.and_then(|(written_bytes, lost)| {
+        if lost.is_empty() {
+            apply_attributes(&file, attributes, &path, restore.tally)?;
+        } else {
+            // Not its time: the next restore into this directory must not take it for whole.
+            let attributes = Attributes {
+                mtime_ns: restore.server.clock().now_ns(),
+                ..attributes.clone()
+            };
+            apply_attributes(&file, &attributes, &path, restore.tally)?;
+            restore.tally.salvaged(&path, attributes.size, &lost);
+        }
         Ok(written_bytes)
     });
     match written {
@@ -140,6 +169,38 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
             Err(error)
         }
     }
+}
+
+/// Writes what the server can read of the contents, and leaves holes for the rest; answers how much was written, and what is lost.
+fn salvage(
+    restore: &Restore<'_>,
+    job: &FileJob,
+    file: &File,
+    mut lost: Vec<ByteRange>,
+) -> Result<(u64, Vec<ByteRange>), FileError> {
+    let size = job.node.attributes.size;
+    // A disk may lose more while it is read.
+    for _ in 0..SALVAGE_TRIES_MAX {
+        file.set_len(0)?;
+        file.set_len(size)?;
+        let mut written_bytes = 0;
+        let mut found = None;
+        for range in between(&lost, size) {
+            match fetch_range(restore, job, file, Some(range)) {
+                Ok(written) => written_bytes += written,
+                Err(FileError::Damaged(ranges)) => {
+                    found = Some(ranges);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match found {
+            None => return Ok((written_bytes, lost)),
+            Some(ranges) => lost = ranges,
+        }
+    }
+    Err(FileError::Damaged(lost))
 }
 
 /// Writes a range of the contents into the file, all of them into an empty one. A connection that breaks in the middle is made anew and goes on where it broke, as often as it
@@ -174,11 +235,20 @@ pub(super) fn fetch_range(
             pauses = restore.server.stream_pauses();
         }
         if !pauses.rest() {
-            return Err(FileError::Local(io::Error::other(format!(
-                "its contents did not arrive whole ('byteback verify' tells whether they are damaged at the server): {}",
-                told_with_causes(&error)
-            ))));
+            return Err(broken_off(restore, job, &told_with_causes(&error)));
         }
+    }
+}
+
+/// What is wrong with a file that does not arrive whole, as the server says when it is asked.
+fn broken_off(restore: &Restore<'_>, job: &FileJob, cause: &str) -> FileError {
+    let file = (job.node.id, restore.at, job.node.attributes.size);
+    match damaged_ranges(restore.server, restore.folder, file, restore.monitor) {
+        Ok(ranges) if !ranges.is_empty() => FileError::Damaged(ranges),
+        Err(error @ (SyncError::Cancelled | SyncError::Hostile { .. })) => FileError::All(error),
+        _ => FileError::Local(io::Error::other(format!(
+            "its contents did not arrive whole ('byteback verify' tells whether they are damaged at the server): {cause}"
+        ))),
     }
 }
 

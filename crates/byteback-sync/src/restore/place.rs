@@ -13,6 +13,9 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The owner may list a directory, change it and go through it.
+const OWNER_ALL: u32 = 0o700;
+
 const TEMPORARY_PREFIX: &str = ".byteback-restore-";
 
 /// A name in a directory below the target.
@@ -94,6 +97,21 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Re
     }
 }
 
+/// Lets an ordinary user work in a directory of their own that its permissions close even to them; answers the permissions that it had, if
+/// they were changed. Root needs nothing of the kind.
+pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return Ok(None);
+    }
+    let stat = tree::stat_fd(&dir)?;
+    if stat.kind != FileKind::Dir || stat.uid != user.as_raw() || stat.mode & OWNER_ALL == OWNER_ALL {
+        return Ok(None);
+    }
+    tree::set_mode(&dir, stat.mode | OWNER_ALL)?;
+    Ok(Some(stat.mode))
+}
+
 /// Makes a directory that only we can use until its attributes are set; one that is there stays.
 pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Result<()> {
     match rustix::fs::mkdirat(dir.as_fd(), name, Mode::RWXU) {
@@ -131,6 +149,8 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
     let mut path = name.as_bytes().to_vec();
     loop {
         let at = way.open(&path)?;
+        // It goes with all that is in it.
+        open_up(&at)?;
         let mut deeper = None;
         for entry in tree::read_dir(&at, 0)? {
             let entry = entry?;

@@ -1,9 +1,11 @@
 //! What a restore did and what it could not do.
 
 use super::place::Place;
+use crate::damage::named;
 use crate::monitor::{Event, Monitor};
 use crate::server_client::WireBytes;
 use byteback_api::{ByteString, FileId, Seq};
+use byteback_extents::ByteRange;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -42,6 +44,28 @@ pub struct NotRestored {
     pub first_reason: String,
 }
 
+/// A file of which the server could not read all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SalvagedFile {
+    /// Where.
+    pub path: ByteString,
+    /// Its length in bytes.
+    pub size: u64,
+    /// What is a hole now because nothing is known of it, ascending.
+    pub lost: Vec<LostRange>,
+    /// How many bytes these are.
+    pub lost_bytes: u64,
+}
+
+/// Bytes that are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LostRange {
+    /// The first one.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
 /// What a restore did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoreReport {
@@ -67,13 +91,16 @@ pub struct RestoreReport {
     pub total_ns: u64,
     /// What could not be restored, by kind.
     pub not_restored: Vec<NotRestored>,
+    /// Files that were restored in part ([`RestoreOptions::salvage`](super::RestoreOptions::salvage)), by path.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub salvaged: Vec<SalvagedFile>,
 }
 
 impl RestoreReport {
     /// Whether all that the snapshot has is there now, as it was.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.not_restored.is_empty()
+        self.not_restored.is_empty() && self.salvaged.is_empty()
     }
 }
 
@@ -100,7 +127,8 @@ impl<'a> Tally<'a> {
     }
 
     pub(super) fn into_report(self) -> RestoreReport {
-        let counts = self.counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        counts.report.salvaged.sort_by(|a, b| a.path.cmp(&b.path));
         RestoreReport {
             not_restored: counts.not_restored.into_values().collect(),
             ..counts.report
@@ -124,6 +152,23 @@ impl<'a> Tally<'a> {
         let mut counts = self.lock();
         counts.report.files += 1;
         counts.report.written_bytes += written_bytes;
+    }
+
+    /// A file has holes where the server could not read it.
+    pub(super) fn salvaged(&self, path: &[u8], size: u64, lost: &[ByteRange]) {
+        let path = ByteString::from(path);
+        let message = format!("'{path}' is damaged at the server: {} are lost", named(lost));
+        self.monitor.event(Event::Warning(&message));
+        let range = |range: &ByteRange| LostRange {
+            offset: range.start(),
+            len: range.len_bytes(),
+        };
+        self.lock().report.salvaged.push(SalvagedFile {
+            path,
+            size,
+            lost: lost.iter().map(range).collect(),
+            lost_bytes: lost.iter().map(|range| range.len_bytes()).sum(),
+        });
     }
 
     pub(super) fn file_kept(&self, path: &[u8]) {

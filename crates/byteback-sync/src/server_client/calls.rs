@@ -6,14 +6,15 @@ use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
-    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, NodeInfo,
-    PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
+    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DamagePage, DamagedFrame, DiffPage, Digests, FolderInfo,
+    FolderList, Healed, Health, KnownDamage, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage,
+    VerifyEvent, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{
-    FileId, FolderName, HEADER_PARTS, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_GROUP_ANSWER,
-    MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, Seq, query,
+    FileId, FolderName, HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA,
+    MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, Seq, query,
 };
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
 use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
@@ -111,7 +112,7 @@ impl ServerClient {
         }
     }
 
-    /// Commits a batch whose first `parts` pieces are staged; `bytes` is the last piece.
+    /// Commits a batch of which so many pieces are staged, whose digests have this one; `bytes` is the last piece.
     ///
     /// When the connection fails, the server is asked whether it applied the batch before it is sent again; `go_on`
     /// hears of each such failure, and answers whether to try again.
@@ -124,7 +125,7 @@ impl ServerClient {
         &self,
         folder: &FolderName,
         counter: u64,
-        parts: u32,
+        parts: (u32, Option<&str>),
         bytes: &[u8],
         go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
@@ -151,15 +152,18 @@ impl ServerClient {
         &self,
         folder: &FolderName,
         counter: u64,
-        parts: u32,
+        parts: (u32, Option<&str>),
         bytes: &[u8],
         go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
         let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
         // What it is says the route; beside a small change each word more would count.
         ask.body = Body::BatchPiece(bytes);
+        let (parts, digest) = parts;
         if parts > 0 {
             ask.headers.push((HEADER_PARTS, parts.to_string()));
+            ask.headers
+                .extend(digest.map(|digest| (HEADER_PARTS_DIGEST, digest.to_owned())));
         }
         ask.timeout = self.options.commit_timeout;
         let mut pauses = self.transfer_pauses();
@@ -207,6 +211,27 @@ impl ServerClient {
     /// As every call.
     pub fn batch_status(&self, folder: &FolderName, counter: u64) -> Result<BatchStatus, ServerError> {
         self.json(&self.ask(Route::BatchStatus, &[folder.as_str(), &counter.to_string()], &[]))
+    }
+
+    /// As [`Self::batch_status`], with the digests of the staged parts.
+    ///
+    /// # Errors
+    /// As every call.
+    pub(crate) fn staged_parts(&self, folder: &FolderName, counter: u64) -> Result<BatchStatus, ServerError> {
+        let parameters = [("digests", "1".to_owned())];
+        self.json(&self.ask(
+            Route::BatchStatus,
+            &[folder.as_str(), &counter.to_string()],
+            &parameters,
+        ))
+    }
+
+    /// Gives up this device's batch, unless it is applied, with all that is staged of it.
+    ///
+    /// # Errors
+    /// As every call; what is staged then expires.
+    pub fn abandon(&self, folder: &FolderName, counter: u64) -> Result<BatchStatus, ServerError> {
+        self.json(&self.ask(Route::BatchAbandon, &[folder.as_str(), &counter.to_string()], &[]))
     }
 
     /// A page of snapshots, oldest first.
@@ -545,6 +570,76 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
+    /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` of what the server cannot tell.
+    ///
+    /// # Errors
+    /// As every call. A server that is older than this call does not know it.
+    pub(crate) fn digests(
+        &self,
+        folder: &FolderName,
+        at: Seq,
+        files: &[FileId],
+    ) -> Result<Vec<Option<[u8; 32]>>, ServerError> {
+        let bytes = to_json(&WantedDigests {
+            at,
+            files: files.to_vec(),
+        })?;
+        let mut ask = self.ask(Route::Digests, &[folder.as_str()], &[]);
+        ask.body = json_body(&bytes);
+        ask.timeout = self.options.commit_timeout;
+        let told = self.json::<Digests>(&ask)?.digests;
+        if told.len() != files.len() {
+            let message = format!("{} files were asked for, {} digests came", files.len(), told.len());
+            return Err(ServerError::protocol(&ask.name(), message));
+        }
+        Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
+    }
+
+    /// The ranges of a file's contents at a moment that the server cannot read, a page of them; the server reads the contents for it.
+    ///
+    /// # Errors
+    /// As every call. A server that is older than this call does not know it.
+    pub fn damage_page(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        cursor: Option<&str>,
+    ) -> Result<DamagePage, ServerError> {
+        let mut parameters = vec![("at", at.to_string())];
+        push_cursor(&mut parameters, cursor);
+        let mut ask = self.ask(Route::Damage, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        self.json(&ask)
+    }
+
+    /// Damaged frames that the server knows, as the files of a folder show them now.
+    ///
+    /// # Errors
+    /// As [`Self::damage_page`].
+    pub fn known_damage(&self, folder: &FolderName) -> Result<KnownDamage, ServerError> {
+        let mut ask = self.ask(Route::KnownDamage, &[folder.as_str()], &[]);
+        ask.timeout = self.options.commit_timeout;
+        self.json(&ask)
+    }
+
+    /// Offers the bytes of a damaged frame that a file refers to at a moment; answers whether the server can read it now.
+    ///
+    /// # Errors
+    /// As [`Self::damage_page`].
+    pub fn heal(&self, folder: &FolderName, frame: &DamagedFrame, bytes: &[u8]) -> Result<bool, ServerError> {
+        let parameters = [
+            ("at", frame.at.to_string()),
+            ("frame", query::encode(frame.frame.as_bytes())),
+        ];
+        let mut ask = self.ask(Route::Heal, &[folder.as_str(), &frame.file.to_string()], &parameters);
+        ask.body = Body::Bytes {
+            media: "application/octet-stream",
+            bytes,
+        };
+        Ok(self.json::<Healed>(&ask)?.healed)
+    }
+
     /// Lets the server re-read all that a moment needs.
     ///
     /// # Errors
@@ -636,6 +731,18 @@ impl VerifyStream {
             )
         })
     }
+}
+
+/// A digest that was told in hexadecimal.
+pub(crate) fn of_hex(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in digest.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 pub(super) fn json_body(bytes: &[u8]) -> Body<'_> {

@@ -33,6 +33,7 @@ fn applied() -> BatchApplied {
 
 fn status(applied: Option<BatchApplied>) -> Answer {
     json(&BatchStatus {
+        digests: Vec::new(),
         applied,
         staged_parts: Vec::new(),
     })
@@ -117,7 +118,7 @@ fn commit(posts: Vec<Answer>, gets: Vec<Answer>) -> (Result<BatchApplied, crate:
             .next()
             .unwrap_or_else(|| problem(Code::RouteNotFound))
     });
-    let result = server.commit(&folder(), 2, 0, &byteback_api::batch::MAGIC, &|_| true);
+    let result = server.commit(&folder(), 2, (0, None), &byteback_api::batch::MAGIC, &|_| true);
     let asked = asked.lock().unwrap().clone();
     (result, asked)
 }
@@ -278,7 +279,7 @@ fn a_server_from_before_packed_pieces_is_sent_plain_ones() {
     let piece = small_piece();
     for counter in [2, 3] {
         assert_eq!(
-            client.commit(&folder(), counter, 0, &piece, &|_| true).unwrap(),
+            client.commit(&folder(), counter, (0, None), &piece, &|_| true).unwrap(),
             applied()
         );
     }

@@ -207,7 +207,10 @@ pub(super) fn wait_until(what: &str, handle: &EngineHandle, is_so: impl Fn(&Sync
 pub(super) fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what: &str) {
     let label = SnapshotLabel::default();
     let snapshot = rig.client.create_snapshot(folder, None, &label).unwrap();
-    let options = VerifyOptions { deep: Some(dir) };
+    let options = VerifyOptions {
+        here: None,
+        deep: Some(dir),
+    };
     let verified = crate::verify(&rig.client, folder, SnapshotSpec::Id(snapshot.id), &options, &Silent).unwrap();
     assert!(verified.damaged.is_empty(), "{what}: {:?}", verified.damaged);
     // A directory's time moves with its names, and is sent when something else of it is.

@@ -12,9 +12,11 @@ use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece, ServiceError,
     TreeService, TreeStatus,
 };
-use byteback_host::random::SplitMix64;
+use byteback_host::durable::RealDir;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::NodeId;
 use byteback_store::StoreLimits;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Snapshots that were acknowledged, and what they must show forever.
@@ -253,6 +255,7 @@ fn a_token_that_is_refused_in_the_middle_ends_the_backup_and_keeps_the_mark() {
     let requests = AtomicU64::new(0);
     let client = scripted_server(move |method, path| match (method, path) {
         ("GET", "/v1/folders/home") => json(&FolderInfo {
+            knows_damage: false,
             name: "home".parse().unwrap(),
             seq: 0,
             root: None,
@@ -262,6 +265,7 @@ fn a_token_that_is_refused_in_the_middle_ends_the_backup_and_keeps_the_mark() {
             created_ns: 0,
         }),
         ("GET", _) => json(&BatchStatus {
+            digests: Vec::new(),
             applied: None,
             staged_parts: Vec::new(),
         }),
@@ -503,4 +507,72 @@ fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
         "{died} died, {incomplete} incomplete, {not_noted} not noted"
     );
     assert_all(&rig, &acknowledged);
+}
+
+/// Remembers from one backup to the next which batch was begun.
+fn remembering(seed: u64) -> Rig {
+    let mut rig = Rig::with(seed, impatient());
+    let dir = RealDir::create(rig.temp.path().join("unfinished")).unwrap();
+    rig.options.unfinished = Some(Arc::new(dir));
+    rig
+}
+
+/// Twenty files of 400 kB, of which a half gets to the server.
+fn interrupted(rig: &Rig) -> Vec<NodeId> {
+    let files = (0..20).map(|index| noisy_file(rig, format!("f{index}").as_bytes(), 20_000 + index));
+    let files: Vec<NodeId> = files.collect();
+    rig.cutter.cut_after(220_000, true);
+    rig.backup().unwrap_err();
+    rig.cutter.heal();
+    files
+}
+
+#[test]
+fn an_interrupted_backup_goes_on_where_it_stopped() {
+    let rig = remembering(31);
+    interrupted(&rig);
+    let report = rig.backup().unwrap();
+    assert!(
+        report.parts_reused > 15 && report.parts > report.parts_reused,
+        "{report:?}"
+    );
+    assert!(report.reused_bytes > 100_000, "{report:?}");
+    assert!(report.wire.sent < 300_000, "{report:?}");
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    // That one is over.
+    noisy_file(&rig, b"another", 50_000);
+    let report = rig.backup().unwrap();
+    assert_eq!((report.parts_reused, report.files_new), (0, 1));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn what_changed_since_a_backup_was_interrupted_is_saved_as_it_is_now() {
+    for (round, changed) in [0, 5, 9, 15, 19].into_iter().enumerate() {
+        let rig = remembering(40 + round as u64);
+        let files = interrupted(&rig);
+        rig.tree.lock().write(files[changed], 7000, &noise(9, 5000));
+        // Interrupted once more, somewhere else.
+        rig.cutter.cut_after(90_000, true);
+        let _ = rig.backup();
+        rig.cutter.heal();
+        rig.tree.lock().write(files[changed], 100, b"and again");
+        let report = rig.backup().unwrap();
+        assert!(changed == 0 || report.parts_reused > 0, "{changed}: {report:?}");
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        assert_eq!(rig.seq(), 1);
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_understood_only_costs_the_resumption() {
+    let rig = remembering(50);
+    interrupted(&rig);
+    let record = rig.temp.path().join("unfinished/batch");
+    let mut bytes = std::fs::read(&record).unwrap();
+    bytes[10] ^= 1;
+    std::fs::write(&record, bytes).unwrap();
+    let report = rig.backup().unwrap();
+    assert_eq!(report.parts_reused, 0);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }

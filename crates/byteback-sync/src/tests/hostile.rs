@@ -392,6 +392,8 @@ fn a_verification_that_lies_proves_nothing() {
     let damage = VerifyEvent::Damage {
         id: FileId(2),
         path: Some("a".into()),
+        ranges: Vec::new(),
+        lost_bytes: 0,
         detail: "gone".to_owned(),
     };
     let run = |media: &'static str, lines: Vec<u8>| {

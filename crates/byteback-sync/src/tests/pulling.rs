@@ -8,7 +8,7 @@ use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -456,4 +456,87 @@ fn one_file_comes_under_its_own_name() {
     client.create_folder(&empty).unwrap();
     let error = crate::pull(client, &empty, b"", &pull.target, &pull.options, &Silent).unwrap_err();
     assert!(error.to_string().contains("server"), "{error:?}");
+}
+
+#[test]
+fn a_sparse_file_of_more_than_a_tib_is_pulled_and_compared_by_content() {
+    let mut pull = Pull::new(71);
+    pull.options.checksum = true;
+    let len = (1 << 40) + (1 << 20);
+    let source = File::create(pull.source.join("huge")).unwrap();
+    source.set_len(len).unwrap();
+    source.write_all_at(&noise(1, 5000), 1 << 39).unwrap();
+    pull.push();
+    pull.pull().unwrap();
+    assert_eq!(pull.told().1, []);
+    let path = pull.target.join("huge");
+    let before = mtime_ns(&path);
+    let here = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    here.write_all_at(b"rotten", 1 << 38).unwrap();
+    drop(here);
+    set_mtime(&path, before);
+    assert_eq!(pull.told().1, [("huge".to_owned(), Change::Content)]);
+    let (mut data, mut hole) = ([0; 5000], [7; 10]);
+    let here = File::open(&path).unwrap();
+    here.read_exact_at(&mut data, 1 << 39).unwrap();
+    here.read_exact_at(&mut hole, 1 << 38).unwrap();
+    assert!(data[..] == noise(1, 5000)[..] && hole == [0; 10]);
+}
+
+#[test]
+fn an_ordinary_user_pulls_again_into_directories_closed_to_writing() {
+    const USER: u32 = 65_534;
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test takes another user's place"
+    );
+    let mut pull = Pull::new(72);
+    pull.options.delete = true;
+    fs::set_permissions(pull.rig.temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(&pull.target).unwrap();
+    chown(&pull.target, Some(USER), None).unwrap();
+    let (closed, below, gone) = (
+        pull.source.join("closed"),
+        pull.source.join("closed/below"),
+        pull.source.join("closed/gone"),
+    );
+    let close = || {
+        for path in paths(&pull.source)
+            .iter()
+            .map(|path| pull.source.join(path))
+            .chain([pull.source.clone()])
+        {
+            chown(&path, Some(USER), None).unwrap();
+        }
+        for (dir, mode) in [(&below, 0o555), (&gone, 0o500), (&closed, 0o555)] {
+            if dir.exists() {
+                fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+        pull.push();
+    };
+    let as_user = || {
+        std::thread::scope(|scope| {
+            let pulling = scope.spawn(|| {
+                // Of this thread, and of those that it starts.
+                rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(USER)).unwrap();
+                pull.pull().unwrap()
+            });
+            pulling.join().unwrap()
+        })
+    };
+    fs::create_dir_all(&below).unwrap();
+    fs::create_dir_all(&gone).unwrap();
+    fs::write(below.join("file"), noise(1, 100_000)).unwrap();
+    fs::write(gone.join("file"), "goes").unwrap();
+    close();
+    assert!(as_user().restored.is_complete());
+    assert_same(&pull.source, &pull.target);
+    fs::write(below.join("file"), noise(2, 100_000)).unwrap();
+    fs::write(closed.join("new"), "comes").unwrap();
+    fs::remove_dir_all(&gone).unwrap();
+    close();
+    let report = as_user();
+    assert!(report.restored.is_complete(), "{report:?}");
+    assert_same(&pull.source, &pull.target);
 }

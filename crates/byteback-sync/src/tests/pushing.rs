@@ -900,3 +900,76 @@ fn no_more_bytes_than_the_limit_allows_in_both_directions() {
     check(report.restored.wire.total(), elapsed(began));
     assert_same(&push.source, &target);
 }
+
+/// More than servers sum.
+const HUGE: u64 = (1 << 40) + (1 << 20);
+
+#[test]
+fn a_sparse_file_of_more_than_a_tib_is_compared_by_content() {
+    let mut push = Push::new(61);
+    push.options.checksum = true;
+    let path = push.file("huge");
+    let file = File::create(&path).unwrap();
+    file.set_len(HUGE).unwrap();
+    let places = [5_000_000, 1 << 39, HUGE - 5000];
+    for place in places {
+        file.write_all_at(&noise(place, 5000), place).unwrap();
+    }
+    push.push().unwrap();
+    assert!(!push.push().unwrap().has_changes());
+    // Data where there was data, data in a hole, and zeros in place of data; the time says nothing.
+    let before = mtime_ns(&path);
+    for (at, bytes) in [
+        ((1 << 39) + 100, &b"changed"[..]),
+        (1 << 38, b"new"),
+        (5_000_000, &[0; 100]),
+    ] {
+        file.write_all_at(bytes, at).unwrap();
+        set_mtime(&path, before);
+        assert_eq!(push.push().unwrap().files_changed, 1, "{at}");
+        assert!(!push.push().unwrap().has_changes(), "{at}");
+    }
+    let fetched = File::open(push.fetched(b"").join("huge")).unwrap();
+    assert_eq!(fetched.metadata().unwrap().len(), HUGE);
+    for place in places.into_iter().chain([1 << 38, 0]) {
+        let (mut here, mut there) = ([0; 5000], [0; 5000]);
+        file.read_exact_at(&mut here, place).unwrap();
+        fetched.read_exact_at(&mut there, place).unwrap();
+        assert!(here == there, "{place}");
+    }
+}
+
+#[test]
+fn a_hole_that_was_punched_over_zeros_is_a_hole_at_the_server() {
+    for delta in [
+        DeltaChoice::Rsync,
+        DeltaChoice::Hash,
+        DeltaChoice::Webr,
+        DeltaChoice::Cdc,
+    ] {
+        let mut push = Push::new(62);
+        push.options.delta = delta;
+        let path = push.file("image");
+        let mut bytes = noise(1, 3 << 20);
+        bytes[1 << 20..2 << 20].fill(0);
+        fs::write(&path, &bytes).unwrap();
+        push.push().unwrap();
+        let data_of = |dir: PathBuf| {
+            let file = File::open(dir.join("image")).unwrap();
+            let ranges = tree::data_ranges(&file, 0, 3 << 20).map(Result::unwrap);
+            ranges.map(|range| range.end - range.start).sum::<u64>()
+        };
+        assert_eq!(
+            data_of(push.fetched(b"")),
+            3 << 20,
+            "{delta:?}: zeros that were written are bytes"
+        );
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        tree::punch_hole(&file, 1 << 20, 1 << 20).unwrap();
+        file.write_all_at(b"changed", 100).unwrap();
+        drop(file);
+        push.push().unwrap();
+        assert_eq!(data_of(push.fetched(b"")), 2 << 20, "{delta:?}");
+        assert_same(&push.source, &push.fetched(b""));
+    }
+}

@@ -19,6 +19,7 @@ const OVER: RestoreOptions = RestoreOptions {
     overwrite: true,
     delete: false,
     verify: false,
+    salvage: false,
     jobs: 4,
 };
 
@@ -371,7 +372,10 @@ fn damage_at_the_server_costs_the_damaged_files_only_and_is_verified_as_such() {
     assert_eq!((missing.kind, missing.count), (NotRestoredKind::File, 1));
     assert_eq!(told.failures.lock().unwrap().len(), 1);
     assert_eq!(assert_names_promise_contents(&rig.tree.picture(), &target), 29);
-    let options = crate::VerifyOptions { deep: Some(&target) };
+    let options = crate::VerifyOptions {
+        here: None,
+        deep: Some(&target),
+    };
     let verified = crate::verify(&rig.client, &rig.folder, SnapshotSpec::default(), &options, &Silent).unwrap();
     assert_eq!(verified.damaged_files, 1);
     assert_eq!(verified.damaged[0].path, Some(missing.first_path.clone()));

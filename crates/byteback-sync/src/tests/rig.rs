@@ -57,6 +57,10 @@ impl Segments for FillableSegments {
         self.inner.read(frame, stored)
     }
 
+    fn rewrite(&self, frame: &FrameRef, stored: &[u8]) -> Result<bool, StoreError> {
+        self.inner.rewrite(frame, stored)
+    }
+
     fn list(&self) -> Result<Vec<SegmentInfo>, StoreError> {
         self.inner.list()
     }

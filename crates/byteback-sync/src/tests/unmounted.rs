@@ -46,7 +46,10 @@ impl Folder {
             .unwrap();
         assert!(restored.is_complete(), "{:?}", restored.not_restored);
         for dir in [&self.dir, target.path()] {
-            let options = VerifyOptions { deep: Some(dir) };
+            let options = VerifyOptions {
+                here: None,
+                deep: Some(dir),
+            };
             let (client, folder) = (&self.rig.client, &self.rig.folder);
             let verified = crate::verify(client, folder, SnapshotSpec::default(), &options, &Silent).unwrap();
             assert!(verified.is_clean(), "{}: {:?}", dir.display(), verified.differences);

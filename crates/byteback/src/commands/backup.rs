@@ -126,9 +126,16 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         settings,
     );
     let (decisions, _decisions_lock) = decisions.unzip();
+    let unfinished = own_directory(
+        &Path::new(folder.path()).join("unfinished"),
+        "the record of an unfinished backup",
+        settings,
+    );
+    let (unfinished, _unfinished_lock) = unfinished.unzip();
     let options = BackupOptions {
         block_checksums,
         decisions,
+        unfinished,
         delta: arguments.delta.into(),
         tags: arguments.tag,
         host: settings.host(arguments.host.as_ref()),
@@ -237,7 +244,25 @@ impl Said<'_> {
                 }
             ))?;
             output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;
+            if report.reused_bytes > 0 {
+                output.say(format!(
+                    "  resumed  {} that an interrupted backup had sent",
+                    sizes(report.reused_bytes)
+                ))?;
+            }
             output.say(format!("  stored   {}", sizes(report.stored_bytes)))?;
+        }
+        if report.healed_frames > 0 {
+            output.say(format!(
+                "  healed   {} at the server with bytes of this folder",
+                counted(report.healed_frames, "damaged place", "damaged places")
+            ))?;
+        }
+        if report.damaged_files > 0 {
+            output.say(format!(
+                "  {} damaged at the server and could not be healed there: sent whole by this backup or the next one",
+                counted(report.damaged_files, "file is", "files are")
+            ))?;
         }
         self.print_whole()?;
         if !report.is_complete() {

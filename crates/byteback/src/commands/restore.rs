@@ -49,6 +49,9 @@ pub(crate) struct RestoreArguments {
     /// Remove what is in the target and not in the snapshot
     #[arg(long, requires = "overwrite")]
     delete: bool,
+    /// Of a file that is damaged at the server, restore what can be read, with holes for the rest (exit code 3)
+    #[arg(long, conflicts_with = "at")]
+    salvage: bool,
     #[command(flatten)]
     source: SourceArguments,
 }
@@ -75,6 +78,7 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
     let options = RestoreOptions {
         overwrite: arguments.overwrite,
         delete: arguments.delete,
+        salvage: arguments.salvage,
         ..RestoreOptions::default()
     };
     let restored = restore(
@@ -110,6 +114,8 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
     };
     if report.is_complete() {
         printed
+    } else if report.not_restored.is_empty() {
+        Err(CommandError::Reported(Exit::SourceUnreadable))
     } else {
         Err(CommandError::Reported(Exit::Failed))
     }
@@ -148,6 +154,18 @@ fn print(
     output.say(format!("  {}", listed(&parts)))?;
     output.say(format!("  written   {}", sizes(report.written_bytes)))?;
     output.say(format!("  received  {} on the wire", sizes(report.wire.received)))?;
+    for file in &report.salvaged {
+        output.say(format!(
+            "  salvaged: {}: {} of {} are lost",
+            file.path,
+            sizes(file.lost_bytes),
+            sizes(file.size)
+        ))?;
+        for range in &file.lost {
+            let end = range.offset.saturating_add(range.len);
+            output.say(format!("    a hole from byte {} to {end}", range.offset))?;
+        }
+    }
     for missing in &report.not_restored {
         output.say(format!("  not restored: {}", not_restored(missing)))?;
     }

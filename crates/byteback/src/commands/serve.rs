@@ -18,6 +18,7 @@ use byteback_server::{Identity, Server, ServerConfig};
 use byteback_store::devices::NewInvitation;
 use byteback_store::{Store, StoreLimits};
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::error::{CommandError, Result, chain};
@@ -76,6 +77,7 @@ struct Listening {
 pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let listen = resolve(&arguments.listen)?;
+    raise_open_file_limit();
     let store = Store::open(&arguments.data, StoreLimits::default()).map_err(|error| {
         let message = format!("cannot open the store in {}", arguments.data.display());
         prefixed(&message, error.into())
@@ -143,6 +145,21 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     notify::stopping(settings.notify_socket.as_deref());
     output.say("stopping: requests at work are finished first")?;
     server.shutdown().map_err(|error| CommandError::new(chain(&error)))
+}
+
+/// Each connection and each segment that is read takes a descriptor; many systems allow 1024 unless told otherwise.
+fn raise_open_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // If it is refused, strangers make room for whoever has no descriptor.
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                maximum: limit.maximum,
+            },
+        );
+    }
 }
 
 fn resolve(listen: &str) -> Result<SocketAddr> {

@@ -1,7 +1,9 @@
 //! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is compared with the folder.
 
 use std::ffi::OsString;
+use std::path::Path;
 
+use byteback_api::messages::DamagedRange;
 use byteback_sync::{Difference, DifferenceKind, VerifyOptions, VerifyReport, verify};
 use clap::Args;
 use serde::Serialize;
@@ -44,16 +46,17 @@ struct Summary<'a> {
 pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()> {
     let chosen = arguments.source.choose(&arguments.snapshot, 1);
     let source = Source::open(chosen.dir.as_deref(), settings)?;
-    let directory = match arguments.deep {
-        true => {
-            let bound = tracked_folder::bound_folder(chosen.dir.as_deref(), settings)?;
-            Some(bound.folder.directory().to_owned())
-        }
-        false => None,
+    let bound = tracked_folder::bound_folder(chosen.dir.as_deref(), settings);
+    let here = match (arguments.deep, bound) {
+        (_, Ok(bound)) => Some(bound.folder.directory().to_owned()),
+        (false, Err(_)) => None,
+        (true, Err(error)) => return Err(error),
     };
+    let directory = here.clone().filter(|_| arguments.deep);
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "verify", Some(interrupt));
     let options = VerifyOptions {
+        here: here.as_deref(),
         deep: directory.as_deref(),
     };
     let snapshot = chosen.snapshot(0).snapshot;
@@ -75,7 +78,7 @@ pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()
             },
         )
     } else {
-        print(&report, &source, directory.as_deref(), settings)
+        print(&report, &source, (here.as_deref(), directory.as_deref()), settings)
     };
     if report.is_clean() {
         printed
@@ -87,7 +90,7 @@ pub(crate) fn run(arguments: &VerifyArguments, settings: &Settings) -> Result<()
 fn print(
     report: &VerifyReport,
     source: &Source,
-    directory: Option<&std::path::Path>,
+    (here, directory): (Option<&Path>, Option<&Path>),
     settings: &Settings,
 ) -> Result<()> {
     let output = settings.output;
@@ -120,13 +123,41 @@ fn print(
                     .path
                     .as_ref()
                     .map_or_else(|| damage.id.to_string(), ToString::to_string);
-                output.say(format!("    {path}: {}", damage.detail))?;
+                let healable = match damage.healable {
+                    Some(true) => "; can be healed",
+                    _ => "",
+                };
+                match damage.lost_bytes {
+                    0 => output.say(format!("    {path}: {}{healable}", damage.detail))?,
+                    lost => output.say(format!(
+                        "    {path}: {} lost ({}): {}{healable}",
+                        sizes(lost),
+                        named(&damage.ranges),
+                        damage.detail
+                    ))?,
+                }
             }
             let more = damaged.saturating_sub(report.damaged.len() as u64);
             if more > 0 {
                 output.say(format!("    and {}", counted(more, "file more", "files more")))?;
             }
-            output.say("    The others can be restored. The next backup with --full saves these again.")?;
+            let healable = report.damaged.iter().filter(|damage| damage.healable == Some(true));
+            match (healable.count(), here) {
+                (1.., Some(here)) => output.say(format!(
+                    "    What can be healed is still in the folder; heal it with: byteback backup {}",
+                    here.display()
+                ))?,
+                (_, Some(here)) => output.say(format!(
+                    "    The folder has none of them as it was saved. What is there now is saved by: byteback backup --full {}",
+                    here.display()
+                ))?,
+                (_, None) => output.say(
+                    "    A backup on a machine that still has them heals them.",
+                )?,
+            }
+            output.say(
+                "    The others can be restored, and these as far as they are whole: byteback restore --salvage",
+            )?;
         }
     }
     if report.wrong_sums > 0 {
@@ -155,6 +186,19 @@ fn print(
             ))
         }
     }
+}
+
+/// The first ranges, as bytes from and to.
+fn named(ranges: &[DamagedRange]) -> String {
+    let named = ranges.iter().take(3).map(|range| {
+        let end = range.offset.saturating_add(range.len);
+        format!("bytes {} to {end}", range.offset)
+    });
+    let mut named: Vec<String> = named.collect();
+    if ranges.len() > named.len() {
+        named.push("...".to_owned());
+    }
+    named.join(", ")
 }
 
 fn said(difference: &Difference) -> String {

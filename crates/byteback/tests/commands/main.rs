@@ -8,10 +8,12 @@
 //! | `unmounted` | backups of a folder that is not mounted |
 //! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
 //! | `checksums` | what `checksums` says of what is no file, or is called oddly, and of programs that are missing |
+//! | `damage` | bits that flip at the server: salvaged, healed, said |
 //! | `explaining` | which way a change was found, and why; forced ways |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `strangers` | thousands of connections without a token beside a backup |
 //! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
 //! | `rot` | bytes that change by themselves, and what a crash of the machine leaves: not sent, and repaired; the order of what is sent |
 //! | `undo` | files brought back without a backup, also after a kill |
@@ -41,6 +43,7 @@ mod tree;
 
 mod checksums;
 mod consumers;
+mod damage;
 mod explaining;
 mod exports;
 mod failing;
@@ -50,6 +53,7 @@ mod mounting;
 mod plain;
 mod rot;
 mod shell;
+mod strangers;
 mod syncing;
 mod tour;
 mod undo;

@@ -130,12 +130,13 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     }
 
     /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes that were not read together with the digest.
-    pub(super) fn finish(mut self, proof: Proof, needs_proof: bool) -> Result<FileStats, Stop> {
+    /// What is a hole here is one there, too, though the server may have zeros for it: to checksums both are the same.
+    pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
         if self.appended > 0 {
             self.append()?;
         }
         let id = self.id;
-        let (bytes, literal_bytes) = self.last_delta().map_err(|error| unusable(id, error))?;
+        let (bytes, literal_bytes) = self.last_delta(holes).map_err(|error| unusable(id, error))?;
         self.deltas.push(self.stream, id, bytes, literal_bytes)?;
         let mut stats = self.deltas.finish(self.stream, id, self.attributes, self.base)?;
         if needs_proof {
@@ -147,7 +148,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     }
 
     /// The delta that puts the content together.
-    fn last_delta(&mut self) -> Result<(Vec<u8>, u64), WriteError> {
+    fn last_delta(&mut self, holes: &[ByteRange]) -> Result<(Vec<u8>, u64), WriteError> {
         let options = WriterOptions {
             copies: true,
             ..WriterOptions::default()
@@ -155,22 +156,57 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         let old_len = self.base_len + self.appended;
         let (new_len, effort) = (self.attributes.size, self.stream.effort());
         let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
-        for (range, found) in &self.extents {
-            match *found {
+        for (range, found) in parted(&self.extents, holes) {
+            match found {
                 Found::Copy(from) if from == range.start() => {}
-                Found::Copy(from) => writer.copy(*range, from)?,
-                Found::Literal(before) if self.appended > 0 => writer.copy(*range, self.base_len + before)?,
+                Found::Copy(from) => writer.copy(range, from)?,
+                Found::Literal(before) if self.appended > 0 => writer.copy(range, self.base_len + before)?,
                 Found::Literal(before) => {
                     let rest = usize::try_from(before)
                         .ok()
                         .and_then(|before| self.literals.get(before..));
-                    writer.literal(*range, rest.unwrap_or_default())?;
+                    writer.literal(range, rest.unwrap_or_default())?;
                 }
-                Found::Zero => writer.zero(*range)?,
+                Found::Zero => writer.zero(range)?,
             }
         }
         let (bytes, stats) = writer.finish()?;
         Ok((bytes, stats.literal_bytes))
+    }
+}
+
+/// The extents with holes laid over them; both ascend.
+fn parted(extents: &[(ByteRange, Found)], holes: &[ByteRange]) -> Vec<(ByteRange, Found)> {
+    let mut parted = Vec::with_capacity(extents.len());
+    let mut holes = holes.iter().copied().peekable();
+    for &(extent, found) in extents {
+        let mut left = Some(extent);
+        while let Some(range) = left {
+            while holes.next_if(|hole| hole.end() <= range.start()).is_some() {}
+            let hole = holes.peek().and_then(|hole| hole.intersect(range));
+            let (now, of_now, later) = match hole {
+                Some(hole) if hole.start() == range.start() => (Some(hole), Found::Zero, range.split_at(hole.end()).1),
+                Some(hole) => {
+                    let (now, later) = range.split_at(hole.start());
+                    (now, found.after(range.start() - extent.start()), later)
+                }
+                None => (Some(range), found.after(range.start() - extent.start()), None),
+            };
+            parted.extend(now.map(|now| (now, of_now)));
+            left = later;
+        }
+    }
+    parted
+}
+
+impl Found {
+    /// What comes so many bytes further on.
+    fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::Copy(from) => Self::Copy(from + bytes),
+            Self::Literal(before) => Self::Literal(before + bytes),
+            Self::Zero => Self::Zero,
+        }
     }
 }
 

@@ -17,6 +17,9 @@ use byteback_oplog::NodeId;
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
 
+/// Holes of one file that are remembered; what the server has in the place of others stays as it is there.
+const HOLES_MAX: usize = EXTENTS_MAX / 2;
+
 /// What is to become of bytes that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
@@ -45,6 +48,8 @@ pub(super) struct WholeContent {
     pub(super) digest: Digest,
     /// Its bytes that are in no hole.
     pub(super) data_bytes: u64,
+    /// Its holes, ascending; of very many, the first.
+    pub(super) holes: Vec<ByteRange>,
     gathering: Gathering,
 }
 
@@ -67,6 +72,7 @@ pub(super) fn read_whole(
     let mut digest = ContentDigest::new(len);
     let mut gathering = Gathering::of_file(sums, file.node, len);
     let mut data_bytes = 0;
+    let mut holes: Vec<ByteRange> = Vec::new();
     read_ranges(
         place,
         file.node,
@@ -75,7 +81,15 @@ pub(super) fn read_whole(
         &mut |piece| {
             gathering.piece(piece, sums)?;
             match piece {
-                Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+                Piece::Hole(range) => {
+                    digest.push_zeros(range.len_bytes());
+                    let is_room = holes.len() < HOLES_MAX;
+                    match holes.last_mut() {
+                        Some(last) if last.end() == range.start() => *last = last.hull(range),
+                        _ if is_room => holes.push(range),
+                        _ => {}
+                    }
+                }
                 Piece::Data { bytes, .. } => {
                     data_bytes += len_u64(bytes.len());
                     digest.push(bytes);
@@ -88,6 +102,7 @@ pub(super) fn read_whole(
     Ok(WholeContent {
         digest: Digest(digest),
         data_bytes,
+        holes,
         gathering,
     })
 }

@@ -61,7 +61,7 @@ pub(super) fn find(
     let (found_file, mut found) = matched.finish().map_err(into_stop)?;
     found.examined_bytes = content.data_bytes;
     // Also without copies: what is sent is the second reading.
-    let stats = found_file.finish(Proof::bytes(content.digest), true)?;
+    let stats = found_file.finish(Proof::bytes(content.digest), true, &content.holes)?;
     content.end(sums);
     Ok((stats, found))
 }

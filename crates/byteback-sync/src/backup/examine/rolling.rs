@@ -49,7 +49,7 @@ pub(super) fn find(
         Piece::Data { bytes, .. } => finder.push(bytes),
     })?;
     let (found_file, found) = finder.finish()?;
-    let stats = found_file.finish(Proof::bytes(content.digest), found.copied_bytes > 0)?;
+    let stats = found_file.finish(Proof::bytes(content.digest), found.copied_bytes > 0, &content.holes)?;
     content.end(sums);
     Ok((stats, found))
 }

@@ -85,7 +85,7 @@ pub(super) fn find(
     found.examined_bytes += known.told.read_bytes;
     let proof = Proof::leaves(known.digest, offer.kind());
     // Also without copies: what is sent was not read when the digest was made.
-    let stats = found_file.sink.finish(proof, true)?;
+    let stats = found_file.sink.finish(proof, true, &[])?;
     Ok((stats, found))
 }
 

@@ -32,7 +32,7 @@ fn stage(record: &Record, part: u32, bytes: &[u8]) -> bool {
         was_sent = true;
         Ok(())
     };
-    record.stage(part, bytes, &mut put).unwrap();
+    record.stage(part, (bytes, &[0; 32]), &mut put).unwrap();
     was_sent
 }
 
@@ -98,7 +98,7 @@ fn what_was_about_to_be_replaced_is_not_known_any_more() {
     assert!(stage(&record(&dir, None), 1, b"one"));
     let second = record(&dir, Some(left(&dir)));
     // The machine stops while the part is on its way: nobody knows which of both the server has.
-    let failed = second.stage(1, b"other", &mut || Err(SyncError::Cancelled));
+    let failed = second.stage(1, (b"other", &[0; 32]), &mut || Err(SyncError::Cancelled));
     assert!(failed.is_err());
     assert!(stage(&record(&dir, Some(left(&dir))), 1, b"one"));
 }
