@@ -527,6 +527,17 @@ pub struct Healed {
     pub healed: bool,
 }
 
+/// Answer of `GET .../nodes/{node}/totals`: what there is below a node at a moment, itself included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeTotals {
+    /// Names of what is no directory.
+    pub names: u64,
+    /// Regular files, each once however many names it has.
+    pub files: u64,
+    /// Their lengths in bytes, holes included.
+    pub bytes: u64,
+}
+
 /// One line of the answer of `POST .../verify`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

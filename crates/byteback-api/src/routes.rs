@@ -146,6 +146,8 @@ routes! {
     Digests = Post "/v1/folders/{folder}/digests" Reads;
     /// List damaged frames that are known, as the files show them now.
     KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
+    /// Count what there is below a node at a moment.
+    Totals = Get "/v1/folders/{folder}/nodes/{node}/totals" Reads;
     /// Re-read and check everything a moment needs.
     Verify = Post "/v1/folders/{folder}/verify" Reads;
 }

@@ -214,6 +214,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Damage => damage::damage(call).await,
         Route::Heal => damage::heal(call).await,
         Route::KnownDamage => damage::known_damage(call).await,
+        Route::Totals => listing::totals(call).await,
         Route::Verify => reading::verify(call).await,
     }
 }

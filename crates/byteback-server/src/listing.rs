@@ -4,13 +4,13 @@
 //! hexadecimal.
 
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, json};
+use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
 use crate::problem::parameter;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use byteback_api::messages::{
     ChangedRange, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentKind, ExtentsPage, FolderList,
-    SnapshotPage, TreePage,
+    SnapshotPage, TreePage, TreeTotals,
 };
 use byteback_api::problem::Problem;
 use byteback_api::{FileId, Seq};
@@ -282,4 +282,19 @@ fn parse_diff_cursor(text: &str) -> Result<DiffCursor, Box<Problem>> {
         parent.parse().map_err(|_| bad_cursor())?,
         unhex(name)?,
     ))
+}
+
+pub(crate) async fn totals(mut call: Call) -> Answer {
+    let (folder, node) = (call.folder()?, call.node()?);
+    let at = call.query::<Seq>("at")?;
+    call.finish_query()?;
+    let permit = stream_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let totals = blocking(move || store.totals(&folder, node, at)).await?;
+    drop(permit);
+    json(&TreeTotals {
+        names: totals.names,
+        files: totals.files,
+        bytes: totals.bytes,
+    })
 }

@@ -41,6 +41,7 @@ pub mod stage;
 mod store;
 pub mod sums;
 pub mod token;
+pub mod totals;
 pub mod verify;
 
 pub use byteback_extents::ByteRange;

@@ -621,8 +621,8 @@ fn node_number(catalog: &dyn CatalogRead, folder: &FolderRow, file: FileId) -> R
     catalog.node_number(folder.id, file)?.ok_or_else(missing)
 }
 
-/// A regular file and its attributes at a moment.
-pub(crate) fn file_at(
+/// A node and its attributes at a moment.
+pub(crate) fn node_at(
     catalog: &dyn CatalogRead,
     folder: &FolderRow,
     file: FileId,
@@ -632,6 +632,17 @@ pub(crate) fn file_at(
     let row = catalog
         .attributes(node, at)?
         .ok_or_else(|| StoreError::NodeNotFound(format!("node {file} did not exist at {at}")))?;
+    Ok((node, row))
+}
+
+/// A regular file and its attributes at a moment.
+pub(crate) fn file_at(
+    catalog: &dyn CatalogRead,
+    folder: &FolderRow,
+    file: FileId,
+    at: Seq,
+) -> Result<(i64, AttributeRow), StoreError> {
+    let (node, row) = node_at(catalog, folder, file, at)?;
     if row.attributes.kind != NodeKind::File {
         return Err(StoreError::InvalidParameter(format!(
             "node {file} is no file and has no contents"

@@ -21,8 +21,10 @@ pub enum Phase {
     Restoring,
     /// Setting owners, permissions and times of directories, removing what is too much.
     Finishing,
-    /// Checking.
+    /// The server reads what it has stored.
     Verifying,
+    /// A folder is compared with a snapshot.
+    Comparing,
 }
 
 /// What a transfer does to one path at its destination.
@@ -44,7 +46,7 @@ pub enum Change {
 pub enum Event<'a> {
     /// A new phase begins.
     Phase(Phase),
-    /// How much there is to do, as far as is known; may be told again when more is known.
+    /// How much there is to do in all, as soon as it is known. It does not grow, except of a push, which compares as it goes.
     Totals {
         /// Files and other nodes.
         files: u64,
@@ -53,6 +55,8 @@ pub enum Event<'a> {
     },
     /// So many more bytes of content were read, from the folder or from the server.
     BytesRead(u64),
+    /// So many more bytes of content need not be read: holes, what is there already, what failed.
+    BytesSkipped(u64),
     /// So many more bytes were handed to the server.
     BytesSent(u64),
     /// One more file or other node is done.

@@ -223,7 +223,12 @@ impl<'a> Origin<'a> {
             pull: wishes.map(|wishes| self.rules(wishes, monitor)),
         };
         monitor.event(Event::Phase(Phase::Restoring));
-        restore.run(&mut tree, node, path)?;
+        let root = node.id;
+        std::thread::scope(|scope| {
+            // How much there is, the server says while the first files come.
+            scope.spawn(move || tell_totals(server, folder, (root, at), monitor));
+            restore.run(&mut tree, node, path)
+        })?;
         restore.sync()?;
         if let (Some(pulled), Some(rules)) = (pulled, &restore.pull) {
             *pulled = rules.pulled();
@@ -232,6 +237,14 @@ impl<'a> Origin<'a> {
         let mut report = tally.into_report();
         report.seq = at;
         Ok(report)
+    }
+}
+
+/// Tells how much there is to restore. Nothing depends on it, so a failure is only less to tell.
+fn tell_totals(server: &ServerClient, folder: &FolderName, (root, at): (FileId, Seq), monitor: &dyn Monitor) {
+    if let Ok(totals) = server.totals(folder, root, at) {
+        let (files, bytes) = (totals.names, totals.bytes);
+        monitor.event(Event::Totals { files, bytes });
     }
 }
 

@@ -38,6 +38,7 @@ mod local_tree;
 mod model;
 mod on_btrfs;
 mod path_list;
+mod progress;
 mod pulling;
 mod pushing;
 mod random_lives;

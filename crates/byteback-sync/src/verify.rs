@@ -13,6 +13,7 @@ use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::{ServerClient, WireBytes};
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
+use crate::tree_reader::TreeReader;
 use byteback_api::messages::{DamagedRange, VerifyEvent};
 use byteback_api::{ByteString, FileId, FolderName, Seq};
 use byteback_host::tree::{self, FileKind};
@@ -166,6 +167,11 @@ pub fn verify(
         seq: snapshot.seq,
         ..VerifyReport::default()
     };
+    let root = TreeReader::new(server, folder, report.seq).node_at(&[])?;
+    let totals = server.totals(folder, root.id, report.seq)?;
+    // The server reads each stored byte once, and how many these are is known at the end; files are what can be counted.
+    let (files, bytes) = (totals.files, 0);
+    monitor.event(Event::Totals { files, bytes });
     monitor.event(Event::Phase(Phase::Verifying));
     verify_stored(server, folder, monitor, &mut report)?;
     if let Some(dir) = options.here {
@@ -176,6 +182,9 @@ pub fn verify(
     }
     if let Some(dir) = options.deep {
         report.is_deep = true;
+        monitor.event(Event::Phase(Phase::Comparing));
+        let (files, bytes) = (totals.names, totals.bytes);
+        monitor.event(Event::Totals { files, bytes });
         compare::compare(server, folder, dir, monitor, &mut report)?;
     }
     report.wire = server.wire_bytes().since(wire_before);
@@ -218,7 +227,7 @@ fn verify_stored(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let mut stream = server.verify_stream(folder, report.seq)?;
-    let mut bytes_told = 0;
+    let (mut bytes_told, mut files_told) = (0, 0);
     let failed = |kind, message: String| {
         SyncError::Server(ServerError {
             kind,
@@ -233,9 +242,13 @@ fn verify_stored(
     loop {
         check_cancelled(monitor)?;
         match stream.next_event()? {
-            Some(VerifyEvent::Progress { bytes, .. }) => {
+            Some(VerifyEvent::Progress { files, bytes, .. }) => {
                 monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
                 bytes_told = bytes.max(bytes_told);
+                for _ in files_told..files {
+                    monitor.event(Event::FileDone { path: None });
+                }
+                files_told = files.max(files_told);
             }
             Some(VerifyEvent::Damage {
                 id,
@@ -277,6 +290,11 @@ fn verify_stored(
                     return Err(SyncError::hostile(format!(
                         "{damaged_files} damaged files were summed up, {told} were told"
                     )));
+                }
+                // Not every file has a line of its own.
+                monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
+                for _ in files_told..files {
+                    monitor.event(Event::FileDone { path: None });
                 }
                 (report.files, report.frames, report.bytes) = (files, frames, bytes);
                 report.wrong_sums = wrong_sums;

@@ -38,7 +38,7 @@ struct State {
     phase: Option<Phase>,
     files: u64,
     bytes: u64,
-    has_bar: bool,
+    measure: Measure,
 }
 
 #[derive(Serialize)]
@@ -101,7 +101,7 @@ impl Progress {
                 phase: None,
                 files: 0,
                 bytes: 0,
-                has_bar: false,
+                measure: Measure::Nothing,
             }),
             files_done: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
@@ -154,9 +154,16 @@ impl Progress {
             self.bytes_read.load(Ordering::Relaxed),
             self.files_done.load(Ordering::Relaxed),
         );
-        if state.has_bar {
-            self.bar.set_length(state.bytes.max(bytes_done));
-            self.bar.set_position(bytes_done);
+        if state.measure != Measure::Nothing {
+            // What was not foreseen, as a file that is read twice, does not make the whole longer.
+            let (done, whole) = match state.measure {
+                Measure::Files => (files_done, state.files),
+                Measure::Bytes | Measure::Nothing => (bytes_done, state.bytes),
+            };
+            if whole > 0 {
+                self.bar.set_length(whole);
+            }
+            self.bar.set_position(if whole > 0 { done.min(whole) } else { done });
         }
         let Some(every) = self.status_every else { return };
         let now = Instant::now();
@@ -167,7 +174,10 @@ impl Progress {
         let status = Status {
             phase: state.phase.map(name),
             seconds_elapsed: now.duration_since(state.began).as_secs(),
-            percent_done: portion(bytes_done, state.bytes),
+            percent_done: match state.measure {
+                Measure::Files => portion(files_done, state.files),
+                Measure::Bytes | Measure::Nothing => portion(bytes_done, state.bytes),
+            },
             files_done,
             total_files: state.files,
             bytes_done,
@@ -179,21 +189,51 @@ impl Progress {
         let _ = self.output.object("status", &status);
     }
 
-    fn begin(&self, phase: Phase) {
-        let Ok(mut state) = self.state.lock() else { return };
-        state.phase = Some(phase);
-        let transfers = matches!(phase, Phase::Transferring | Phase::Restoring | Phase::Verifying);
-        state.has_bar = transfers;
-        drop(state);
-        let template = if transfers {
-            "{spinner} {msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
-        } else {
-            "{spinner} {msg}"
+    /// The bar's form: with an end only once that is known.
+    fn shape(&self, state: &State) {
+        let template = match state.measure {
+            Measure::Nothing => "{spinner} {msg}",
+            Measure::Bytes if state.bytes > 0 => {
+                "{spinner} {msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
+            }
+            Measure::Files if state.files > 0 => "{spinner} {msg} [{bar:30}] {pos} of {len} files, {eta} left",
+            Measure::Bytes => "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}",
+            Measure::Files => "{spinner} {msg} {pos} files",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars("=> "));
         }
+    }
+
+    fn begin(&self, phase: Phase) {
+        let Ok(mut state) = self.state.lock() else { return };
+        state.phase = Some(phase);
+        state.measure = measure(phase);
+        if phase == Phase::Comparing {
+            // The second thing that one command does.
+            (state.files, state.bytes) = (0, 0);
+            self.files_done.store(0, Ordering::Relaxed);
+            self.bytes_read.store(0, Ordering::Relaxed);
+        }
+        self.shape(&state);
+        drop(state);
         self.bar.set_message(words(phase));
+    }
+}
+
+/// By what a phase is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    Nothing,
+    Files,
+    Bytes,
+}
+
+fn measure(phase: Phase) -> Measure {
+    match phase {
+        Phase::Transferring | Phase::Restoring | Phase::Comparing => Measure::Bytes,
+        Phase::Verifying => Measure::Files,
+        Phase::Preparing | Phase::Cutting | Phase::Committing | Phase::Finishing => Measure::Nothing,
     }
 }
 
@@ -216,6 +256,7 @@ fn name(phase: Phase) -> &'static str {
         Phase::Restoring => "restoring",
         Phase::Finishing => "finishing",
         Phase::Verifying => "verifying",
+        Phase::Comparing => "comparing",
     }
 }
 
@@ -228,6 +269,7 @@ fn words(phase: Phase) -> &'static str {
         Phase::Restoring => "restoring",
         Phase::Finishing => "setting owners, permissions and times",
         Phase::Verifying => "reading every stored byte",
+        Phase::Comparing => "comparing with the folder",
     }
 }
 
@@ -238,9 +280,10 @@ impl Monitor for Progress {
             Event::Totals { files, bytes } => {
                 if let Ok(mut state) = self.state.lock() {
                     (state.files, state.bytes) = (files, bytes);
+                    self.shape(&state);
                 }
             }
-            Event::BytesRead(bytes) => {
+            Event::BytesRead(bytes) | Event::BytesSkipped(bytes) => {
                 self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
             }
             Event::BytesSent(bytes) => {

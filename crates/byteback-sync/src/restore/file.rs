@@ -34,7 +34,15 @@ pub(super) struct FileJob {
 /// # Errors
 /// What ends the whole restore: a server that is gone or not to be trusted, a full disk.
 pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
-    match try_restore(restore, job) {
+    let restored = try_restore(restore, job);
+    let read_bytes = match &restored {
+        // What a pull finds here already is not told apart.
+        Ok(Some(whole)) if restore.pull.is_none() => whole.written_bytes,
+        _ => 0,
+    };
+    let skipped_bytes = job.node.attributes.size.saturating_sub(read_bytes);
+    restore.monitor.event(Event::BytesSkipped(skipped_bytes));
+    match restored {
         Ok(Some(whole)) => restore.publish(whole),
         Ok(None) => Ok(()),
         Err(FileError::All(error)) => Err(error),

@@ -8,7 +8,7 @@ use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
     BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DamagePage, DamagedFrame, DiffPage, Digests, FolderInfo,
     FolderList, Healed, Health, KnownDamage, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage,
-    VerifyEvent, WantedDigests,
+    TreeTotals, VerifyEvent, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
@@ -609,6 +609,20 @@ impl ServerClient {
         let mut parameters = vec![("at", at.to_string())];
         push_cursor(&mut parameters, cursor);
         let mut ask = self.ask(Route::Damage, &[folder.as_str(), &node.to_string()], &parameters);
+        ask.timeout = self.options.commit_timeout;
+        self.json(&ask)
+    }
+
+    /// Counts what there is below a node at a moment.
+    ///
+    /// # Errors
+    /// As every call; [`ServerErrorKind::NotFound`] if there is no such node.
+    pub fn totals(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<TreeTotals, ServerError> {
+        let mut ask = self.ask(
+            Route::Totals,
+            &[folder.as_str(), &node.to_string()],
+            &[("at", at.to_string())],
+        );
         ask.timeout = self.options.commit_timeout;
         self.json(&ask)
     }

@@ -131,7 +131,7 @@ fn short_files_that_the_server_has_at_their_paths_are_not_sent() {
     rig.tree.lock().write(files[1], 501, b"longer");
     file(&rig, dirs[0], "new", &noise(999, 3000));
     file(&rig, dirs[0], "empty", b"");
-    lose_log(&rig, 9);
+    let _ = lose_log(&rig, 9);
     let before = rig.client.wire_bytes();
     let report = rig.backup().unwrap();
     assert!(report.everything_because.is_some());

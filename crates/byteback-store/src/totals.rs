@@ -1,0 +1,76 @@
+//! How much one moment of a folder has below a node: what whoever is about to read all of it has to know first, to say how far it is.
+//!
+//! The tree is walked in the catalog; no content is read.
+
+use crate::error::StoreError;
+use crate::model::{FileId, NodeKind, Seq};
+use crate::read::node_at;
+use crate::store::{Store, existing_seq, folder_row};
+use std::collections::HashSet;
+
+/// Entries that are looked at in one go.
+const ENTRIES_AT_ONCE: u32 = 1000;
+
+/// What there is below a node, itself included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeTotals {
+    /// Names of what is no directory.
+    pub names: u64,
+    /// Regular files, each once however many names it has.
+    pub files: u64,
+    /// Their lengths, holes included.
+    pub bytes: u64,
+}
+
+impl TreeTotals {
+    fn count(&mut self, kind: NodeKind, size: u64, is_first: bool) {
+        if kind != NodeKind::Directory {
+            self.names += 1;
+        }
+        if kind == NodeKind::File && is_first {
+            self.files += 1;
+            self.bytes = self.bytes.saturating_add(size);
+        }
+    }
+}
+
+impl Store {
+    /// Counts what there is below a node at a moment.
+    ///
+    /// # Errors
+    /// The folder, the moment or the node does not exist; the catalog fails.
+    pub fn totals(&self, folder: &str, node: FileId, at: Option<Seq>) -> Result<TreeTotals, StoreError> {
+        let (at, (node, row)) = {
+            let catalog = self.catalog().read()?;
+            let folder = folder_row(&*catalog, folder)?;
+            let at = existing_seq(&folder, at)?;
+            (at, node_at(&*catalog, &folder, node, at)?)
+        };
+        let mut totals = TreeTotals::default();
+        totals.count(row.attributes.kind, row.attributes.size, true);
+        let mut seen = HashSet::new();
+        // Directories still to be listed, each with the name after which to go on.
+        let mut directories: Vec<(i64, Option<Vec<u8>>)> = Vec::new();
+        if row.attributes.kind == NodeKind::Directory {
+            directories.push((node, None));
+        }
+        while let Some((directory, after)) = directories.pop() {
+            let catalog = self.catalog().read()?;
+            let entries = catalog.entries(directory, at, after.as_deref(), ENTRIES_AT_ONCE)?;
+            if let Some(last) = entries.last() {
+                directories.push((directory, Some(last.name.clone())));
+            }
+            for entry in entries {
+                let row = catalog
+                    .attributes(entry.child, at)?
+                    .ok_or_else(|| StoreError::CatalogDamaged(format!("node {} has no attributes", entry.child)))?;
+                let kind = row.attributes.kind;
+                totals.count(kind, row.attributes.size, seen.insert(entry.child));
+                if kind == NodeKind::Directory {
+                    directories.push((entry.child, None));
+                }
+            }
+        }
+        Ok(totals)
+    }
+}
