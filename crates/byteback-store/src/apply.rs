@@ -21,9 +21,7 @@ mod basis;
 mod loss;
 mod staged;
 
-use crate::catalog::{
-    AttributeRow, BatchKey, BatchRow, CatalogRead, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN,
-};
+use crate::catalog::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
 use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
 use crate::error::StoreError;
