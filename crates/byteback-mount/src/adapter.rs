@@ -21,6 +21,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use byteback_extents::ByteRange;
 use byteback_host::errno_of;
 use byteback_host::tree::{FallocateFlags, FileKind, SetXattr, Stat};
 use fuser::{
@@ -46,6 +47,10 @@ use crate::tree::{Found, Tree};
 
 /// The largest write and read request. Larger ones would need more pages than the kernel gives by default.
 const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
+
+/// How many requests that nobody waits for by himself (read-ahead, write-back, asynchronous direct I/O) may be under way at
+/// once. More than [`LateAnswers::HELD_MAX`]; few enough that other requests do not wait long behind them.
+const BACKGROUND_REQUESTS_MAX: u16 = 64;
 
 /// A program calls again for the rest. While a copy is under way there is no cut, so it must not take long; and the answer has only
 /// 32 bits.
@@ -79,6 +84,11 @@ fn caller(req: &Request) -> Caller {
         gid: req.gid(),
         pid: req.pid(),
     }
+}
+
+/// Whether a read or a write goes through the kernel's page cache. Only direct ones name who makes them.
+fn is_through_page_cache(lock_owner: Option<LockOwner>) -> bool {
+    lock_owner.is_none()
 }
 
 fn node(ino: INodeNo) -> NodeId {
@@ -199,12 +209,9 @@ impl Filesystem for Adapter {
                 )
             })?;
         }
-        // Not FUSE_ASYNC_DIO: the kernel drops the pages of an asynchronous direct write when the write is submitted, not
-        // when it is finished, so a page that a buffered reader fetches in between stays, old. The daemon cannot drop the
-        // pages before it answers. That waits for readers of the pages, and their requests may wait in the kernel for the
-        // answers of the direct writes, because both count against one limit of background requests.
         let mut welcome = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -222,6 +229,7 @@ impl Filesystem for Adapter {
             let _ = config.add_capabilities(flag);
         }
         let _ = config.set_max_write(WRITE_LEN_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
         Ok(())
     }
 
@@ -445,11 +453,14 @@ impl Filesystem for Adapter {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         if let Some(hidden) = self.hidden_of(ino) {
             return hidden::read(hidden, fh.0, offset, size, reply);
+        }
+        if is_through_page_cache(lock_owner) {
+            self.tree.note_pages(fh.0);
         }
         let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
         self.tree.read(fh.0, offset, len_bytes, |read| match read {
@@ -461,13 +472,13 @@ impl Filesystem for Adapter {
     fn write(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let clear_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
@@ -476,9 +487,21 @@ impl Filesystem for Adapter {
         } else {
             Origin::Program
         };
-        match self.tree.write(fh.0, offset, data, origin, clear_set_id) {
-            Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(errno(&error)),
+        let is_direct = !is_through_page_cache(lock_owner);
+        if !is_direct {
+            self.tree.note_pages(fh.0);
+        }
+        let written = match self.tree.write(fh.0, offset, data, origin, clear_set_id) {
+            Ok(written) => written,
+            Err(error) => return reply.error(errno(&error)),
+        };
+        let answer = move || reply.written(u32::try_from(written).unwrap_or(u32::MAX));
+        let range = ByteRange::from_offset_len(offset, written as u64);
+        match (range, self.late.get()) {
+            (Some(range), Some(late)) if is_direct && self.tree.may_have_pages(node(ino)) => {
+                late.after_direct_write(node(ino), range, answer);
+            }
+            _ => answer(),
         }
     }
 

@@ -38,6 +38,8 @@ pub struct OpenFile {
     trimming: Trimming,
     /// Set once, before the kernel hears of the file, see [`Self::kernel_keeps_time`].
     kernel_keeps_time: AtomicBool,
+    /// It is known that the kernel may hold pages of the node, see [`crate::tree::Tree::note_pages`].
+    pages_noted: AtomicBool,
 }
 
 impl OpenFile {
@@ -92,6 +94,11 @@ impl OpenFile {
         self.kernel_keeps_time.store(true, Ordering::Relaxed);
     }
 
+    /// See [`crate::tree::Tree::note_pages`].
+    pub(crate) fn pages_noted(&self) -> &AtomicBool {
+        &self.pages_noted
+    }
+
     /// Whether comparing what is written through it pays.
     pub(crate) fn trimming(&self) -> &Trimming {
         &self.trimming
@@ -109,6 +116,7 @@ impl OpenFile {
             own,
             trimming: Trimming::default(),
             kernel_keeps_time: AtomicBool::new(false),
+            pages_noted: AtomicBool::new(false),
         }
     }
 }

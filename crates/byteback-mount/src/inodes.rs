@@ -127,6 +127,8 @@ struct Entry {
     generation: u64,
     /// The last name was removed through the mount: the number may now come back with another inode.
     gone: bool,
+    /// The kernel may hold pages of it, since it was first told this node.
+    has_pages: bool,
 }
 
 /// See the module.
@@ -149,6 +151,7 @@ impl InodeTable {
             children: 0,
             generation: 0,
             gone: false,
+            has_pages: false,
         };
         Self {
             entries: HashMap::from([(NodeId::ROOT, entry)]),
@@ -241,6 +244,7 @@ impl InodeTable {
                     children: 0,
                     generation: generation_of(identity),
                     gone: false,
+                    has_pages: false,
                 });
             }
             hash_map::Entry::Occupied(mut occupied) => {
@@ -270,6 +274,18 @@ impl InodeTable {
         self.add_link(node, parent, name);
         let generation = self.entries.get(&node).map_or(0, |entry| entry.generation);
         Interned { node, generation }
+    }
+
+    /// The kernel is about to be given bytes of a live node that it may keep.
+    pub(crate) fn note_pages(&mut self, node: NodeId) {
+        if let Some(entry) = self.entries.get_mut(&node) {
+            entry.has_pages = true;
+        }
+    }
+
+    /// Whether the kernel may have kept bytes of a node. A node that it has forgotten has no pages any more.
+    pub(crate) fn has_pages(&self, node: NodeId) -> bool {
+        self.entries.get(&node).is_some_and(|entry| entry.has_pages)
     }
 
     /// Who bears the number `node` now.

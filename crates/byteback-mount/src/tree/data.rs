@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use byteback_checksums::written::BLOCK_LEN;
@@ -86,6 +87,23 @@ impl Tree {
 
     pub(crate) fn open_file(&self, handle: u64) -> io::Result<Arc<OpenFile>> {
         self.handles.get(handle).ok_or_else(not_open)
+    }
+
+    /// The kernel reads or writes through this handle in a way that may leave bytes in its page cache. Called before
+    /// the bytes are read or written.
+    pub(crate) fn note_pages(&self, handle: u64) {
+        if let Some(file) = self.handles.get(handle)
+            && !file.pages_noted().load(Ordering::Relaxed)
+        {
+            self.inodes().note_pages(file.node());
+            file.pages_noted().store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the kernel may hold bytes of `node` that it read before this call, or is reading some. Called after the
+    /// bytes below were changed: who read them before that has called [`Self::note_pages`] before.
+    pub(crate) fn may_have_pages(&self, node: NodeId) -> bool {
+        self.inodes().has_pages(node)
     }
 
     /// Reads up to `len_bytes` at `offset` and hands them to `deliver`: fewer only at the end of the file.

@@ -26,9 +26,6 @@ const NAME_LEN_BYTES_MAX: u64 = 255;
 /// Attributes in this room are ACLs and the like, which the volume does not keep.
 const SYSTEM_ROOM: &[u8] = b"system.";
 
-/// The attribute that gives a program rights that its user does not have.
-const CAPABILITY: &[u8] = b"security.capability";
-
 /// Held from its making to its dropping.
 #[derive(Debug)]
 pub(super) struct VolumeInode {
@@ -122,16 +119,6 @@ impl VolumeInode {
             .set_attributes(self.ino, set)
             .map(drop)
             .map_err(failed)
-    }
-
-    /// A program that changes loses its capabilities, whoever changes it: so does the system with files of its own.
-    fn drop_capability(&self) -> io::Result<()> {
-        let volume = &self.shared.volume;
-        // Attributes that cannot be read give no rights either.
-        match volume.xattr(self.ino, CAPABILITY) {
-            Ok(_) => volume.remove_xattr(self.ino, CAPABILITY).map_err(failed),
-            Err(_) => Ok(()),
-        }
     }
 
     fn now(&self) -> byteback_volume::format::Time {
@@ -337,7 +324,6 @@ impl LibraryInode for VolumeInode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
-        self.drop_capability()?;
         let written = self.shared.volume.write(self.ino, offset, data).map_err(failed)?;
         if self.is_synchronous && written > 0 {
             self.sync()?;
@@ -346,7 +332,6 @@ impl LibraryInode for VolumeInode {
     }
 
     fn truncate(&self, len_bytes: u64) -> io::Result<()> {
-        self.drop_capability()?;
         self.set(&SetAttributes {
             len_bytes: Some(len_bytes),
             // As ftruncate(2), also where the length stays.
@@ -373,7 +358,6 @@ impl LibraryInode for VolumeInode {
         if len_bytes == 0 {
             return Err(Errno::INVAL.into());
         }
-        self.drop_capability()?;
         self.shared
             .volume
             .allocate(self.ino, how, offset, len_bytes)
@@ -418,7 +402,6 @@ impl LibraryInode for VolumeInode {
                 doomed |= libc::S_ISGID;
             }
             mode = Some(now.mode & 0o7777 & !doomed);
-            self.drop_capability()?;
         }
         self.set(&SetAttributes {
             mode,
