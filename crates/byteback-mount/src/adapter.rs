@@ -48,8 +48,8 @@ use crate::tree::{Found, Tree};
 /// The largest write and read request. Larger ones would need more pages than the kernel gives by default.
 const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
 
-/// How many requests that nobody waits for by himself (read-ahead, write-back, asynchronous direct I/O) may be under way at
-/// once. More than [`LateAnswers::HELD_MAX`]; few enough that other requests do not wait long behind them.
+/// The kernel's limit of read-ahead, write-back and asynchronous direct I/O under way at once. It is above
+/// [`LateAnswers::HELD_MAX`], and low enough that other requests do not wait long behind them.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
 
 /// A program calls again for the rest. While a copy is under way there is no cut, so it must not take long; and the answer has only
