@@ -44,9 +44,10 @@ pub use live::{
 pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};
 pub use service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
-    ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, NameChange, NamedCut, NodeChange, NodeNames, Outcome,
-    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus, not_synced,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, Detached,
+    DirEntry, ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, Holder, NameChange, NamedCut, NodeChange,
+    NodeNames, Outcome, PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
+    not_synced,
 };
 
 #[cfg(test)]

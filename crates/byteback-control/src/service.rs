@@ -237,6 +237,36 @@ pub struct TreeStatus {
     /// Files with bytes that changed although nobody wrote them, as far as somebody noticed: they are not sent.
     #[serde(default)]
     pub damaged: Vec<DamagedFile>,
+    /// The mount is gone from its place, and the process goes on for now.
+    #[serde(default)]
+    pub detached: Option<Detached>,
+    /// Why the volume in which the tree lies takes nothing more: its device refused a write.
+    #[serde(default)]
+    pub volume_failure: Option<String>,
+}
+
+/// A mount that is gone from its place: programs that come by the path pass it by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// Nothing uses it any more, and the process is about to end.
+    pub has_ended: bool,
+    /// What keeps it alive, as far as the daemon may see that.
+    pub held_by: Vec<Holder>,
+}
+
+/// Something that keeps a mount alive that is gone from its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The process; `None` for a further mount in the daemon's own mount namespace.
+    pub pid: Option<u32>,
+    /// What that process is called.
+    pub name: String,
+    /// Where the mount namespace of that process, or the daemon's, shows the tree.
+    pub point: Option<ByteString>,
+    /// It works in the tree.
+    pub works_there: bool,
+    /// How many files of the tree it has open.
+    pub open_files: u64,
 }
 
 /// A file with bytes that are not what was written.

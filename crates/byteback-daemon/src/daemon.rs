@@ -2,28 +2,39 @@
 //!
 //! Order of the start: the tree is compared with its record; tracking is noted as begun, durably; the kernel mounts; the tree is
 //! compared again, for what happened meanwhile, quickly now and with nobody at work on it; then the gate opens.
-//! Order of the end: the mount is gone; what was still open is settled and fenced; the end of tracking is noted. Whatever is
-//! killed in between leaves "tracking" noted, and the next start takes the files with open intents as changed.
+//! Of a volume, the directory that it is mounted over is protected before, and released at the end if the volume was closed (`bare_directory`); what its device
+//! refuses is noted as soon as it is noticed (`lost_writes`).
+//! Order of the end: the mount is gone; the end is announced in the lock of the tree, so that whoever wants the tree next waits; the
+//! control socket is removed; what was still open is settled and fenced; the end of tracking is noted; the volume, if there is one, is
+//! closed; the lock is given up. Whatever is killed in between leaves "tracking" noted, and the next start takes the files with open intents as changed.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use byteback_api::ByteString;
 use byteback_control::{LandingTree, LiveTree, Server, TreeService};
+use byteback_host::clock::Clock;
+use byteback_host::durable::DirLock;
 use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::observer::Observer;
 use byteback_mount::tracked::{Account, Tracked};
-use byteback_mount::volume_tree::VolumeTree;
+use byteback_mount::volume_tree::{VolumeTree, VolumeWatch};
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{Close, PageLimits, TIME_TICK_NS};
 
+use crate::bare_directory::{self, BareDirectory};
 use crate::error::DaemonError;
 use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
+use crate::lost_writes::{self, LostWrites};
 use crate::memory;
 use crate::service::{HearSyncWishes, PAGE_LIMITS, Repair, Service, TellSync};
+use crate::state_folder::StateFolder;
 use crate::tree::TrackedTree;
 
 /// How many steps of the compaction follow each checkpoint.
@@ -125,8 +136,12 @@ pub struct Daemon {
     scrub: Option<Scrub>,
     stop_checkpoints: Option<mpsc::Sender<()>>,
     checkpoints: Option<JoinHandle<()>>,
-    /// Where the tree lies, if that is no directory; the last to be dropped.
+    /// Where the tree lies, if that is no directory; the last to be dropped but the lock.
     volume: Option<VolumeTree>,
+    /// Where that volume is shown.
+    bare: Option<BareDirectory>,
+    /// Nobody else may have tree or volume before everything of ours is closed.
+    lock: Option<DirLock>,
 }
 
 impl Daemon {
@@ -135,8 +150,11 @@ impl Daemon {
     /// # Errors
     /// If it cannot be mounted or the control socket cannot be made; nothing is mounted then.
     pub fn start(mut tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
-        let log = Arc::clone(tree.log());
+        let lock = tree.take_lock();
         let volume = tree.take_volume();
+        // If the start fails, the tree is dropped before the volume that it lies in, and both before the lock.
+        let mut tree = tree;
+        let log = Arc::clone(tree.log());
         let root = Arc::clone(tree.live().root());
         let mount_options = MountOptions {
             root: volume.as_ref().map(|_| root),
@@ -172,6 +190,16 @@ impl Daemon {
             clock: Arc::clone(tree.clock()),
             report: options.mount.report.clone(),
         };
+        let point = options
+            .mount
+            .at
+            .clone()
+            .unwrap_or_else(|| options.mount.directory.clone());
+        let bare = volume
+            .as_ref()
+            .map(|_| prepare_for_volume(tree.folder(), &point))
+            .transpose();
+        let folder = tree.folder().clone();
         let mut has_begun = false;
         let compare_again = || {
             tree.compare_again().map_err(io::Error::other)?;
@@ -188,17 +216,33 @@ impl Daemon {
             has_begun = true;
             Ok(())
         };
-        let mount = match Mount::start_with_cuts(&mount_options, tracked, Some(cuts), compare_again) {
-            Ok(mount) => Arc::new(mount),
+        let mounted = bare.and_then(|bare| {
+            let mount = Mount::start_with_cuts(&mount_options, tracked, Some(cuts), compare_again);
+            if mount.is_err() {
+                let _ = bare_directory::release(&folder);
+            }
+            Ok((Arc::new(mount?), bare))
+        });
+        let (mount, bare) = match mounted {
+            Ok(mounted) => mounted,
             Err(error) => {
                 if !has_begun {
                     tree.begin_undo()?;
                 }
                 tree.end_undo()?;
                 tree.log().end_tracking()?;
-                return Err(error.into());
+                return Err(error);
             }
         };
+        if let Some(bare) = &bare {
+            // Where that is not possible, the directory is as unprotected as any other.
+            let _ = bare.covered();
+            // What was lost before has been told by whoever started this.
+            lost_writes::reset(tree.folder()).map_err(|source| DaemonError::State {
+                path: tree.folder().path().to_owned(),
+                source,
+            })?;
+        }
         let tree = Arc::new(tree);
         if tree.scan_report().nodes >= memory::LARGE {
             memory::give_back();
@@ -208,7 +252,11 @@ impl Daemon {
             CacheMode::Fast => "fast",
         };
         let service = Service::mounted(Arc::clone(&tree), Arc::clone(&mount), mode).with_pages(options.page_limits);
-        let service = Arc::new(service);
+        let watch = volume.as_ref().map(VolumeTree::watch);
+        let service = Arc::new(match watch.clone() {
+            Some(watch) => service.watching(watch),
+            None => service,
+        });
         let served: Arc<dyn TreeService> = Arc::clone(&service) as Arc<dyn TreeService>;
         let path = tree.folder().socket();
         let server = Server::start(&path, served).map_err(|source| DaemonError::Socket { path, source })?;
@@ -224,7 +272,12 @@ impl Daemon {
                 let tree = Arc::clone(&tree);
                 let rhythm = options.rhythm;
                 let live = live.clone();
-                move || keep_checkpoints(&tree, live.as_deref(), rhythm, &stopped)
+                let also = move |tree: &TrackedTree| {
+                    if let Some(failure) = watch.as_ref().and_then(VolumeWatch::failure) {
+                        note_lost_writes(tree.folder(), failure, tree.clock().now_ns());
+                    }
+                };
+                move || keep_checkpoints(&tree, live.as_deref(), rhythm, &stopped, also)
             })
             .map_err(|source| DaemonError::Folder {
                 path: tree.folder().directory().to_owned(),
@@ -240,6 +293,8 @@ impl Daemon {
             stop_checkpoints: Some(stop_checkpoints),
             checkpoints: Some(checkpoints),
             volume,
+            bare,
+            lock,
         })
     }
 
@@ -314,7 +369,32 @@ impl Daemon {
     /// As [`run`](Self::run).
     pub fn run_and(mut self, once_unmounted: impl FnOnce()) -> Result<(), DaemonError> {
         let ended = self.mount.wait();
+        if let Some(lock) = &self.lock {
+            // If that fails, whoever comes too early is refused.
+            let _ = lock.announce_end();
+        }
         once_unmounted();
+        // Who asks from now on learns more from the lock than from us.
+        drop(self.server.take());
+        let settled = self.settle();
+        let (volume, bare, lock) = (self.volume.take(), self.bare.take(), self.lock.take());
+        let (folder, clock) = (self.tree.folder().clone(), Arc::clone(self.tree.clock()));
+        // Nothing of ours has anything of the tree open any more then.
+        drop(self);
+        let closed = volume.map_or(Ok(()), |volume| close(volume, &folder, &*clock));
+        if bare.is_some() && settled.is_ok() && closed.is_ok() {
+            // Otherwise it stays as it is until the volume is mounted again, or 'byteback umount' releases it.
+            let _ = bare_directory::release(&folder);
+        }
+        drop(lock);
+        // What the volume lost is why the rest failed, too.
+        closed?;
+        settled?;
+        Ok(ended?)
+    }
+
+    /// Stops what works in the background, and brings the log to an end.
+    fn settle(&mut self) -> Result<(), DaemonError> {
         let ended_at_ns = self.tree.clock().now_ns();
         drop(self.stop_checkpoints.take());
         if let Some(scrub) = self.scrub.take() {
@@ -336,13 +416,7 @@ impl Daemon {
             let _ = live.end();
         }
         self.tree.log().end_tracking()?;
-        drop(self.server.take());
-        if let Some(volume) = self.volume.take() {
-            // Nothing of ours has anything of it open any more then.
-            drop(self);
-            volume.close()?;
-        }
-        Ok(ended?)
+        Ok(())
     }
 }
 
@@ -355,9 +429,61 @@ impl Drop for Daemon {
     }
 }
 
-fn keep_checkpoints(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm, stopped: &mpsc::Receiver<()>) {
+/// Protects the directory that a volume will be shown at, and has room to note what the volume loses.
+fn prepare_for_volume(folder: &StateFolder, point: &Path) -> Result<BareDirectory, DaemonError> {
+    let state = |source| DaemonError::State {
+        path: folder.path().to_owned(),
+        source,
+    };
+    byteback_mount::remove_leftover(point)?;
+    lost_writes::reserve(folder).map_err(state)?;
+    let unusable = |source| DaemonError::Folder {
+        path: point.to_owned(),
+        source,
+    };
+    let bare = BareDirectory::protect(folder, point).map_err(unusable)?;
+    match bare.is_empty().map_err(unusable) {
+        Ok(true) => Ok(bare),
+        seen => {
+            // It can be emptied then.
+            bare_directory::release(folder).map_err(unusable)?;
+            let path = point.to_owned();
+            seen.and(Err(DaemonError::NotEmpty { path }))
+        }
+    }
+}
+
+/// Closes a volume, and notes what it could not write.
+fn close(volume: VolumeTree, folder: &StateFolder, clock: &dyn Clock) -> Result<(), DaemonError> {
+    let failure = volume.failure();
+    let closed = volume.close();
+    if let Some(failure) = failure.or_else(|| closed.as_ref().err().map(ToString::to_string)) {
+        note_lost_writes(folder, failure, clock.now_ns());
+    }
+    Ok(closed?)
+}
+
+fn note_lost_writes(folder: &StateFolder, reason: String, at_ns: i64) {
+    let volume = folder.volume().ok().flatten().unwrap_or_default();
+    let lost = LostWrites {
+        at_ns,
+        volume: ByteString::from(volume.as_os_str().as_bytes()),
+        reason,
+    };
+    // If even that cannot be written, the end of the process still says it.
+    let _ = lost_writes::note(folder, lost);
+}
+
+fn keep_checkpoints(
+    tree: &TrackedTree,
+    live: Option<&Live>,
+    rhythm: Rhythm,
+    stopped: &mpsc::Receiver<()>,
+    also: impl Fn(&TrackedTree),
+) {
     while stopped.recv_timeout(rhythm.checkpoint_every) == Err(RecvTimeoutError::Timeout) {
         tidy(tree, live, rhythm);
+        also(tree);
     }
 }
 

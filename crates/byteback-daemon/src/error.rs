@@ -58,6 +58,12 @@ pub enum DaemonError {
     /// The volume that the tree lies in cannot be used.
     #[error(transparent)]
     Volume(#[from] VolumeTreeError),
+    /// What came to be where a volume is about to be mounted would not be seen.
+    #[error("{path} is not empty; what is in it would not be seen")]
+    NotEmpty {
+        /// Which directory.
+        path: PathBuf,
+    },
     /// A folder that has files and a log of its own is no place for a volume.
     #[error("{path} is a tracked folder already; make an empty directory, and mount the volume there")]
     TrackedAlready {

@@ -8,6 +8,7 @@
 //! | [`live`] | continuous sync at the origin: what is to be sent, in its order, with the bytes of then |
 //! | [`integrity`] | sums of what programs wrote, and the scrub that compares the disk with them |
 //! | [`daemon`] | the mounted tree: checkpoints, socket, start and end in good order |
+//! | `bare_directory`, [`lost_writes`] | the directory below a volume, and what a volume lost |
 //! | `embedded` | the same without a mount, on a disk and a clock of the caller's: for simulations |
 //!
 //! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
@@ -15,12 +16,14 @@
 //!
 //! It knows no server and no network.
 
+mod bare_directory;
 pub mod daemon;
 #[cfg(feature = "simulation")]
 pub mod embedded;
 mod error;
 pub mod integrity;
 pub mod live;
+pub mod lost_writes;
 mod memory;
 pub mod service;
 pub mod state_folder;
@@ -30,6 +33,7 @@ pub use daemon::{Daemon, DaemonOptions, Rhythm};
 pub use error::DaemonError;
 pub use integrity::ChecksumOptions;
 pub use live::LiveOptions;
+pub use lost_writes::LostWrites;
 pub use service::Service;
 pub use state_folder::StateFolder;
 pub use tree::TrackedTree;

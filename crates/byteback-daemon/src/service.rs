@@ -19,13 +19,14 @@ use std::time::Duration;
 use byteback_api::{Attributes, ByteString};
 use byteback_checksums::written::Reason;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, DirEntry, ErrorKind,
-    FileHistory, FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames, Outcome,
-    PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind,
+    FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames,
+    Outcome, PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
     not_synced,
 };
 use byteback_host::tree::FileKind;
 use byteback_mount::picture::{Picture, PictureError};
+use byteback_mount::volume_tree::VolumeWatch;
 use byteback_mount::{Mount, MountError, Unmount};
 use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, NodeId, NodeKind, PageLimits, WholeReason};
 use parking_lot::Mutex;
@@ -59,6 +60,8 @@ pub struct Service {
     sync: OnceLock<TellSync>,
     sync_wishes: OnceLock<HearSyncWishes>,
     repair: OnceLock<Repair>,
+    /// Where the tree lies, if that is no directory.
+    volume: Option<VolumeWatch>,
 }
 
 /// Tells how continuous sync stands.
@@ -104,6 +107,15 @@ impl Service {
             sync: OnceLock::new(),
             sync_wishes: OnceLock::new(),
             repair: OnceLock::new(),
+            volume: None,
+        }
+    }
+
+    /// The same of a tree that lies in a volume.
+    pub(crate) fn watching(self, volume: VolumeWatch) -> Self {
+        Self {
+            volume: Some(volume),
+            ..self
         }
     }
 
@@ -297,6 +309,24 @@ impl Service {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// What is left of the mount, if it is gone from its place.
+    fn detached(&self) -> Option<Detached> {
+        let mount = self.mount.as_deref().filter(|mount| !mount.is_attached())?;
+        let held_by = mount.holders().into_iter().map(|holder| Holder {
+            pid: holder.pid,
+            name: holder.name,
+            point: holder
+                .point
+                .map(|point| ByteString::from(point.into_os_string().into_vec())),
+            works_there: holder.works_there,
+            open_files: holder.open_files as u64,
+        });
+        Some(Detached {
+            held_by: held_by.collect(),
+            has_ended: mount.has_ended(),
+        })
     }
 
     fn damaged(&self) -> Vec<DamagedFile> {
@@ -495,6 +525,8 @@ impl TreeService for Service {
             usage: log.usage().map_err(log_failed)?,
             sync: self.sync.get().map(|tell| tell()),
             damaged: self.damaged(),
+            detached: self.detached(),
+            volume_failure: self.volume.as_ref().and_then(VolumeWatch::failure),
         })
     }
 

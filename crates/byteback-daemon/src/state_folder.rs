@@ -13,6 +13,8 @@
 //! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
 //! | `control.sock` | where the daemon listens |
 //! | `volume` | the file or device with the volume in which the tree lies, if it does; then the log and what belongs to it are in there, not here |
+//! | `bare` | how the directory below that volume is protected, see `bare_directory` |
+//! | `lost-writes` | whether that volume lost what was written to it, see [`lost_writes`](crate::lost_writes) |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |
 
 use std::ffi::OsStr;
@@ -24,7 +26,9 @@ use std::path::{Path, PathBuf};
 
 use byteback_host::durable::{DirLock, RealDir};
 
+use crate::bare_directory;
 use crate::error::DaemonError;
+use crate::lost_writes::{self, LostWrites};
 
 const NAME_BYTES_MAX: usize = 40;
 /// The folder with the undo journal.
@@ -182,12 +186,35 @@ impl StateFolder {
         written.map_err(|source| DaemonError::State { path, source })
     }
 
+    /// What the volume lost when it was mounted last, because its device refused it.
+    #[must_use]
+    pub fn lost_writes(&self) -> Option<LostWrites> {
+        lost_writes::read(self)
+    }
+
+    /// The directory over which the volume is mounted, if it is protected from being written to while the volume is not there.
+    #[must_use]
+    pub fn protected_directory(&self) -> Option<PathBuf> {
+        bare_directory::protected(self)
+    }
+
+    /// Lets programs write into that directory again. The volume is not mounted.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn release_directory(&self) -> Result<(), DaemonError> {
+        bare_directory::release(self).map_err(|source| DaemonError::Folder {
+            path: self.protected_directory().unwrap_or_else(|| self.directory.clone()),
+            source,
+        })
+    }
+
     /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be doing the same.
     fn write_path(&self, path: &Path) -> io::Result<()> {
         self.write_whole(path, self.directory.as_os_str().as_bytes())
     }
 
-    fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = path.with_extension(format!("{}.new", std::process::id()));
         let mut file = fs::File::create(&new)?;
         file.write_all(bytes)?;
@@ -196,7 +223,13 @@ impl StateFolder {
         fs::File::open(&self.folder)?.sync_all()
     }
 
-    /// Takes the tree for this process, creating its folder if it is missing.
+    /// The process that owns the tree and is about to give it up.
+    #[must_use]
+    pub fn ending_owner(&self) -> Option<u32> {
+        DirLock::ending_owner(&self.folder)
+    }
+
+    /// Takes the tree for this process, creating its folder if it is missing. An owner that is ending is waited for.
     ///
     /// # Errors
     /// [`DaemonError::InUse`] if another process owns it.

@@ -43,7 +43,7 @@ pub struct TrackedTree {
     integrity: Option<Arc<Integrity>>,
     /// Where the tree lies, if that is no directory. Behind all that has something of it open, so that it is dropped last.
     volume: Option<VolumeTree>,
-    _lock: Option<DirLock>,
+    lock: Option<DirLock>,
 }
 
 /// On what a tree works.
@@ -196,7 +196,7 @@ impl TrackedTree {
             kept: Mutex::default(),
             integrity: None,
             volume: None,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -307,6 +307,11 @@ impl TrackedTree {
     /// The volume that the tree lies in, to be closed by the caller when nobody has anything of the tree any more.
     pub(crate) fn take_volume(&mut self) -> Option<VolumeTree> {
         self.volume.take()
+    }
+
+    /// The ownership of the tree, to be given up by the caller after everything else.
+    pub(crate) fn take_lock(&mut self) -> Option<DirLock> {
+        self.lock.take()
     }
 
     /// The folder that its state is in.

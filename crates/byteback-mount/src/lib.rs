@@ -43,5 +43,5 @@ pub use handles::OpenFile;
 pub use inodes::NodeId;
 pub use kernel_cache::CacheMode;
 pub use session::mounting::SOURCE_PREFIX;
-pub use session::{Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
+pub use session::{Holder, Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
 pub use stores::{FlushError, Flushed};

@@ -9,13 +9,15 @@
 //!
 //! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by somebody's `umount` or
 //! `fusermount3 -u`, or because we are killed. In each case the descriptor of `/dev/fuse` is closed or answers
-//! `ENODEV`, the threads return, and [`Mount::wait`] with them. If we are killed the connection is aborted by the
+//! `ENODEV`, the threads return, and [`Mount::wait`] with them. Copies of the mount in other mount namespaces, bind mounts and
+//! open files keep the session alive after the mount is gone from its place; [`holders`] finds them. If we are killed the connection is aborted by the
 //! kernel and the watcher removes the dead mount, so that the plain directory is visible again. A thread that had just been
 //! given a request when the kernel let go (the release of the last file, say) hears `ECONNABORTED` instead, which is the same end.
 //!
 //! What this does not do: signals (the binary turns them into [`Mount::unmount`]), reading the environment.
 
 mod below;
+mod holders;
 pub(crate) mod mounting;
 pub(crate) mod place;
 mod watcher;
@@ -25,6 +27,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
 
 use byteback_host::tree::{self as host, Inode};
 use fuser::{Config, Session, SessionACL};
@@ -33,6 +36,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use self::below::ProgramBelow;
+pub use self::holders::Holder;
 use self::mounting::{Mounted, NotUnmounted};
 use self::place::{Place, Watch};
 use self::watcher::Watcher;
@@ -49,6 +53,9 @@ use crate::tree::Tree;
 
 /// Two answer what the two processors of a small machine can ask; more help while some wait for the disk.
 const THREAD_COUNT: usize = 4;
+
+/// How long an unmount waits for the end of the session, which follows at once unless something else holds the file system.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What to mount and how.
 #[derive(Clone, Debug)]
@@ -370,6 +377,27 @@ impl Mount {
         }
     }
 
+    /// Waits until the session has ended, but no longer than `timeout`; tells whether it has.
+    fn ends_within(&self, timeout: Duration) -> bool {
+        let result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .end
+            .ended
+            .wait_timeout_while(result, timeout, |result| result.is_none());
+        let (result, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        result.is_some()
+    }
+
+    /// What keeps the session alive after the mount has lost its place: mounts and programs, as far as this user sees them.
+    /// Nothing while the mount is where it was made, and after the end.
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        if self.has_ended() || self.is_attached() {
+            return Vec::new();
+        }
+        holders::holders(&self.place.device())
+    }
+
     /// Whether the mount is gone.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -395,8 +423,9 @@ impl Mount {
         below::programs_below(&self.mounted.point, self.tree.root_stat().dev)
     }
 
-    /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns; with [`Unmount::Detach`] it ends
-    /// when the last user closes, see [`Self::wait`].
+    /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns, unless something outside of our mount namespace
+    /// holds the file system ([`Self::holders`]): that is waited for two seconds. With [`Unmount::Detach`] the session ends when the last
+    /// user closes, see [`Self::wait`].
     ///
     /// # Errors
     /// [`MountError::Busy`], [`MountError::Covered`] or [`MountError::NotUnmounted`]; the mount then goes on.
@@ -407,9 +436,8 @@ impl Mount {
         let path = self.mounted.point.clone();
         match self.mounted.unmount(how) {
             Ok(()) => {
-                if how == Unmount::IfIdle {
-                    let _ = self.wait();
-                } else if let Some(cuts) = &self.cuts {
+                let has_ended = how == Unmount::IfIdle && self.ends_within(END_TIMEOUT);
+                if !has_ended && let Some(cuts) = &self.cuts {
                     cuts.detach();
                 }
                 Ok(())

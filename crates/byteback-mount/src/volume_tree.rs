@@ -98,6 +98,18 @@ pub struct VolumeTree {
     housekeeper: Option<JoinHandle<()>>,
 }
 
+/// Tells whether a volume can still be written to; see [`VolumeTree::failure`].
+#[derive(Clone, Debug)]
+pub struct VolumeWatch(Weak<Shared>);
+
+impl VolumeWatch {
+    /// As [`VolumeTree::failure`]; `None` once the volume is closed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.0.upgrade()?.volume.failure()
+    }
+}
+
 impl VolumeTree {
     /// Opens the volume on a file or device; nobody else may have it. What was synced before a crash is recovered.
     ///
@@ -152,6 +164,18 @@ impl VolumeTree {
         })?);
         tree.stop = Some(stop);
         Ok(tree)
+    }
+
+    /// Why nothing is written to it any more, if its device refused a write: what was not synced before is lost.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.volume.failure()
+    }
+
+    /// Asks the same for as long as the volume is open, without keeping it open.
+    #[must_use]
+    pub fn watch(&self) -> VolumeWatch {
+        VolumeWatch(Arc::downgrade(&self.shared))
     }
 
     /// Where it is.

@@ -88,6 +88,8 @@ impl TreeService for GeneratedTree {
             usage: byteback_oplog::Usage::default(),
             sync: None,
             damaged: Vec::new(),
+            detached: None,
+            volume_failure: None,
         })
     }
 

@@ -294,6 +294,12 @@ impl Volume {
         Ok(())
     }
 
+    /// Why nothing is written any more, if the device refused a write.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.look().stopped.clone()
+    }
+
     /// From now on somebody keeps files in step with those of programs; see [`Companion`].
     pub fn set_companion(&self, companion: Arc<dyn Companion>) {
         self.look().companion = Some(companion);

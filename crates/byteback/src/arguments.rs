@@ -172,6 +172,11 @@ pub(crate) enum Command {
     Verify(commands::verify::VerifyArguments),
     /// Make, check and rescue volumes, which write less to flash
     Volume(commands::volume::VolumeArguments),
+    /// Let systemd serve, mount and sync at each boot or login
+    Service(commands::service::ServiceArguments),
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    ManPages(commands::man_pages::ManPagesArguments),
     /// Print completions for a shell
     Completions(commands::completions::CompletionsArguments),
 }

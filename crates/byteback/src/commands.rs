@@ -17,6 +17,7 @@ pub(crate) mod init;
 pub(crate) mod invite;
 pub(crate) mod join;
 pub(crate) mod ls;
+pub(crate) mod man_pages;
 pub(crate) mod mount;
 pub(crate) mod pause;
 mod plain;
@@ -25,6 +26,7 @@ pub(crate) mod push;
 pub(crate) mod repair;
 pub(crate) mod restore;
 pub(crate) mod serve;
+pub(crate) mod service;
 pub(crate) mod snapshots;
 mod source;
 pub(crate) mod status;
@@ -69,6 +71,8 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Status(arguments) => status::run(&arguments, settings),
         Command::Verify(arguments) => verify::run(&arguments, settings),
         Command::Volume(arguments) => volume::run(&arguments, settings),
+        Command::Service(arguments) => service::run(&arguments, settings),
+        Command::ManPages(arguments) => man_pages::run(&arguments, settings),
         Command::Completions(arguments) => completions::run(&arguments, settings),
     }
 }

@@ -50,6 +50,8 @@ variables! {
         "Base of the user's configuration and tokens (default `~/.config`).";
     XDG_STATE_HOME = "XDG_STATE_HOME":
         "Base of an ordinary user's operation logs (default `~/.local/state`).";
+    XDG_RUNTIME_DIR = "XDG_RUNTIME_DIR":
+        "Where `service` looks whether the user's own systemd runs.";
     HOME = "HOME":
         "The home directory, where the defaults above begin.";
     PATH = "PATH":
@@ -57,7 +59,7 @@ variables! {
     TMPDIR = "TMPDIR":
         "Where `checksums ceph://...` puts the bytes of an object that it reads (default `/var/tmp`).";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
-        "Set by systemd: where `serve` and `mount --foreground` say that they are ready.";
+        "Set by systemd: where `serve`, `mount --foreground` and `sync --foreground` say that they are ready.";
 }
 
 /// How S3 is reached: the variables that its own tools have.
@@ -92,6 +94,8 @@ pub(crate) struct Environment {
     pub(crate) program_folders: Vec<PathBuf>,
     /// Where large files are that nobody needs afterwards.
     pub(crate) scratch: Option<PathBuf>,
+    /// Where the user's programs have sockets.
+    pub(crate) runtime_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
     xdg_config_home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
@@ -122,6 +126,7 @@ impl Environment {
             },
             program_folders: get(PATH).map_or_else(Vec::new, |folders| std::env::split_paths(&folders).collect()),
             scratch: base(TMPDIR),
+            runtime_dir: base(XDG_RUNTIME_DIR),
             state_dir: path(STATE_DIR),
             xdg_config_home: base(XDG_CONFIG_HOME),
             xdg_state_home: base(XDG_STATE_HOME),
@@ -129,10 +134,37 @@ impl Environment {
         }
     }
 
+    /// The variables, as they are set now, that a service needs to find the same server, tokens and state as a command does.
+    pub(crate) fn of_services(&self) -> Vec<(&'static str, OsString)> {
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path)
+                .unwrap_or_else(|_| path.clone())
+                .into_os_string()
+        };
+        let path = |path: &Option<PathBuf>| path.as_ref().map(absolute);
+        let variables = [
+            (HOME, path(&self.home)),
+            (XDG_CONFIG_HOME, path(&self.xdg_config_home)),
+            (XDG_STATE_HOME, path(&self.xdg_state_home)),
+            (STATE_DIR, path(&self.state_dir)),
+            (TOKEN_FILE, path(&self.token_file)),
+            (CACERT, path(&self.cacert)),
+            (HOST, self.host.clone()),
+        ];
+        variables
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
+    }
+
+    /// Where the user's configuration begins.
+    pub(crate) fn config_home(&self) -> Option<PathBuf> {
+        self.xdg_config_home.clone().or_else(|| self.in_home(".config"))
+    }
+
     /// Where the user's configuration and tokens are; none without a home directory.
     pub(crate) fn config_dir(&self) -> Option<PathBuf> {
-        let base = self.xdg_config_home.clone().or_else(|| self.in_home(".config"))?;
-        Some(base.join("byteback"))
+        Some(self.config_home()?.join("byteback"))
     }
 
     /// Where operation logs are, unless a flag says otherwise; none without a home directory.

@@ -173,6 +173,7 @@ impl From<DaemonError> for CommandError {
         let exit = Exit::of_daemon(&error);
         let failed = Self::with_exit(exit, chain(&error));
         match error {
+            DaemonError::NotEmpty { path } => crate::commands::mount::not_empty(&path),
             DaemonError::InUse { .. } => failed.next(
                 "Another backup or a mount that is just starting has it. Wait for it to end, then do the same again; \
                  'byteback status' shows who it is.",

@@ -23,7 +23,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["status", "snapshots", "ls", "diff", "history", "explain", "checksums"],
     ),
     ("With other programs", &["changes", "consumers", "cut", "export-delta"]),
-    ("Server", &["serve", "invite", "devices"]),
+    ("Server", &["serve", "invite", "devices", "service"]),
     ("Everything else", &["volume", "completions", "help"]),
 ];
 

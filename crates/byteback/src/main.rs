@@ -11,7 +11,8 @@
 //! | `http` | the network for sources of checksums |
 //! | `served` | how a server of ours is reached, for codes |
 //! | `throttling` | how fast a folder is kept in sync, and whether that is paused |
-//! | `signals`, `notify`, `background`, `mount_table` | the process and its system |
+//! | `signals`, `notify`, `background`, `ending`, `mount_table` | the process and its system |
+//! | `volume_losses` | what a volume lost because its device refused writes |
 
 mod arguments;
 mod background;
@@ -21,6 +22,7 @@ mod configuration;
 mod consumer_notes;
 mod coverage;
 mod credentials;
+mod ending;
 mod environment;
 mod error;
 mod exit_code;
@@ -42,6 +44,7 @@ mod snapshot_path;
 mod throttling;
 mod timestamp;
 mod tracked_folder;
+mod volume_losses;
 mod when;
 mod wording;
 

@@ -58,6 +58,14 @@ pub(crate) struct Settings {
     /// How S3 is reached.
     pub(crate) s3: S3Environment,
     program_folders: Vec<PathBuf>,
+    /// What was given as flags of all commands, with absolute paths.
+    flags: Vec<OsString>,
+    /// What of the environment services are given.
+    pub(crate) of_services: Vec<(&'static str, OsString)>,
+    /// Where the user's configuration begins; none without a home directory.
+    pub(crate) config_home: Option<PathBuf>,
+    /// Where the user's own systemd has its socket, if it runs.
+    pub(crate) runtime_dir: Option<PathBuf>,
     /// Where large files are that nobody needs afterwards.
     pub(crate) scratch: PathBuf,
 }
@@ -66,6 +74,7 @@ impl Settings {
     /// Puts them together.
     pub(crate) fn new(global: &GlobalArguments, environment: Environment) -> Result<Self> {
         let config_dir = environment.config_dir();
+        let (of_services, config_home) = (environment.of_services(), environment.config_home());
         let Configuration { defaults, log } = Configuration::read(config_dir.as_deref())?;
         let is_root = rustix::process::geteuid().is_root();
         let state_root = global.state_dir.clone().or_else(|| environment.state_root(is_root));
@@ -102,6 +111,10 @@ impl Settings {
             undo_budget: defaults.undo_budget,
             s3: environment.s3,
             program_folders: environment.program_folders,
+            flags: flags_again(global),
+            of_services,
+            config_home,
+            runtime_dir: environment.runtime_dir,
             scratch: environment.scratch.unwrap_or_else(|| "/var/tmp".into()),
         })
     }
@@ -244,6 +257,11 @@ impl Settings {
             .collect()
     }
 
+    /// The flags of this command that all commands have, for a service: those that say which server, token and state.
+    pub(crate) fn of_flags(&self) -> Vec<OsString> {
+        self.flags.clone()
+    }
+
     /// The certificates (PEM) that may sign those of servers that are not ours; `None`: the list that is built in.
     pub(crate) fn roots(&self) -> Result<Option<Vec<u8>>> {
         match &self.cacert {
@@ -271,6 +289,25 @@ impl Settings {
         }
         Ok(options)
     }
+}
+
+/// The flags of all commands that say which server, token and state are meant, with absolute paths.
+fn flags_again(global: &GlobalArguments) -> Vec<OsString> {
+    let mut flags: Vec<OsString> = Vec::new();
+    if let Some(repository) = &global.repo {
+        flags.extend(["-r".into(), repository.to_string().into()]);
+    }
+    for (flag, path) in [
+        ("--token-file", &global.token_file),
+        ("--cacert", &global.cacert),
+        ("--state-dir", &global.state_dir),
+    ] {
+        if let Some(path) = path {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            flags.extend([flag.into(), path.into()]);
+        }
+    }
+    flags
 }
 
 fn parse(text: &str, whose: &str) -> Result<Repository> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
+use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::{LogError, LogOptions};
 use byteback_undo::UndoOptions;
 use rustix::io::Errno;
@@ -341,6 +342,15 @@ pub(crate) fn open_to_mount(
 
 fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Result<TrackedTree> {
     tree.map_err(|error| {
+        if let DaemonError::Volume(VolumeTreeError::Volume { path, source }) = &error
+            && source.errno() == Errno::NOSPC.raw_os_error()
+        {
+            let way_out = format!(
+                "There is no room where {} lies. Make some, and try again: what was synced is in the volume.",
+                path.display()
+            );
+            return CommandError::from(error).next(way_out);
+        }
         let way_out = match &error {
             DaemonError::Log(error) => way_out_of_damage(folder, error),
             _ => None,

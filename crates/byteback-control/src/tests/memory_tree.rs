@@ -110,6 +110,8 @@ impl TreeService for MemoryTree {
         Ok(TreeStatus {
             path: ByteString::from(&b"/data/\xfe"[..]),
             mounted_at: Some(ByteString::from("/data")),
+            detached: None,
+            volume_failure: None,
             mode: Some("exact".to_owned()),
             tree: TreeId(u64::MAX),
             epoch: Epoch(state.epoch),

@@ -6,7 +6,7 @@
 //! removing it while another process waits for it would give two owners of two different files.
 //!
 //! A killed owner with several threads may keep it for a moment: its first thread is gone, and another one still waits for the
-//! disk. Such an owner is waited for; one that lives is not.
+//! disk. Such an owner is waited for, and so is one that [said](DirLock::announce_end) that it is about to end. Any other owner is not.
 //!
 //! Such a lock belongs to the open file, and a child has that from `fork` until it execs, as the descriptor is
 //! close-on-exec. So who gives it up unlocks it, and does not only close it: another thread may be starting a program
@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
@@ -24,9 +25,14 @@ use rustix::io::Errno;
 use crate::clock::{Clock, RealClock};
 use crate::error::context;
 
-/// How often, and how long each time, an owner that is ending is waited for.
-const ENDING_OWNER_WAITS: u32 = 100;
-const ENDING_OWNER_WAIT: Duration = Duration::from_millis(50);
+/// How often, and how long each time, an owner that is dying is waited for.
+const DYING_OWNER_WAITS: u32 = 100;
+/// How often an owner is waited for that announced its end: it may have a large log to settle.
+const ENDING_OWNER_WAITS: u32 = 1200;
+const OWNER_WAIT: Duration = Duration::from_millis(50);
+
+/// Follows the process id in the lock file once the owner has begun to end.
+const ENDING: &str = "ending";
 
 /// The name of the lock file in its directory; it shows in [`list`](super::DurableDir::list).
 pub const LOCK_NAME: &str = "lock";
@@ -63,16 +69,20 @@ impl DirLock {
         let file =
             openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR).map_err(|e| context("lock", label, e.into()))?;
         let file = File::from(file);
-        let mut waits_left = ENDING_OWNER_WAITS;
+        let mut waits = 0;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
-                    let holder_pid = holder(&file);
-                    if waits_left > 0 && holder_pid.is_some_and(is_ending) {
-                        waits_left -= 1;
-                        RealClock.sleep(ENDING_OWNER_WAIT);
+                    let (holder_pid, has_announced_end) = holder(&file);
+                    let waits_max = match has_announced_end {
+                        true => ENDING_OWNER_WAITS,
+                        false => DYING_OWNER_WAITS,
+                    };
+                    if waits < waits_max && (has_announced_end || holder_pid.is_some_and(is_dying)) {
+                        waits += 1;
+                        RealClock.sleep(OWNER_WAIT);
                         continue;
                     }
                     let in_use = DirInUse {
@@ -92,10 +102,37 @@ impl DirLock {
             .map_err(|e| context("lock", label, e))?;
         Ok(Self { file })
     }
+
+    /// Tells those who want the directory next that it will be free soon: they wait instead of being refused.
+    ///
+    /// # Errors
+    /// What the system answered. Then they are refused until the lock is given up.
+    pub fn announce_end(&self) -> io::Result<()> {
+        let text = format!("{}\n{ENDING}\n", std::process::id());
+        self.file.write_all_at(text.as_bytes(), 0)
+    }
+
+    /// The owner of the directory at `path`, if it has announced its end and is still there.
+    #[must_use]
+    pub fn ending_owner(path: &Path) -> Option<u32> {
+        let file = File::open(path.join(LOCK_NAME)).ok()?;
+        let (pid, has_announced_end) = holder(&file);
+        if !has_announced_end {
+            return None;
+        }
+        // What it wrote outlives it, so the lock itself is asked. Others who try meanwhile read the same announcement, and wait.
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                let _ = flock(&file, FlockOperation::Unlock);
+                None
+            }
+            Err(_) => pid,
+        }
+    }
 }
 
 /// Whether the first thread of a process is gone, and the rest must follow.
-fn is_ending(pid: u32) -> bool {
+fn is_dying(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         // The name before the state is in parentheses and may hold anything.
         Ok(stat) => stat
@@ -105,9 +142,14 @@ fn is_ending(pid: u32) -> bool {
     }
 }
 
-/// Reads who holds the lock; `None` if that is not to be had (the owner may be between locking and writing).
-fn holder(file: &File) -> Option<u32> {
-    let mut text = [0; 16];
-    let n = file.read_at(&mut text, 0).ok()?;
-    std::str::from_utf8(text.get(..n)?).ok()?.lines().next()?.parse().ok()
+/// Reads who holds the lock, and whether that owner announced its end; `None` if it is not to be had (the owner may be between locking and writing).
+fn holder(file: &File) -> (Option<u32>, bool) {
+    let mut text = [0; 32];
+    let read = file.read_at(&mut text, 0).ok().and_then(|n| text.get(..n));
+    let mut lines = read
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .unwrap_or_default()
+        .lines();
+    let pid = lines.next().and_then(|line| line.parse().ok());
+    (pid, lines.next() == Some(ENDING))
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{DirInUse, DurableDir, OpenMode, RealDir, TreeDir, conformance};
+use super::{DirInUse, DirLock, DurableDir, OpenMode, RealDir, TreeDir, conformance};
 use crate::tree::Inode;
 
 #[test]
@@ -192,4 +192,28 @@ fn a_holder_that_is_ending_is_waited_for() {
         waiting.join().unwrap().unwrap();
     });
     dead.wait().unwrap();
+}
+
+#[test]
+fn an_owner_that_announced_its_end_is_waited_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(temp.path()).unwrap();
+    let held = dir.lock().unwrap();
+    assert_eq!(DirLock::ending_owner(temp.path()), None);
+    held.announce_end().unwrap();
+    assert_eq!(DirLock::ending_owner(temp.path()), Some(std::process::id()));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| dir.lock());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!waiting.is_finished(), "it did not wait");
+        drop(held);
+        // The next owner is there to stay.
+        let next = waiting.join().unwrap().unwrap();
+        assert_eq!(DirLock::ending_owner(temp.path()), None);
+        dir.lock().unwrap_err();
+        next.announce_end().unwrap();
+    });
+    // The announcement outlives the owner, and means nothing then.
+    assert_eq!(DirLock::ending_owner(temp.path()), None);
+    dir.lock().unwrap();
 }

@@ -316,7 +316,7 @@ impl Mounted {
         match mount_id(&self.point) {
             Ok(id) if id == self.id => {}
             // The mount may be gone, or lie below another one.
-            Ok(_) if !self.is_in_table() => return Err(NotUnmounted::Gone),
+            _ if !self.is_in_table() => return Err(NotUnmounted::Gone),
             Ok(_) => return Err(NotUnmounted::Covered),
             Err(error) => return Err(NotUnmounted::Refused(error.to_string())),
         }

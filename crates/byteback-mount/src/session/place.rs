@@ -170,6 +170,11 @@ impl Place {
         ))
     }
 
+    /// The device number of the mounted file system, `MAJOR:MINOR`.
+    pub(super) fn device(&self) -> String {
+        String::from_utf8_lossy(&self.state.lock().device).into_owned()
+    }
+
     /// Whether `point`, as the table writes it, is where the mount was made.
     fn is_here(&self, point: &[u8]) -> bool {
         let point = unescape(point);

@@ -535,6 +535,32 @@ fn a_busy_mount_is_not_unmounted_unless_detached() {
     assert_eq!(fs::read(fixture.tree().join("f")).unwrap(), b"still served");
 }
 
+#[test]
+fn an_unmount_does_not_wait_for_ever_for_a_copy_of_the_mount() {
+    let fixture = Fixture::new();
+    let copy = fixture.tree().with_file_name("copy");
+    fs::create_dir(&copy).unwrap();
+    rustix::mount::mount_bind(fixture.tree(), &copy).unwrap();
+    assert!(fixture.mount().holders().is_empty(), "it is in its place");
+    fixture.mount().unmount(Unmount::IfIdle).unwrap();
+    assert!(!is_mounted(&fixture.tree()) && !fixture.mount().has_ended());
+    let file = fs::File::create(copy.join("f")).unwrap();
+    let holders = fixture.mount().holders();
+    assert!(
+        holders.iter().any(|holder| holder.point.as_deref() == Some(&*copy)),
+        "{holders:?}"
+    );
+    drop(file);
+    // Once more: nothing is unmounted twice.
+    fixture.mount().unmount(Unmount::IfIdle).unwrap();
+    eventually("the copy is idle", || {
+        rustix::mount::unmount(&copy, rustix::mount::UnmountFlags::empty()).is_ok()
+    });
+    fixture.mount().wait().unwrap();
+    assert!(fixture.mount().holders().is_empty());
+    fs::remove_dir(copy).unwrap();
+}
+
 /// The release of the last file is on its way to the daemon in the instant in which the kernel lets go of the mount.
 #[test]
 fn a_request_that_was_just_taken_when_the_mount_went_is_no_error() {

@@ -540,6 +540,8 @@ impl TreeService for ScriptedTree {
             usage: byteback_oplog::Usage::default(),
             sync: None,
             damaged: Vec::new(),
+            detached: None,
+            volume_failure: None,
         })
     }
 

@@ -23,6 +23,7 @@ use crate::background::{self, Started, Starter, Tell};
 use crate::binding::Binding;
 use crate::configuration::GranularityName;
 use crate::consumer_notes;
+use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
 use crate::notify;
@@ -32,6 +33,7 @@ use crate::settings::Settings;
 use crate::signals;
 use crate::timestamp;
 use crate::tracked_folder;
+use crate::volume_losses;
 use crate::wording::{counted, listed};
 
 /// Flags of `mount`.
@@ -84,6 +86,33 @@ pub(super) enum Mode {
 }
 
 impl MountArguments {
+    /// The folder, the place where it is shown, and its volume, as they were given.
+    pub(super) fn places(&self) -> (&Path, Option<&Path>, Option<&Path>) {
+        (&self.dir, self.at.as_deref(), self.volume.as_deref())
+    }
+
+    /// The same flags, for another process; not those that name places.
+    pub(super) fn passed_on(&self) -> Vec<OsString> {
+        let mut passed_on: Vec<OsString> = vec!["--mode".into(), self.mode.name().into()];
+        if let Some(granularity) = self.granularity.and_then(|name| name.to_possible_value()) {
+            passed_on.extend(["--granularity".into(), granularity.get_name().into()]);
+        }
+        if let Some(extents) = self.extents_per_file {
+            passed_on.extend(["--extents-per-file".into(), extents.to_string().into()]);
+        }
+        let undo = [
+            ("--undo-window", &self.undo_window),
+            ("--undo-budget", &self.undo_budget),
+        ];
+        for (flag, value) in undo {
+            if let Some(value) = value {
+                passed_on.extend([flag.into(), value.into()]);
+            }
+        }
+        passed_on.extend(self.checksums.passed_on());
+        passed_on
+    }
+
     /// How the log is kept: the flags, then the configuration.
     fn log_options(&self, settings: &Settings) -> LogOptions {
         let mut log = settings.log;
@@ -198,52 +227,35 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     if let Some(at) = at.as_ref().filter(|at| *at != folder.directory()) {
         refuse_overlap(folder.directory(), at)?;
     }
-    if let Some(daemon) = tracked_folder::daemon(&folder)? {
-        return Err(already_mounted(&folder, &daemon));
-    }
+    ending::wait_for_place(&folder, settings.output, |daemon| already_mounted(&folder, daemon))?;
     tracked_folder::remove_leftover(&folder)?;
     folder.create()?;
     if let Some(volume) = &arguments.volume {
-        refuse_what_is_there(folder.directory())?;
+        refuse_what_is_there(&folder, folder.directory())?;
         folder.set_volume(&tracked_folder::canonical(volume)?)?;
     }
     refuse_what_a_volume_hides(&folder, at.as_deref())?;
+    let lost = folder.lost_writes();
     if arguments.foreground {
         return run_foreground(arguments, settings, folder, at);
     }
 
     let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
-    child.extend([
-        "mount".into(),
-        "--detached".into(),
-        "--mode".into(),
-        arguments.mode.name().into(),
-    ]);
+    child.extend(["mount".into(), "--detached".into()]);
+    child.extend(arguments.passed_on());
     if let Some(at) = &at {
         child.extend(["--at".into(), at.into()]);
     }
-    if let Some(granularity) = arguments.granularity.and_then(|name| name.to_possible_value()) {
-        child.extend(["--granularity".into(), granularity.get_name().into()]);
-    }
-    if let Some(extents) = arguments.extents_per_file {
-        child.extend(["--extents-per-file".into(), extents.to_string().into()]);
-    }
-    for (flag, value) in [
-        ("--undo-window", &arguments.undo_window),
-        ("--undo-budget", &arguments.undo_budget),
-    ] {
-        if let Some(value) = value {
-            child.extend([flag.into(), value.into()]);
-        }
-    }
-    child.extend(arguments.checksums.passed_on());
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "mount", None);
     let log = background::log_path(folder.path());
     let started = background::start::<Ready>(&child, &log, |nodes| progress.compared(nodes))?;
     progress.finish();
     match started {
-        Started::Ready(ready) => print_ready(&ready, &folder, settings),
+        Started::Ready(ready) => {
+            volume_losses::warn(lost.as_ref(), settings.output);
+            print_ready(&ready, &folder, settings)
+        }
         Started::Failed { code, message, next } => {
             let exit = if code == Exit::Locked.code() {
                 Exit::Locked
@@ -258,22 +270,35 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
 /// The same for a volume that is remembered: what came to be where it is mounted since then would neither be seen nor saved.
 pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>) -> Result<()> {
     match folder.volume()? {
-        Some(_) => refuse_what_is_there(at.unwrap_or(folder.directory())),
+        Some(_) => refuse_what_is_there(folder, at.unwrap_or(folder.directory())),
         None => Ok(()),
     }
 }
 
 /// A volume is mounted over a directory that hides nothing.
-fn refuse_what_is_there(directory: &Path) -> Result<()> {
-    let mut entries = std::fs::read_dir(directory).map_err(|error| CommandError::file("read", directory, &error))?;
-    match entries.next() {
-        None => Ok(()),
-        Some(_) => Err(CommandError::new(format!(
-            "{} is not empty; what is in it would not be seen",
-            directory.display()
-        ))
-        .next("Move it elsewhere, or make an empty directory and mount the volume there.")),
+fn refuse_what_is_there(folder: &StateFolder, directory: &Path) -> Result<()> {
+    let is_empty = || -> std::io::Result<bool> { Ok(std::fs::read_dir(directory)?.next().is_none()) };
+    let seen = is_empty().or_else(|error| match error.kind() {
+        // Protected since a daemon died, by a mode that keeps us out, too. The next one protects it again.
+        std::io::ErrorKind::PermissionDenied if folder.release_directory().is_ok() => is_empty(),
+        _ => Err(error),
+    });
+    if seen.map_err(|error| CommandError::file("read", directory, &error))? {
+        return Ok(());
     }
+    // It has to be moved, which its protection would forbid.
+    folder.release_directory()?;
+    Err(not_empty(directory))
+}
+
+pub(crate) fn not_empty(directory: &Path) -> CommandError {
+    let directory = directory.display();
+    CommandError::new(format!(
+        "{directory} is not empty; what is in it would not be seen while the volume is mounted there"
+    ))
+    .next(format!(
+        "Set it aside, mount, and copy what is missing into the volume: mv {directory} {directory}.aside && mkdir {directory} && byteback mount {directory}"
+    ))
 }
 
 /// A mount that shows itself, or hides the folder below it, would wait for itself.
@@ -316,6 +341,11 @@ pub(super) fn watch_signals() -> Result<Slot> {
             Some(mount) => {
                 if mount.unmount(Unmount::IfIdle).is_err() {
                     let _ = mount.unmount(Unmount::Detach);
+                }
+                if !mount.has_ended() {
+                    log(
+                        "unmounted, but something still uses the mount: the end waits for that; 'byteback status' names it",
+                    );
                 }
             }
         }
@@ -384,6 +414,7 @@ fn run_foreground(
     let slot = watch_signals()?;
     let progress = Progress::new(settings, "mount", None);
     let known = folder.clone();
+    let lost = folder.lost_writes();
     let options = (
         arguments.log_options(settings),
         undo,
@@ -393,6 +424,7 @@ fn run_foreground(
         progress.compared(nodes)
     })?;
     progress.finish();
+    volume_losses::warn(lost.as_ref(), settings.output);
     // A reader that went away does not end the mount.
     let _ = print_ready(&ready, &known, settings);
     notify::ready(settings.notify_socket.as_deref());

@@ -6,6 +6,7 @@
 //! At the first start a code is written into the data folder, for its owner only: without one nobody could ever join, and a code on the screen
 //! would end in logs. It lets a machine use every folder and manage others.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -62,6 +63,37 @@ pub(crate) struct ServeArguments {
     /// The key (PEM) of that certificate
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
+}
+
+impl ServeArguments {
+    /// Where the data is, as it was given.
+    pub(super) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The same command, for another process that works elsewhere, with the data at `data`.
+    pub(super) fn passed_on(&self, data: &Path) -> Vec<OsString> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let mut passed_on: Vec<OsString> = vec!["--data".into(), data.into()];
+        passed_on.extend(["--listen".into(), self.listen.clone().into()]);
+        for address in &self.address {
+            passed_on.extend(["--address".into(), address.into()]);
+        }
+        if self.plain {
+            passed_on.push("--plain".into());
+        }
+        for (flag, path) in [("--certificate", &self.certificate), ("--key", &self.key)] {
+            if let Some(path) = path {
+                passed_on.extend([flag.into(), absolute(path).into()]);
+            }
+        }
+        passed_on
+    }
+
+    /// Whether the flags make sense.
+    pub(super) fn check(&self) -> Result<()> {
+        resolve(&self.listen).map(drop)
+    }
 }
 
 #[derive(Serialize)]

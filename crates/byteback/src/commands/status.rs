@@ -29,6 +29,7 @@ use crate::last_backup::LastBackup;
 use crate::settings::Settings;
 use crate::timestamp;
 use crate::tracked_folder;
+use crate::volume_losses;
 use health::Health;
 
 /// So many changes are looked at at a time.
@@ -96,13 +97,19 @@ struct Known {
     folder: StateFolder,
     binding: Option<Binding>,
     state: State,
+    /// Why what programs wrote to its volume is lost.
+    lost_writes: Option<String>,
 }
 
 enum State {
     /// It is bound, but nothing was tracked or saved yet.
     New,
+    /// It lies in this volume, which is not mounted.
+    InVolume(PathBuf),
     /// What its log says.
     Logged(Box<Logged>),
+    /// It is unmounted, and this process is about to give it up.
+    Ending(u32),
     /// Its log is in the hands of another process that cannot be asked.
     Busy,
     /// Its log cannot be read.
@@ -148,7 +155,10 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     // One folder that cannot be asked does not hide the others.
     let asked = tracked_folder::daemon(&folder).and_then(|daemon| match daemon {
         Some(daemon) => Ok(State::Logged(Box::new(ask(&daemon)?))),
-        None => Ok(read_log(&folder, settings)),
+        None => Ok(match folder.ending_owner() {
+            Some(pid) => State::Ending(pid),
+            None => read_log(&folder, settings),
+        }),
     });
     let state = match asked {
         Err(CommandError::Failed(failure)) => State::Unreadable(match failure.next {
@@ -167,7 +177,16 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
             ),
         );
     }
-    Ok(Known { folder, binding, state })
+    let status = match &state {
+        State::Logged(logged) => Some(&logged.status),
+        _ => None,
+    };
+    Ok(Known {
+        lost_writes: volume_losses::reason(&folder, status),
+        folder,
+        binding,
+        state,
+    })
 }
 
 /// Asks the daemon of a folder.
@@ -214,6 +233,9 @@ fn resident_bytes(pid: u32) -> Option<u64> {
 
 /// Reads the log of a folder that is not mounted. The folder itself is not looked at.
 fn read_log(folder: &StateFolder, settings: &Settings) -> State {
+    if let Ok(Some(volume)) = folder.volume() {
+        return State::InVolume(volume);
+    }
     if !folder.path().join("log.redb").exists() {
         return State::New;
     }
@@ -244,6 +266,8 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             usage: log.usage()?,
             sync: None,
             damaged: Vec::new(),
+            detached: None,
+            volume_failure: None,
         };
         let mut unknown = UnknownFiles::default();
         if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {

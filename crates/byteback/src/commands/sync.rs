@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mount::{self, ChecksumArguments, Ready};
 use crate::background::{self, Started, Starter, Tell};
+use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
 use crate::notify;
@@ -34,6 +35,7 @@ use crate::settings::Settings;
 use crate::throttling;
 use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
+use crate::volume_losses;
 use crate::when;
 
 /// Longest silence of the server in the middle of an exchange: the engine tries again by itself.
@@ -74,6 +76,31 @@ pub(crate) struct SyncArguments {
     /// We are the process that was started to stay in the background.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detached: bool,
+}
+
+impl SyncArguments {
+    /// The folder, as it was given.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// The limits, which are remembered with the folder.
+    pub(super) fn limit_rate(&self) -> &[String] {
+        &self.limit_rate
+    }
+
+    /// The same flags, for another process; neither the folder nor what is remembered.
+    pub(super) fn passed_on(&self) -> Vec<OsString> {
+        let mut passed_on: Vec<OsString> = vec!["--delay".into(), self.delay.clone().into()];
+        passed_on.extend(self.checksums.passed_on());
+        passed_on
+    }
+
+    /// Whether the flags make sense.
+    pub(super) fn check(&self) -> Result<()> {
+        delay(&self.delay)?;
+        throttling::limits(&self.limit_rate).map(drop)
+    }
 }
 
 /// What the start found.
@@ -122,36 +149,44 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     delay(&arguments.delay)?;
     let limits = throttling::limits(&arguments.limit_rate)?;
     let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
-    if let Some(daemon) = tracked_folder::daemon(&folder)? {
-        let is_in_sync = daemon.status()?.sync.is_some();
-        if arguments.limit_rate.is_empty() || !is_in_sync {
-            return Err(mount::already_mounted(&folder, &daemon));
-        }
+    if !arguments.limit_rate.is_empty()
+        && let Some(daemon) = tracked_folder::daemon(&folder)?
+        && daemon
+            .status()
+            .is_ok_and(|status| status.detached.is_none() && status.sync.is_some())
+    {
         return limit_running(&folder, limits, settings);
     }
+    ending::wait_for_place(&folder, settings.output, |daemon| {
+        mount::already_mounted(&folder, daemon)
+    })?;
     // That this machine has joined is better checked here than in the background.
     settings.connect(&binding.repository.server, Some(&binding))?;
     tracked_folder::remove_leftover(&folder)?;
     mount::refuse_what_a_volume_hides(&folder, None)?;
+    let lost = folder.lost_writes();
     if !arguments.limit_rate.is_empty() {
         throttling::change(&folder, |wish| wish.limits = limits)?;
     }
     if arguments.foreground {
+        volume_losses::warn(lost.as_ref(), settings.output);
         return run_foreground(arguments, settings, &folder);
     }
     let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
     child.extend(["-r".into(), binding.repository.to_string().into()]);
     child.extend(settings.passed_on());
-    child.extend(["sync".into(), "--detached".into(), "--delay".into()]);
-    child.push(arguments.delay.clone().into());
-    child.extend(arguments.checksums.passed_on());
+    child.extend(["sync".into(), "--detached".into()]);
+    child.extend(arguments.passed_on());
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "sync", None);
     let log = background::log_path(folder.path());
     let started = background::start::<SyncReady>(&child, &log, |nodes| progress.compared(nodes))?;
     progress.finish();
     match started {
-        Started::Ready(ready) => print_ready(&ready, &folder, settings),
+        Started::Ready(ready) => {
+            volume_losses::warn(lost.as_ref(), settings.output);
+            print_ready(&ready, &folder, settings)
+        }
         Started::Failed { code, message, next } => {
             let exits = [Exit::Locked, Exit::NoRepository, Exit::WrongCredentials];
             let exit = exits.into_iter().find(|exit| exit.code() == code);
@@ -320,8 +355,11 @@ fn give_back(daemon: Daemon) {
         let _ = daemon.mount().unmount(Unmount::Detach);
         return;
     }
-    // What the last checkpoint cannot note is found by the next start.
-    let _ = daemon.run();
+    // Something may have come to hold the mount meanwhile: this process ends all the same.
+    if daemon.mount().has_ended() {
+        // What the last checkpoint cannot note is found by the next start.
+        let _ = daemon.run();
+    }
 }
 
 fn explained(error: EngineError) -> CommandError {

@@ -1,22 +1,25 @@
 //! `byteback umount`: ends the tracking of a folder, and waits until its daemon has ended in good order.
+//!
+//! The mount is gone from its place at once. If something still holds it then (another mount namespace has a copy), the command says so
+//! after two seconds, and after half a minute leaves the rest to the daemon, as `--lazy` does.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::StateFolder;
 use clap::Args;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
+use crate::ending::{self, Ending, HolderLine, Waited};
 use crate::error::{CommandError, Result};
 use crate::mount_table;
 use crate::settings::Settings;
 use crate::tracked_folder;
+use crate::volume_losses;
+use crate::when;
 
-/// How long the daemon may take to settle its log. It only has files to stat, but there may be many.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long is waited after a lazy unmount, before the rest is left to whoever still uses the folder.
 const LAZY_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -29,6 +32,9 @@ pub(crate) struct UmountArguments {
     /// Detach at once also while programs use it; what they have open is tracked until they close it
     #[arg(long)]
     lazy: bool,
+    /// How long to wait while something still holds the mount, such as another mount namespace; then the rest is left to the daemon, as with --lazy
+    #[arg(long, value_name = "DURATION", default_value = "30s", conflicts_with = "lazy")]
+    wait: String,
 }
 
 #[derive(Serialize)]
@@ -38,9 +44,14 @@ struct Summary {
     ended: bool,
     /// It was dead already; only its mount was removed.
     leftover: bool,
+    /// What keeps the daemon alive, if it has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_by: Option<Vec<HolderLine>>,
 }
 
 pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()> {
+    let wait_ns = when::duration(&arguments.wait).map_err(CommandError::new)?;
+    let patience = Duration::from_nanos(wait_ns.unsigned_abs());
     let point = tracked_folder::canonical(&arguments.dir)?;
     let folder = match tracked_folder::state_folder(&point, settings) {
         Ok(folder) => Some(folder),
@@ -51,9 +62,25 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
     if let Some(folder) = &folder
         && let Some(daemon) = tracked_folder::daemon(folder)?
     {
-        return end_daemon(arguments, settings, folder, &daemon);
+        return end_daemon(arguments.lazy, patience, settings, folder, &daemon);
     }
-    if mount_table::at(&point).is_none() {
+    if let Some(folder) = &folder
+        && mount_table::at(&point).is_none()
+        && let Some(pid) = folder.ending_owner()
+    {
+        // Unmounted by the system a moment ago.
+        return finish(
+            ending::wait(folder, &Ending::of(pid), patience, settings.output),
+            folder,
+            pid,
+            settings,
+        );
+    }
+    let is_mounted = mount_table::at(&point).is_some();
+    let is_protected = folder
+        .as_ref()
+        .is_some_and(|folder| folder.protected_directory().is_some());
+    if !is_mounted && !is_protected {
         return Err(CommandError::new(format!("{} is not mounted", point.display()))
             .next("'byteback status' lists the folders that are."));
     }
@@ -65,6 +92,13 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
         ))
         .next("Was it mounted by another user, or with another --state-dir? Unmount it in the same way."));
     }
+    if let Some(folder) = &folder {
+        // A volume is not coming back at once, so its directory may be written to.
+        folder.release_directory()?;
+        if let Some(reason) = volume_losses::reason(folder, None) {
+            return Err(volume_losses::unmounted(folder, &reason));
+        }
+    }
     let output = settings.output;
     if output.json {
         let directory = point.display().to_string();
@@ -74,6 +108,7 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
                 directory,
                 ended: true,
                 leftover: true,
+                held_by: None,
             },
         );
     }
@@ -84,12 +119,18 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
     output.say("  Files that were being changed then will be read whole by the next backup.")
 }
 
-fn end_daemon(arguments: &UmountArguments, settings: &Settings, folder: &StateFolder, daemon: &Client) -> Result<()> {
+fn end_daemon(
+    is_lazy: bool,
+    patience: Duration,
+    settings: &Settings,
+    folder: &StateFolder,
+    daemon: &Client,
+) -> Result<()> {
     let status = daemon.status()?;
     let pid = i32::try_from(status.pid).ok().and_then(Pid::from_raw);
-    // Opened before anything is asked of it: the number cannot come to mean another process.
-    let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    match (arguments.lazy, pid) {
+    // Watched before anything is asked of it: the number cannot come to mean another process.
+    let ending = Ending::of(status.pid);
+    match (is_lazy, pid) {
         (true, Some(pid)) => {
             kill_process(pid, Signal::TERM).map_err(|errno| {
                 CommandError::new(format!("cannot signal the daemon (process {}): {errno}", status.pid))
@@ -106,58 +147,58 @@ fn end_daemon(arguments: &UmountArguments, settings: &Settings, folder: &StateFo
             Ok(()) => {}
         },
     }
-    let timeout = if arguments.lazy { LAZY_TIMEOUT } else { END_TIMEOUT };
-    let ended = match &process {
-        Some(process) => wait_for_end(process, timeout),
-        None => !is_still_there(folder),
+    let waited = match is_lazy {
+        false => ending::wait(folder, &ending, patience, settings.output),
+        true if ending.ends_within(LAZY_TIMEOUT) => Waited::Ended,
+        true => match ending::holders(folder) {
+            Some(held_by) => Waited::Held(held_by),
+            None if ending.ends_within(ending::SETTLE_TIMEOUT) => Waited::Ended,
+            None => Waited::Settling,
+        },
     };
-    if !ended && !arguments.lazy {
+    finish(waited, folder, status.pid, settings)
+}
+
+/// Says how the end of a daemon went.
+fn finish(waited: Waited, folder: &StateFolder, pid: u32, settings: &Settings) -> Result<()> {
+    if let Waited::Settling = waited {
         return Err(CommandError::new(format!(
-            "{} is unmounted, but its daemon (process {}) has not ended after {} s",
+            "{} is unmounted, but its daemon (process {pid}) has not ended after {} s",
             folder.directory().display(),
-            status.pid,
-            timeout.as_secs()
+            ending::SETTLE_TIMEOUT.as_secs()
         ))
         .next("It is still writing its log; look again in a while with 'byteback status'."));
     }
+    if let (Waited::Ended, Some(reason)) = (&waited, volume_losses::reason(folder, None)) {
+        return Err(volume_losses::unmounted(folder, &reason));
+    }
     let output = settings.output;
     let directory = folder.directory().display().to_string();
+    let held_by = match &waited {
+        Waited::Held(held_by) => Some(held_by),
+        Waited::Ended | Waited::Settling => None,
+    };
     if output.json {
         return output.object(
             "summary",
             &Summary {
                 directory,
-                ended,
+                ended: held_by.is_none(),
                 leftover: false,
+                held_by: held_by.map(|held_by| HolderLine::all(held_by)),
             },
         );
     }
     output.say(format!("{directory} is not tracked any more."))?;
-    if ended {
+    let Some(held_by) = held_by else {
         return Ok(());
-    }
+    };
+    output.say(format!("  Still, {}.", ending::held_words(held_by)))?;
     output.say(format!(
-        "  Programs still have files of it open; the daemon (process {}) tracks these and ends with the last of them.",
-        status.pid
+        "  The daemon (process {pid}) tracks what is changed through that, and ends with the last of it."
     ))
 }
 
 fn is_still_there(folder: &StateFolder) -> bool {
     Client::connect(&folder.socket()).is_ok()
-}
-
-fn wait_for_end(process: &rustix::fd::OwnedFd, timeout: Duration) -> bool {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) {
-            Err(rustix::io::Errno::INTR) => {}
-            Ok(count) => return count > 0,
-            Err(_) => return false,
-        }
-    }
 }

@@ -293,6 +293,13 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     check.of("resume", &world.on_tree("resume", &["--json"]).fine());
     check.of("status", &world.on_tree("status", &["--json"]).fine());
     check.of("umount", &world.on_tree("umount", &["--json"]).fine());
+    let service = |words: &[&str]| {
+        let all = [&["service", words[0], "--json", "--root", "."], &words[1..]].concat();
+        world.run(&all).fine()
+    };
+    check.of("service install", &service(&["install", "sync", "/data/mail"]));
+    check.of("service status", &service(&["status"]));
+    check.of("service remove", &service(&["remove", "/data/mail"]));
     let failed = world.run(&["backup", "--json", "nowhere"]).ends_with(1);
     check.of("backup", &failed);
     assert_eq!(failed.json_errors()[0]["code"], 1);

@@ -19,6 +19,7 @@
 //! | `undo` | files brought back without a backup, also after a kill |
 //! | `volumes` | volumes made, checked, damaged and repaired; two who want the same one |
 //! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
+//! | `services` | units for systemd: valid, enabled, started, restarted, removed |
 //! | `shell` | completions, help, usage errors, readers that go away |
 //!
 //! Needs root and `/dev/fuse`; without them the tests fail and say so.
@@ -52,6 +53,7 @@ mod json;
 mod mounting;
 mod plain;
 mod rot;
+mod services;
 mod shell;
 mod strangers;
 mod syncing;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, chown};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{DeviceForAll, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, program, signal};
+use crate::world::{
+    DeviceForAll, LET_GO, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, program, signal, unmount,
+};
 
 #[test]
 fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
@@ -144,10 +147,7 @@ fn a_folder_in_use_stays_mounted_unless_it_is_detached() {
     let detached = world.on_tree("umount", &["--lazy", "--json"]).fine().line("summary");
     assert_eq!(detached["ended"], false);
     assert!(!is_mounted(&tree));
-    world
-        .on_tree("status", &[])
-        .fine()
-        .says("programs still have files of it open");
+    world.on_tree("status", &[]).fine().says("has 1 file of it open");
     std::io::Write::write_all(&mut &open, b"late").unwrap();
     drop(open);
     eventually("the daemon ends with the last file", || (!is_alive(pid)).then_some(()));
@@ -155,6 +155,116 @@ fn a_folder_in_use_stays_mounted_unless_it_is_detached() {
     world.on_tree("changes", &[]).fine().says("a: ");
     world.on_tree("backup", &[]).fine();
     world.assert_restores("latest");
+}
+
+/// A process in a mount namespace of its own, which has a copy of the mount at `tree`.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new(tree: &Path) -> Self {
+        let mut child = Command::new("unshare")
+            .args(["-m", "sh", "-c", &format!("{LET_GO}\necho there; exec sleep 600")])
+            .env("TREE", tree)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "there\n");
+        Self(child)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn umount_names_who_holds_a_copy_and_ends_as_lazy_does() {
+    let world = World::mounted();
+    let tree = world.tree();
+    fs::write(tree.join("a"), "a").unwrap();
+    world.backup();
+    let daemon = world.daemon_pid();
+    let other = Elsewhere::new(&tree);
+    let pid = other.0.id();
+    let held_by = format!("sleep (process {pid})");
+
+    let unmounted = world.on_tree("umount", &["--wait", "3s", "--json"]).ends_with(0);
+    let summary = unmounted.line("summary");
+    assert_eq!(summary["ended"], false);
+    let holder = &summary["held_by"][0];
+    assert_eq!(
+        (&holder["pid"], &holder["mounted_at"]),
+        (&Value::from(pid), &Value::from(tree.to_str().unwrap())),
+        "{summary}"
+    );
+    unmounted.says(&held_by).says("another mount namespace");
+    assert!(!is_mounted(&tree) && is_alive(daemon));
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("UNMOUNTED")
+        .says(&held_by);
+    // Nobody watches now; the file was changed through the mount a moment ago.
+    fs::write(tree.join("a"), "b").unwrap();
+
+    // The next mount waits for the end.
+    let mut mount = world
+        .command(&["mount", "--json", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(mount.stderr.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    assert!(said.contains(&held_by) && said.contains("waiting"), "{said}");
+    drop(other);
+    ended("mount".to_owned(), mount).ends_with(0);
+    assert!(is_mounted(&tree) && !is_alive(daemon));
+    world.on_tree("changes", &[]).fine().says("a: the whole file");
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn mount_and_backup_wait_for_a_daemon_that_is_ending() {
+    let world = World::mounted();
+    let tree = world.tree();
+    for round in 0..6 {
+        fs::write(tree.join("a"), noise(round, 100_000)).unwrap();
+        unmount(&tree);
+        match round {
+            // A wait that takes long is told, hence not `fine`.
+            0..4 => drop(world.on_tree("mount", &[]).ends_with(0)),
+            4 => drop(world.on_tree("backup", &[]).ends_with(0)),
+            _ => drop(world.on_tree("status", &[]).ends_with(0)),
+        }
+        if round == 4 {
+            world.on_tree("mount", &[]).ends_with(0);
+        }
+    }
+}
+
+#[test]
+fn a_further_mount_of_the_tree_is_named_by_umount() {
+    let world = World::mounted();
+    let (tree, copy) = (world.tree(), world.path("copy"));
+    fs::create_dir(&copy).unwrap();
+    rustix::mount::mount_bind(&tree, &copy).unwrap();
+    world
+        .on_tree("umount", &["--wait", "3s"])
+        .ends_with(0)
+        .says(&format!("it is still mounted at {}", copy.display()));
+    unmount(&copy);
+    world.on_tree("mount", &[]).ends_with(0);
+    world.on_tree("umount", &[]).ends_with(0);
 }
 
 #[test]

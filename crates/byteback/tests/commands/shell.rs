@@ -29,6 +29,28 @@ fn completions_are_what_the_shells_accept() {
 }
 
 #[test]
+fn every_command_has_a_manual_page_that_is_well_formed() {
+    let world = World::new();
+    let dir = world.path("man");
+    world.run(&["man-pages", dir.to_str().unwrap()]).fine();
+    for name in [
+        "serve", "join", "mount", "umount", "sync", "backup", "restore", "status", "service", "volume",
+    ] {
+        let page = dir.join(format!("byteback-{name}.1"));
+        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(
+            text.contains(".SH OPTIONS") && text.contains("byteback"),
+            "{name}:\n{text}"
+        );
+    }
+    for name in ["byteback.1", "byteback-service-install.1", "byteback-volume-check.1"] {
+        assert!(dir.join(name).exists(), "{name}");
+    }
+    let page = fs::read_to_string(dir.join("byteback-umount.1")).unwrap();
+    assert!(page.contains("\n.TH ") && page.contains("\\-\\-lazy"), "{page}");
+}
+
+#[test]
 fn wrong_usage_ends_with_2_and_help_with_0() {
     let world = World::new();
     world
@@ -65,6 +87,7 @@ fn wrong_usage_ends_with_2_and_help_with_0() {
         "status",
         "verify",
         "volume",
+        "service",
         "completions",
     ] {
         world.run(&[command, "--help"]).fine().says("Usage: byteback");

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::joining::{Machine, invite};
 use crate::syncing::wait_until_holds;
 use crate::tree::{differences, look};
-use crate::world::{DeviceForAll, Ran, USER, World, eventually, is_alive, is_mounted};
+use crate::world::{DeviceForAll, Ran, USER, World, eventually, is_alive, is_mounted, unmount};
 
 pub(crate) const IMAGE: &str = "card.img";
 
@@ -266,6 +266,115 @@ fn a_full_volume_says_so_and_goes_on_once_there_is_room() {
     check(&world, IMAGE);
 }
 
+/// Kills what serves the tree, and waits until the dead mount is gone.
+fn kill(world: &World) {
+    let pid = world.daemon_pid();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the dead mount is gone", || {
+        (!is_alive(pid) && !is_mounted(&world.tree())).then_some(())
+    });
+}
+
+#[test]
+fn the_directory_below_a_volume_takes_nothing_after_a_crash() {
+    let world = with_volume();
+    let tree = world.tree();
+    mount(&world).fine();
+    fs::write(tree.join("a"), "a").unwrap();
+    kill(&world);
+    // Root may do more than others, but not that.
+    let refused = fs::write(tree.join("beside"), "beside").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("is protected")
+        .says("byteback umount");
+    mount(&world).fine();
+    fs::write(tree.join("b"), "b").unwrap();
+    world.on_tree("umount", &[]).fine();
+    // In good order, it is a directory as any other.
+    fs::write(tree.join("beside"), "beside").unwrap();
+    fs::remove_file(tree.join("beside")).unwrap();
+
+    world.on_tree("mount", &[]).fine();
+    kill(&world);
+    world.on_tree("umount", &[]).ends_with(0).says("is free again");
+    fs::write(tree.join("beside"), "beside").unwrap();
+    let refused = world.on_tree("mount", &[]).ends_with(1).says("is not empty");
+    // What it says can be done as it stands.
+    let script = refused
+        .stderr
+        .lines()
+        .find_map(|line| line.split_once(": mv "))
+        .unwrap()
+        .1;
+    let script = format!("mv {}", script.replace("byteback mount", "true"));
+    assert!(Command::new("sh").args(["-ec", &script]).status().unwrap().success());
+    world.on_tree("mount", &[]).fine();
+    assert_eq!(fs::read(tree.join("b")).unwrap(), b"b");
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
+}
+
+#[test]
+fn writes_that_the_device_of_a_volume_refused_are_told() {
+    let mut world = World::new();
+    let disk = world.small_disk("small", "30m");
+    let image = world.path("small/card.img");
+    world
+        .run(&["volume", "create", image.to_str().unwrap(), "--size", "256M"])
+        .ends_with(0);
+    mount_at(&world, "small/card.img", &world.tree()).fine();
+    let tree = world.tree();
+    let synced = fs::File::create(tree.join("synced")).unwrap();
+    synced.write_all_at(b"synced", 0).unwrap();
+    synced.sync_all().unwrap();
+    drop(synced);
+    let full = (0..256).find_map(|number| fs::write(tree.join(format!("f{number}")), noise(number, 1 << 20)).err());
+    assert!(full.is_some(), "the disk holds more than it is large");
+    let status = world.on_tree("status", &[]).ends_with(4).says("WRITES WERE LOST");
+    assert!(status.stdout.contains("No space left"), "{}", status.stdout);
+    world
+        .on_tree("umount", &[])
+        .ends_with(1)
+        .says("is unmounted, but writes were lost")
+        .says("byteback mount");
+    assert!(!is_mounted(&tree));
+    world.run(&["status", "--json"]).ends_with(4).says("lost_writes");
+    // It may be that the room suffices to open it; then what was lost is told as well.
+    let again = world.on_tree("mount", &[]);
+    let again = match again.code {
+        Some(0) => again,
+        _ => {
+            again.ends_with(1).says("There is no room");
+            let remount = ["-o", "remount,size=300m", disk.to_str().unwrap()];
+            crate::world::program("mount", &remount);
+            world.on_tree("mount", &[]).ends_with(0)
+        }
+    };
+    again.says("was lost from");
+    assert_eq!(fs::read(tree.join("synced")).unwrap(), b"synced");
+    world.on_tree("status", &[]).fine();
+    fs::write(tree.join("new"), "new").unwrap();
+    world.on_tree("umount", &[]).fine();
+    check(&world, "small/card.img");
+}
+
+#[test]
+fn a_volume_can_be_mounted_as_soon_as_it_is_unmounted() {
+    let world = with_volume();
+    let tree = world.tree();
+    mount(&world).fine();
+    for round in 0..4 {
+        fs::write(tree.join("a"), noise(round, 3 << 20)).unwrap();
+        unmount(&tree);
+        world.on_tree("mount", &[]).ends_with(0);
+    }
+    world.on_tree("umount", &[]).ends_with(0);
+    check(&world, IMAGE);
+}
+
 #[test]
 fn moments_sums_and_both_modes_are_to_be_had_on_a_volume() {
     let world = with_volume();
@@ -331,6 +440,20 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
     world.run_as_user(&["mount", theirs]).fine();
     as_user("cd $TREE; test \"$(cat d/g)\" = theirs; test $(stat -c %h-%a-%u f) = 2-600-$(id -u)");
     world.run_as_user(&["umount", theirs]).fine();
+
+    // Killed, the directory is closed to them; the next mount opens it, and the end leaves it as it was.
+    world.run_as_user(&["mount", theirs]).fine();
+    let status = world.run_as_user(&["status", "--json", theirs]).fine().line("folder");
+    let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("the dead mount is gone", || {
+        (!is_alive(pid) && !is_mounted(&folder)).then_some(())
+    });
+    as_user("! touch $TREE/beside 2> /dev/null");
+    world.run_as_user(&["mount", theirs]).fine();
+    as_user("cd $TREE; test \"$(cat d/g)\" = theirs");
+    world.run_as_user(&["umount", theirs]).fine();
+    as_user("test $(stat -c %a $TREE) = 755; touch $TREE/beside; rm $TREE/beside");
 
     // What cannot be mounted is left as it was.
     chown(&folder, Some(0), Some(0)).unwrap();

@@ -351,6 +351,12 @@ impl Drop for World {
         for point in below.iter().rev().chain(&self.other_mounts) {
             let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
         }
+        // The directory below a volume may still be protected.
+        let _ = Command::new("chattr")
+            .arg("-i")
+            .arg(self.tree())
+            .stderr(Stdio::null())
+            .status();
     }
 }
 
@@ -397,6 +403,21 @@ pub(crate) fn ended(what: String, child: Child) -> Ran {
         stderr: String::from_utf8(stderr).unwrap(),
     }
 }
+
+/// Unmounts as `umount` does, past our own command. A file that was closed a moment ago may still be on its way through the kernel.
+#[track_caller]
+pub(crate) fn unmount(path: &Path) {
+    eventually("it is not busy", || {
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).ok()
+    });
+}
+
+/// For a shell in a mount namespace of its own: lets go of the copies of mounts of all other tests, which would keep these alive.
+pub(crate) const LET_GO: &str = r#"
+grep ' - fuse.byteback ' /proc/self/mountinfo | while read -r _ _ _ _ point _; do
+    test "$point" = "$TREE" || umount -l "$point"
+done
+"#;
 
 /// Sends a signal to a process that was not waited for yet.
 pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {

@@ -47,8 +47,12 @@ pub(super) fn silence(sync: &SyncStatus, now_ns: i64) -> Silence {
 /// How a folder stands, and why.
 pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     let mut found: Vec<(Health, String)> = Vec::new();
+    if let Some(why) = &known.lost_writes {
+        found.push((Health::Attention, format!("the volume lost what programs wrote: {why}")));
+    }
     match &known.state {
-        State::New => {}
+        State::New | State::InVolume(_) => {}
+        State::Ending(_) => found.push((Health::Behind, "its last process is ending".to_owned())),
         State::Busy => found.push((Health::Behind, "another command is using the folder".to_owned())),
         State::Unreadable(why) => found.push((Health::Attention, format!("its log cannot be read: {why}"))),
         State::Logged(logged) => {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::health::Health;
 use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::coverage::{Cause, Coverage};
+use crate::ending::HolderLine;
 use crate::last_backup::LastBackup;
 use crate::timestamp;
 
@@ -20,6 +21,8 @@ pub(super) struct Line {
     reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_writes: Option<String>,
     #[serde(flatten)]
     log: Option<LogLine>,
 }
@@ -29,6 +32,9 @@ struct LogLine {
     mounted_at: Option<ByteString>,
     mode: Option<String>,
     pid: Option<u32>,
+    /// What keeps the process alive, although the mount is gone from its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_by: Option<Vec<HolderLine>>,
     tracked_since: Option<String>,
     gaps: Vec<GapLine>,
     epoch: u64,
@@ -207,14 +213,18 @@ pub(super) fn line(known: &Known, health: Health, reasons: Vec<String>) -> Line 
     Line {
         directory: known.folder.directory().display().to_string(),
         repository: known.binding.as_ref().map(|binding| binding.repository.to_string()),
-        mounted: log.as_ref().is_some_and(|log| log.mounted_at.is_some()),
+        mounted: log
+            .as_ref()
+            .is_some_and(|log| log.mounted_at.is_some() && log.held_by.is_none()),
         health,
         reasons,
         problem: match &known.state {
+            State::Ending(_) => Some("its last process is ending".to_owned()),
             State::Busy => Some("another process is using the folder".to_owned()),
             State::Unreadable(why) => Some(why.clone()),
-            State::New | State::Logged(_) => None,
+            State::New | State::InVolume(_) | State::Logged(_) => None,
         },
+        lost_writes: known.lost_writes.clone(),
         log,
     }
 }
@@ -253,6 +263,10 @@ fn log_line(known: &Known, logged: &Logged) -> LogLine {
         mounted_at: status.mounted_at.clone(),
         mode: status.mode.clone(),
         pid: status.mounted_at.is_some().then_some(status.pid),
+        held_by: status
+            .detached
+            .as_ref()
+            .map(|detached| HolderLine::all(&detached.held_by)),
         tracked_since: coverage.tracked_since_ns.map(timestamp::rfc3339),
         gaps: gaps.collect(),
         epoch: status.epoch.0,

@@ -1,6 +1,5 @@
 //! A folder's state in sentences.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use byteback_control::{DamagedFile, SYNC_CONSUMER, SyncReceiving, SyncStatus};
@@ -11,6 +10,7 @@ use super::{Known, Logged, State, UnknownFiles, last_backup};
 use crate::commands::consumers::saved_in_words;
 use crate::consumer_notes;
 use crate::coverage::{Coverage, Gap};
+use crate::ending;
 use crate::error::Result;
 use crate::last_backup::LastBackup;
 use crate::mount_table;
@@ -46,9 +46,28 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
             ))?;
         }
         State::New => output.line("  not mounted, nothing tracked yet")?,
+        State::InVolume(volume) => {
+            output.line(format!("  not mounted; it lies in the volume {}", volume.display()))?;
+            output.line(format!("  to mount it: byteback mount {}", directory.display()))?;
+        }
+        State::Ending(pid) => output.line(format!("  unmounted; process {pid} is writing its log"))?,
         State::Busy => output.line("  in use by another command (a backup, or a mount that is starting)")?,
         State::Unreadable(why) => output.line(format!("  its log cannot be read: {why}"))?,
         State::Logged(logged) => print_tracking(logged, known, settings)?,
+    }
+    if let Some(reason) = &known.lost_writes {
+        output.line(format!("  WRITES WERE LOST: {reason}"))?;
+        output.line(
+            "    what was synced before is safe; make room where the volume lies, unmount it, and mount it again",
+        )?;
+    }
+    let is_mounted = matches!(&known.state, State::Logged(logged) if logged.status.mounted_at.is_some());
+    if !is_mounted && let Some(bare) = known.folder.protected_directory() {
+        output.line(format!(
+            "  {} is protected, so that nothing is written beside the volume; to let programs write there: byteback umount {}",
+            bare.display(),
+            directory.display()
+        ))?;
     }
     if let State::Logged(logged) = &known.state
         && let Some(sync) = &logged.status.sync
@@ -241,17 +260,26 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
             let elsewhere = at.as_bytes() != known.folder.directory().as_os_str().as_encoded_bytes();
             let place = if elsewhere { format!(" at {at}") } else { String::new() };
             let mode = status.mode.as_deref().unwrap_or("exact");
-            let point = Path::new(std::ffi::OsStr::from_bytes(at.as_bytes()));
-            if mount_table::at(point).is_none() {
-                output.line(format!(
-                    "  unmounted{place}, but programs still have files of it open; process {} tracks these",
-                    status.pid
-                ))?;
-            } else {
-                output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?;
+            match &status.detached {
+                None => output.line(format!("  mounted{place}, mode {mode}, process {}", status.pid))?,
+                Some(detached) if detached.has_ended => {
+                    output.line(format!("  unmounted{place}; process {} is writing its log", status.pid))?;
+                }
+                Some(detached) => {
+                    output.line(format!(
+                        "  UNMOUNTED{place}: what programs change there now is not tracked. Still, {}",
+                        ending::held_words(&detached.held_by)
+                    ))?;
+                    output.line(format!(
+                        "    process {} tracks what is changed through that, and ends with the last of it",
+                        status.pid
+                    ))?;
+                }
             }
-            let (ago, at) = (age(since, timestamp::now_ns()), timestamp::local(since));
-            output.line(format!("  tracked since {at} ({ago}) without a gap"))?;
+            if status.detached.is_none() {
+                let (ago, at) = (age(since, timestamp::now_ns()), timestamp::local(since));
+                output.line(format!("  tracked since {at} ({ago}) without a gap"))?;
+            }
         }
         _ => {
             let dead = mount_table::at(known.folder.directory()).is_some();

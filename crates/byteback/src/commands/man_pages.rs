@@ -1,0 +1,48 @@
+//! `byteback man-pages`: a manual page for each command, made of what its help says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap_mangen::Man;
+
+use crate::arguments::Arguments;
+use crate::error::{CommandError, Result};
+use crate::settings::Settings;
+
+/// Flags of `man-pages`.
+#[derive(Args, Debug)]
+#[command(after_help = "For packages, beside 'byteback completions':
+  byteback man-pages /usr/share/man/man1")]
+pub(crate) struct ManPagesArguments {
+    /// Where to write them; made if it is missing
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(arguments: &ManPagesArguments, settings: &Settings) -> Result<()> {
+    let dir = &arguments.dir;
+    fs::create_dir_all(dir).map_err(|error| CommandError::file("make the directory", dir, &error))?;
+    let mut command = Arguments::described();
+    // Its subcommands learn the flags that all commands have.
+    command.build();
+    let count = write(&command, dir)?;
+    settings
+        .output
+        .say(format!("{count} manual pages are in {}.", dir.display()))
+}
+
+/// Writes the page of a command and of all below it.
+fn write(command: &clap::Command, dir: &Path) -> Result<u32> {
+    let man = Man::new(command.clone()).manual("Byteback");
+    let path = dir.join(man.get_filename());
+    let mut page = Vec::new();
+    let rendered = man.render(&mut page).and_then(|()| fs::write(&path, &page));
+    rendered.map_err(|error| CommandError::file("write the manual page", &path, &error))?;
+    let below = command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    below
+        .map(|below| write(below, dir))
+        .try_fold(1, |sum, count| Ok(sum + count?))
+}
