@@ -8,7 +8,6 @@
 //! Memory: the directories on the way, one number per file that was seen (a file with several names is checked once), two numbers per
 //! frame, and [`HELD_LEN_MAX`].
 
-use crate::catalog::AttributeRow;
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
 use crate::error::StoreError;
@@ -93,8 +92,6 @@ impl Store {
         let mut totals = VerifyTotals::default();
         let mut frames = Frames::new(self)?;
         let mut seen = HashSet::new();
-        // Files without checksums need no bytes of frames that were read already, so they come last.
-        let mut later = Vec::new();
         // Directories still to be listed, each with the name after which to go on.
         let mut directories: Vec<(i64, Option<Vec<u8>>)> = vec![(root, None)];
         while let Some((directory, after)) = directories.pop() {
@@ -106,19 +103,47 @@ impl Store {
                 directories.push((directory, Some(last.name.clone())));
             }
             for entry in entries {
-                let row = self.existing(entry.child, at)?;
+                let row = self.catalog().read()?.attributes(entry.child, at)?;
+                let Some(row) = row else {
+                    return Err(StoreError::CatalogDamaged(format!(
+                        "node {} has no attributes",
+                        entry.child
+                    )));
+                };
                 match row.attributes.kind {
                     NodeKind::Directory => directories.push((entry.child, None)),
                     NodeKind::File if seen.insert(entry.child) => {
-                        if self.catalog().read()?.sums(entry.child)?.is_empty() {
-                            later.push(entry.child);
-                            continue;
+                        let result = self.verify_file(entry.child, &row, &mut frames, &mut totals, &mut tell);
+                        totals.files += 1;
+                        let lost = match result {
+                            Ok((ControlFlow::Break(()), _)) => return Ok(totals),
+                            Ok((ControlFlow::Continue(()), lost)) => lost,
+                            Err(error) => Some(Lost {
+                                error,
+                                ranges: Vec::new(),
+                                bytes: 0,
+                            }),
+                        };
+                        if let Some(lost) = lost {
+                            totals.damaged_files += 1;
+                            // What is not noted is found again.
+                            let _ = self.note_frames(&std::mem::take(&mut frames.to_note));
+                            let catalog = self.catalog().read()?;
+                            let id = catalog.file_id(entry.child)?;
+                            let path = path_of(&*catalog, root, entry.child, at)?;
+                            drop(catalog);
+                            let damage = VerifyEvent::Damage {
+                                id,
+                                path,
+                                error: lost.error,
+                                ranges: lost.ranges,
+                                lost_bytes: lost.bytes,
+                            };
+                            if tell(damage).is_break() {
+                                return Ok(totals);
+                            }
                         }
-                        let place = (entry.child, root, at);
-                        if self
-                            .verify_and_tell(place, &row, &mut frames, &mut totals, &mut tell)?
-                            .is_break()
-                        {
+                        if tell(VerifyEvent::Progress(totals)).is_break() {
                             return Ok(totals);
                         }
                     }
@@ -126,70 +151,13 @@ impl Store {
                 }
             }
         }
-        for node in later {
-            let row = self.existing(node, at)?;
-            let place = (node, root, at);
-            if self
-                .verify_and_tell(place, &row, &mut frames, &mut totals, &mut tell)?
-                .is_break()
-            {
-                break;
-            }
-        }
         Ok(totals)
-    }
-
-    fn existing(&self, node: i64, at: Seq) -> Result<AttributeRow, StoreError> {
-        let row = self.catalog().read()?.attributes(node, at)?;
-        row.ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} has no attributes")))
-    }
-
-    /// Checks a file of the tree below `root` at a moment, and tells what was found.
-    fn verify_and_tell(
-        &self,
-        (node, root, at): (i64, i64, Seq),
-        row: &AttributeRow,
-        frames: &mut Frames<'_>,
-        totals: &mut VerifyTotals,
-        tell: &mut impl FnMut(VerifyEvent) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
-        let result = self.verify_file(node, row, frames, totals, tell);
-        totals.files += 1;
-        let lost = match result {
-            Ok((ControlFlow::Break(()), _)) => return Ok(ControlFlow::Break(())),
-            Ok((ControlFlow::Continue(()), lost)) => lost,
-            Err(error) => Some(Lost {
-                error,
-                ranges: Vec::new(),
-                bytes: 0,
-            }),
-        };
-        if let Some(lost) = lost {
-            totals.damaged_files += 1;
-            // What is not noted is found again.
-            let _ = self.note_frames(&std::mem::take(&mut frames.to_note));
-            let catalog = self.catalog().read()?;
-            let id = catalog.file_id(node)?;
-            let path = path_of(&*catalog, root, node, at)?;
-            drop(catalog);
-            let damage = VerifyEvent::Damage {
-                id,
-                path,
-                error: lost.error,
-                ranges: lost.ranges,
-                lost_bytes: lost.bytes,
-            };
-            if tell(damage).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(tell(VerifyEvent::Progress(*totals)))
     }
 
     fn verify_file(
         &self,
         node: i64,
-        row: &AttributeRow,
+        row: &crate::catalog::AttributeRow,
         frames: &mut Frames<'_>,
         totals: &mut VerifyTotals,
         tell: &mut impl FnMut(VerifyEvent) -> ControlFlow<()>,

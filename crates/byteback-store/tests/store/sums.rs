@@ -28,7 +28,7 @@ fn wanted(kind: LeafKind) -> SignatureRequest {
     }
 }
 
-pub(crate) fn signature(lab: &Lab, file: FileId, at: u64, kind: LeafKind) -> Signature {
+fn signature(lab: &Lab, file: FileId, at: u64, kind: LeafKind) -> Signature {
     let reader = lab.store.signature("f", file, Some(at), &wanted(kind)).unwrap();
     let len = reader.stream_len_bytes();
     let mut stream = Vec::new();
