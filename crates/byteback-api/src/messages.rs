@@ -325,6 +325,36 @@ pub struct TreePage {
     pub next_cursor: Option<String>,
 }
 
+/// What stood at a path for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathVersion {
+    /// The batch with which it came: at this sequence number, and up to the one before `until`, it is read.
+    pub since: BatchEvent,
+    /// The batch with which it went, or something else took its place. Absent: it is there.
+    #[serde(default)]
+    pub until: Option<BatchEvent>,
+    /// What it was.
+    pub node: NodeInfo,
+}
+
+/// Answer of `GET .../versions`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionsPage {
+    /// Newest first. A page may be empty and have a next one.
+    pub versions: Vec<PathVersion>,
+    /// Where the next page begins.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+/// Answer of `GET .../moment`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// The batch. Absent: all were made later.
+    #[serde(default)]
+    pub batch: Option<BatchEvent>,
+}
+
 /// Whether bytes are stored or known to be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -136,6 +136,10 @@ routes! {
     Changes = Get "/v1/folders/{folder}/nodes/{node}/changes" Reads;
     /// List differences of the tree between two moments.
     Diff = Get "/v1/folders/{folder}/diff" Reads;
+    /// List what stood at a path, newest first.
+    Versions = Get "/v1/folders/{folder}/versions" Reads;
+    /// Find the newest batch that was made at a time or earlier.
+    Moment = Get "/v1/folders/{folder}/moment" Reads;
     /// Hear of batches as they are applied.
     Events = Get "/v1/folders/{folder}/events" Reads;
     /// List ranges of a file that cannot be read at a moment.

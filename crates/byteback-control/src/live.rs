@@ -371,11 +371,11 @@ pub trait LiveTree: Send + Sync {
     fn settled(&self, group: GroupId);
 
     /// The server has a group of this number from here. If none with it was handed out here, what is remembered here is older than what was sent, or was lost: then this number
-    /// and those behind it that may be on their way are not given again, and all that there is, is sent.
+    /// and those behind it that may be on their way are not given again, and all that there is, is sent. Answers whether that is so.
     ///
     /// # Errors
     /// If it cannot be made durable that all is to be sent. Nothing may be sent before.
-    fn known_up_to(&self, group: GroupId) -> Result<()>;
+    fn known_up_to(&self, group: GroupId) -> Result<bool>;
 
     /// Gives the order of changes up: all that waits is to be taken from a cut, and what is in flight is asked for. For who notices that what was
     /// sent cannot be right.

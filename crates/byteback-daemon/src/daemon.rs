@@ -324,7 +324,9 @@ impl Daemon {
 
     fn live_service(&self) -> Option<LiveService> {
         let live = Arc::clone(self.live.as_ref()?);
-        let landing = self.mount.landing(self.tree.live().clone());
+        let landing = self
+            .mount
+            .landing(self.tree.live().clone(), self.tree.folder().directory());
         Some(LiveService::new(live, Arc::clone(&self.service), landing))
     }
 

@@ -8,6 +8,8 @@ use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::LogError;
 use thiserror::Error;
 
+use crate::presence::HeldBack;
+
 /// An error of the process behind a tree.
 #[derive(Debug, Error)]
 pub enum DaemonError {
@@ -54,6 +56,14 @@ pub enum DaemonError {
         state: PathBuf,
         /// The tracked directory.
         path: PathBuf,
+    },
+    /// Sync of a folder does not begin until somebody has decided, see [`crate::presence`].
+    #[error("sync of {path} is held back: {}", held.doubt)]
+    HeldBack {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        held: HeldBack,
     },
     /// The volume that the tree lies in cannot be used.
     #[error(transparent)]

@@ -3,6 +3,7 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`state_folder`] | where a tree's log lives, and who may use it |
+//! | [`presence`] | whether the directory at a path is still the folder that was tracked |
 //! | [`tree`] | a tree with its log, opened and compared with the record |
 //! | [`service`] | the tree as [`byteback_control::TreeService`]: cuts, changes, content |
 //! | [`live`] | continuous sync at the origin: what is to be sent, in its order, with the bytes of then |
@@ -25,6 +26,7 @@ pub mod integrity;
 pub mod live;
 pub mod lost_writes;
 mod memory;
+pub mod presence;
 pub mod service;
 pub mod state_folder;
 pub mod tree;
@@ -34,6 +36,7 @@ pub use error::DaemonError;
 pub use integrity::ChecksumOptions;
 pub use live::LiveOptions;
 pub use lost_writes::LostWrites;
+pub use presence::{Doubt, HeldBack, OnDoubt};
 pub use service::Service;
 pub use state_folder::StateFolder;
 pub use tree::TrackedTree;

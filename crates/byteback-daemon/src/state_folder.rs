@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `lock` | held by the process that owns the tree |
 //! | `path` | the tracked directory |
+//! | `mark.json`, `held-back.json` | by what the directory is known, and why sync does not begin; see `presence` |
 //! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
 //! | `live` | continuous sync: the journal of groups, the queue after a clean stop, saved bytes, deltas; see `live` |
 //! | `written.redb` | sums of what programs wrote, if they are kept; see `integrity` |

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use byteback_checksums::kept::KeptChecksums;
+use byteback_control::SYNC_CONSUMER;
 use byteback_host::boot::boot_id;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
@@ -13,12 +14,15 @@ use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_mount::volume_tree::VolumeTree;
-use byteback_oplog::{ChangesCursor, Content, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport};
+use byteback_oplog::{
+    ChangesCursor, Content, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport, TreeView,
+};
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
+use crate::presence::{Doubt, Guard, OnDoubt};
 use crate::state_folder::{KEPT_NAME, StateFolder, UNDO_NAME};
 
 /// More changes than the undo wants to hear of, one by one.
@@ -43,6 +47,8 @@ pub struct TrackedTree {
     integrity: Option<Arc<Integrity>>,
     /// Where the tree lies, if that is no directory. Behind all that has something of it open, so that it is dropped last.
     volume: Option<VolumeTree>,
+    /// Why this is perhaps not the folder.
+    doubt: Option<Doubt>,
     lock: Option<DirLock>,
 }
 
@@ -63,12 +69,22 @@ fn compare(
     layers: Option<&Arc<dyn LayerKeeper>>,
     (clock, randomness): (&Arc<dyn Clock>, &dyn Randomness),
     options: LogOptions,
+    guard: &mut Option<Guard<'_>>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(LiveTree, ScanReport), (DaemonError, bool)> {
     let log = Log::open_kept(dir, layers.cloned(), Arc::clone(clock), randomness, options)
         .map_err(|error| (error.into(), false))?;
     let log = Arc::new(log);
     let live = LiveTree::new(Arc::clone(root), Arc::clone(&log), Arc::clone(clock));
+    let failed = |error: DaemonError| (error, log.damage().is_some());
+    if let Some(guard) = guard {
+        let consumers = log.consumers().map_err(|error| failed(error.into()))?;
+        let is_in_sync = consumers.iter().any(|(name, _)| name == SYNC_CONSUMER);
+        let missing = |percent| Ok(log.missing(&live, percent)?);
+        guard
+            .before(root, live.births_stay(), is_in_sync, missing)
+            .map_err(failed)?;
+    }
     match log.scan(&live, progress) {
         Ok(scan) => Ok((live, scan)),
         Err(error) => Err((error.into(), log.damage().is_some())),
@@ -94,7 +110,7 @@ impl TrackedTree {
         options: LogOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
-        let opened = Self::open_journal_too(folder, options, None, progress)?;
+        let opened = Self::open_journal_too(folder, options, None, OnDoubt::Note, progress)?;
         if let Some(undo) = &opened.undo {
             // Somebody else's journal: it learns what this start found, and is left alone.
             opened.settle_undo(undo)?;
@@ -112,13 +128,34 @@ impl TrackedTree {
         undo: UndoOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
-        Self::open_journal_too(folder, options, Some(undo), progress)
+        Self::open_journal_too(folder, options, Some(undo), OnDoubt::Note, progress)
+    }
+
+    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes what `on_doubt` says.
+    ///
+    /// # Errors
+    /// As [`TrackedTree::open_with_undo`], and [`DaemonError::HeldBack`].
+    pub fn open_to_mount(
+        folder: StateFolder,
+        options: LogOptions,
+        undo: Option<UndoOptions>,
+        on_doubt: OnDoubt,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, DaemonError> {
+        let is_kept = undo.is_some();
+        let opened = Self::open_journal_too(folder, options, undo, on_doubt, progress)?;
+        match &opened.undo {
+            Some(undo) if !is_kept => opened.settle_undo(undo)?,
+            _ => return Ok(opened),
+        }
+        Ok(Self { undo: None, ..opened })
     }
 
     fn open_journal_too(
         folder: StateFolder,
         options: LogOptions,
         undo: Option<UndoOptions>,
+        on_doubt: OnDoubt,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let (dir, lock) = folder.take()?;
@@ -135,7 +172,14 @@ impl TrackedTree {
             randomness: &RealRandomness,
         };
         let inside = volume.as_ref().map(|volume| (volume.root(), volume.layers()));
-        let opened = Self::open_on(folder, inside, host, Some(lock), options, undo, progress)?;
+        let opened = Self::open_on(
+            (folder, Some(on_doubt)),
+            inside,
+            host,
+            Some(lock),
+            (options, undo),
+            progress,
+        )?;
         Ok(Self { volume, ..opened })
     }
 
@@ -150,16 +194,22 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         folder.create()?;
-        Self::open_on(folder, None, host, None, LogOptions::default(), None, progress)
+        Self::open_on(
+            (folder, None),
+            None,
+            host,
+            None,
+            (LogOptions::default(), None),
+            progress,
+        )
     }
 
     fn open_on(
-        folder: StateFolder,
+        (folder, on_doubt): (StateFolder, Option<OnDoubt>),
         inside: Option<(Inode, Arc<dyn LayerKeeper>)>,
         host: TreeHost<'_>,
         lock: Option<DirLock>,
-        options: LogOptions,
-        undo: Option<UndoOptions>,
+        (options, undo): (LogOptions, Option<UndoOptions>),
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let TreeHost { dir, clock, randomness } = host;
@@ -172,12 +222,17 @@ impl TrackedTree {
         let opened_at_ns = clock.now_ns();
         let root = Arc::new(root);
         let layers = layers.as_ref();
-        let (live, scan) = match compare(&dir, &root, layers, (&clock, randomness), options, progress) {
+        let is_volume = layers.is_some();
+        let guard = on_doubt.map(|on_doubt| Guard::new(&folder, on_doubt, is_volume, opened_at_ns));
+        let mut guard = guard.transpose()?;
+        let host = (&clock, randomness);
+        let (live, scan) = match compare(&dir, &root, layers, host, options, &mut guard, progress) {
             // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
-            Err((_, true)) => compare(&dir, &root, layers, (&clock, randomness), options, progress),
+            Err((_, true)) => compare(&dir, &root, layers, host, options, &mut guard, progress),
             compared => compared,
         }
         .map_err(|(error, _)| error)?;
+        let doubt = guard.map(Guard::after).transpose()?.flatten();
         let was_interrupted = live
             .log()
             .ledger()?
@@ -196,6 +251,7 @@ impl TrackedTree {
             kept: Mutex::default(),
             integrity: None,
             volume: None,
+            doubt,
             lock,
         })
     }
@@ -317,6 +373,12 @@ impl TrackedTree {
     /// The folder that its state is in.
     pub(crate) fn dir(&self) -> &Arc<dyn DurableDir> {
         &self.dir
+    }
+
+    /// Why the directory is perhaps not the folder that was tracked; it was opened all the same.
+    #[must_use]
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.doubt
     }
 
     /// Where its state is.

@@ -18,6 +18,7 @@
 
 mod descent;
 mod entries;
+mod file_system;
 mod inode;
 mod metadata;
 mod ranges;

@@ -15,6 +15,7 @@ use crate::credentials::Caller;
 use crate::inodes::NodeId;
 use crate::landing::Landing;
 use crate::live::LiveTree;
+use crate::mounted_within::MountedWithin;
 use crate::stores::Stores;
 use crate::tracked::{Origin, Tracked};
 use crate::tree::Tree;
@@ -67,7 +68,8 @@ impl Direct {
     /// The entrance for what others changed.
     #[must_use]
     pub fn landing(&self, live: LiveTree) -> Landing {
-        Landing::new(Arc::clone(&self.tree), Arc::clone(&self.stores), live)
+        let mounted = MountedWithin::new(Vec::new());
+        Landing::new(Arc::clone(&self.tree), Arc::clone(&self.stores), live, mounted)
     }
 
     /// Calls `with` with a name and its directory.

@@ -12,6 +12,8 @@
 //! to forget the node, which it does not know then; the answer would be believed for a day afterwards. So before a node is forgotten, who looks up or lists in the
 //! directories of its names is waited for. Of a node that it knows the kernel does not take such a late answer.
 //!
+//! **What is mounted in the tree** by somebody is unmounted by the kernel when it is told to forget a name above it. So no such name is taken away (`mounted_within`).
+//!
 //! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes below them changed. A page that a program
 //! stored to through a mapping is handed on then, and may hold bytes of before: who decides what of it counts is told by
 //! [`crate::tracked::observer::Observer::merge_page`].
@@ -30,6 +32,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use crate::hidden::Hidden;
 use crate::inodes::NodeId;
 use crate::live::LiveTree;
+use crate::mounted_within::MountedWithin;
 use crate::stores::Stores;
 pub use crate::tracked::landing::{Arbiter, LandingContent};
 use crate::tracked::{TrackedError, TrackedResult};
@@ -91,6 +94,7 @@ pub struct Landing {
     tree: Arc<Tree>,
     stores: Arc<Stores>,
     live: LiveTree,
+    mounted: Arc<MountedWithin>,
 }
 
 fn gone<T>() -> Result<T, LandingError> {
@@ -98,8 +102,30 @@ fn gone<T>() -> Result<T, LandingError> {
 }
 
 impl Landing {
-    pub(crate) fn new(tree: Arc<Tree>, stores: Arc<Stores>, live: LiveTree) -> Self {
-        Self { tree, stores, live }
+    pub(crate) fn new(tree: Arc<Tree>, stores: Arc<Stores>, live: LiveTree, mounted: MountedWithin) -> Self {
+        Self {
+            tree,
+            stores,
+            live,
+            mounted: Arc::new(mounted),
+        }
+    }
+
+    /// A name is not taken away from what another file system is mounted on, or below: that would be unmounted.
+    fn refuse_mounted(&self, (parent, name): LoggedName<'_>) -> Result<(), LandingError> {
+        let Some(above) = self.live.log().locate(parent).map_err(io::Error::other)? else {
+            return gone();
+        };
+        match self.mounted.find(&above, name) {
+            None => Ok(()),
+            Some(point) => {
+                let text = format!(
+                    "a file system is mounted at {}, which this would unmount; it is done once that was unmounted",
+                    point.display()
+                );
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, text).into())
+            }
+        }
     }
 
     fn find(&self, node: LoggedNode) -> Result<(Inode, Stat), LandingError> {
@@ -211,6 +237,7 @@ impl Landing {
     /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, or the arbiter says so.
     pub fn remove(&self, at: LoggedName<'_>, node: LoggedNode, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         self.flush(node)?;
+        self.refuse_mounted(at)?;
         let at = self.name(at)?;
         let stale = self.tree.land_removal(&at, node, arbiter)?;
         self.forget(&stale);
@@ -230,6 +257,8 @@ impl Landing {
         if let Some(replaced) = replaced {
             self.flush(replaced)?;
         }
+        self.refuse_mounted(from)?;
+        self.refuse_mounted(to)?;
         let (from, to) = (self.name(from)?, self.name(to)?);
         let ends = ((&from, node), (&to, replaced));
         let stale = self
@@ -249,6 +278,8 @@ impl Landing {
         (other, other_at): (LoggedNode, LoggedName<'_>),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
+        self.refuse_mounted(one_at)?;
+        self.refuse_mounted(other_at)?;
         let (from, to) = (self.name(one_at)?, self.name(other_at)?);
         let ends = ((&from, one), (&to, Some(other)));
         let stale = self
@@ -263,6 +294,7 @@ impl Landing {
     /// # Errors
     /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not free.
     pub fn displace(&self, node: LoggedNode, from: LoggedName<'_>, to: LoggedName<'_>) -> Result<(), LandingError> {
+        self.refuse_mounted(from)?;
         let (from, to) = (self.name(from)?, self.name(to)?);
         let stale = self
             .tree

@@ -31,6 +31,7 @@ pub mod integrity;
 mod kernel_cache;
 pub mod landing;
 pub mod live;
+mod mounted_within;
 pub mod picture;
 pub mod session;
 mod stores;

@@ -205,6 +205,14 @@ impl TreeView for LiveTree {
         }
         Ok(entries)
     }
+
+    fn look(&self, dir: &Inode, name: &OsStr) -> io::Result<Option<Stat>> {
+        match dir.stat_at(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Whether content can be read from a node of this kind.

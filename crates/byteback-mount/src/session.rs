@@ -47,6 +47,7 @@ use crate::hidden::{HIDDEN_NAME, Hidden, Job};
 use crate::kernel_cache::{CacheMode, CachePolicy};
 use crate::landing::Landing;
 use crate::live::LiveTree;
+use crate::mounted_within::MountedWithin;
 use crate::stores::{FlushError, Flushed, Flusher, LateAnswers, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
@@ -460,10 +461,12 @@ impl Mount {
         self.stores.flush()
     }
 
-    /// The entrance for what others changed. `live`: the tree that is mounted, as its log knows it.
+    /// The entrance for what others changed. `live`: the tree that is mounted, as its log knows it; `directory`: the backing directory.
     #[must_use]
-    pub fn landing(&self, live: LiveTree) -> Landing {
-        Landing::new(Arc::clone(&self.tree), Arc::clone(&self.stores), live)
+    pub fn landing(&self, live: LiveTree, directory: &Path) -> Landing {
+        let places = vec![self.point().to_owned(), directory.to_owned()];
+        let mounted = MountedWithin::new(places);
+        Landing::new(Arc::clone(&self.tree), Arc::clone(&self.stores), live, mounted)
     }
 
     /// The named cuts; `None` where the mount was started without.

@@ -65,6 +65,17 @@ pub trait TreeView {
     /// # Errors
     /// What the system answered.
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>>;
+
+    /// What has the name `name` in `dir`; `None` if nothing has.
+    ///
+    /// # Errors
+    /// What the system answered.
+    fn look(&self, dir: &Self::Dir, name: &OsStr) -> io::Result<Option<Stat>> {
+        let entries = self.entries(dir)?;
+        Ok(entries
+            .into_iter()
+            .find_map(|(other, stat)| (other == name).then_some(stat)))
+    }
 }
 
 /// What a scan found.

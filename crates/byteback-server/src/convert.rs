@@ -182,18 +182,22 @@ pub(crate) fn folder(folder: model::Folder) -> Result<FolderInfo, Box<Problem>> 
     })
 }
 
-/// A batch as one of the server-sent events.
-pub(crate) fn event(batch: &read::AppliedBatch) -> String {
-    let data = BatchEvent {
+pub(crate) fn batch(batch: read::AppliedBatch) -> BatchEvent {
+    BatchEvent {
         seq: batch.seq,
         device: batch.device,
         counter: batch.counter,
         created_ns: batch.created_ns,
-        host: ByteString(batch.host.clone()),
-    };
+        host: ByteString(batch.host),
+    }
+}
+
+/// A batch as one of the server-sent events.
+pub(crate) fn event(applied: &read::AppliedBatch) -> String {
+    let data = batch(applied.clone());
     // Numbers and a byte string always serialize, on one line.
     let data = serde_json::to_string(&data).unwrap_or_default();
-    format!("id: {}\nevent: batch\ndata: {data}\n\n", batch.seq)
+    format!("id: {}\nevent: batch\ndata: {data}\n\n", applied.seq)
 }
 
 pub(crate) fn applied(applied: model::Applied) -> BatchApplied {

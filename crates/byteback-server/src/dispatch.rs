@@ -204,6 +204,8 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Extents => listing::extents(call).await,
         Route::Changes => listing::changes(call).await,
         Route::Diff => listing::diff(call).await,
+        Route::Versions => listing::versions(call).await,
+        Route::Moment => listing::moment(call).await,
         Route::Events => events::events(call).await,
         Route::Content => reading::content(call).await,
         Route::Signature => signature::signature(call).await,

@@ -9,8 +9,8 @@ use crate::problem::parameter;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use byteback_api::messages::{
-    ChangedRange, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentKind, ExtentsPage, FolderList,
-    SnapshotPage, TreePage, TreeTotals,
+    ChangedRange, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentKind, ExtentsPage, FolderList, Moment,
+    PathVersion, SnapshotPage, TreePage, TreeTotals, VersionsPage,
 };
 use byteback_api::problem::Problem;
 use byteback_api::{FileId, Seq};
@@ -242,6 +242,38 @@ pub(crate) async fn changes(mut call: Call) -> Answer {
             })
             .collect(),
         next_cursor: page.next_offset.map(|offset| offset.to_string()),
+    })
+}
+
+pub(crate) async fn versions(mut call: Call) -> Answer {
+    let name = call.folder()?;
+    let path = call.query.take_bytes("path").unwrap_or_default();
+    let limit = limit(&mut call)?;
+    let before = call.query::<Seq>("cursor")?;
+    call.finish_query()?;
+    let store = call.shared.store.clone();
+    let page = blocking(move || store.versions(&name, &path, before, limit)).await?;
+    let version = |version: byteback_store::versions::PathVersion| PathVersion {
+        since: convert::batch(version.since),
+        until: version.until.map(convert::batch),
+        node: convert::node(version.node),
+    };
+    json(&VersionsPage {
+        versions: page.versions.into_iter().map(version).collect(),
+        next_cursor: page.next.map(|next| next.to_string()),
+    })
+}
+
+pub(crate) async fn moment(mut call: Call) -> Answer {
+    let name = call.folder()?;
+    let time_ns = call
+        .query::<i64>("time_ns")?
+        .ok_or_else(|| parameter("parameter 'time_ns' is missing".to_owned()))?;
+    call.finish_query()?;
+    let store = call.shared.store.clone();
+    let batch = blocking(move || store.moment(&name, time_ns)).await?;
+    json(&Moment {
+        batch: batch.map(convert::batch),
     })
 }
 

@@ -220,6 +220,10 @@ pub trait CatalogRead: DeviceRead {
     fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
     /// The first batches after a sequence number, in order.
     fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError>;
+    /// The newest batch up to a sequence number, by its number, after which the root was another one than this node.
+    fn newest_of_other_root(&self, folder: i64, at: Seq, root: i64) -> Result<Option<Seq>, StoreError>;
+    /// The newest batch that was made at this time (ns since the Unix epoch) or earlier.
+    fn newest_batch_until(&self, folder: i64, time_ns: i64) -> Result<Option<BatchRow>, StoreError>;
     /// Whether a device has a batch after a sequence number. Looks at the folder's batches since then.
     fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError>;
     /// Snapshots with numbers above `after`.

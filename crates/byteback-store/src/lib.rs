@@ -6,7 +6,7 @@
 //! extents goes into the *catalog*, so that applying a delta costs the delta, not the file.
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`, `compact` extents laid over
-//! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`content`], [`verify`] what comes back; [`damage`] what does
+//! each other; [`stage`] what arrives; `apply` what a batch may do; [`read`], [`versions`], [`content`], [`verify`] what comes back; [`damage`] what does
 //! not, and putting it right;
 //! [`signature`], [`search`] what helps to find a change; [`sums`] checksums that are kept for that; [`token`], [`devices`] who may ask;
 //! `collect` what is thrown away.
@@ -43,6 +43,7 @@ pub mod sums;
 pub mod token;
 pub mod totals;
 pub mod verify;
+pub mod versions;
 
 pub use byteback_extents::ByteRange;
 pub use error::StoreError;

@@ -158,14 +158,7 @@ impl Store {
             )));
         }
         let rows = catalog.batches_after(folder.id, after, limit)?;
-        let applied = rows.into_iter().map(|row| AppliedBatch {
-            seq: row.seq,
-            device: row.device,
-            counter: row.counter,
-            created_ns: row.created_ns,
-            host: row.host,
-        });
-        Ok(applied.collect())
+        Ok(rows.into_iter().map(AppliedBatch::from).collect())
     }
 
     /// A node at a moment and a page of its entries after the name `after`.
@@ -668,7 +661,7 @@ fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i6
     Ok(node)
 }
 
-fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64, at: Seq) -> Result<Node, StoreError> {
+pub(crate) fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64, at: Seq) -> Result<Node, StoreError> {
     let id = catalog.file_id(node)?;
     let row = catalog
         .attributes(node, at)?

@@ -40,8 +40,8 @@ pub(crate) use progress::TooSlow;
 use progress::{AnswerBody, Patience};
 use serde::de::DeserializeOwned;
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use together::TogetherConnector;
 use ureq::http;
@@ -136,7 +136,8 @@ const USER_AGENT: &str = concat!("byteback/", env!("CARGO_PKG_VERSION"));
 pub struct ServerClient {
     agent: ureq::Agent,
     base_url: String,
-    authorization: String,
+    /// What is shown to the server; empty: nothing.
+    authorization: RwLock<String>,
     counter: Arc<WireCounter>,
     link: LinkMeter,
     turn: Turn,
@@ -265,7 +266,7 @@ impl ServerClient {
                 Addresses::new(&options.other_addresses, turn.clone()),
             ),
             base_url,
-            authorization: format!("Bearer {token}"),
+            authorization: RwLock::new(format!("Bearer {token}")),
             counter,
             link: LinkMeter::default(),
             turn,
@@ -273,6 +274,18 @@ impl ServerClient {
             options,
             refuses_packed: AtomicBool::new(false),
         })
+    }
+
+    /// From now on this token is shown, in all that begins.
+    pub fn show_token(&self, token: &str) {
+        *self.authorization.write().unwrap_or_else(PoisonError::into_inner) = format!("Bearer {token}");
+    }
+
+    fn show_nothing(&self) {
+        self.authorization
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     /// The address that the client was made with, without a slash at the end.
@@ -366,8 +379,13 @@ impl ServerClient {
         let name = ask.name();
         let uri = format!("{}{}", self.base_url, ask.target);
         let mut request = http::Request::builder().method(ask.method.clone()).uri(uri);
-        if !self.authorization.is_empty() {
-            request = request.header(http::header::AUTHORIZATION, &self.authorization);
+        let authorization = self
+            .authorization
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if !authorization.is_empty() {
+            request = request.header(http::header::AUTHORIZATION, authorization);
         }
         for (header, value) in &ask.headers {
             request = request.header(*header, value);

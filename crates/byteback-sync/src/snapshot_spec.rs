@@ -1,9 +1,9 @@
-//! Which snapshot: `latest`, `latest~N` (the N-th before the latest) or the number of one.
+//! Which snapshot: `latest`, `latest~N` (the N-th before the latest) or the number of one; or any moment of the folder, `@N` for its sequence number.
 
 use crate::error::{Result, SyncError};
 use crate::server_client::ServerClient;
-use byteback_api::FolderName;
-use byteback_api::messages::Snapshot;
+use byteback_api::messages::{Snapshot, SnapshotLabel};
+use byteback_api::{FolderName, Seq};
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +15,8 @@ pub enum SnapshotSpec {
     Latest(u32),
     /// The one of this number.
     Id(u64),
+    /// The folder after this batch, whether it has a snapshot's name or not.
+    Moment(Seq),
 }
 
 impl Default for SnapshotSpec {
@@ -25,7 +27,9 @@ impl Default for SnapshotSpec {
 
 /// A text names no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' names no snapshot; write 'latest', 'latest~1' for the one before, or a number from 'snapshots'")]
+#[error(
+    "'{0}' names no snapshot; write 'latest', 'latest~1' for the one before, a number from 'snapshots', or @ and a number from 'versions'"
+)]
 pub struct ParseSnapshotSpecError(String);
 
 impl FromStr for SnapshotSpec {
@@ -44,6 +48,12 @@ impl FromStr for SnapshotSpec {
                 _ => Err(wrong()),
             };
         }
+        if let Some(seq) = text.strip_prefix('@') {
+            return match digits(seq).then(|| seq.parse()) {
+                Some(Ok(seq)) => Ok(Self::Moment(seq)),
+                _ => Err(wrong()),
+            };
+        }
         match digits(text).then(|| text.parse()) {
             Some(Ok(id)) => Ok(Self::Id(id)),
             _ => Err(wrong()),
@@ -57,6 +67,7 @@ impl fmt::Display for SnapshotSpec {
             Self::Latest(0) => f.write_str("latest"),
             Self::Latest(back) => write!(f, "latest~{back}"),
             Self::Id(id) => id.fmt(f),
+            Self::Moment(seq) => write!(f, "@{seq}"),
         }
     }
 }
@@ -96,6 +107,7 @@ pub fn snapshots(
 }
 
 /// Finds the snapshot that `spec` names.
+/// A moment without a name is told with the number 0 and an empty label.
 ///
 /// # Errors
 /// [`SyncError::NoSuchSnapshot`], or if the server cannot be asked.
@@ -104,9 +116,20 @@ pub fn resolve_snapshot(server: &ServerClient, folder: &FolderName, spec: Snapsh
         spec: spec.to_string(),
         folder: folder.to_string(),
     };
+    if let SnapshotSpec::Moment(seq) = spec {
+        let is_there = (1..=server.folder(folder)?.seq).contains(&seq);
+        // It has no number of its own.
+        let label = SnapshotLabel {
+            time_ns: 0,
+            host: "".into(),
+            path: "".into(),
+            tags: Vec::new(),
+        };
+        return is_there.then_some(Snapshot { id: 0, seq, label }).ok_or_else(none);
+    }
     let keep = match spec {
         SnapshotSpec::Latest(back) => usize::try_from(back).unwrap_or(usize::MAX).saturating_add(1),
-        SnapshotSpec::Id(_) => 1,
+        SnapshotSpec::Id(_) | SnapshotSpec::Moment(_) => 1,
     };
     let mut newest = VecDeque::new();
     snapshots(server, folder, |snapshot| {

@@ -120,6 +120,8 @@ pub(crate) enum Command {
     Join(commands::join::JoinArguments),
     /// List, rename and revoke the machines that have joined
     Devices(commands::devices::DevicesArguments),
+    /// Follow a server to another address, for all folders at once
+    Server(commands::server::ServerArguments),
     /// Bind a folder to a server
     Init(commands::init::InitArguments),
     /// Track a folder: mount it over itself and log every write
@@ -151,6 +153,8 @@ pub(crate) enum Command {
     Push(commands::push::PushArguments),
     /// Make a local directory equal to a place at a server
     Pull(commands::pull::PullArguments),
+    /// List the versions of a file that the server has
+    Versions(commands::versions::VersionsArguments),
     /// Show the recent changes of a file that can be undone
     History(commands::history::HistoryArguments),
     /// Show what changed since the last backup, for people or programs

@@ -26,6 +26,7 @@ pub(crate) mod push;
 pub(crate) mod repair;
 pub(crate) mod restore;
 pub(crate) mod serve;
+pub(crate) mod server;
 pub(crate) mod service;
 pub(crate) mod snapshots;
 mod source;
@@ -33,6 +34,7 @@ pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod umount;
 pub(crate) mod verify;
+pub(crate) mod versions;
 pub(crate) mod volume;
 
 use crate::arguments::Command;
@@ -46,6 +48,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Invite(arguments) => invite::run(&arguments, settings),
         Command::Join(arguments) => join::run(&arguments, settings),
         Command::Devices(arguments) => devices::run(&arguments, settings),
+        Command::Server(arguments) => server::run(&arguments, settings),
         Command::Init(arguments) => init::run(&arguments, settings),
         Command::Mount(arguments) => mount::run(&arguments, settings),
         Command::Umount(arguments) => umount::run(&arguments, settings),
@@ -61,6 +64,7 @@ pub(crate) fn run(command: Command, settings: &Settings) -> Result<()> {
         Command::Restore(arguments) => restore::run(&arguments, settings),
         Command::Push(arguments) => push::run(&arguments, settings),
         Command::Pull(arguments) => pull::run(&arguments, settings),
+        Command::Versions(arguments) => versions::run(&arguments, settings),
         Command::History(arguments) => history::run(&arguments, settings),
         Command::Changes(arguments) => changes::run(&arguments, settings),
         Command::Explain(arguments) => explain::run(&arguments, settings),

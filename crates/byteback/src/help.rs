@@ -20,10 +20,19 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Without a mount", &["push", "pull"]),
     (
         "Look",
-        &["status", "snapshots", "ls", "diff", "history", "explain", "checksums"],
+        &[
+            "status",
+            "snapshots",
+            "ls",
+            "diff",
+            "versions",
+            "history",
+            "explain",
+            "checksums",
+        ],
     ),
     ("With other programs", &["changes", "consumers", "cut", "export-delta"]),
-    ("Server", &["serve", "invite", "devices", "service"]),
+    ("Server", &["serve", "invite", "devices", "server", "service"]),
     ("Everything else", &["volume", "completions", "help"]),
 ];
 
@@ -99,10 +108,6 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     ("stop", "'byteback umount DIR' ends sync and tracking of a folder."),
     (
-        "versions",
-        "'byteback snapshots DIR' lists snapshots, 'byteback history FILE' what can be undone.",
-    ),
-    (
         "log",
         "'byteback changes DIR' shows what changed, 'byteback snapshots DIR' what was saved.",
     ),
@@ -110,7 +115,6 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
         "undo",
         "'byteback history FILE' lists what can be undone, 'byteback restore --at TIME FILE' does it.",
     ),
-    ("server", "'byteback serve --data DIR' runs a server."),
     ("connect", "'byteback join CODE DIR' joins a server."),
     ("login", "'byteback join CODE DIR' joins a server."),
     (

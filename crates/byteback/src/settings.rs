@@ -204,7 +204,7 @@ impl Settings {
             let message = format!("this machine has no token for {server} (looked for {})", path.display());
             CommandError::with_exit(Exit::WrongCredentials, message).next(
                 "Join the server: 'byteback invite FOLDER' on the server makes a code; 'byteback join CODE DIR' here uses it, or 'push' \
-                 and 'pull' with --join-token-file.",
+                 and 'pull' with --join-token-file. A server that only moved is followed with 'byteback server set-address OLD NEW'.",
             )
         })?;
         if credentials.server != server {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
-use byteback_daemon::{DaemonError, Service, StateFolder, TrackedTree};
+use byteback_daemon::{DaemonError, OnDoubt, Service, StateFolder, TrackedTree};
 use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::{LogError, LogOptions};
 use byteback_undo::UndoOptions;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::binding::{self, Binding};
 use crate::error::{CommandError, Result, chain};
 use crate::exit_code::Exit;
+use crate::held_back;
 use crate::mount_table;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -243,6 +244,17 @@ pub(crate) fn is_root_or_unknown(directory: &Path, settings: &Settings) -> Resul
     Ok(known_above(&directory, settings)?.is_none_or(|(_, top)| top == directory))
 }
 
+/// As [`folder_of_file`]; of a known folder itself the path is empty.
+pub(crate) fn place_in_folder(path: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
+    if path.is_dir() {
+        let folder = state_folder(path, settings)?;
+        if folder.exists() {
+            return Ok((KnownFolder::of(folder, settings)?, ByteString::from(&[][..])));
+        }
+    }
+    folder_of_file(path, settings)
+}
+
 /// The nearest known folder above a directory, itself included, and where it is seen.
 fn known_above(directory: &Path, settings: &Settings) -> Result<Option<(StateFolder, PathBuf)>> {
     for above in directory.ancestors() {
@@ -304,6 +316,9 @@ impl Owner {
         }
         remove_leftover(folder)?;
         let tree = open(folder, settings.log.options(), &mut |nodes| progress.compared(nodes))?;
+        if let Some(doubt) = tree.doubt() {
+            held_back::warn(folder, doubt, settings.output);
+        }
         Ok(Self::Here(Service::unmounted(Arc::new(tree))))
     }
 
@@ -324,20 +339,16 @@ pub(crate) fn open(folder: &StateFolder, options: LogOptions, compared: &mut dyn
     opened(folder, TrackedTree::open_with(folder.clone(), options, compared))
 }
 
-/// The same, to be mounted, with old bytes kept if `undo` says so.
+/// The same, to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes what `on_doubt` says.
 pub(crate) fn open_to_mount(
     folder: &StateFolder,
     options: LogOptions,
     undo: Option<UndoOptions>,
+    on_doubt: OnDoubt,
     compared: &mut dyn FnMut(u64),
 ) -> Result<TrackedTree> {
-    match undo {
-        None => open(folder, options, compared),
-        Some(undo) => {
-            let tree = TrackedTree::open_with_undo(folder.clone(), options, undo, compared);
-            opened(folder, tree)
-        }
-    }
+    let tree = TrackedTree::open_to_mount(folder.clone(), options, undo, on_doubt, compared);
+    opened(folder, tree)
 }
 
 fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Result<TrackedTree> {
@@ -353,6 +364,7 @@ fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Resul
         }
         let way_out = match &error {
             DaemonError::Log(error) => way_out_of_damage(folder, error),
+            DaemonError::HeldBack { held, .. } => return held_back::explained(folder, held),
             _ => None,
         };
         match way_out {

@@ -718,12 +718,12 @@ impl LiveTree for LiveService {
         }
     }
 
-    fn known_up_to(&self, group: GroupId) -> Result<()> {
+    fn known_up_to(&self, group: GroupId) -> Result<bool> {
         let live = &self.live;
         // No mark is made or reached meanwhile.
         let marking = live.marking.lock();
         if group <= live.state.lock().queue.numbers().group {
-            return Ok(());
+            return Ok(false);
         }
         let forgotten = live.log.abandon(SYNC_CONSUMER, None);
         let forgotten = forgotten.and_then(|()| live.log.reset_mark(SYNC_CONSUMER));
@@ -732,7 +732,7 @@ impl LiveTree for LiveService {
         live.state.lock().queue.skip_groups(up_to);
         drop(marking);
         live.abandon("the server has later changes from here than are remembered here");
-        Ok(())
+        Ok(true)
     }
 
     fn give_up(&self, why: &str) {

@@ -467,6 +467,14 @@ impl Inode {
         }
     }
 
+    /// Which file system it lies in, the same after a reboot; `None` of a library, and where the system does not tell. It is open for reading.
+    pub fn file_system(&self) -> io::Result<Option<String>> {
+        match self {
+            Self::System(fd) => super::file_system::file_system_of(fd.as_fd()),
+            Self::Library(_) => Ok(None),
+        }
+    }
+
     /// As [`super::set_owner`].
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
         match self {

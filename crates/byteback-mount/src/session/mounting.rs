@@ -235,7 +235,7 @@ fn type_at(path: &Path) -> Option<String> {
 }
 
 /// `/proc/self/mountinfo` writes space, tab, newline and backslash in octal.
-pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, others)) = rest.split_first() {

@@ -226,6 +226,16 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
+    fn newest_of_other_root(&self, folder: i64, at: Seq, root: i64) -> Result<Option<Seq>, StoreError> {
+        let query = "SELECT seq FROM batch WHERE folder = ?1 AND seq <= ?2 AND root <> ?3 ORDER BY seq DESC LIMIT 1";
+        self.one("find a batch", query, (folder, sql(at), root), |row| unsigned(row, 0))
+    }
+
+    fn newest_batch_until(&self, folder: i64, time_ns: i64) -> Result<Option<BatchRow>, StoreError> {
+        let query = format!("{BATCH} WHERE folder = ?1 AND created_ns <= ?2 ORDER BY seq DESC LIMIT 1");
+        self.one("find a batch", &query, (folder, time_ns), batch_row)
+    }
+
     fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError> {
         let query = "SELECT 1 FROM batch WHERE folder = ?1 AND seq > ?2 AND +device = ?3 LIMIT 1";
         let found = self.one("find a batch", query, (folder, sql(after), sql(device)), |_| Ok(()))?;

@@ -27,6 +27,8 @@
 //!
 //! What this does not do: decide what is sent or when; print; know whether the tree is mounted over itself.
 
+mod anew;
+mod failure;
 mod fold;
 mod folding;
 mod ground;
@@ -53,15 +55,17 @@ use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
 
 use crate::backup::{BackupOptions, PART_LEN_BYTES_DEFAULT, file_id};
-use crate::error::{ServerError, SyncError, told_with_causes};
-use crate::live::identities::{Identities, IdentityError};
+use crate::error::SyncError;
+use crate::live::identities::Identities;
 use crate::live::patches::Patches;
 use crate::live::receive::ReceiveError;
 use crate::live::receive::conflicts::Conflicts;
 use crate::live::receive::left_out::LeftOutNames;
-use crate::live::standing::{Counterpart, OwnBatch, Standing, StandingError};
-use crate::live::upload::{Sent, Upload, batch_counter, group_of};
+use crate::live::standing::{OwnBatch, Standing, StandingError};
+use crate::live::upload::{Sent, Upload, batch_counter};
 use crate::server_client::{Heard, ServerClient};
+pub use anew::ask_to_start_over;
+pub use failure::EngineError;
 use ground::Ground;
 use ignoring::{Ignoring, Sifted};
 pub use pause::PauseOptions;
@@ -83,6 +87,9 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// A pause notices within this time that it shall end.
 const NAP: Duration = Duration::from_millis(50);
 
+/// So often is looked whether this machine has another token, while the server refuses the one that is shown.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
 /// Files that could not be read are tried again after this time.
 const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
@@ -90,104 +97,8 @@ const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
 const TWICE: &str =
     "the server knows another group by this number: what is remembered here was put back to an older state";
 
-/// The engine cannot begin, or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// What it remembers cannot be read or written, or is of something else.
-    #[error(transparent)]
-    Standing(#[from] StandingError),
-    /// The same of identities.
-    #[error(transparent)]
-    Identities(#[from] IdentityError),
-    /// The server or the tree.
-    #[error(transparent)]
-    Sync(#[from] SyncError),
-    /// The server was not reached; the sentence says why.
-    #[error("{0}")]
-    Away(String),
-    /// What others did cannot be brought here.
-    #[error(transparent)]
-    Receive(#[from] ReceiveError),
-    /// The folder at the server was begun anew.
-    #[error(
-        "folder '{folder}' at the server is another one than this directory was kept in sync with; nothing is sent. Bind the directory to it anew ('byteback init'), or restore the server's folder"
-    )]
-    Exchanged {
-        /// The folder.
-        folder: String,
-    },
-    /// Another directory of this device, or this one before its log was lost, is in the folder.
-    #[error(
-        "this device has sent another directory into folder '{folder}', or this one before its records were lost, and what it sent itself is not fetched again: join the folder as a new device ('byteback invite' there, 'byteback join' here)"
-    )]
-    SameDevice {
-        /// The folder.
-        folder: String,
-    },
-    /// The server was put back, or is another one.
-    #[error(
-        "folder '{folder}' at the server lacks batches that it has acknowledged (it is at {head}, and was at {known}): it was restored from an older copy, or is another one; nothing is sent. Restore it, or bind the folder here to an empty one"
-    )]
-    Lost {
-        /// The folder.
-        folder: String,
-        /// Its newest batch now.
-        head: Seq,
-        /// The newest that was acknowledged.
-        known: Seq,
-    },
-}
-
-impl From<ServerError> for EngineError {
-    fn from(error: ServerError) -> Self {
-        Self::Sync(error.into())
-    }
-}
-
-impl From<ServiceError> for EngineError {
-    fn from(error: ServiceError) -> Self {
-        Self::Sync(error.into())
-    }
-}
-
-impl EngineError {
-    /// Whether it may pass by itself.
-    #[must_use]
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Away(_) => true,
-            Self::Sync(error) | Self::Receive(ReceiveError::Sync(error)) => is_passing(error),
-            _ => false,
-        }
-    }
-
-    /// Whether the server was not there, or did not answer.
-    fn is_away(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::Sync(SyncError::OutcomeUnknown { .. })) || self.transient().is_some()
-    }
-
-    /// The failed request, if the server or the way to it is gone for now.
-    fn transient(&self) -> Option<&ServerError> {
-        let error = match self {
-            Self::Sync(error) | Self::Receive(ReceiveError::Sync(error)) => error,
-            _ => return None,
-        };
-        let error = match error {
-            SyncError::Server(error) => error,
-            SyncError::OutcomeUnknown { source, .. } => source,
-            _ => return None,
-        };
-        error.kind.is_transient().then_some(error)
-    }
-
-    /// Whether it is only that the tree, or whoever asked, wants an end.
-    fn is_end(&self) -> bool {
-        matches!(
-            self,
-            Self::Sync(SyncError::Cancelled) | Self::Receive(ReceiveError::Sync(SyncError::Cancelled))
-        )
-    }
-}
+/// The token that this machine has now, and as which device; `None`: none that it has not shown yet.
+pub type Renew = Arc<dyn Fn() -> Option<(String, DeviceId)> + Send + Sync>;
 
 /// Where an engine works.
 pub struct EngineParts {
@@ -206,6 +117,8 @@ pub struct EngineParts {
     pub folder: FolderName,
     /// This device.
     pub device: DeviceId,
+    /// What is to be shown to the server when it does not accept the token any more; `None`: always the same.
+    pub renew: Option<Renew>,
     /// Where is remembered how the folder stands; nobody else uses it.
     pub dir: Arc<dyn DurableDir>,
     /// The host, for people; conflict copies are named after it.
@@ -233,7 +146,8 @@ impl EngineParts {
 pub struct Engine {
     parts: EngineParts,
     options: BackupOptions,
-    tree: TreeId,
+    /// See [`Standing::names`].
+    names: TreeId,
     identities: Identities,
     /// As noted last.
     noted: Option<Standing>,
@@ -248,6 +162,10 @@ pub struct Engine {
     contact: Option<FileId>,
     /// What was remembered is of another log of this directory.
     had_other_log: bool,
+    /// See [`Standing::takes_own`].
+    takes_own: bool,
+    /// The server knows that this device was further; that is told once, and stays true until sync has started over.
+    has_to_start_over: bool,
     /// Something was sent since others' changes were let in.
     is_turn_of_others: bool,
     /// Batches since it was noted.
@@ -292,20 +210,15 @@ impl Engine {
     /// # Errors
     /// What is remembered cannot be used, or is of another server, folder or device.
     pub fn open(parts: EngineParts) -> Result<Self, EngineError> {
-        let counterpart = Counterpart {
-            server: parts.server.base_url().to_owned(),
-            folder: parts.folder.clone(),
-            device: parts.device,
-        };
-        let noted = Standing::read_of(&*parts.dir, &counterpart)?;
         let tree = parts.tree.status()?.tree;
-        let had_other_log = noted.as_ref().is_some_and(|noted| noted.tree != tree);
-        let noted = noted.filter(|_| !had_other_log);
+        let (noted, had_other_log) = anew::noted(&parts, tree)?;
         if noted.is_none() {
             // Nodes of another log.
             Identities::remove(&*parts.dir)?;
         }
-        let identities = Identities::open(Arc::clone(&parts.dir), tree)?;
+        let names = noted.as_ref().map_or(tree, |noted| noted.names);
+        let takes_own = noted.as_ref().is_some_and(|noted| noted.takes_own);
+        let identities = anew::identities(&parts, noted.as_ref(), names)?;
         let mut options = BackupOptions::new(SYNC_CONSUMER, parts.device);
         options.host.clone_from(&parts.host);
         options.path.clone_from(&parts.path);
@@ -321,9 +234,9 @@ impl Engine {
             source,
         })?;
         let landing = noted.as_ref().and_then(|noted| noted.landing);
-        let is_new_here = noted.is_none();
+        let is_new_here = noted.as_ref().is_none_or(|noted| noted.takes_own && landing.is_none());
         let mut left_out = LeftOutNames::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?;
-        if noted.is_none() {
+        if is_new_here {
             left_out.note(Vec::new()).map_err(ReceiveError::from)?;
         }
         let engine = Self {
@@ -333,9 +246,11 @@ impl Engine {
             landed: BTreeSet::new(),
             contact: None,
             had_other_log,
+            takes_own,
+            has_to_start_over: false,
             is_turn_of_others: false,
             options,
-            tree,
+            names,
             identities,
             noted,
             ground,
@@ -370,7 +285,7 @@ impl Engine {
     }
 
     fn root(&self) -> FileId {
-        let own = file_id(self.tree, NodeId::ROOT);
+        let own = file_id(self.names, NodeId::ROOT);
         self.identities.file_of(NodeId::ROOT).unwrap_or(own)
     }
 
@@ -399,33 +314,47 @@ impl Engine {
         let mut ground = self.ground;
         let server = Arc::clone(&self.parts.server);
         let mut listening = server.listen(&folder, ground.cursor);
+        let mut sent = Vec::new();
         while listening.after() < info.seq {
             match listening.hear()? {
-                Heard::Batch(batch) => ground.heard(&batch, self.parts.device),
+                Heard::Batch(batch) => {
+                    ground.heard(&batch, self.parts.device);
+                    sent.extend((batch.device == self.parts.device).then_some(batch.counter));
+                }
                 Heard::Nothing => {}
                 Heard::Away(why) => return Err(EngineError::Away(why)),
                 Heard::Cancelled => return Err(SyncError::Cancelled.into()),
             }
         }
+        self.has_to_start_over |= self.was_further(&sent)?;
+        if self.has_to_start_over {
+            self.ground = ground;
+            self.start_over()?;
+            ground = self.ground;
+        }
         let other_root = info.root.filter(|root| *root != self.root());
         self.contact = match (other_root, ground.newest) {
+            (root, _) if self.is_contact_due() => root,
             (Some(_), Some(_)) if self.noted.is_some() => {
                 let folder = folder.to_string();
                 return Err(EngineError::Exchanged { folder });
             }
             // All that is there is of this directory, whose log was made anew: everything is sent.
             (Some(_), Some(_)) if self.had_other_log && ground.others == 0 => None,
+            // Others sent something, too: which of it is here is not known.
+            (root @ Some(_), Some(_)) if self.had_other_log => {
+                self.takes_own = true;
+                root
+            }
             (Some(_), Some(_)) => {
                 let folder = folder.to_string();
                 return Err(EngineError::SameDevice { folder });
             }
             (contact, _) => contact,
         };
-        let newest = ground.newest.and_then(|own| group_of(self.tree, own.counter));
-        if let Some(group) = newest {
-            self.parts.live.known_up_to(group)?;
-        }
         self.ground = ground;
+        // Nothing is there to be taken.
+        self.takes_own &= self.contact.is_some() || self.landing.is_some();
         self.note()?;
         self.load_rules()?;
         for group in self.parts.live.unanswered_before() {
@@ -441,37 +370,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the server still has what it acknowledged.
-    fn check_known(&self, head: Seq) -> Result<(), EngineError> {
-        let lost = EngineError::Lost {
-            folder: self.parts.folder.to_string(),
-            head,
-            known: self.ground.head(),
-        };
-        if head < self.ground.head() {
-            return Err(lost);
-        }
-        let Some(own) = self.ground.newest else { return Ok(()) };
-        let status = self.parts.server.batch_status(&self.parts.folder, own.counter)?;
-        match status.applied {
-            Some(applied) if applied.seq == own.seq => Ok(()),
-            _ => Err(lost),
-        }
-    }
-
     /// Notes durably how the folder stands, if that is news.
     fn note(&mut self) -> Result<(), EngineError> {
+        let tree = match &self.noted {
+            Some(noted) => noted.tree,
+            None => self.parts.tree.status()?.tree,
+        };
         let standing = Standing {
-            counterpart: Counterpart {
-                server: self.parts.server.base_url().to_owned(),
-                folder: self.parts.folder.clone(),
-                device: self.parts.device,
-            },
-            tree: self.tree,
+            counterpart: anew::counterpart(&self.parts),
+            tree,
+            names: self.names,
             root: self.root(),
             cursor: self.ground.cursor,
             newest: self.ground.newest,
             landing: self.landing,
+            takes_own: self.takes_own,
         };
         self.shared.stands(self.ground.cursor);
         if self.noted.as_ref() != Some(&standing) {
@@ -505,7 +418,9 @@ impl Engine {
                         break Err(error);
                     }
                     let pause = self.next_pause(error.is_passing());
-                    self.rest(pause);
+                    if let Err(error) = self.rest(pause) {
+                        self.failed(&error);
+                    }
                 }
             }
         };
@@ -516,6 +431,9 @@ impl Engine {
     /// Does one thing. False when the mount is gone.
     fn round(&mut self) -> Result<bool, EngineError> {
         self.accept_asked();
+        if self.shared.is_token_refused() {
+            self.renew()?;
+        }
         if !self.has_met {
             self.meet()?;
             self.worked();
@@ -551,7 +469,8 @@ impl Engine {
                 let unsaved = self
                     .unsaved_again_ns
                     .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns())));
-                let wait = [wait, unsaved, Some(WAIT_MAX)].into_iter().flatten().min();
+                let renewed = self.shared.is_token_refused().then_some(RENEW_EVERY);
+                let wait = [wait, unsaved, renewed, Some(WAIT_MAX)].into_iter().flatten().min();
                 self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
             }
             Work::Send(_) if self.contact.is_some() => {
@@ -578,7 +497,7 @@ impl Engine {
     /// Asks what became of a group that cannot be sent again.
     fn ask(&mut self, group: GroupId) -> Result<(), EngineError> {
         self.drop_cut();
-        let counter = batch_counter(self.tree, group);
+        let counter = batch_counter(self.names, group);
         let status = self.parts.server.batch_status(&self.parts.folder, counter)?;
         match status.applied {
             Some(applied) => {
@@ -639,7 +558,7 @@ impl Engine {
         self.attempted = Some(group.id);
         match sent {
             Ok(Sent::Applied(applied)) => {
-                let counter = batch_counter(self.tree, group.id);
+                let counter = batch_counter(self.names, group.id);
                 let seq = applied.seq;
                 self.applied(OwnBatch { counter, seq });
                 self.done(group);
@@ -717,7 +636,7 @@ impl Engine {
             folder: &self.parts.folder,
             device: self.parts.device,
             live: &*self.parts.live,
-            tree: self.tree,
+            tree: self.names,
             file_id: &file_id,
             root: self.root(),
             host: self.parts.host.clone(),
@@ -730,7 +649,7 @@ impl Engine {
 
     /// What a node is called at the server. What is gone keeps the name that it was born with.
     fn file_id(&self, node: NodeId) -> FileId {
-        let own = file_id(self.tree, node);
+        let own = file_id(self.names, node);
         self.identities.file_of(node).unwrap_or(own)
     }
 
@@ -765,32 +684,21 @@ impl Engine {
         self.failures.next(self.parts.pauses, is_passing, random)
     }
 
-    /// Waits, unless somebody asks for an end, or for something to be put right.
-    fn rest(&self, pause: Duration) {
-        let mut left = pause;
+    /// Waits, unless somebody asks for an end, or for something to be put right, or there is a new token.
+    fn rest(&mut self, pause: Duration) -> Result<(), EngineError> {
+        let (mut left, mut until_renewal) = (pause, RENEW_EVERY);
         while !left.is_zero() && !self.parts.stop.is_raised() && !self.shared.has_repairs() {
             let nap = left.min(NAP);
             self.clock().sleep(nap);
             left = left.saturating_sub(nap);
+            until_renewal = until_renewal.saturating_sub(nap);
+            if until_renewal.is_zero() && self.shared.is_token_refused() {
+                until_renewal = RENEW_EVERY;
+                if self.renew()? {
+                    return Ok(());
+                }
+            }
         }
+        Ok(())
     }
-}
-
-/// An error with its causes, for the status.
-fn told(error: &EngineError) -> String {
-    let away = match error {
-        EngineError::Away(why) => Some(why.clone()),
-        error => error.transient().map(ServerError::away_in_words),
-    };
-    if let Some(away) = away {
-        return format!("{away}. Changes are kept here and sent when it is back");
-    }
-    let mut told = told_with_causes(error);
-    if let EngineError::Sync(error) = error
-        && let Some(next) = error.next_step()
-    {
-        told.push_str(". ");
-        told.push_str(next);
-    }
-    told
 }

@@ -67,7 +67,7 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// It cannot be understood.
-    #[error("the map of files to the server's is damaged ({0}); the folder has to be joined to the server anew")]
+    #[error("the map of files to the server's is damaged ({0}); nothing is sent")]
     Damaged(&'static str),
     /// It is about another tree.
     #[error(

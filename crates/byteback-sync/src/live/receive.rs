@@ -123,6 +123,8 @@ pub(super) struct Receive<'e> {
     pub(super) has_withheld: bool,
     /// Files that say what is.
     pub(super) sources: &'e HashSet<NodeId>,
+    /// What this device sent itself comes, too.
+    pub(super) takes_own: bool,
 }
 
 /// Names that the file system refuses.
@@ -151,6 +153,7 @@ impl Receive<'_> {
             folder: self.folder,
             cursor,
             head,
+            takes_own: self.takes_own,
             monitor: self.monitor,
         };
         let mut others = incoming.others()?;

@@ -39,9 +39,7 @@ pub enum StandingError {
     #[error("what was noted of where the folder stands with its server cannot be used ({0})")]
     Damaged(String),
     /// The folder was kept in sync with something else.
-    #[error(
-        "the folder was kept in sync with {what} {known}, not {given}: bind it to that again, or keep it in sync as a folder of its own"
-    )]
+    #[error("the folder was kept in sync with {what} {known}, not {given}; nothing is sent")]
     Other {
         /// What differs.
         what: &'static str,
@@ -79,6 +77,8 @@ pub struct Standing {
     pub counterpart: Counterpart,
     /// The tree, as its log numbers it.
     pub tree: TreeId,
+    /// The number of a tree by which nodes and groups are named at the server: the tree's own, or one that was drawn when sync started over.
+    pub names: TreeId,
     /// The root at the server.
     pub root: FileId,
     /// Up to here, what others did is in the folder.
@@ -87,6 +87,8 @@ pub struct Standing {
     pub newest: Option<OwnBatch>,
     /// What others did up to here is being brought into the folder; nothing is sent until the cursor is there.
     pub landing: Option<Seq>,
+    /// Sync started over: what this device sent counts as others' changes until the landing that follows has ended.
+    pub takes_own: bool,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -94,11 +96,16 @@ struct Body {
     #[serde(flatten)]
     counterpart: Counterpart,
     tree: u64,
+    /// Only where it is another than the tree's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    names: Option<u64>,
     root: FileId,
     cursor: Seq,
     newest: Option<OwnBatch>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     landing: Option<Seq>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    takes_own: bool,
 }
 
 impl From<JsonFileError> for StandingError {
@@ -120,10 +127,12 @@ impl Standing {
         Ok(body.map(|body| Self {
             counterpart: body.counterpart,
             tree: TreeId(body.tree),
+            names: TreeId(body.names.unwrap_or(body.tree)),
             root: body.root,
             cursor: body.cursor,
             newest: body.newest,
             landing: body.landing,
+            takes_own: body.takes_own,
         }))
     }
 
@@ -147,6 +156,18 @@ impl Standing {
         }
     }
 
+    /// The server that a folder is kept in sync with has another address. Answers whether that was noted: not if nothing is, or another server.
+    ///
+    /// # Errors
+    /// It cannot be read or written; what was noted before is still there.
+    pub fn follow(dir: &Arc<dyn DurableDir>, old: &str, new: &str) -> Result<bool, StandingError> {
+        let Some(mut standing) = Self::read(&**dir)?.filter(|standing| standing.counterpart.server == old) else {
+            return Ok(false);
+        };
+        new.clone_into(&mut standing.counterpart.server);
+        standing.write(dir).map(|()| true)
+    }
+
     /// Notes it durably.
     ///
     /// # Errors
@@ -159,10 +180,12 @@ impl Standing {
         Body {
             counterpart: self.counterpart.clone(),
             tree: self.tree.0,
+            names: (self.names != self.tree).then_some(self.names.0),
             root: self.root,
             cursor: self.cursor,
             newest: self.newest,
             landing: self.landing,
+            takes_own: self.takes_own,
         }
     }
 }

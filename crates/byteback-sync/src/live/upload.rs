@@ -54,6 +54,12 @@ pub fn group_of(tree: TreeId, counter: u64) -> Option<GroupId> {
     (batch_counter(tree, group) == counter).then_some(group)
 }
 
+/// Whether a batch with this counter is one of continuous sync, of whatever tree.
+#[must_use]
+pub const fn is_of_group(counter: u64) -> bool {
+    counter >= COUNTERS_FROM
+}
+
 /// What a batch stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {

@@ -6,9 +6,9 @@ use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
-    BatchApplied, BatchStatus, ChangesPage, CreateSnapshot, DamagePage, DamagedFrame, DiffPage, Digests, FolderInfo,
-    FolderList, Healed, Health, KnownDamage, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage,
-    TreeTotals, VerifyEvent, WantedDigests,
+    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DamagePage, DamagedFrame, DiffPage, Digests,
+    FolderInfo, FolderList, Healed, Health, KnownDamage, Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel,
+    SnapshotPage, TreePage, TreeTotals, VerifyEvent, VersionsPage, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
@@ -652,6 +652,31 @@ impl ServerClient {
             bytes,
         };
         Ok(self.json::<Healed>(&ask)?.healed)
+    }
+
+    /// What stood at a path, newest first, a page of it.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn versions_page(
+        &self,
+        folder: &FolderName,
+        path: &[u8],
+        cursor: Option<&str>,
+    ) -> Result<VersionsPage, ServerError> {
+        let mut parameters = vec![("path", query::encode(path))];
+        push_cursor(&mut parameters, cursor);
+        self.json(&self.ask(Route::Versions, &[folder.as_str()], &parameters))
+    }
+
+    /// The newest batch that was made at `time_ns` (since the Unix epoch) or earlier; `None` if there is none.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn moment(&self, folder: &FolderName, time_ns: i64) -> Result<Option<BatchEvent>, ServerError> {
+        let parameters = [("time_ns", time_ns.to_string())];
+        let moment: Moment = self.json(&self.ask(Route::Moment, &[folder.as_str()], &parameters))?;
+        Ok(moment.batch)
     }
 
     /// Lets the server re-read all that a moment needs.

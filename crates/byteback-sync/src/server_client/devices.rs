@@ -18,8 +18,8 @@ use byteback_api::routes::Route;
 /// [`ServerErrorKind::WrongToken`](crate::ServerErrorKind::WrongToken) when the token is unknown, used, expired or withdrawn, or the device was
 /// revoked.
 pub fn join(base_url: &str, request: &JoinRequest, options: ClientOptions) -> Result<JoinResponse, ServerError> {
-    let mut client = ServerClient::new(base_url, "", options)?;
-    client.authorization.clear();
+    let client = ServerClient::new(base_url, "", options)?;
+    client.show_nothing();
     let bytes = to_json(request)?;
     let mut ask = client.ask(Route::Join, &[], &[]);
     ask.body = json_body(&bytes);

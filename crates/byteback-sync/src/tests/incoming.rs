@@ -308,6 +308,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             folder: &rig.folder,
             cursor,
             head,
+            takes_own: false,
             monitor: &Silent,
         };
         let mut others = incoming.others().unwrap();
@@ -407,6 +408,7 @@ fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
         folder: &rig.folder,
         cursor,
         head: rig.seq(),
+        takes_own: false,
         monitor: &Silent,
     };
     let others = incoming.others().unwrap();
@@ -453,6 +455,7 @@ fn contents_of_many_files_share_the_connections() {
         folder: &rig.folder,
         cursor,
         head: rig.seq(),
+        takes_own: false,
         monitor: &Silent,
     };
     let others = incoming.others().unwrap();
@@ -498,6 +501,7 @@ fn what_came_and_went_while_nobody_asked_does_not_end_the_list() {
         folder: &rig.folder,
         cursor,
         head: rig.seq(),
+        takes_own: false,
         monitor: &Silent,
     };
     let others = incoming.others().unwrap();

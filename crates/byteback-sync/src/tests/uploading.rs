@@ -88,8 +88,8 @@ impl LiveTree for Bytes {
 
     fn settled(&self, _: GroupId) {}
 
-    fn known_up_to(&self, _: GroupId) -> byteback_control::Result<()> {
-        Ok(())
+    fn known_up_to(&self, _: GroupId) -> byteback_control::Result<bool> {
+        Ok(false)
     }
 
     fn give_up(&self, _: &str) {}

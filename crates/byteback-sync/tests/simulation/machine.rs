@@ -203,6 +203,7 @@ impl Machine {
             server: Arc::new(ServerClient::new(URL, &self.token, options).unwrap()),
             folder: self.folder.clone(),
             device: self.device,
+            renew: None,
             dir: self.dir("sync"),
             host: self.name.into(),
             east_of_utc_s: 0,

@@ -161,7 +161,7 @@ impl LiveTree for WaitingTree {
         self.inner.settled(group);
     }
 
-    fn known_up_to(&self, group: GroupId) -> Result<()> {
+    fn known_up_to(&self, group: GroupId) -> Result<bool> {
         self.inner.known_up_to(group)
     }
 

@@ -16,6 +16,7 @@ use crate::commands::explain;
 use crate::consumer_notes;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
+use crate::held_back;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -146,6 +147,9 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         ..BackupOptions::new(tracked_folder::consumer(&binding), credentials.device)
     };
     tracked_folder::warn_of_other_file_systems(&folder, settings.output);
+    if let Some(held) = byteback_daemon::presence::held_back(&folder)?.filter(|_| owner.is_mounted()) {
+        held_back::warn(&folder, held.doubt, settings.output);
+    }
     consumer_notes::warn(&owner.service().status()?.consumers, &folder, settings.output);
     let report = backup(
         owner.service(),

@@ -9,16 +9,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use byteback_api::{FolderName, JoinCode};
+use byteback_control::TreeService;
+use byteback_daemon::StateFolder;
+use byteback_host::durable::RealDir;
+use byteback_sync::live::standing::Standing;
 use byteback_sync::{SnapshotSpec, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 
 use super::init::bind;
 use crate::binding::{self, Binding};
+use crate::credentials;
 use crate::error::{CommandError, Result};
 use crate::joining::{self, Voucher};
+use crate::moved_server;
 use crate::repository::Repository;
 use crate::settings::Settings;
+use crate::throttling;
 use crate::tracked_folder;
 use crate::wording::counted;
 
@@ -71,7 +78,13 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
     }
     let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
     let directory = folder.directory().display();
-    let old = Binding::read(&folder)?;
+    let mut old = Binding::read(&folder)?;
+    if let Some(moved) = old.as_ref().filter(|old| is_moved(old, &code, &repository, settings)) {
+        let from = moved.repository.server.clone();
+        moved_server::follow(&from, &repository.server, true, settings)
+            .map_err(|error| error.next("The code was not used."))?;
+        old = Binding::read(&folder)?;
+    }
     if let Some(old) = old.as_ref().filter(|old| old.repository != repository) {
         let message = format!("{directory} is already bound to {}", old.repository);
         return Err(CommandError::new(message).next(format!(
@@ -112,6 +125,15 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         output.say(format!("  its token is kept in {}", token_path.display()))?;
     }
     output.say(format!("{directory} belongs to {repository} now."))?;
+    if starts_over(&folder, &repository, credentials.device) {
+        if is_in_sync(&folder)? {
+            return output
+                .say("What keeps it in sync takes the new token within a minute, and compares it with the server.");
+        }
+        return output.say(format!(
+            "Next: byteback sync --start-over {directory}    (compares it with the server; nothing is removed)"
+        ));
+    }
     if there.snapshots > 0 {
         if let Ok(last) = resolve_snapshot(&server, &repository.folder, SnapshotSpec::Latest(0)) {
             output.say(format!(
@@ -130,6 +152,35 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         "  or: byteback mount {directory}   (every change is known, and saved when you say so:)"
     ))?;
     output.say(format!("      byteback backup {directory}"))
+}
+
+/// Whether the directory belongs to the folder that the code is for, at a server with the same certificate and another address.
+fn is_moved(old: &Binding, code: &JoinCode, repository: &Repository, settings: &Settings) -> bool {
+    let is_elsewhere = old.repository.server != repository.server && old.repository.folder == repository.folder;
+    let known = settings
+        .token_path(&old.repository.server, Some(old))
+        .and_then(|path| credentials::read(&path));
+    let certificate = known.ok().flatten().and_then(|known| known.certificate);
+    is_elsewhere && certificate.is_some() && certificate == code.fingerprint
+}
+
+fn is_in_sync(folder: &StateFolder) -> Result<bool> {
+    match tracked_folder::daemon(folder)? {
+        Some(daemon) => Ok(daemon.status()?.sync.is_some()),
+        None => Ok(false),
+    }
+}
+
+/// Whether the directory is in sync with something that is not the same any more: another device of this machine, or another server.
+fn starts_over(folder: &StateFolder, repository: &Repository, device: u64) -> bool {
+    let path = folder.path().join(throttling::DIR_NAME);
+    let noted = RealDir::open(&path)
+        .ok()
+        .and_then(|dir| Standing::read(&dir).ok().flatten());
+    noted.is_some_and(|noted| {
+        let known = noted.counterpart;
+        (known.server, known.folder, known.device) != (repository.server.clone(), repository.folder.clone(), device)
+    })
 }
 
 /// Which folder of the server is meant.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use byteback_control::TreeService;
 use byteback_daemon::integrity::scrub::ScrubOptions;
-use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, LiveOptions, StateFolder};
+use byteback_daemon::{ChecksumOptions, Daemon, DaemonOptions, Doubt, LiveOptions, OnDoubt, StateFolder};
 use byteback_mount::cuts::Report;
 use byteback_mount::{CacheMode, Mount, MountOptions, Unmount};
 use byteback_oplog::{LogOptions, ScanReport};
@@ -26,6 +26,7 @@ use crate::consumer_notes;
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
+use crate::held_back;
 use crate::notify;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -199,6 +200,8 @@ pub(super) struct Ready {
     programs_below: Vec<Below>,
     /// The folder has a `.byteback` of its own, which is not seen while it is mounted.
     shadows_an_entry: bool,
+    /// Why this is perhaps not the folder that was tracked before.
+    doubt: Option<Doubt>,
 }
 
 /// A program that was in the folder before it was mounted, so that what it changes passes the mount by.
@@ -358,7 +361,7 @@ pub(super) fn start(
     at: Option<PathBuf>,
     mode: Mode,
     (log_options, undo, checksums): (LogOptions, Option<UndoOptions>, Option<ChecksumOptions>),
-    live: Option<LiveOptions>,
+    (live, on_doubt): (Option<LiveOptions>, OnDoubt),
     slot: &Slot,
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
@@ -373,7 +376,7 @@ pub(super) fn start(
     });
     options.checksums = checksums;
     options.live = live;
-    let tree = tracked_folder::open_to_mount(&folder, log_options, undo, compared)?;
+    let tree = tracked_folder::open_to_mount(&folder, log_options, undo, on_doubt, compared)?;
     let daemon = Daemon::start(tree, &options)?;
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
     let scan: &ScanReport = daemon.tree().scan_report();
@@ -400,6 +403,7 @@ pub(super) fn start(
         unreadable_directories: unreadable.collect(),
         programs_below: below.collect(),
         shadows_an_entry: daemon.mount().shadows_an_entry(),
+        doubt: daemon.tree().doubt(),
     };
     Ok((daemon, ready))
 }
@@ -420,9 +424,15 @@ fn run_foreground(
         undo,
         arguments.checksums.options(false),
     );
-    let (daemon, ready) = start(folder, at, arguments.mode, options, None, &slot, &mut |nodes| {
-        progress.compared(nodes)
-    })?;
+    let (daemon, ready) = start(
+        folder,
+        at,
+        arguments.mode,
+        options,
+        (None, OnDoubt::Note),
+        &slot,
+        &mut |nodes| progress.compared(nodes),
+    )?;
     progress.finish();
     volume_losses::warn(lost.as_ref(), settings.output);
     // A reader that went away does not end the mount.
@@ -455,7 +465,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             arguments.at.clone(),
             arguments.mode,
             options,
-            None,
+            (None, OnDoubt::Note),
             &slot,
             &mut compared,
         )
@@ -503,6 +513,9 @@ pub(super) fn log(text: &str) {
 fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
     tracked_folder::warn_of_other_file_systems(folder, output);
+    if let Some(doubt) = ready.doubt {
+        held_back::warn(folder, doubt, output);
+    }
     if let Ok(Some(daemon)) = tracked_folder::daemon(folder)
         && let Ok(status) = daemon.status()
     {

@@ -1,11 +1,12 @@
 //! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again; with `--at` a file as it was some time ago.
 
+mod moment;
 mod past;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use byteback_sync::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, restore};
+use byteback_sync::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, SnapshotSpec, restore};
 use clap::Args;
 use serde::Serialize;
 
@@ -27,21 +28,24 @@ use crate::wording::{counted, counts, duration, listed, size_exact};
 An interrupted restore goes on where it stopped: run it again with --overwrite. If a file, or an owner, a permission or
 the like, could not be restored, the rest is, and the exit code is 1.
 
-With --at no backup is needed, but a folder that is mounted with --undo-window:
+With --at no backup is needed: the server keeps all that sync sent ('byteback versions FILE'), and a mount with --undo-window
+what it is told to keep:
   byteback restore --at '20 minutes ago' FILE           puts it back in its place
-  byteback restore --at 14:30 FILE -o OTHER_FILE        beside it")]
+  byteback restore --at 14:30 FILE -o OTHER_FILE        beside it
+  byteback restore --at @44 DIR --target NEW_DIR        all that was in a directory, as of a version")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N or a number, and a path in it (a folder means its latest); with --at a file
+    /// What to restore: latest, latest~N, a number or @ and a number from 'versions', and a path in it (a folder means its latest); with
+    /// --at a file or directory
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     what: OsString,
     /// Directory to restore into; made if it is missing
     #[arg(long, value_name = "DIR", required_unless_present = "at")]
     target: Option<PathBuf>,
-    /// Bring back a file as it was then, from what the mount has kept: '20 minutes ago', 2h, 14:30, RFC 3339
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "operand", "dir", "target"])]
+    /// Bring back a file or a directory as it was then: '20 minutes ago', 2h, 14:30, RFC 3339, or @ and a number from 'versions'
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "operand", "dir"])]
     at: Option<String>,
     /// With --at: write it here instead of in its place
-    #[arg(short = 'o', long, value_name = "FILE", requires = "at")]
+    #[arg(short = 'o', long, value_name = "FILE", requires = "at", conflicts_with = "target")]
     to: Option<PathBuf>,
     /// Restore also into a directory that is not empty, replacing files of the same name
     #[arg(long)]
@@ -66,7 +70,7 @@ struct Summary<'a> {
 
 pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<()> {
     if let Some(at) = &arguments.at {
-        return past::run(arguments, at, settings);
+        return moment::run(arguments, at, settings);
     }
     let chosen = arguments.source.choose([&arguments.what], 1);
     let what = &chosen.snapshot(0);
@@ -133,9 +137,12 @@ fn print(
         path if path.is_empty() => String::new(),
         path => format!(":{path}"),
     };
+    let snapshot = match what.snapshot {
+        SnapshotSpec::Moment(seq) => format!("Version @{seq}"),
+        _ => format!("Snapshot {}", report.snapshot_id),
+    };
     output.say(format!(
-        "Snapshot {}{path} of {} restored into {} in {}.",
-        report.snapshot_id,
+        "{snapshot}{path} of {} restored into {} in {}.",
         source.repository,
         target.display(),
         duration(report.total_ns)

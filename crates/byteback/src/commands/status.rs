@@ -14,7 +14,7 @@ use std::sync::Arc;
 use byteback_control::{
     ChangesCursor, ConsumerStatus, ContentChange, CutRequest, NamedCut, Outcome, TreeService, TreeStatus,
 };
-use byteback_daemon::{DaemonError, StateFolder};
+use byteback_daemon::{DaemonError, HeldBack, StateFolder, presence};
 use byteback_host::clock::RealClock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::RealRandomness;
@@ -99,6 +99,8 @@ struct Known {
     state: State,
     /// Why what programs wrote to its volume is lost.
     lost_writes: Option<String>,
+    /// Why sync does not begin.
+    held_back: Option<HeldBack>,
 }
 
 enum State {
@@ -181,11 +183,13 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
         State::Logged(logged) => Some(&logged.status),
         _ => None,
     };
+    let held_back = presence::held_back(&folder)?;
     Ok(Known {
         lost_writes: volume_losses::reason(&folder, status),
         folder,
         binding,
         state,
+        held_back,
     })
 }
 

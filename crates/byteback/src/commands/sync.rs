@@ -7,28 +7,33 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use byteback_api::ByteString;
 use byteback_control::{SyncStatus, TreeService};
-use byteback_daemon::{Daemon, LiveOptions, StateFolder};
+use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_host::random::RealRandomness;
 use byteback_mount::Unmount;
-use byteback_sync::ClientOptions;
-use byteback_sync::live::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use byteback_sync::live::engine::{
+    Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, ask_to_start_over,
+};
 use byteback_sync::throttle::{RateLimits, Wish};
+use byteback_sync::{ClientOptions, SyncError};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, ChecksumArguments, Ready};
 use crate::background::{self, Started, Starter, Tell};
+use crate::credentials::{self, Credentials};
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
+use crate::mount_table;
 use crate::notify;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -68,6 +73,16 @@ pub(crate) struct SyncArguments {
     /// =pause and =unlimited; may be given several times, the last that fits counts. Of a folder that is in sync already, too
     #[arg(long, value_name = "RATE")]
     limit_rate: Vec<String>,
+    /// Compare the folder with the server from the beginning: what is the same becomes one, of what differs both versions are kept, and
+    /// nothing is removed. For a server or a folder that was restored, exchanged or moved, and a machine that joined again
+    #[arg(long, conflicts_with = "accept_removals")]
+    start_over: bool,
+    /// What is missing in the folder was removed on purpose: remove it everywhere
+    #[arg(long)]
+    accept_removals: bool,
+    /// Ask before more than so many percent of the folder's files that went while it was not in sync are removed everywhere
+    #[arg(long, value_name = "PERCENT", default_value_t = OnDoubt::GONE_PERCENT_MAX, value_parser = clap::value_parser!(u8).range(0..=100))]
+    removals_max: u8,
     #[command(flatten)]
     checksums: ChecksumArguments,
     /// Stay in the foreground, for service managers
@@ -92,6 +107,7 @@ impl SyncArguments {
     /// The same flags, for another process; neither the folder nor what is remembered.
     pub(super) fn passed_on(&self) -> Vec<OsString> {
         let mut passed_on: Vec<OsString> = vec!["--delay".into(), self.delay.clone().into()];
+        passed_on.extend(["--removals-max".into(), self.removals_max.to_string().into()]);
         passed_on.extend(self.checksums.passed_on());
         passed_on
     }
@@ -118,6 +134,18 @@ struct SyncReady {
 struct Sending {
     handle: EngineHandle,
     running: JoinHandle<()>,
+}
+
+impl SyncArguments {
+    /// What becomes of a directory that is perhaps not the folder.
+    fn on_doubt(&self) -> OnDoubt {
+        match self.accept_removals || self.start_over {
+            true => OnDoubt::Accept,
+            false => OnDoubt::Refuse {
+                gone_percent_max: self.removals_max,
+            },
+        }
+    }
 }
 
 impl Sending {
@@ -164,6 +192,7 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     settings.connect(&binding.repository.server, Some(&binding))?;
     tracked_folder::remove_leftover(&folder)?;
     mount::refuse_what_a_volume_hides(&folder, None)?;
+    refuse_bind_mounts(&folder)?;
     let lost = folder.lost_writes();
     if !arguments.limit_rate.is_empty() {
         throttling::change(&folder, |wish| wish.limits = limits)?;
@@ -177,6 +206,8 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     child.extend(settings.passed_on());
     child.extend(["sync".into(), "--detached".into()]);
     child.extend(arguments.passed_on());
+    child.extend(arguments.start_over.then(|| "--start-over".into()));
+    child.extend(arguments.accept_removals.then(|| "--accept-removals".into()));
     child.extend(["--".into(), folder.directory().into()]);
     let progress = Progress::new(settings, "sync", None);
     let log = background::log_path(folder.path());
@@ -192,6 +223,30 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
             let exit = exits.into_iter().find(|exit| exit.code() == code);
             let exit = exit.unwrap_or(Exit::Failed);
             Err(CommandError::Failed(Failure { exit, message, next }))
+        }
+    }
+}
+
+/// What lies below another file system is known to be hidden. Below a mount of the same one (a bind mount) other files seem to be in the folder, and its own
+/// seem to be removed.
+fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
+    let device_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    let device = device_of(folder.directory());
+    let points = mount_table::hiding_below(folder.directory()).into_iter();
+    match points
+        .into_iter()
+        .find(|point| device.is_some() && device_of(point) == device)
+    {
+        None => Ok(()),
+        Some(point) => {
+            let message = format!(
+                "cannot sync {}: something is mounted at {}",
+                folder.directory().display(),
+                point.display()
+            );
+            Err(CommandError::new(message).next(
+                "It is of the folder's own file system (a bind mount), so what it hides would be taken as removed: unmount it first, and mount it again when sync has begun.",
+            ))
         }
     }
 }
@@ -243,6 +298,10 @@ fn start(
     })?;
     let path = folder.path().join(throttling::DIR_NAME);
     let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
+    if arguments.start_over {
+        // Before the record follows the folder: whatever ends in between, nothing that is missing is taken for a removal.
+        ask_to_start_over(&dir).map_err(|error| CommandError::new(error.to_string()))?;
+    }
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
     let checksums = arguments.checksums.options(HAS_CHECKSUMS_USUALLY);
     let options = (settings.log.options(), settings.undo(None, None)?, checksums);
@@ -251,7 +310,7 @@ fn start(
         None,
         mount::Mode::Exact,
         options,
-        Some(live),
+        (Some(live), arguments.on_doubt()),
         slot,
         compared,
     )?;
@@ -269,6 +328,10 @@ fn start(
         server: Arc::new(server),
         folder: repository.folder.clone(),
         device: credentials.device,
+        renew: Some(renewal(
+            settings.token_path(&repository.server, Some(&binding))?,
+            credentials,
+        )),
         dir: Arc::new(dir),
         host: settings.host(None),
         east_of_utc_s: timestamp::east_of_utc_s(),
@@ -290,7 +353,7 @@ fn start(
         Ok(met) => met,
         Err(error) => {
             give_back(daemon);
-            return Err(explained(error));
+            return Err(explained(error, &folder));
         }
     };
     let ready = SyncReady {
@@ -328,6 +391,22 @@ fn start(
     Ok((daemon, Sending { handle, running }, ready))
 }
 
+/// Looks whether this machine has joined again, and has another token.
+fn renewal(path: PathBuf, shown: Credentials) -> Renew {
+    let shown = Mutex::new(shown);
+    Arc::new(move || {
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = credentials::read(&path).ok().flatten()?;
+        // Of another server, or of another certificate, which only a new client would expect.
+        let is_of_this = now.server == shown.server && now.certificate == shown.certificate;
+        if !is_of_this || now.token == shown.token {
+            return None;
+        }
+        *shown = now.clone();
+        Some((now.token, now.device))
+    })
+}
+
 /// Why nothing moves.
 fn still(wish: &Wish, folder: &StateFolder) -> String {
     let directory = folder.directory().display();
@@ -362,10 +441,35 @@ fn give_back(daemon: Daemon) {
     }
 }
 
-fn explained(error: EngineError) -> CommandError {
-    match error {
-        EngineError::Sync(error) => error.into(),
-        other => CommandError::new(other.to_string()),
+fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
+    let directory = folder.directory().display();
+    let start_over = format!("byteback sync --start-over {directory}");
+    let next = match &error {
+        EngineError::SameDevice { folder, .. } => Some(format!(
+            "If it was {directory}, compare it with the server, which removes nothing: {start_over}\nIf another directory of this machine is in \
+             sync with '{folder}', this one needs a device of its own: 'byteback invite {folder}' on the server, and here 'byteback join CODE \
+             {directory} --token-file FILE'"
+        )),
+        error if error.is_over_by_starting_over() => Some(format!(
+            "Compare the folder with the server, which removes nothing and keeps both versions of what differs: {start_over}"
+        )),
+        _ => None,
+    };
+    let hidden = mount_table::hiding_below(folder.directory()).into_iter().next();
+    let failed = match (error, hidden) {
+        // What is below it cannot be read.
+        (EngineError::Sync(SyncError::Tree(error)), Some(point)) => {
+            return CommandError::new(format!("cannot sync {directory}: {}", error.message)).next(format!(
+                "A disk is mounted at {}, over files that were in sync: unmount it first, and mount it again when sync has begun.",
+                point.display()
+            ));
+        }
+        (EngineError::Sync(error), _) => return error.into(),
+        (other, _) => CommandError::new(other.to_string()),
+    };
+    match next {
+        Some(next) => failed.next(next),
+        None => failed,
     }
 }
 

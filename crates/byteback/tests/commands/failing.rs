@@ -152,6 +152,11 @@ fn a_folder_that_is_gone_is_said_to_be_and_can_be_brought_back() {
         ])
         .fine();
     assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "a");
+    // That it is another directory now is said once.
+    world
+        .on_tree("backup", &[])
+        .ends_with(0)
+        .says("is perhaps not the folder");
     world.backup();
     world.assert_restores("latest");
 }

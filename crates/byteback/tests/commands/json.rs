@@ -224,6 +224,14 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     fs::rename(tree.join("link"), tree.join("directory/link")).unwrap();
     check.of("changes", &world.on_tree("changes", &["--json"]).fine());
     world.backup();
+    let file = tree.join("file");
+    check.of(
+        "versions",
+        &world.run(&["versions", "--json", file.to_str().unwrap()]).fine(),
+    );
+    let (old, new) = (world.url(), world.url());
+    let moved = world.run(&["server", "set-address", "--json", old, new]).fine();
+    check.of("server set-address", &moved);
     check.of("snapshots", &world.about_tree("snapshots", &["--json"]).fine());
     check.of("ls", &world.about_tree("ls", &["--json"]).fine());
     check.of("diff", &world.about_tree("diff", &["--json", "1"]).fine());

@@ -243,10 +243,15 @@ impl World {
     /// Starts the server at the address that it had, or at a free one.
     pub(crate) fn serve(&mut self) {
         let listen = self.url.strip_prefix("https://").unwrap_or("127.0.0.1:0").to_owned();
+        self.serve_at(&listen);
+    }
+
+    /// Starts the server at an address.
+    pub(crate) fn serve_at(&mut self, listen: &str) {
         let data = self.path("data");
         let said = self.path("serve.out");
         let mut child = self
-            .command(&["serve", "--data", data.to_str().unwrap(), "--listen", &listen])
+            .command(&["serve", "--data", data.to_str().unwrap(), "--listen", listen])
             .stdout(fs::File::create(&said).unwrap())
             .stderr(Stdio::null())
             .spawn()

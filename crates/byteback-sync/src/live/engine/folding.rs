@@ -108,7 +108,7 @@ impl Engine {
             options: &self.options,
             monitor: &*self.shared,
             cut: &fold.cut,
-            counter: batch_counter(self.tree, group.id),
+            counter: batch_counter(self.names, group.id),
             file_id: &file_id,
             origin: &origin,
             base_seq: (!is_whole).then_some(self.ground.cursor),

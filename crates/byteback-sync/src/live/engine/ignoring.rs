@@ -546,7 +546,7 @@ fn told_of_file(error: JsonFileError) -> String {
     match error {
         JsonFileError::Io(what, source) => format!("cannot {what} the list of rules for what is ignored: {source}"),
         JsonFileError::Damaged(why) => format!(
-            "the list of rules for what is ignored cannot be used ({why}); join the folder anew, as a new device, so that nothing is taken for removed"
+            "the list of rules for what is ignored cannot be used ({why}). End it ('byteback umount DIR') and compare the folder with the server, which removes nothing: byteback sync --start-over DIR"
         ),
     }
 }

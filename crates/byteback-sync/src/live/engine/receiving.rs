@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
+use byteback_api::{ByteString, FileId, FolderName, Seq};
 use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::GroupId;
@@ -17,6 +17,7 @@ use byteback_queue::GroupId;
 use super::shared::Shared;
 use super::{Engine, EngineError};
 use crate::backup::file_id;
+use crate::error::ServerErrorKind;
 use crate::live::identities::{IdentityChange, Origin};
 use crate::live::receive::conflicts::Conflict;
 use crate::live::receive::{Receive, ReceiveError};
@@ -103,7 +104,7 @@ impl Engine {
             landing: &*self.parts.landing,
             live: &*self.parts.live,
             tree: &*self.parts.tree,
-            tree_id: self.tree,
+            tree_id: self.names,
             server: &self.parts.server,
             folder: &self.parts.folder,
             identities: &mut self.identities,
@@ -118,10 +119,12 @@ impl Engine {
             ignored: &self.ignoring.ignored,
             has_withheld: self.ignoring.has_withheld,
             sources: &self.ignoring.sources,
+            takes_own: self.takes_own,
         }
         .run(self.ground.cursor, head)?;
         self.ground.received(head);
         self.landing = None;
+        self.takes_own = false;
         self.landed.clear();
         self.is_turn_of_others = false;
         let landing = &self.parts.landing;
@@ -209,7 +212,7 @@ impl Engine {
                 if self.identities.is_bound(node) {
                     continue;
                 }
-                let file = file_id(self.tree, node);
+                let file = file_id(self.names, node);
                 let origin = Some(Origin { file, seq: 0 });
                 changes.push(IdentityChange::Bound { node, file, origin });
             }
@@ -246,7 +249,6 @@ impl Engine {
         Listener {
             server: Arc::clone(&self.parts.server),
             folder: self.parts.folder.clone(),
-            device: self.parts.device,
             shared: Arc::clone(&self.shared),
             live: Arc::downgrade(&self.parts.live),
             after: self.ground.head(),
@@ -258,7 +260,6 @@ impl Engine {
 pub struct Listener {
     server: Arc<ServerClient>,
     folder: FolderName,
-    device: DeviceId,
     shared: Arc<Shared>,
     live: Weak<dyn LiveTree>,
     after: Seq,
@@ -287,7 +288,7 @@ impl Listener {
                     Ok(Heard::Batch(batch)) => {
                         self.shared.heard(now_ns);
                         self.after = batch.seq;
-                        if batch.device != self.device {
+                        if batch.device != self.shared.device() {
                             self.shared.hear_of(batch.seq);
                             let Some(live) = self.live.upgrade() else { return };
                             live.wake();
@@ -297,6 +298,13 @@ impl Listener {
                     Ok(Heard::Away(why)) => self.shared.cannot_hear(&EngineError::Away(why), now_ns),
                     Ok(Heard::Cancelled) => return,
                     Err(error) => {
+                        if error.kind == ServerErrorKind::WrongToken
+                            && let Some(live) = self.live.upgrade()
+                        {
+                            // The engine may have a newer one.
+                            self.shared.token_refused();
+                            live.wake();
+                        }
                         self.shared.cannot_hear(&error.into(), now_ns);
                         break;
                     }

@@ -14,7 +14,8 @@ use byteback_control::{
 use byteback_extents::ByteRange;
 use byteback_oplog::NodeId;
 
-use super::{Engine, EngineError, told};
+use super::failure::told;
+use super::{Engine, EngineError};
 use crate::error::{ServerErrorKind, SyncError};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::receive::ReceiveError;
@@ -156,6 +157,7 @@ impl Engine {
             folder: &self.parts.folder,
             cursor: at,
             head: at,
+            takes_own: false,
             monitor: &*self.shared,
         }
     }

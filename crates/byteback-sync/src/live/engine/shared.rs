@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use byteback_api::{ByteString, Seq};
+use byteback_api::{ByteString, DeviceId, Seq};
 use byteback_control::{
     LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut,
     SyncReceiving, SyncStatus, SyncUnusableRule, not_synced,
 };
 use byteback_oplog::NodeId;
 
-use super::{EngineError, EngineParts, told};
+use super::EngineParts;
+use super::failure::{EngineError, told};
 use crate::live::ignore_rules::{CACHE_TAG_NAME, RULES_NAME, UnusablePattern};
 use crate::live::ignored::joined;
 use crate::live::receive::conflicts::Conflict;
@@ -58,6 +59,10 @@ pub(super) struct Shared {
     /// What the listening thread failed with last, as the status tells it, until it hears of the server again.
     deaf_because: Mutex<Option<String>>,
     has_ended: AtomicBool,
+    /// The server did not accept the token.
+    is_token_refused: AtomicBool,
+    /// This device.
+    device: AtomicU64,
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
     left_out: Mutex<Vec<(NamePlace, bool)>>,
@@ -79,6 +84,8 @@ impl Shared {
             heard_of: AtomicU64::new(0),
             deaf_because: Mutex::default(),
             has_ended: AtomicBool::new(false),
+            is_token_refused: AtomicBool::new(false),
+            device: AtomicU64::new(parts.device),
             told: Mutex::new(told),
             conflicts: Mutex::default(),
             left_out: Mutex::default(),
@@ -98,8 +105,30 @@ impl Shared {
         }
     }
 
+    pub(super) fn token_refused(&self) {
+        self.is_token_refused.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the server refuses the token.
+    pub(super) fn is_token_refused(&self) -> bool {
+        self.is_token_refused.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn token_is_new(&self) {
+        self.is_token_refused.store(false, Ordering::SeqCst);
+    }
+
+    pub(super) fn device(&self) -> DeviceId {
+        self.device.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_device(&self, device: DeviceId) {
+        self.device.store(device, Ordering::SeqCst);
+    }
+
     /// The server answered.
     pub(super) fn connected(&self, now_ns: i64) {
+        self.token_is_new();
         let mut told = self.told();
         Self::set_connected(&mut told, true, now_ns);
         told.heard_at_ns = Some(now_ns);
@@ -142,6 +171,10 @@ impl Shared {
         }
         status.error = Some(told(error));
         status.needs_attention = !error.is_passing();
+        drop(status);
+        if error.is_token_refused() {
+            self.token_refused();
+        }
     }
 
     pub(super) fn applied(&self, now_ns: i64) {

@@ -9,7 +9,7 @@
 //! after this device's newest batch that changed it, or at the cursor if there is none; and what others did to it is the way from there to the head. That is
 //! what the server is asked for (`others=1`): each item is compared with its own moment, which of a node is told (`since`), as deltas begin there. A name made
 //! here and removed by another is told as removed, though neither the cursor nor the head has it; a name that only this device changed is not told.
-//! This holds as long as nothing else sends under this device into this folder.
+//! This holds as long as nothing else sends under this device into this folder. Where it does not hold, as sync starts over, all is fetched ([`Incoming::takes_own`]).
 //!
 //! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between `since` and the head, range by range, as it is
 //! read; zeros where the server has a hole. Ranges near to each other are fetched as one, as a request costs as much as their distance. Laid over a file that
@@ -48,6 +48,8 @@ pub struct Incoming<'a> {
     pub cursor: Seq,
     /// Up to here it is to be.
     pub head: Seq,
+    /// What this device sent itself is asked for, too: the tree here does not have it, or nobody knows which of it.
+    pub takes_own: bool,
     /// May stop it, and hears of bytes.
     pub monitor: &'a dyn Monitor,
 }
@@ -75,9 +77,11 @@ impl Incoming<'_> {
         let mut cursor: Option<String> = None;
         loop {
             check_cancelled(self.monitor)?;
-            let page = self
-                .server
-                .others_page(self.folder, self.cursor, self.head, cursor.as_deref())?;
+            let (from, to, next) = (self.cursor, self.head, cursor.as_deref());
+            let page = match self.takes_own {
+                true => self.server.diff_page(self.folder, from, to, next)?,
+                false => self.server.others_page(self.folder, from, to, next)?,
+            };
             // Of what came and went meanwhile nothing is told, so a page may be empty.
             let is_stuck = page.next_cursor == cursor;
             if (page.from, page.to) != (self.cursor, self.head) || (page.next_cursor.is_some() && is_stuck) {

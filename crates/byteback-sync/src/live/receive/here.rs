@@ -440,6 +440,7 @@ impl Here for Seen<'_> {
             folder: self.folder,
             cursor: self.cursor,
             head: self.others.head,
+            takes_own: false,
             monitor: self.monitor,
         };
         let is_as_then = incoming.is_as_at(self.others, id, change.since);

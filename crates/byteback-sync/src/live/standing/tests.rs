@@ -13,10 +13,12 @@ fn standing(cursor: Seq) -> Standing {
     Standing {
         counterpart: counterpart(),
         tree: TreeId(5),
+        names: TreeId(if cursor == 1 { 17 } else { 5 }),
         root: FileId(6),
         cursor,
         newest: Some(OwnBatch { counter: 8, seq: 9 }),
         landing: None,
+        takes_own: cursor == 1,
     }
 }
 
@@ -84,4 +86,19 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(FILE.body_of::<Body>(&bytes).is_err(), "bit {bit}");
     }
+}
+
+#[test]
+fn standing_follows_a_server_to_its_new_address() {
+    let dir: Arc<dyn DurableDir> = Arc::new(SimDisk::new(0));
+    assert!(!Standing::follow(&dir, "https://h:1", "https://h:2").unwrap());
+    standing(1).write(&dir).unwrap();
+    assert!(!Standing::follow(&dir, "https://other:1", "https://h:2").unwrap());
+    assert_eq!(Standing::read(&*dir).unwrap(), Some(standing(1)));
+    assert!(Standing::follow(&dir, "https://h:1", "https://h:2").unwrap());
+    let moved = Standing::read(&*dir).unwrap().unwrap();
+    assert_eq!(moved.counterpart.server, "https://h:2");
+    assert_eq!((moved.names, moved.takes_own, moved.cursor), (TreeId(17), true, 1));
+    // Once more, as after a crash.
+    assert!(!Standing::follow(&dir, "https://h:1", "https://h:2").unwrap());
 }

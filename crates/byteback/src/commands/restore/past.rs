@@ -39,7 +39,8 @@ struct Summary {
     had_other_name: bool,
 }
 
-pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -> Result<()> {
+/// Answers the failure if that is not kept.
+pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -> Result<Option<CommandError>> {
     let at_ns = when::past(at, timestamp::now_ns(), &TimeZone::system()).map_err(CommandError::new)?;
     let file = Path::new(&arguments.what);
     let target = arguments.to.as_deref().or(arguments.target.as_deref());
@@ -76,15 +77,18 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     if let Some(error) = spoiled {
         return Err(CommandError::file("write", &spool.path, &error));
     }
-    let past = read.map_err(failed)?;
+    let past = match read {
+        Err(error) if error.kind == ErrorKind::Refused => return Ok(Some(failed(error))),
+        read => read.map_err(failed)?,
+    };
     let settled = spool.settle(&past, target);
     settled.map_err(|error| CommandError::file("restore", target, &error))?;
-    report(arguments, at_ns, &past, target, settings)
+    report(arguments, at_ns, &past, target, settings).map(|()| None)
 }
 
 /// A path by which a change is seen. Whoever stood in the folder before it was mounted would pass the mount by with a path from there, and so
 /// does everybody with one of the folder's own place, if it is mounted elsewhere.
-fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
+pub(super) fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
     let parent = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

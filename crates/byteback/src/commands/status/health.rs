@@ -50,6 +50,9 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     if let Some(why) = &known.lost_writes {
         found.push((Health::Attention, format!("the volume lost what programs wrote: {why}")));
     }
+    if let Some(held) = &known.held_back {
+        found.push((Health::Attention, format!("sync is held back: {}", held.doubt)));
+    }
     match &known.state {
         State::New | State::InVolume(_) => {}
         State::Ending(_) => found.push((Health::Behind, "its last process is ending".to_owned())),

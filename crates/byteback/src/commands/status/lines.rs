@@ -23,8 +23,19 @@ pub(super) struct Line {
     problem: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_writes: Option<String>,
+    /// Why sync does not begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_back: Option<HeldBackLine>,
     #[serde(flatten)]
     log: Option<LogLine>,
+}
+
+#[derive(Serialize)]
+struct HeldBackLine {
+    since: String,
+    because: String,
+    /// Mounting the right disk is not enough.
+    recorded: bool,
 }
 
 #[derive(Serialize)]
@@ -225,6 +236,11 @@ pub(super) fn line(known: &Known, health: Health, reasons: Vec<String>) -> Line 
             State::New | State::InVolume(_) | State::Logged(_) => None,
         },
         lost_writes: known.lost_writes.clone(),
+        held_back: known.held_back.map(|held| HeldBackLine {
+            since: timestamp::rfc3339(held.since_ns),
+            because: held.doubt.to_string(),
+            recorded: held.is_recorded,
+        }),
         log,
     }
 }

@@ -12,6 +12,7 @@ use crate::consumer_notes;
 use crate::coverage::{Coverage, Gap};
 use crate::ending;
 use crate::error::Result;
+use crate::held_back;
 use crate::last_backup::LastBackup;
 use crate::mount_table;
 use crate::settings::Settings;
@@ -68,6 +69,16 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
             bare.display(),
             directory.display()
         ))?;
+    }
+    if let Some(held) = &known.held_back {
+        output.line(format!(
+            "  SYNC IS HELD BACK since {}: {}",
+            timestamp::local(held.since_ns),
+            held.doubt
+        ))?;
+        for line in held_back::ways_on(&known.folder, held).lines() {
+            output.line(format!("    {line}"))?;
+        }
     }
     if let State::Logged(logged) = &known.state
         && let Some(sync) = &logged.status.sync

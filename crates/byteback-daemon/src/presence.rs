@@ -1,0 +1,344 @@
+//! Whether the directory at a path is still the folder that was tracked there.
+//!
+//! A path alone does not say so. If the disk of a folder is not mounted, its mount point is an empty directory, and a comparison with the record would find that
+//! everything was removed. So the folder is known by a *mark* in its state folder (`mark.json`: inode, time of birth, file system), and by what
+//! the record says lies in it. Both are looked at before anything is noted:
+//!
+//! | what is found | [`Doubt`] |
+//! |---|---|
+//! | another directory: another inode, birth or file system than the mark's | [`Doubt::OtherDirectory`] |
+//! | the same, and more than a given share of its files is gone, and not moved within it | [`Doubt::FilesGone`] |
+//!
+//! Who acts on removals (continuous sync) does not open a folder in doubt: [`OnDoubt::Refuse`]. Nothing was noted then, so everything is as before once the right
+//! directory is there again. Others open it ([`OnDoubt::Note`]) and the record follows what is there; if the folder is also kept in sync, that is noted durably *before*
+//! the record changes (`held-back.json`), and sync refuses until somebody has decided ([`OnDoubt::Accept`]).
+//!
+//! What this does not do: doubt a tree in a volume for its root, which is always the volume's; its files are counted all the same.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use byteback_host::durable::{DurableDir, OpenMode, RealDir};
+use byteback_host::tree::Inode;
+use byteback_oplog::Presence;
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::DaemonError;
+use crate::state_folder::StateFolder;
+
+const MARK_NAME: &str = "mark.json";
+const HELD_BACK_NAME: &str = "held-back.json";
+
+/// Version of both files.
+const VERSION: u32 = 1;
+
+/// A longer one is none of ours.
+const LEN_MAX_BYTES: u64 = 64 * 1024;
+
+/// Of a folder that lost fewer files nothing is asked, whatever share that is.
+const GONE_FILES_MIN: u64 = 10;
+
+/// Why a directory is perhaps not the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doubt {
+    /// Another directory lies at the path.
+    OtherDirectory {
+        /// It is in another file system.
+        is_other_file_system: bool,
+    },
+    /// Many of its files are gone.
+    FilesGone {
+        /// Files that were known.
+        known: u64,
+        /// Those of them that are gone.
+        gone: u64,
+    },
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherDirectory {
+                is_other_file_system: true,
+            } => f.write_str("it lies in another file system than before (a disk is not mounted, or another one is)"),
+            Self::OtherDirectory {
+                is_other_file_system: false,
+            } => f.write_str("it is another directory than before, under the same path"),
+            Self::FilesGone { known, gone } => {
+                write!(
+                    f,
+                    "{gone} of its {known} files were removed while Byteback did not watch"
+                )
+            }
+        }
+    }
+}
+
+/// Sync of a folder does not begin until somebody has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBack {
+    /// Why.
+    pub doubt: Doubt,
+    /// When that was found, ns since 1970.
+    pub since_ns: i64,
+    /// Another command has taken what was there into the record since: that the right directory is back is not enough.
+    pub is_recorded: bool,
+}
+
+/// What becomes of a folder in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDoubt {
+    /// It is not opened. So many percent of its files may be gone.
+    Refuse {
+        /// At most 100.
+        gone_percent_max: u8,
+    },
+    /// It is opened, see the module.
+    Note,
+    /// It is opened, and is the folder from now on: somebody has decided.
+    Accept,
+}
+
+impl OnDoubt {
+    /// So many percent of a folder's files may be gone, if nobody says otherwise.
+    pub const GONE_PERCENT_MAX: u8 = 50;
+
+    fn gone_percent_max(self) -> u8 {
+        match self {
+            Self::Refuse { gone_percent_max } => gone_percent_max,
+            Self::Note => Self::GONE_PERCENT_MAX,
+            Self::Accept => 100,
+        }
+    }
+}
+
+/// By what a directory is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    inode: u64,
+    birth_ns: Option<i64>,
+    file_system: Option<String>,
+}
+
+impl Mark {
+    /// The mark of a directory, as an `O_PATH` descriptor.
+    pub(crate) fn of(root: &Inode, births_stay: bool) -> io::Result<Self> {
+        let identity = root.stat()?.identity();
+        let readable = root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(Self {
+            inode: identity.ino,
+            birth_ns: identity.birth_ns.filter(|_| births_stay),
+            file_system: readable.file_system()?,
+        })
+    }
+
+    /// What is not known of one of them is no difference: a newer kernel tells more.
+    fn doubt(&self, now: &Self) -> Option<Doubt> {
+        let is_other_file_system = matches!((&self.file_system, &now.file_system), (Some(was), Some(is)) if was != is);
+        let is_other_birth = matches!((self.birth_ns, now.birth_ns), (Some(was), Some(is)) if was != is);
+        let is_other = is_other_file_system || is_other_birth || self.inode != now.inode;
+        is_other.then_some(Doubt::OtherDirectory { is_other_file_system })
+    }
+}
+
+/// What is noted of a folder, and what is found of it.
+pub(crate) struct Guard<'a> {
+    folder: &'a StateFolder,
+    dir: RealDir,
+    on_doubt: OnDoubt,
+    now_ns: i64,
+    is_volume: bool,
+    /// As it is now; none of a volume.
+    mark: Option<Mark>,
+    is_in_sync: bool,
+    doubt: Option<Doubt>,
+}
+
+impl<'a> Guard<'a> {
+    /// Both files lie in the state folder, also of a tree in a volume.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn new(
+        folder: &'a StateFolder,
+        on_doubt: OnDoubt,
+        is_volume: bool,
+        now_ns: i64,
+    ) -> Result<Self, DaemonError> {
+        let dir = RealDir::open(folder.path()).map_err(|source| DaemonError::State {
+            path: folder.path().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            folder,
+            dir,
+            on_doubt,
+            now_ns,
+            is_volume,
+            mark: None,
+            is_in_sync: false,
+            doubt: None,
+        })
+    }
+
+    /// Before anything is compared. `missing` finds out whether more than so many percent of the files are gone.
+    ///
+    /// # Errors
+    /// [`DaemonError::HeldBack`]; what is noted cannot be read or written.
+    pub(crate) fn before(
+        &mut self,
+        root: &Inode,
+        births_stay: bool,
+        is_in_sync: bool,
+        missing: impl FnOnce(u8) -> Result<Option<Presence>, DaemonError>,
+    ) -> Result<(), DaemonError> {
+        if !self.is_volume {
+            let mark = Mark::of(root, births_stay).map_err(|source| DaemonError::Folder {
+                path: self.folder.directory().to_owned(),
+                source,
+            })?;
+            self.mark = Some(mark);
+        }
+        self.is_in_sync = is_in_sync;
+        let known: Option<Mark> = self.read(MARK_NAME)?;
+        let noted: Option<HeldBack> = self.read(HELD_BACK_NAME)?;
+        if self.on_doubt == OnDoubt::Accept {
+            return Ok(());
+        }
+        let is_other = known.zip(self.mark.as_ref()).and_then(|(known, now)| known.doubt(now));
+        self.doubt = match is_other {
+            Some(doubt) => Some(doubt),
+            None => missing(self.on_doubt.gone_percent_max())?
+                .filter(|found| found.gone >= GONE_FILES_MIN)
+                .map(|Presence { known, gone }| Doubt::FilesGone { known, gone }),
+        };
+        let noted = noted.filter(|noted| noted.is_recorded);
+        let is_noting = self.on_doubt == OnDoubt::Note;
+        let held = match (self.doubt, noted) {
+            (_, Some(noted)) => Some(noted),
+            (Some(doubt), None) => Some(HeldBack {
+                doubt,
+                since_ns: self.now_ns,
+                is_recorded: is_noting,
+            }),
+            (None, None) => None,
+        };
+        match held {
+            Some(held) if !is_noting => {
+                self.write(HELD_BACK_NAME, &held)?;
+                let path = self.folder.directory().to_owned();
+                Err(DaemonError::HeldBack { path, held })
+            }
+            Some(held) if self.is_in_sync => self.write(HELD_BACK_NAME, &held),
+            _ => Ok(()),
+        }
+    }
+
+    /// Once the record says what is there. Answers what was doubted.
+    ///
+    /// # Errors
+    /// It cannot be noted.
+    pub(crate) fn after(self) -> Result<Option<Doubt>, DaemonError> {
+        let is_left_in_doubt = self.doubt.is_some() && self.is_in_sync;
+        if let Some(mark) = self.mark.as_ref().filter(|_| !is_left_in_doubt)
+            && self.read::<Mark>(MARK_NAME)?.as_ref() != Some(mark)
+        {
+            self.write(MARK_NAME, mark)?;
+        }
+        if self.on_doubt != OnDoubt::Note {
+            self.remove(HELD_BACK_NAME)?;
+        }
+        Ok(self.doubt)
+    }
+
+    fn failed(&self, name: &str, source: io::Error) -> DaemonError {
+        DaemonError::State {
+            path: self.folder.path().join(name),
+            source,
+        }
+    }
+
+    fn read<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Option<T>, DaemonError> {
+        read(&self.dir, name).map_err(|error| self.failed(name, error))
+    }
+
+    fn write<T: Serialize>(&self, name: &str, body: &T) -> Result<(), DaemonError> {
+        write(&self.dir, name, body).map_err(|error| self.failed(name, error))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DaemonError> {
+        let removed = self.dir.remove(name).and_then(|()| self.dir.sync());
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(name, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why sync of a folder does not begin, if it does not.
+///
+/// # Errors
+/// It cannot be read.
+pub fn held_back(folder: &StateFolder) -> Result<Option<HeldBack>, DaemonError> {
+    let failed = |path: PathBuf| move |source| DaemonError::State { path, source };
+    let path = folder.path().to_owned();
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    let dir = RealDir::open(&path).map_err(failed(path.clone()))?;
+    read(&dir, HELD_BACK_NAME).map_err(failed(path.join(HELD_BACK_NAME)))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Framed<T> {
+    version: u32,
+    body: T,
+    /// CRC-32C of the body, as JSON without white space.
+    crc32c: String,
+}
+
+fn checksum<T: Serialize>(body: &T) -> io::Result<String> {
+    Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(body)?)))
+}
+
+fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, name: &str) -> io::Result<Option<T>> {
+    let unusable = |why: String| io::Error::other(format!("{why}; if it is removed, the folder is taken as it is now"));
+    let file = match dir.open(name, OpenMode::Existing) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let len = usize::try_from(file.len()?.min(LEN_MAX_BYTES)).unwrap_or_default();
+    let mut bytes = vec![0; len];
+    file.read_exact_at(0, &mut bytes)?;
+    let framed: Framed<T> = serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
+    if framed.version != VERSION {
+        return Err(unusable(format!("it has version {}", framed.version)));
+    }
+    if checksum(&framed.body)? != framed.crc32c {
+        return Err(unusable("its checksum is wrong".to_owned()));
+    }
+    Ok(Some(framed.body))
+}
+
+/// Beside the old one and renamed: a crash leaves one or the other.
+fn write<T: Serialize>(dir: &dyn DurableDir, name: &str, body: &T) -> io::Result<()> {
+    let framed = Framed {
+        version: VERSION,
+        body,
+        crc32c: checksum(body)?,
+    };
+    let new_name = format!("{name}.new");
+    let file = dir.open(&new_name, OpenMode::CreateIfMissing)?;
+    file.set_len(0)?;
+    file.write_all_at(0, &serde_json::to_vec(&framed)?)?;
+    file.sync_data()?;
+    dir.rename(&new_name, name)?;
+    dir.sync()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! What stood at a path, moment after moment, newest first.
+//!
+//! Every sequence number can be read for ever, whether a snapshot names it or not: so whatever was at a path when some batch had been applied is still here, also what
+//! continuous sync replaced or removed within seconds. This walks back from a moment: it finds what is at the path, since which batch that has been so, and goes on with the batch
+//! before. Each step costs a few lookups by name, however many batches lie between.
+//!
+//! A path is followed by its names: what was moved there has its history from then on, what was moved away has it up to then.
+
+use crate::catalog::{BatchRow, CatalogRead, FolderRow};
+use crate::error::StoreError;
+use crate::model::{Node, Seq};
+use crate::read::{AppliedBatch, describe, root_at};
+use crate::store::{Store, existing_seq, folder_row};
+
+/// Steps of one page: a path may have been empty again and again.
+const STEPS_MAX: u32 = 20_000;
+
+/// What stood at a path for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathVersion {
+    /// The batch with which it came.
+    pub since: AppliedBatch,
+    /// The batch with which it went, or something else took its place; `None`: it is there.
+    pub until: Option<AppliedBatch>,
+    /// What it was.
+    pub node: Node,
+}
+
+/// A page of versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionsPage {
+    /// Newest first.
+    pub versions: Vec<PathVersion>,
+    /// The moment from which the next page looks back.
+    pub next: Option<Seq>,
+}
+
+/// What is at a path at a moment, and since when.
+struct Found {
+    since: Seq,
+    node: Option<i64>,
+}
+
+impl From<BatchRow> for AppliedBatch {
+    fn from(row: BatchRow) -> Self {
+        Self {
+            seq: row.seq,
+            device: row.device,
+            counter: row.counter,
+            created_ns: row.created_ns,
+            host: row.host,
+        }
+    }
+}
+
+impl Store {
+    /// Versions of what stood at `path` (`/` separates) at the moment `before` and earlier.
+    ///
+    /// # Errors
+    /// The folder or the moment does not exist; the catalog fails.
+    pub fn versions(
+        &self,
+        folder: &str,
+        path: &[u8],
+        before: Option<Seq>,
+        limit: u32,
+    ) -> Result<VersionsPage, StoreError> {
+        let catalog = self.catalog().read()?;
+        let catalog = &*catalog;
+        let folder = folder_row(catalog, folder)?;
+        let mut page = VersionsPage {
+            versions: Vec::new(),
+            next: None,
+        };
+        if folder.seq == 0 {
+            return Ok(page);
+        }
+        let mut at = existing_seq(&folder, before)?;
+        // The root, and since when: nearly always from the beginning.
+        let mut root: Option<(i64, Seq)> = None;
+        for _ in 0..STEPS_MAX {
+            if page.versions.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+                break;
+            }
+            let (node, since) = match root.filter(|(_, since)| *since <= at) {
+                Some(root) => root,
+                None => {
+                    let node = root_at(catalog, &folder, at)?;
+                    let other = catalog.newest_of_other_root(folder.id, at, node)?;
+                    *root.insert((node, other.map_or(1, |other| other.saturating_add(1))))
+                }
+            };
+            let found = find(catalog, (node, since), path, at)?;
+            if let Some(node) = found.node {
+                let until = match at < folder.seq {
+                    true => Some(batch(catalog, &folder, at.saturating_add(1))?),
+                    false => None,
+                };
+                page.versions.push(PathVersion {
+                    since: batch(catalog, &folder, found.since)?,
+                    until,
+                    node: describe(catalog, &folder, node, at)?,
+                });
+            }
+            if found.since <= 1 {
+                return Ok(page);
+            }
+            at = found.since.saturating_sub(1);
+        }
+        page.next = Some(at);
+        Ok(page)
+    }
+
+    /// The newest batch that was made at `time_ns` or earlier, by the clocks of the machines that sent them; `None` if there is none.
+    ///
+    /// # Errors
+    /// The folder does not exist; the catalog fails.
+    pub fn moment(&self, folder: &str, time_ns: i64) -> Result<Option<AppliedBatch>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let row = catalog.newest_batch_until(folder.id, time_ns)?;
+        Ok(row.map(AppliedBatch::from))
+    }
+}
+
+fn batch(catalog: &dyn CatalogRead, folder: &FolderRow, seq: Seq) -> Result<AppliedBatch, StoreError> {
+    let row = catalog.batch_by_seq(folder.id, seq)?;
+    row.map(AppliedBatch::from)
+        .ok_or_else(|| StoreError::CatalogDamaged(format!("batch {seq} is missing")))
+}
+
+fn find(catalog: &dyn CatalogRead, (root, since): (i64, Seq), path: &[u8], at: Seq) -> Result<Found, StoreError> {
+    let (mut node, mut since) = (root, since);
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        match catalog.newest_entry_at(node, name, at)? {
+            None => return Ok(Found { since, node: None }),
+            Some(entry) if entry.to_seq <= at => {
+                let since = since.max(entry.to_seq);
+                return Ok(Found { since, node: None });
+            }
+            Some(entry) => {
+                since = since.max(entry.from_seq);
+                node = entry.child;
+            }
+        }
+    }
+    let row = catalog.attributes(node, at)?;
+    Ok(Found {
+        since: row.as_ref().map_or(since, |row| since.max(row.seq)),
+        node: row.map(|_| node),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! `byteback server`: what this machine knows of the servers that it uses.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::error::{CommandError, Result};
+use crate::moved_server;
+use crate::repository::Repository;
+use crate::settings::Settings;
+use crate::wording::counted;
+
+/// Flags of `server`.
+#[derive(Args, Debug)]
+pub(crate) struct ServerArguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// A server has another address, port or name: move all folders of this machine, and its token, to the new one
+    #[command(after_help = "Example:
+  byteback server set-address https://192.0.2.7:7117 https://backup.example.org:7117
+
+The server must answer there, with the certificate by which this machine knows it. Nothing is sent or compared anew. Joining again with a
+code that names the new address does the same.")]
+    SetAddress {
+        /// As 'byteback status' shows it: https://HOST:PORT
+        #[arg(value_name = "OLD")]
+        old: String,
+        /// Where it is reached from now on: https://HOST:PORT
+        #[arg(value_name = "NEW")]
+        new: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Summary {
+    old: String,
+    new: String,
+    directories: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &ServerArguments, settings: &Settings) -> Result<()> {
+    let What::SetAddress { old, new } = &arguments.what;
+    let (old, new) = (address(old)?, address(new)?);
+    let moved = moved_server::follow(&old, &new, false, settings)?;
+    let directories: Vec<String> = moved.iter().map(|directory| directory.display().to_string()).collect();
+    let output = settings.output;
+    if output.json {
+        return output.object("summary", &Summary { old, new, directories });
+    }
+    let folders = counted(directories.len() as u64, "folder belongs", "folders belong");
+    output.say(format!("{folders} to {new} from now on."))?;
+    for directory in directories {
+        output.say(format!("  {directory}"))?;
+    }
+    Ok(())
+}
+
+/// An address as it is noted.
+fn address(text: &str) -> Result<String> {
+    let folder = format!("{}/x", text.trim_end_matches('/'));
+    let repository: Repository = folder.parse().map_err(|_| {
+        CommandError::new(format!("'{text}' is no address of a server"))
+            .next("Write https://HOST:PORT, for example https://192.0.2.7:7117")
+    })?;
+    Ok(repository.server)
+}

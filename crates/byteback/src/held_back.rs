@@ -1,0 +1,43 @@
+//! What people are told of a directory that is perhaps not the folder that was tracked (`byteback_daemon::presence`), and what they can do.
+
+use byteback_daemon::{Doubt, HeldBack, StateFolder};
+
+use crate::error::CommandError;
+use crate::output::Output;
+
+/// The failure of a sync that does not begin.
+pub(crate) fn explained(folder: &StateFolder, held: &HeldBack) -> CommandError {
+    let directory = folder.directory().display();
+    CommandError::new(format!(
+        "cannot sync {directory}: {}. What is missing in it would be removed on the server and on all other machines",
+        held.doubt
+    ))
+    .next(ways_on(folder, held))
+}
+
+/// What can be done.
+pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
+    let directory = folder.directory().display();
+    let back = match (held.is_recorded, held.doubt) {
+        // The record follows what was there: it no longer knows the files.
+        (true, _) => String::new(),
+        (false, Doubt::OtherDirectory { .. }) => {
+            format!("If its disk is not mounted, mount it: byteback sync {directory}\n")
+        }
+        (false, Doubt::FilesGone { .. }) => {
+            format!("If a part of it is missing by mistake, put it back: byteback sync {directory}\n")
+        }
+    };
+    format!(
+        "Nothing was sent.\n{back}If it was restored, moved or mounted again, compare it with the server, which removes nothing: byteback sync \
+         --start-over {directory}\nIf the files were removed on purpose: byteback sync --accept-removals {directory}"
+    )
+}
+
+/// Says that what is saved is perhaps not what was meant.
+pub(crate) fn warn(folder: &StateFolder, doubt: Doubt, output: Output) {
+    let directory = folder.directory().display();
+    output.warn(&format!(
+        "{directory} is perhaps not the folder that was saved before: {doubt}. Earlier snapshots are not touched"
+    ));
+}

@@ -1,0 +1,649 @@
+//! A directory that is perhaps not the folder any more, and ways back: what sync must never send, and what brings back what it sent.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use serde_json::Value;
+
+use crate::joining::{Machine, invite, served};
+use crate::world::{Ran, World, eventually, is_mounted, program};
+
+const FILES: usize = 20;
+
+impl World {
+    fn write_files(&self) {
+        fs::create_dir_all(self.tree().join("dir")).unwrap();
+        for number in 0..FILES {
+            let path = self.tree().join(if number % 2 == 0 { "dir" } else { "" });
+            fs::write(path.join(number.to_string()), format!("file {number}")).unwrap();
+        }
+    }
+
+    /// Everything is sent, and sync is ended.
+    fn sync_once(&self, arguments: &[&str]) {
+        self.sync(arguments).ends_with(0);
+        self.wait_until_sent();
+        self.assert_at_server();
+        self.on_tree("umount", &[]).fine();
+    }
+
+    fn held_back(&self) -> Value {
+        self.on_tree("status", &["--json"]).ends_with(0).line("folder")["held_back"].clone()
+    }
+
+    /// Files that the server has.
+    fn files_at_server(&self) -> usize {
+        let target: PathBuf = (0..)
+            .map(|number| self.path(&format!("looked-{number}")))
+            .find(|path| !path.exists())
+            .unwrap();
+        self.run(&["pull", &self.repository(), target.to_str().unwrap()]).fine();
+        files_in(&target)
+    }
+}
+
+fn files_in(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).unwrap();
+    let count = |path: PathBuf| if path.is_dir() { files_in(&path) } else { 1 };
+    entries.map(|entry| count(entry.unwrap().path())).sum()
+}
+
+fn conflicts(world: &World) -> Value {
+    let status = world.on_tree("status", &["--json"]).ends_with(0);
+    status.line("folder")["sync"]["conflicts"].clone()
+}
+
+/// A disk of its own is what the folder lies on.
+struct Disk {
+    place: PathBuf,
+    tree: PathBuf,
+}
+
+impl Disk {
+    fn new(world: &World) -> Self {
+        let disk = Self {
+            place: world.path("disk"),
+            tree: world.tree(),
+        };
+        fs::create_dir(&disk.place).unwrap();
+        disk.mount();
+        disk
+    }
+
+    fn mount(&self) {
+        mount_bind(&self.place, &self.tree).unwrap();
+    }
+
+    fn unmount(&self) {
+        unmount(&self.tree, UnmountFlags::empty()).unwrap();
+    }
+}
+
+fn is_held_back(ran: Ran) -> Ran {
+    ran.ends_with(1)
+        .says("it is another directory than before")
+        .says("Nothing was sent")
+        .says("byteback sync --start-over")
+        .says("byteback sync --accept-removals")
+}
+
+#[test]
+fn sync_of_an_empty_mount_point_removes_nothing() {
+    let world = World::served();
+    let disk = Disk::new(&world);
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    assert_eq!(world.held_back(), Value::Null);
+
+    disk.unmount();
+    assert_eq!(files_in(&world.tree()), 0);
+    for arguments in [&[][..], &["--foreground"]] {
+        is_held_back(world.sync(arguments));
+        assert_eq!(world.files_at_server(), FILES);
+    }
+    assert_eq!(world.held_back()["recorded"], false);
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("SYNC IS HELD BACK")
+        .says("--accept-removals");
+
+    // The disk is back: all is as before, and nothing has to be compared or sent.
+    disk.mount();
+    let began = world.sync(&["--json", "--delay", "0"]).fine().line("summary");
+    assert_eq!(
+        (&began["changed_files"], &began["changed_names"]),
+        (&0.into(), &0.into()),
+        "{began}"
+    );
+    world.wait_until_sent();
+    assert_eq!(world.held_back(), Value::Null);
+    world.on_tree("umount", &[]).fine();
+    assert_eq!(world.files_at_server(), FILES);
+}
+
+#[test]
+fn backup_of_an_empty_mount_point_warns_and_holds_sync_back() {
+    let world = World::served();
+    let disk = Disk::new(&world);
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    let before = world.files_at_server();
+
+    disk.unmount();
+    // It is a command like others that look at the folder: its record follows what is there.
+    world
+        .on_tree("changes", &[])
+        .ends_with(0)
+        .says("is perhaps not the folder that was saved before");
+    is_held_back(world.sync(&[]));
+    disk.mount();
+    // That the disk is back is not enough: the record knows none of its files any more.
+    world.sync(&[]).ends_with(1).says("--start-over");
+    assert_eq!(world.held_back()["recorded"], true);
+    assert_eq!(world.files_at_server(), before);
+
+    world.sync_once(&["--start-over", "--delay", "0"]);
+    assert_eq!(world.held_back(), Value::Null);
+    assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
+}
+
+#[test]
+fn backup_of_another_directory_warns() {
+    let world = World::served();
+    world.write_files();
+    world.backup();
+    fs::rename(world.tree(), world.path("away")).unwrap();
+    fs::create_dir(world.tree()).unwrap();
+    world
+        .on_tree("backup", &[])
+        .ends_with(0)
+        .says("is perhaps not the folder that was saved before: it is another directory");
+    // Once is enough where nothing follows from it.
+    world.on_tree("backup", &[]).fine();
+}
+
+#[test]
+fn removals_while_not_in_sync_are_asked_about() {
+    let world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    for number in 0..FILES {
+        if number % 4 != 0 {
+            let path = world.tree().join(if number % 2 == 0 { "dir" } else { "" });
+            fs::remove_file(path.join(number.to_string())).unwrap();
+        }
+    }
+    let left = FILES / 4;
+    world
+        .sync(&[])
+        .ends_with(1)
+        .says("15 of its 20 files were removed while Byteback did not watch");
+    assert_eq!(world.files_at_server(), FILES);
+    // They are meant.
+    world.sync_once(&["--accept-removals", "--delay", "0"]);
+    assert_eq!((world.files_at_server(), files_in(&world.tree())), (left, left));
+    assert_eq!(world.held_back(), Value::Null);
+}
+
+#[test]
+fn folder_on_a_new_disk_starts_over_and_loses_nothing() {
+    let world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    // Restored from somewhere, older than what the server has in one file, and with one missing.
+    let old = world.path("old");
+    program("cp", &["-a", world.tree().to_str().unwrap(), old.to_str().unwrap()]);
+    fs::write(world.tree().join("1"), "edited after the copy was made").unwrap();
+    world.sync_once(&["--delay", "0"]);
+    fs::rename(world.tree(), world.path("broken")).unwrap();
+    fs::rename(&old, world.tree()).unwrap();
+    fs::remove_file(world.tree().join("3")).unwrap();
+
+    is_held_back(world.sync(&[]));
+    world.sync(&["--start-over", "--delay", "0"]).ends_with(0);
+    eventually("what is missing is here again", || {
+        world.tree().join("3").exists().then_some(())
+    });
+    world.wait_until_sent();
+    world.assert_at_server();
+    let now = fs::read_to_string(world.tree().join("1")).unwrap();
+    assert_eq!(now, "edited after the copy was made");
+    // The older one is beside it.
+    assert_eq!(files_in(&world.tree()), FILES + 1);
+    assert_eq!(conflicts(&world), 1);
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn version_that_sync_replaced_or_removed_comes_back() {
+    let world = World::served();
+    world.write_files();
+    world.sync(&["--delay", "0"]).fine();
+    let file = world.tree().join("report.txt");
+    for text in ["first", "second, longer", "third"] {
+        fs::write(&file, text).unwrap();
+        world.wait_until_sent();
+    }
+    fs::remove_file(&file).unwrap();
+    fs::remove_dir_all(world.tree().join("dir")).unwrap();
+    world.wait_until_sent();
+    let name = file.to_str().unwrap();
+
+    let versions = world.run(&["versions", "--json", name]).fine();
+    let versions: Vec<Value> = versions.json();
+    let of_size = |size: u64| {
+        let found = versions.iter().find(|version| version["size"] == size);
+        found.unwrap_or_else(|| panic!("{versions:#?}"))["version"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(versions[0]["removed"], true, "{versions:#?}");
+    assert_eq!(versions[0]["size"], 5);
+    world
+        .run(&["versions", name])
+        .fine()
+        .says("removed")
+        .says("byteback restore --at @");
+
+    // In its place, seen and sent like everything else.
+    let second = format!("@{}", of_size(14));
+    world
+        .run(&["restore", "--at", &second, name])
+        .fine()
+        .says("as it was at");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "second, longer");
+    world.wait_until_sent();
+    world.assert_at_server();
+    // Beside it.
+    let other = world.path("other.txt");
+    let third = format!("@{}", versions[0]["version"]);
+    world
+        .run(&["restore", "--at", &third, name, "-o", other.to_str().unwrap()])
+        .fine();
+    assert_eq!(fs::read_to_string(&other).unwrap(), "third");
+    // A directory, by the time at which it was there.
+    let dir = world.tree().join("dir");
+    let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
+    let when = format!("@{}", of_dir[0]["version"]);
+    world.run(&["restore", "--at", &when, dir.to_str().unwrap()]).fine();
+    assert_eq!(files_in(&dir), FILES / 2);
+    world.wait_until_sent();
+    world.assert_at_server();
+    // All that there was, elsewhere; what is no version is said.
+    let all = world.path("all");
+    let tree = world.tree();
+    world
+        .run(&[
+            "restore",
+            "--at",
+            &third,
+            tree.to_str().unwrap(),
+            "--target",
+            all.to_str().unwrap(),
+        ])
+        .fine();
+    assert_eq!(fs::read_to_string(all.join("report.txt")).unwrap(), "third");
+    world
+        .run(&["restore", "--at", "@1", name])
+        .ends_with(1)
+        .says("byteback versions");
+    world.run(&["restore", "--at", "@99999", name]).ends_with(1);
+    // By the time at which the directory came back, later than the file; with the folder not mounted.
+    let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
+    world.on_tree("umount", &[]).fine();
+    fs::remove_file(&file).unwrap();
+    world
+        .run(&["restore", "--at", of_dir[0]["time"].as_str().unwrap(), name])
+        .ends_with(0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "second, longer");
+}
+
+/// A machine with a disk of its own, which can be set back as a whole.
+struct Image<'a> {
+    world: &'a World,
+    machine: Machine<'a>,
+    place: PathBuf,
+}
+
+impl<'a> Image<'a> {
+    fn new(world: &'a World) -> Self {
+        let (image, place) = (world.path("image"), world.path("m"));
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        program("mkfs.ext4", &["-q", image.to_str().unwrap()]);
+        fs::create_dir(&place).unwrap();
+        program(
+            "mount",
+            &["-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()],
+        );
+        Self {
+            world,
+            machine: Machine::new(world, "m/a"),
+            place,
+        }
+    }
+
+    fn mount(&self) {
+        let image = self.world.path("image");
+        program(
+            "mount",
+            &["-o", "loop", image.to_str().unwrap(), self.place.to_str().unwrap()],
+        );
+    }
+
+    fn unmount(&self) {
+        program("umount", &[self.place.to_str().unwrap()]);
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        self.unmount();
+        fs::copy(self.world.path(from), self.world.path(to)).unwrap();
+        self.mount();
+    }
+}
+
+impl Drop for Image<'_> {
+    fn drop(&mut self) {
+        // Whatever failed before: the daemon first, or the disk stays busy.
+        self.machine.run(&["umount", "--lazy", &self.machine.dir("tree")]);
+        let _ = unmount(&self.place, UnmountFlags::DETACH);
+    }
+}
+
+fn sync_of(machine: &Machine<'_>, dir: &str) -> Value {
+    machine.run(&["status", "--json", dir]).ends_with(0).line("folder")["sync"].clone()
+}
+
+/// Until nothing waits on a machine.
+fn settled(machine: &Machine<'_>, dir: &str) {
+    eventually("it is settled", || {
+        let sync = sync_of(machine, dir);
+        let is_sent = sync["connected"] == true
+            && sync["waiting_changes"] == 0
+            && sync["groups_in_flight"] == 0
+            && sync["folded"] == false;
+        is_sent.then_some(())
+    });
+}
+
+fn content(dir: &str, name: &str) -> Option<String> {
+    fs::read_to_string(Path::new(dir).join(name)).ok()
+}
+
+fn names(dir: &str) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != ".byteback")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn machine_that_was_set_back_undoes_nothing() {
+    let world = served();
+    let image = Image::new(&world);
+    let (a, b) = (&image.machine, Machine::new(&world, "b"));
+    let (in_a, in_b) = (a.dir("tree"), b.dir("tree"));
+    for (machine, dir) in [(a, &in_a), (&b, &in_b)] {
+        let code = invite(&world, &["mail"]);
+        machine.run(&["join", &code, dir]).fine();
+    }
+    for name in ["edited", "removed", "same"] {
+        fs::write(Path::new(&in_a).join(name), format!("{name} at first")).unwrap();
+    }
+    a.run(&["sync", "--delay", "0", &in_a]).fine();
+    b.run(&["sync", "--delay", "0", &in_b]).fine();
+    eventually("B has it", || (names(&in_b).len() == 3).then_some(()));
+    settled(a, &in_a);
+    a.run(&["umount", &in_a]).fine();
+    image.copy("image", "image.old");
+
+    a.run(&["sync", "--delay", "0", &in_a]).fine();
+    fs::write(Path::new(&in_a).join("edited"), "edited since").unwrap();
+    fs::write(Path::new(&in_a).join("made"), "made since").unwrap();
+    fs::remove_file(Path::new(&in_a).join("removed")).unwrap();
+    eventually("B has that, too", || {
+        let is_there = content(&in_b, "edited").as_deref() == Some("edited since") && content(&in_b, "made").is_some();
+        (is_there && content(&in_b, "removed").is_none()).then_some(())
+    });
+    settled(a, &in_a);
+    a.run(&["umount", &in_a]).fine();
+
+    image.copy("image.old", "image");
+    assert_eq!(names(&in_a), ["edited", "removed", "same"]);
+    fs::write(Path::new(&in_a).join("new"), "made after it was set back").unwrap();
+    a.run(&["sync", "--delay", "0", &in_a]).fine();
+    eventually("both are the same", || {
+        let (in_a, in_b) = (names(&in_a), names(&in_b));
+        (in_a == in_b && in_a.iter().any(|name| name == "made") && in_b.iter().any(|name| name == "new")).then_some(())
+    });
+    settled(a, &in_a);
+    for dir in [&in_a, &in_b] {
+        assert_eq!(content(dir, "edited").as_deref(), Some("edited since"));
+        assert_eq!(content(dir, "made").as_deref(), Some("made since"));
+        assert_eq!(content(dir, "same").as_deref(), Some("same at first"));
+        assert_eq!(content(dir, "new").as_deref(), Some("made after it was set back"));
+        let copies: Vec<_> = names(dir)
+            .into_iter()
+            .filter(|name| name.contains("(conflict from "))
+            .collect();
+        assert!(copies.len() == 1 && copies[0].starts_with("edited"), "{copies:?}");
+        assert_eq!(content(dir, &copies[0]).as_deref(), Some("edited at first"));
+    }
+    // It goes on from there, in both directions, over a restart.
+    a.run(&["umount", &in_a]).fine();
+    a.run(&["sync", "--delay", "0", &in_a]).fine();
+    fs::write(Path::new(&in_a).join("edited"), "from A").unwrap();
+    fs::write(Path::new(&in_b).join("same"), "from B").unwrap();
+    eventually("both go on", || {
+        let is_same = content(&in_b, "edited").as_deref() == Some("from A")
+            && content(&in_a, "same").as_deref() == Some("from B");
+        is_same.then_some(())
+    });
+    assert_eq!(names(&in_a), names(&in_b));
+    for (machine, dir) in [(a, &in_a), (&b, &in_b)] {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+#[test]
+fn server_that_was_replaced_is_started_over_with() {
+    let mut world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    // The server's disk is lost, and a new one begun at its address.
+    world.stop_server();
+    fs::rename(world.path("data"), world.path("lost")).unwrap();
+    world.serve();
+    let token = world.path("data/join-token");
+    world.sync(&[]).ends_with(1).says("join it again");
+    let (tree, repository) = (world.tree(), world.repository());
+    let joined = world.run(&[
+        "init",
+        tree.to_str().unwrap(),
+        "-r",
+        &repository,
+        "--join-token-file",
+        token.to_str().unwrap(),
+    ]);
+    joined.ends_with(0);
+    world.sync(&[]).ends_with(1).says("byteback sync --start-over");
+    world.sync_once(&["--start-over", "--delay", "0"]);
+    assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
+    // Once is enough.
+    fs::write(world.tree().join("more"), "more").unwrap();
+    world.sync_once(&["--delay", "0"]);
+    assert_eq!(world.files_at_server(), FILES + 1);
+}
+
+/// A disk that is mounted in the folder stays mounted, whatever others remove.
+#[test]
+fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
+    let world = served();
+    let machines = [Machine::new(&world, "a"), Machine::new(&world, "b")];
+    let dirs = machines.each_ref().map(|machine| machine.dir("tree"));
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        let code = invite(&world, &["mail"]);
+        machine.run(&["join", &code, dir]).fine();
+    }
+    for name in ["gone", "moved", "kept"] {
+        fs::create_dir_all(Path::new(&dirs[0]).join(name).join("disk")).unwrap();
+    }
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["sync", "--delay", "0", dir]).fine();
+    }
+    eventually("B has it", || {
+        Path::new(&dirs[1]).join("kept/disk").exists().then_some(())
+    });
+    settled(&machines[0], &dirs[0]);
+    let disk = world.path("disk");
+    fs::create_dir(&disk).unwrap();
+    fs::write(disk.join("on the disk"), "it").unwrap();
+    let points = ["gone/disk", "moved/disk"].map(|name| Path::new(&dirs[0]).join(name));
+    for point in &points {
+        mount_bind(&disk, point).unwrap();
+    }
+    fs::remove_dir_all(Path::new(&dirs[1]).join("gone")).unwrap();
+    fs::rename(Path::new(&dirs[1]).join("moved"), Path::new(&dirs[1]).join("elsewhere")).unwrap();
+    let problem = eventually("A says so", || {
+        let sync = sync_of(&machines[0], &dirs[0]);
+        sync["problem"]
+            .as_str()
+            .filter(|problem| problem.contains("is mounted at"))
+            .map(str::to_owned)
+    });
+    assert!(problem.contains("disk"), "{problem}");
+    for point in &points {
+        assert!(is_mounted(point), "{} is not mounted any more", point.display());
+        assert!(point.join("on the disk").exists());
+    }
+    // Once they are unmounted, it goes on.
+    for point in &points {
+        unmount(point, UnmountFlags::empty()).unwrap();
+    }
+    eventually("A follows", || {
+        let a = Path::new(&dirs[0]);
+        (!a.join("gone").exists() && a.join("elsewhere/disk").exists() && !a.join("moved").exists()).then_some(())
+    });
+    assert!(disk.join("on the disk").exists());
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+/// A disk over a directory that sync knows: it does not begin, and nothing is removed, whether that is another file system or a bind mount of the folder's own.
+#[test]
+fn sync_removes_nothing_that_a_mount_hides() {
+    let mut world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    let (disk, point) = (world.path("disk"), world.tree().join("dir"));
+    fs::create_dir(&disk).unwrap();
+    fs::write(disk.join("other"), "other").unwrap();
+    mount_bind(&disk, &point).unwrap();
+    world.sync(&[]).ends_with(1).says("unmount it first");
+    unmount(&point, UnmountFlags::empty()).unwrap();
+    assert_eq!(world.files_at_server(), FILES);
+
+    world.small_disk("tree/dir", "1m");
+    world.sync(&[]).ends_with(1).says("unmount it first");
+    assert!(!is_mounted(&world.tree()));
+    assert_eq!(world.files_at_server(), FILES);
+    unmount(&point, UnmountFlags::empty()).unwrap();
+    world.sync_once(&["--delay", "0"]);
+    assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
+}
+
+/// A device that was revoked and invited again is another one. What keeps its folder in sync takes the new token, and nothing is lost meanwhile.
+#[test]
+fn device_that_was_invited_again_goes_on_while_it_runs() {
+    let world = served();
+    let (a, data) = (Machine::new(&world, "a"), world.path("data"));
+    let dir = a.dir("tree");
+    a.run(&["join", &invite(&world, &["mail"]), &dir]).fine();
+    fs::write(Path::new(&dir).join("first"), "first").unwrap();
+    a.run(&["sync", "--delay", "0", &dir]).fine();
+    settled(&a, &dir);
+    world
+        .run(&["devices", "revoke", "a", "--data", data.to_str().unwrap()])
+        .ends_with(0);
+    fs::write(Path::new(&dir).join("second"), "second").unwrap();
+    eventually("it is refused", || {
+        sync_of(&a, &dir)["needs_attention"].as_bool().filter(|needs| *needs)
+    });
+    a.run(&["join", &invite(&world, &["mail"]), &dir])
+        .ends_with(0)
+        .says("takes the new token");
+    eventually("it goes on", || {
+        let sync = sync_of(&a, &dir);
+        (sync["problem"].is_null()
+            && sync["connected"] == true
+            && sync["folded"] == false
+            && sync["waiting_changes"] == 0)
+            .then_some(())
+    });
+    let b = Machine::new(&world, "b");
+    let in_b = b.dir("tree");
+    b.run(&["join", &invite(&world, &["mail"]), &in_b]).fine();
+    b.run(&["sync", "--delay", "0", &in_b]).fine();
+    eventually("B has both", || (names(&in_b) == ["first", "second"]).then_some(()));
+    fs::write(Path::new(&in_b).join("first"), "from B").unwrap();
+    eventually("A hears of B", || {
+        (content(&dir, "first").as_deref() == Some("from B")).then_some(())
+    });
+    assert_eq!(names(&dir), ["first", "second"]);
+    for (machine, dir) in [(&a, &dir), (&b, &in_b)] {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+#[test]
+fn server_at_another_address_is_followed_for_all_folders() {
+    let mut world = served();
+    let a = Machine::new(&world, "a");
+    let dirs = ["one", "two"].map(|name| {
+        let dir = a.dir(name);
+        a.run(&["join", &invite(&world, &[name]), &dir]).fine();
+        fs::write(Path::new(&dir).join("file"), name).unwrap();
+        a.run(&["sync", "--delay", "0", &dir]).fine();
+        settled(&a, &dir);
+        a.run(&["umount", &dir]).fine();
+        dir
+    });
+    let home = a.home.clone();
+    let old = world.url().to_owned();
+    world.stop_server();
+    world.serve_at("127.0.0.1:0");
+    let new = world.url().to_owned();
+    assert_ne!(old, new);
+    let a = Machine::new(&world, home.file_name().unwrap().to_str().unwrap());
+    // Nobody answers there: nothing is changed.
+    a.run(&["server", "set-address", &old, "https://127.0.0.1:1"])
+        .ends_with(1);
+    let moved = a.run(&["server", "set-address", &old, &new]).fine();
+    moved.says(&dirs[0]).says(&dirs[1]);
+    for dir in &dirs {
+        a.run(&["sync", "--delay", "0", dir]).fine();
+        fs::write(Path::new(dir).join("more"), "more").unwrap();
+        settled(&a, dir);
+    }
+    // Not beneath a sync that runs.
+    a.run(&["server", "set-address", &new, &old])
+        .ends_with(11)
+        .says("byteback umount");
+    for dir in &dirs {
+        a.run(&["umount", dir]).fine();
+    }
+    // Joining again by a code with the new address does the same.
+    world.stop_server();
+    world.serve_at("127.0.0.1:0");
+    let a = Machine::new(&world, home.file_name().unwrap().to_str().unwrap());
+    a.run(&["join", &invite(&world, &["one"]), &dirs[0]]).ends_with(0);
+    for dir in &dirs {
+        a.run(&["sync", "--delay", "0", dir]).fine();
+        a.run(&["umount", dir]).fine();
+    }
+}
