@@ -14,6 +14,7 @@
 mod addresses;
 mod calls;
 mod counting;
+mod damage;
 mod devices;
 mod events;
 mod link;

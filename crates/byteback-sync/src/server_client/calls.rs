@@ -6,9 +6,9 @@ use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DamagePage, DamagedFrame, DiffPage, Digests,
-    FolderInfo, FolderList, Healed, Health, KnownDamage, Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel,
-    SnapshotPage, TreePage, TreeTotals, VerifyEvent, VersionsPage, WantedDigests,
+    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, Digests, FolderInfo, FolderList,
+    Health, Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, TreeTotals, VerifyEvent,
+    VersionsPage, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
@@ -595,24 +595,6 @@ impl ServerClient {
         Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
     }
 
-    /// The ranges of a file's contents at a moment that the server cannot read, a page of them; the server reads the contents for it.
-    ///
-    /// # Errors
-    /// As every call. A server that is older than this call does not know it.
-    pub fn damage_page(
-        &self,
-        folder: &FolderName,
-        node: FileId,
-        at: Seq,
-        cursor: Option<&str>,
-    ) -> Result<DamagePage, ServerError> {
-        let mut parameters = vec![("at", at.to_string())];
-        push_cursor(&mut parameters, cursor);
-        let mut ask = self.ask(Route::Damage, &[folder.as_str(), &node.to_string()], &parameters);
-        ask.timeout = self.options.commit_timeout;
-        self.json(&ask)
-    }
-
     /// Counts what there is below a node at a moment.
     ///
     /// # Errors
@@ -625,33 +607,6 @@ impl ServerClient {
         );
         ask.timeout = self.options.commit_timeout;
         self.json(&ask)
-    }
-
-    /// Damaged frames that the server knows, as the files of a folder show them now.
-    ///
-    /// # Errors
-    /// As [`Self::damage_page`].
-    pub fn known_damage(&self, folder: &FolderName) -> Result<KnownDamage, ServerError> {
-        let mut ask = self.ask(Route::KnownDamage, &[folder.as_str()], &[]);
-        ask.timeout = self.options.commit_timeout;
-        self.json(&ask)
-    }
-
-    /// Offers the bytes of a damaged frame that a file refers to at a moment; answers whether the server can read it now.
-    ///
-    /// # Errors
-    /// As [`Self::damage_page`].
-    pub fn heal(&self, folder: &FolderName, frame: &DamagedFrame, bytes: &[u8]) -> Result<bool, ServerError> {
-        let parameters = [
-            ("at", frame.at.to_string()),
-            ("frame", query::encode(frame.frame.as_bytes())),
-        ];
-        let mut ask = self.ask(Route::Heal, &[folder.as_str(), &frame.file.to_string()], &parameters);
-        ask.body = Body::Bytes {
-            media: "application/octet-stream",
-            bytes,
-        };
-        Ok(self.json::<Healed>(&ask)?.healed)
     }
 
     /// What stood at a path, newest first, a page of it.
@@ -796,7 +751,7 @@ pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, ServerE
         .map_err(|error| ServerError::protocol("a request", format!("it cannot be written as JSON: {error}")))
 }
 
-fn push_cursor(parameters: &mut Vec<(&str, String)>, cursor: Option<&str>) {
+pub(super) fn push_cursor(parameters: &mut Vec<(&str, String)>, cursor: Option<&str>) {
     if let Some(cursor) = cursor {
         parameters.push(("cursor", query::encode(cursor.as_bytes())));
     }
