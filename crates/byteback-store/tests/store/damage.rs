@@ -163,11 +163,10 @@ fn a_frame_is_healed_by_its_own_bytes_only_and_in_all_versions() {
         assert_eq!(lost_ranges(&lab).len(), 2);
         let known = lab.store.known_damage("f", 100).unwrap();
         assert_eq!(known.len(), 2, "each file shows the frame");
-        assert!(
-            known
-                .iter()
-                .all(|frame| frame.raw_len == 9000 && frame.pieces.len() == 2)
-        );
+        assert!(known.iter().all(|frame| frame.raw_len == 9000));
+        let mut pieces: Vec<usize> = known.iter().map(|frame| frame.pieces.len()).collect();
+        pieces.sort_unstable();
+        assert_eq!(pieces, [2, 3], "the copy has one more change");
         let place = (known[0].segment, known[0].offset);
         let heal = |raw: &[u8]| lab.store.heal("f", FileId(2), None, place, raw).unwrap();
         let mut other = bytes.clone();

@@ -409,7 +409,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
 /// The digest of the digests of the parts 1 to `parts`, in hexadecimal; `None` if there are none.
 fn digest_of_parts(digests: &BTreeMap<u32, Digest>, parts: u32) -> Option<String> {
     let mut all = Sha256::new();
-    for digest in digests.range(1..=parts).map(|(_, digest)| digest) {
+    for digest in digests.range(..=parts).map(|(_, digest)| digest) {
         all.update(digest);
     }
     (parts > 0).then(|| all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())

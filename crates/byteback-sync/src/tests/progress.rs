@@ -86,7 +86,9 @@ fn a_restore_reaches_the_total_that_it_told() {
         let totals: Vec<(u64, u64)> = courses
             .ended
             .iter()
-            .flat_map(|(_, course)| course.totals.clone())
+            .map(|(_, course)| course)
+            .chain([&courses.course])
+            .flat_map(|course| course.totals.clone())
             .collect();
         let [(_, bytes)] = totals[..] else { panic!("{totals:?}") };
         let course = courses.of(Phase::Restoring);

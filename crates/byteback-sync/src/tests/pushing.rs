@@ -909,7 +909,12 @@ fn a_sparse_file_of_more_than_a_tib_is_compared_by_content() {
     let mut push = Push::new(61);
     push.options.checksum = true;
     let path = push.file("huge");
-    let file = File::create(&path).unwrap();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
     file.set_len(HUGE).unwrap();
     let places = [5_000_000, 1 << 39, HUGE - 5000];
     for place in places {

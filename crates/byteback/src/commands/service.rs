@@ -197,6 +197,12 @@ fn job(what: &What, places: &Places, settings: &Settings) -> Result<Job> {
         What::Mount(mount) => (Kind::Mount, Some(mount.places().0)),
         What::Sync(sync) => {
             sync.check()?;
+            if let Some(flag) = sync.flag_for_once() {
+                return Err(
+                    CommandError::new(format!("{flag} is an answer for once, not for each start"))
+                        .next("Give it to 'byteback sync', and install the service without it."),
+                );
+            }
             (Kind::Sync, sync.dir())
         }
     };

@@ -112,6 +112,15 @@ impl SyncArguments {
         passed_on
     }
 
+    /// A flag that answers what one start asked.
+    pub(super) fn flag_for_once(&self) -> Option<&'static str> {
+        match (self.start_over, self.accept_removals) {
+            (true, _) => Some("--start-over"),
+            (false, true) => Some("--accept-removals"),
+            (false, false) => None,
+        }
+    }
+
     /// Whether the flags make sense.
     pub(super) fn check(&self) -> Result<()> {
         delay(&self.delay)?;

@@ -29,7 +29,7 @@ impl World {
     }
 
     fn held_back(&self) -> Value {
-        self.on_tree("status", &["--json"]).ends_with(0).line("folder")["held_back"].clone()
+        self.on_tree("status", &["--json"]).tells_health().line("folder")["held_back"].clone()
     }
 
     /// Files that the server has.
@@ -50,7 +50,7 @@ fn files_in(directory: &Path) -> usize {
 }
 
 fn conflicts(world: &World) -> Value {
-    let status = world.on_tree("status", &["--json"]).ends_with(0);
+    let status = world.on_tree("status", &["--json"]).tells_health();
     status.line("folder")["sync"]["conflicts"].clone()
 }
 
@@ -105,7 +105,7 @@ fn sync_of_an_empty_mount_point_removes_nothing() {
     assert_eq!(world.held_back()["recorded"], false);
     world
         .on_tree("status", &[])
-        .ends_with(0)
+        .ends_with(4)
         .says("SYNC IS HELD BACK")
         .says("--accept-removals");
 
@@ -352,7 +352,7 @@ impl Drop for Image<'_> {
 }
 
 fn sync_of(machine: &Machine<'_>, dir: &str) -> Value {
-    machine.run(&["status", "--json", dir]).ends_with(0).line("folder")["sync"].clone()
+    machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
 }
 
 /// Until nothing waits on a machine.

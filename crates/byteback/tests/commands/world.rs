@@ -60,7 +60,11 @@ impl Ran {
     #[track_caller]
     pub(crate) fn fine(self) -> Self {
         let ran = self.ends_with(0);
-        assert_eq!(ran.stderr, "", "byteback {}", ran.what);
+        // Tests in mount namespaces of their own may hold copies of other tests' mounts for a while.
+        let is_of_others =
+            |line: &&str| line.starts_with("byteback: note: ") && line.contains("is in another mount namespace");
+        let complaints: Vec<&str> = ran.stderr.lines().filter(|line| !is_of_others(line)).collect();
+        assert!(complaints.is_empty(), "byteback {}: {complaints:#?}", ran.what);
         ran
     }
 

@@ -169,7 +169,7 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
             "{when}: a damaged log is no reason to refuse: {}",
             ran.stderr
         );
-        assert!(advised < 3, "{when}: the advice does not help: {}", ran.stderr);
+        assert!(advised < 4, "{when}: the advice does not help: {}", ran.stderr);
         let said = format!("{}{}", ran.stderr, ran.stdout);
         assert!(!said.contains("panicked"), "{when}: {said}");
         follow(rig, &said, when);
@@ -190,7 +190,14 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
 fn follow(rig: &Rig, said: &str, when: &str) {
     let folder = rig.state_folder();
     let mut removed = false;
-    for name in ["log.redb", "intents", "binding.json", "path"] {
+    for name in [
+        "log.redb",
+        "intents",
+        "binding.json",
+        "path",
+        "mark.json",
+        "held-back.json",
+    ] {
         let path = folder.join(name);
         if said.contains(path.to_str().unwrap()) && path.exists() {
             fs::remove_file(path).unwrap();

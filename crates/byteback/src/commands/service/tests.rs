@@ -15,6 +15,7 @@ fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("undo-budget", vec!["2G"]),
         ("scrub-rate", vec!["3"]),
         ("delay", vec!["1s"]),
+        ("removals-max", vec!["20"]),
         ("data", vec!["/data"]),
         ("listen", vec!["[::1]:1"]),
         ("address", vec!["example.org"]),
@@ -23,8 +24,18 @@ fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
     ])
 }
 
-/// Flags that name places are resolved by themselves; limits are remembered with the folder; the rest says how this very process runs.
-const NOT_PASSED_ON: [&str; 6] = ["at", "volume", "limit-rate", "foreground", "detached", "help"];
+/// Flags that name places are resolved by themselves; limits are remembered with the folder; two are answers for once, and refused; the
+/// rest says how this very process runs.
+const NOT_PASSED_ON: [&str; 8] = [
+    "at",
+    "volume",
+    "limit-rate",
+    "start-over",
+    "accept-removals",
+    "foreground",
+    "detached",
+    "help",
+];
 
 #[test]
 fn a_unit_gets_every_flag_of_its_command() {
