@@ -132,12 +132,16 @@ fn short_files_that_the_server_has_at_their_paths_are_not_sent() {
     file(&rig, dirs[0], "new", &noise(999, 3000));
     file(&rig, dirs[0], "empty", b"");
     let _ = lose_log(&rig, 9);
+    let before = rig.client.wire_bytes();
     let report = rig.backup().unwrap();
     assert!(report.everything_because.is_some());
     assert_eq!(
         (report.followed_files, report.literal_bytes),
         (398 + 1200, 500 + 507 + 3000)
     );
+    // Names and attributes of all files; their contents would be 340,000 bytes more.
+    let wire = rig.client.wire_bytes().since(before);
+    assert!(wire.sent < 750_000, "{wire:?}");
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
