@@ -228,6 +228,13 @@ pub trait LandingTree: Send + Sync {
     /// Whether anything of a node (content, attributes, names) waits to be sent or is in flight, or something is to be sent as a delta of its content.
     fn is_node_queued(&self, node: NodeId) -> bool;
 
+    /// Whether a program has a file open for writing. Its last name is neither removed nor replaced then ([`Landed::Overtaken`]): what the program
+    /// writes afterwards would be nowhere.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    fn is_open_for_writing(&self, node: NodeId) -> Result<bool>;
+
     /// What of a node waits to be sent or is in flight.
     fn unsent_of(&self, node: NodeId) -> UnsentNode;
 
@@ -281,11 +288,12 @@ pub trait LandingTree: Send + Sync {
     ) -> Result<Landed<()>>;
 
     /// Moves what is in the way of something that lands to a free name, as a program of this machine would: the queue is told, and what
-    /// waits of the node and its names does not matter.
+    /// waits of the node and its names does not matter. With `leaves_old` the old name stays until something replaces it, where the file system has
+    /// hard links: programs find something under it at any moment.
     ///
     /// # Errors
     /// If that cannot be.
-    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>>;
+    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>>;
 
     /// Removes a name that stands for `node`; of a directory that is empty, of which no entry waits to be sent.
     ///

@@ -190,13 +190,16 @@ pub struct SyncConflict {
     pub set: Option<u64>,
 }
 
-/// A name of the server that this file system does not hold.
+/// A name of the server that this file system does not hold, or a file that others changed and that does not let itself be changed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncLeftOut {
     /// The path that it would have.
     pub path: ByteString,
     /// The file system does not tell it from another name that is there: it appears when that is gone. Otherwise it cannot be here at all.
     pub collides: bool,
+    /// What is there does not let itself be changed, for this reason: others changed it, and that is tried again.
+    #[serde(default)]
+    pub blocked: Option<String>,
 }
 
 /// A line of a file with rules for what is ignored that says nothing.

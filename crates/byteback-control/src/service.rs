@@ -431,6 +431,9 @@ pub enum ErrorKind {
     PictureLost,
     /// The file system will never have such a node or name.
     Impossible,
+    /// This file cannot be changed as long as it is as it is: it is immutable or append-only, is being executed, has a disk mounted on it, or
+    /// the process lacks the right to. Everything else can.
+    Blocked,
     /// The log failed; its message says what to do.
     Log,
     /// What was asked for is not possible now; the message says why.

@@ -118,6 +118,11 @@ impl Adapter {
         }
     }
 
+    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its way from elsewhere.
+    fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
+        self.hidden_at(parent, name).is_some() || (node(parent) == NodeId::ROOT && Hidden::is_on_its_way(name))
+    }
+
     /// Whether a change of `name` in `parent` is none of the tree's.
     fn is_reserved(&self, parent: INodeNo, name: &OsStr) -> bool {
         self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
@@ -477,15 +482,15 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let clear_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let origin = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            Origin::PageCache
-        } else {
-            Origin::Program
+        let origin = match open_flags(flags.0) {
+            _ if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Origin::PageCache,
+            flags if flags.contains(OFlags::APPEND) => Origin::Append,
+            _ => Origin::Program,
         };
         let is_direct = !is_through_page_cache(lock_owner);
         if !is_direct {
@@ -495,13 +500,16 @@ impl Filesystem for Adapter {
             Ok(written) => written,
             Err(error) => return reply.error(errno(&error)),
         };
-        let answer = move || reply.written(u32::try_from(written).unwrap_or(u32::MAX));
-        let range = ByteRange::from_offset_len(offset, written as u64);
+        let answer = move || reply.written(u32::try_from(written.len_bytes).unwrap_or(u32::MAX));
+        let range = ByteRange::from_offset_len(written.offset, written.len_bytes as u64);
         match (range, self.late.get()) {
             (Some(range), Some(late)) if is_direct && self.tree.may_have_pages(node(ino)) => {
                 late.after_direct_write(node(ino), range, answer);
             }
             _ => answer(),
+        }
+        if let Some(late) = self.late.get().filter(|_| written.offset != offset) {
+            late.after_stray_append(node(ino));
         }
     }
 
@@ -548,8 +556,8 @@ impl Filesystem for Adapter {
             return hidden::readdir(hidden, node(ino), offset, reply);
         }
         let listed = self.tree.list(node(ino), offset, false, |entry| {
-            if self.hidden_at(ino, entry.name).is_some() {
-                // Shadowed.
+            if self.is_unlisted(ino, entry.name) {
+                // Shadowed, or not whole.
                 return false;
             }
             reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), entry.name)
@@ -565,7 +573,7 @@ impl Filesystem for Adapter {
             return hidden::readdirplus(hidden, node(ino), offset, reply);
         }
         let listed = self.tree.list(node(ino), offset, true, |entry| {
-            if self.hidden_at(ino, entry.name).is_some() {
+            if self.is_unlisted(ino, entry.name) {
                 if let Some(found) = &entry.found {
                     self.tree.forget(found.interned.node, 1);
                 }

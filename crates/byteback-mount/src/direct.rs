@@ -120,9 +120,29 @@ impl Direct {
     /// As a file system's.
     pub fn write(&self, file: &DirectFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
         match self.tree.write(file.0, offset, bytes, Origin::Program, false)? {
-            written if written == bytes.len() => Ok(()),
+            written if written.len_bytes == bytes.len() => Ok(()),
             _ => Err(io::ErrorKind::StorageFull.into()),
         }
+    }
+
+    /// Writes all of `bytes` behind the end, as a program does that opened the file to append.
+    ///
+    /// # Errors
+    /// As a file system's.
+    pub fn append(&self, file: &DirectFile, bytes: &[u8]) -> io::Result<()> {
+        let offset = self.tree.open_file_stat(file.0)?.size;
+        match self.tree.write(file.0, offset, bytes, Origin::Append, false)? {
+            written if written.len_bytes == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    /// Which inode a file is.
+    ///
+    /// # Errors
+    /// As a file system's.
+    pub fn inode(&self, file: &DirectFile) -> io::Result<u64> {
+        Ok(self.tree.open_file_stat(file.0)?.ino)
     }
 
     /// Forces a file to the disk.

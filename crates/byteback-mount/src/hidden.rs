@@ -38,6 +38,12 @@ pub(crate) const HIDDEN_NAME: &str = ".byteback";
 const CUT_NAME: &str = "cut";
 const DELTA_NAME: &str = "delta";
 
+/// Names in the root of what lands, until it is whole: nothing of the user's.
+const ON_THEIR_WAY: [&[u8]; 2] = [b".byteback-landing-new-", b".byteback-landing-moved-"];
+
+/// Hexadecimal digits at the end of such a name.
+const ON_THEIR_WAY_DIGITS: usize = 32;
+
 /// Of a node's number, so many bits are the log's.
 const LOGGED_BITS: u32 = 40;
 const LOGGED_MAX: u64 = (1 << LOGGED_BITS) - 1;
@@ -190,6 +196,14 @@ impl Hidden {
 
     pub(crate) fn is_hidden_name(name: &OsStr) -> bool {
         name.as_bytes() == HIDDEN_NAME.as_bytes()
+    }
+
+    /// Whether a name in the root is one of what is on its way: no listing shows it.
+    pub(crate) fn is_on_its_way(name: &OsStr) -> bool {
+        let mut digits = ON_THEIR_WAY
+            .iter()
+            .filter_map(|prefix| name.as_bytes().strip_prefix(*prefix));
+        digits.any(|digits| digits.len() == ON_THEIR_WAY_DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
     }
 
     fn node(node: NodeId) -> io::Result<HiddenNode> {

@@ -68,6 +68,12 @@ impl From<TrackedError> for LandingError {
     }
 }
 
+/// Whether a name in the root of a mount is one of what is on its way from elsewhere, which no listing shows.
+#[must_use]
+pub fn is_name_on_its_way(name: &OsStr) -> bool {
+    Hidden::is_on_its_way(name)
+}
+
 /// A name, as the log knows its directory.
 pub type LoggedName<'a> = (LoggedNode, &'a OsStr);
 
@@ -95,6 +101,20 @@ pub struct Landing {
     stores: Arc<Stores>,
     live: LiveTree,
     mounted: Arc<MountedWithin>,
+}
+
+/// Whether a node cannot have one more name, here or at all.
+fn has_no_links(error: &io::Error) -> bool {
+    let number = byteback_host::errno_of(error);
+    let refused = [
+        libc::EPERM,
+        libc::EMLINK,
+        libc::EOPNOTSUPP,
+        libc::ENOSYS,
+        libc::EINVAL,
+        libc::EXDEV,
+    ];
+    number.is_some_and(|number| refused.contains(&number)) || error.kind() == io::ErrorKind::Unsupported
 }
 
 fn gone<T>() -> Result<T, LandingError> {
@@ -198,6 +218,15 @@ impl Landing {
         self.flush_number(self.tree.number_of(&stat))
     }
 
+    /// Whether a program has a node open for writing.
+    ///
+    /// # Errors
+    /// If the node cannot be looked for.
+    pub fn is_open_for_writing(&self, node: LoggedNode) -> io::Result<bool> {
+        let found = self.live.find(node)?;
+        Ok(found.is_some_and(|(_, stat)| self.tree.handles.has_writer(self.tree.number_of(&stat))))
+    }
+
     fn flush_number(&self, number: NodeId) -> Result<(), LandingError> {
         let flushed = self.stores.flush_node(number);
         flushed.map(drop).map_err(|error| io::Error::other(error).into())
@@ -234,7 +263,8 @@ impl Landing {
     /// Removes a name that stands for `node`; of a directory, if it is empty.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, or the arbiter says so.
+    /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, it is the last name of a file that a program has open
+    /// for writing, or the arbiter says so.
     pub fn remove(&self, at: LoggedName<'_>, node: LoggedNode, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         self.flush(node)?;
         self.refuse_mounted(at)?;
@@ -247,7 +277,8 @@ impl Landing {
     /// Moves a name of a node to one that stands for `replaced`, or is free.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if a name stands for something else, or the arbiter says so.
+    /// [`LandingError::Overtaken`] if a name stands for something else, `replaced` would lose its last name and a program has it open for writing, or
+    /// the arbiter says so.
     pub fn rename(
         &self,
         (node, from): (LoggedNode, LoggedName<'_>),
@@ -289,13 +320,29 @@ impl Landing {
         Ok(())
     }
 
-    /// Moves a name to a free one, as a program would: who is told of what programs do is told.
+    /// Moves a name to a free one, as a program would: who is told of what programs do is told. With `leaves_old` the node gets the new name beside the
+    /// old one, if it can have two.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not free.
-    pub fn displace(&self, node: LoggedNode, from: LoggedName<'_>, to: LoggedName<'_>) -> Result<(), LandingError> {
+    pub fn displace(
+        &self,
+        node: LoggedNode,
+        from: LoggedName<'_>,
+        to: LoggedName<'_>,
+        leaves_old: bool,
+    ) -> Result<(), LandingError> {
         self.refuse_mounted(from)?;
         let (from, to) = (self.name(from)?, self.name(to)?);
+        if leaves_old {
+            match self.tree.land_second_name(node, self.find(node)?, &from, &to) {
+                Err(LandingError::Failed(error)) if has_no_links(&error) => {}
+                linked => {
+                    self.forget(&linked?);
+                    return Ok(());
+                }
+            }
+        }
         let stale = self
             .tree
             .land_rename((&from, node), (&to, None), RenameFlags::empty(), None)?;

@@ -136,8 +136,19 @@ impl Victim {
 pub enum Origin {
     /// From a program's call: these bytes are what it wrote.
     Program,
+    /// From a program's call on a file that it opened to append: the offset is where the kernel believes the file to end.
+    Append,
     /// From the kernel's pages, of which any part may have changed.
     PageCache,
+}
+
+/// The bytes of one write that are in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Where they begin: elsewhere than asked for where an append was aimed at an end that had moved.
+    pub offset: u64,
+    /// How many.
+    pub len_bytes: usize,
 }
 
 /// What becomes of an inode's attributes; `None` keeps one.
@@ -221,7 +232,7 @@ impl Tracked {
             None => (None, ranges_of(Look::trimmed_if(is_news))?),
             Some(observer) => {
                 let is_worth_a_look = || is_news || to.range.is_some_and(|range| observer.wants_trimmed(node, range));
-                let ranges_of = || match observer.is_landing(node) {
+                let ranges_of = || match observer.is_landing(node) || (to.appends && observer.may_stray(node)) {
                     true => ranges_of(Look::Landing(observer, node)),
                     false => ranges_of(Look::trimmed_if(is_worth_a_look())),
                 };
@@ -247,7 +258,8 @@ impl Tracked {
         }
         for range in &*ranges {
             account.pictures.before_content(node, fd, *range);
-            if !operation.is_logged() {
+            // An append may go elsewhere than where it was aimed at.
+            if !(operation.is_logged() && to.covers(*range)) {
                 operation.wrote(node, *range);
             }
         }
@@ -305,17 +317,21 @@ impl Tracked {
         Ok(made.0)
     }
 
-    /// Writes `data` at `offset`. Fewer bytes than asked are written only when the disk or a limit is reached.
+    /// Writes `data` at `offset`, or, of [`Origin::Append`], behind the end. Fewer bytes than asked are written only when the disk or a limit is reached.
     ///
     /// # Errors
     /// What the backing file answered, if not a single byte was written.
-    pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> TrackedResult<usize> {
+    pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> TrackedResult<Written> {
         let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) else {
-            return Ok(0);
+            return Ok(Written { offset, len_bytes: 0 });
         };
-        let mut stores = None;
+        let (mut stores, mut aimed_at) = (None, offset);
         let ranges_of = |look: Look<'_>| {
             Ok(match look {
+                Look::Landing(observer, node) if origin == Origin::Append => {
+                    aimed_at = observer.append_at(node, file, offset).map_err(backing("write"))?;
+                    ByteRange::from_offset_len(aimed_at, data.len() as u64).into()
+                }
                 Look::Trimmed => trim::changed_ranges(file, offset, data, origin),
                 Look::Landing(observer, node) if origin == Origin::PageCache => {
                     let merged = observer.merge_page(node, offset, data).map_err(backing("write"))?;
@@ -328,7 +344,10 @@ impl Tracked {
             &file.identity(),
             file,
             ContentHow::Written,
-            Extent::of(Some(range)),
+            Extent {
+                appends: origin == Origin::Append,
+                ..Extent::of(Some(range))
+            },
             ranges_of,
         )?;
         if let Some(stores) = stores {
@@ -340,11 +359,16 @@ impl Tracked {
             );
             let write = || write_stores(file, offset, data, &stores).map(|()| data.len());
             let write = || self.times.keep(file, write);
-            return change.perform(file, what, write, |_| true);
+            let len_bytes = change.perform(file, what, write, |_| true)?;
+            return Ok(Written { offset, len_bytes });
         }
-        let what = written::Change::Written { offset, data };
-        let write = || self.times.keep(file, || write_all(file, offset, data));
-        change.perform(file, what, write, |written| *written == data.len())
+        let what = written::Change::Written { offset: aimed_at, data };
+        let write = || self.times.keep(file, || write_all(file, aimed_at, data));
+        let len_bytes = change.perform(file, what, write, |written| *written == data.len())?;
+        Ok(Written {
+            offset: aimed_at,
+            len_bytes,
+        })
     }
 
     /// Sets the length of the file that `fd` can write.
@@ -358,8 +382,8 @@ impl Tracked {
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
         };
         let to = Extent {
-            range: None,
             len_after_bytes: Some(len_bytes),
+            ..Extent::of(None)
         };
         let change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
         let truncate = || fd.truncate(len_bytes).map_err(backing("truncate"));
@@ -725,6 +749,8 @@ struct Extent {
     range: Option<ByteRange>,
     /// The file's length afterwards, where it is set.
     len_after_bytes: Option<u64>,
+    /// They are to be behind the end.
+    appends: bool,
 }
 
 impl Extent {
@@ -732,7 +758,13 @@ impl Extent {
         Self {
             range,
             len_after_bytes: None,
+            appends: false,
         }
+    }
+
+    fn covers(self, range: ByteRange) -> bool {
+        let known = self.range;
+        known.is_some_and(|known| known.start() <= range.start() && range.end() <= known.end())
     }
 }
 

@@ -173,6 +173,18 @@ impl Observer for Live {
         self.watches.merge_page(of_queue(node), offset, page)
     }
 
+    fn may_stray(&self, node: LoggedNode) -> bool {
+        self.watches.has_landed_in(of_queue(node))
+    }
+
+    fn append_at(&self, node: LoggedNode, fd: &Inode, offset: u64) -> std::io::Result<u64> {
+        // Of two appends the kernel has the second one wait.
+        match self.may_stray(node) {
+            true => fd.stat().map(|stat| stat.size),
+            false => Ok(offset),
+        }
+    }
+
     fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         let node = of_queue(node);
         self.watches.content(node, ranges, len_after_bytes);

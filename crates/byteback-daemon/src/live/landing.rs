@@ -159,13 +159,22 @@ fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> 
             Err(ServiceError::new(ErrorKind::Impossible, format!("{}: {error}", what())))
         }
         Err(LandingError::Failed(error)) => {
-            let kind = match is_impossible(&error) {
-                true => ErrorKind::Impossible,
-                false => ErrorKind::Node,
+            let kind = match (is_blocked(&error), is_impossible(&error)) {
+                (true, _) => ErrorKind::Blocked,
+                (false, true) => ErrorKind::Impossible,
+                (false, false) => ErrorKind::Node,
             };
             Err(ServiceError::new(kind, format!("{}: {error}", what())))
         }
     }
+}
+
+/// Whether it is the file, or its directory, that does not let itself be changed.
+fn is_blocked(error: &io::Error) -> bool {
+    let blocked = [libc::EPERM, libc::EACCES, libc::ETXTBSY, libc::EBUSY];
+    let has_number = byteback_host::errno_of(error).is_some_and(|number| blocked.contains(&number));
+    // A file system is mounted there.
+    has_number || error.kind() == io::ErrorKind::ResourceBusy
 }
 
 /// Whether this file system will never have such a name or such a node.
@@ -175,7 +184,6 @@ fn is_impossible(error: &io::Error) -> bool {
         Errno::ILSEQ,
         Errno::INVAL,
         Errno::OPNOTSUPP,
-        Errno::PERM,
         Errno::MLINK,
     ];
     let errno = Errno::from_io_error(error);
@@ -297,6 +305,11 @@ impl LandingTree for LiveService {
         self.live.state.lock().queue.presence_of(of_queue(node)) != Presence::Absent
     }
 
+    fn is_open_for_writing(&self, node: LoggedNode) -> Result<bool> {
+        let is_open = self.landing.is_open_for_writing(node);
+        is_open.map_err(|error| node_failed(node, &error))
+    }
+
     fn unsent_of(&self, node: LoggedNode) -> UnsentNode {
         let unsent = self.live.state.lock().queue.unsent_of(of_queue(node));
         UnsentNode {
@@ -400,8 +413,8 @@ impl LandingTree for LiveService {
         answered(done, || format!("{} and {} cannot be exchanged", one.0, other.0))
     }
 
-    fn displace(&self, node: LoggedNode, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>> {
-        let done = self.landing.displace(node, logged(from), logged(to));
+    fn displace(&self, node: LoggedNode, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {
+        let done = self.landing.displace(node, logged(from), logged(to), leaves_old);
         self.note_undurable([from.parent, to.parent, node]);
         answered(done, || format!("{from} cannot be moved out of the way to {to}"))
     }

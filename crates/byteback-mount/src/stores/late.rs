@@ -43,6 +43,8 @@ pub(crate) struct LateAnswers {
     held: Arc<AtomicUsize>,
     /// A thread of its own, because dropping dirty pages takes longer.
     seeks: Sender<Job>,
+    /// A thread of its own: a look at a file waits for flushes, which wait for direct writes and seeks to be answered.
+    strays: Sender<Job>,
 }
 
 fn start_thread(name: &str) -> io::Result<Sender<Job>> {
@@ -63,6 +65,7 @@ impl LateAnswers {
             direct_writes: start_thread("byteback-direct")?,
             held: Arc::default(),
             seeks: start_thread("byteback-seek")?,
+            strays: start_thread("byteback-stray")?,
         })
     }
 
@@ -85,6 +88,17 @@ impl LateAnswers {
         };
         // A job that is not taken is dropped, and with it the reply, which then says EIO.
         let _ = self.direct_writes.send(job);
+    }
+
+    /// An append went elsewhere than where the kernel holds its bytes: the kernel forgets what it holds of the file, and where
+    /// that ends. Called after the append was answered: the page of a buffered write stays locked until then.
+    pub(crate) fn after_stray_append(&self, node: NodeId) {
+        let stores = Arc::clone(&self.stores);
+        // A mount that is ending takes no job, and its kernel pages go with it.
+        let _ = self.strays.send(Box::new(move || {
+            stores.forget_pages(node, None);
+            stores.look_at(node);
+        }));
     }
 
     /// Finds data or a hole in a file of which the kernel may hold stores.

@@ -156,6 +156,21 @@ pub trait Observer: Send + Sync {
         Ok(all.into_iter().collect())
     }
 
+    /// Whether the kernel may believe a file to end where it ended before something landed in it. It is told of each new length, but drops
+    /// that when a program writes just then, and an append that it aimed before may arrive at any time. The lock is held shared.
+    fn may_stray(&self, _node: LoggedNode) -> bool {
+        false
+    }
+
+    /// Of such a file, or one with [`Observer::is_landing`]: where a program's append goes, which the kernel aimed at `offset`. The lock is held
+    /// shared.
+    ///
+    /// # Errors
+    /// If the file cannot be looked at.
+    fn append_at(&self, _node: LoggedNode, _fd: &Inode, offset: u64) -> io::Result<u64> {
+        Ok(offset)
+    }
+
     /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
     /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
     fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);

@@ -19,7 +19,7 @@ use crate::credentials::Caller;
 use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::NodeId;
 use crate::integrity::Integrity;
-use crate::tracked::Origin;
+use crate::tracked::{Origin, Written};
 
 thread_local! {
     /// Each serving thread reads into one buffer, grown to the largest read so far.
@@ -52,7 +52,8 @@ fn read_verified(
 impl Tree {
     /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is asked for separately.
     pub(crate) fn open(&self, node: NodeId, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
-        let names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
+        // Until the handle is known: whoever takes the last name away by landing asks whether somebody can write the file.
+        let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let mut refused = None;
         for got in backing_flags(flags) {
             let (fd, identity) = match self.open_node(node, got) {
@@ -63,7 +64,6 @@ impl Tree {
                 }
                 Err(error) => return Err(error),
             };
-            drop(names);
             let own = self.own_threads().contains(&caller.pid);
             let file = Arc::new(OpenFile::new(fd, node, identity, flags, got, own));
             let handle = self.handles.insert(Arc::clone(&file));
@@ -155,7 +155,7 @@ impl Tree {
         data: &[u8],
         origin: Origin,
         clear_set_id: bool,
-    ) -> io::Result<usize> {
+    ) -> io::Result<Written> {
         let mut file = self.open_file(handle)?;
         if origin == Origin::PageCache && file.only_appends() {
             // The kernel hands pages on through any open file that can be written. These were written through one that
@@ -211,6 +211,12 @@ impl Tree {
         let copied = self.tracked.copy_range(&source, from.1, &target, to.1, len_bytes)?;
         self.drop_set_id(Self::object_of_file(&target), &target, caller)?;
         Ok(copied)
+    }
+
+    /// What an open file looks like.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn open_file_stat(&self, handle: u64) -> io::Result<byteback_host::tree::Stat> {
+        self.open_file(handle)?.stat()
     }
 
     pub(crate) fn sync(&self, handle: u64, data_only: bool) -> io::Result<()> {

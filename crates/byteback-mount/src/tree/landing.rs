@@ -180,6 +180,15 @@ impl Tree {
         }
     }
 
+    /// Refuses to take the last name from a file that a program can write: what it writes afterwards would be nowhere. The caller holds
+    /// `renames` exclusively, so that nobody opens it meanwhile.
+    fn expect_no_writer(&self, victim: &Victim) -> Result<(), LandingError> {
+        match victim.is_last_link() && self.handles.has_writer(victim.object.node) {
+            true => overtaken("a program has it open for writing"),
+            false => Ok(()),
+        }
+    }
+
     fn expect_node(&self, at: &NameAt<'_>, expected: LoggedNode) -> Result<Victim, LandingError> {
         match self.expect(at, Some(expected))? {
             Some(victim) => Ok(victim),
@@ -237,6 +246,26 @@ impl Tree {
         Ok(vec![at.stale(), Stale::Attributes(object.node, logged)])
     }
 
+    /// Gives what stands under `from` the free name `to`, too, as a program would.
+    pub(crate) fn land_second_name(
+        &self,
+        node: LoggedNode,
+        (fd, stat): (Inode, Stat),
+        from: &NameAt<'_>,
+        to: &NameAt<'_>,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
+        let found = self.expect_node(from, node)?;
+        self.expect(to, None)?;
+        if found.object.identity != stat.identity() {
+            return passed_by();
+        }
+        performed(self.tracked.link(found.object, &fd, to.place()))?;
+        self.listings().changed(to.parent);
+        self.inodes().add_link(found.object.node, to.parent, to.name);
+        Ok(vec![to.stale(), Stale::Attributes(found.object.node, node)])
+    }
+
     /// Removes a name.
     pub(crate) fn land_removal(
         &self,
@@ -246,6 +275,7 @@ impl Tree {
     ) -> Result<Vec<Stale>, LandingError> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
         let victim = self.expect_node(at, node)?;
+        self.expect_no_writer(&victim)?;
         let removed = self.remove_held((&at.dir, at.parent, at.name), victim, |place| {
             self.tracked.land_removal(place, victim, arbiter)
         });
@@ -267,6 +297,9 @@ impl Tree {
         if over.is_some_and(|over| over.object.identity == moved.object.identity) {
             // The call would do nothing, by POSIX.
             return overtaken("both names stand for the same");
+        }
+        if let Some(over) = over.filter(|_| !flags.contains(RenameFlags::EXCHANGE)) {
+            self.expect_no_writer(&over)?;
         }
         let ends = ((&from.dir, from.parent, from.name), (&to.dir, to.parent, to.name));
         let rename = |flags| {

@@ -70,8 +70,8 @@ use ground::Ground;
 use ignoring::{Ignoring, Sifted};
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
-use receiving::CONTACT;
 pub use receiving::Listener;
+use receiving::{CONTACT, is_about_content};
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
@@ -192,6 +192,10 @@ pub struct Engine {
     is_new_here: bool,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
+    /// When what did not let itself be changed is tried again, by the monotonic clock.
+    blocked_again_ns: Option<u64>,
+    /// It was tried since something was sent last.
+    has_tried_blocked: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -268,6 +272,8 @@ impl Engine {
             ignoring: Ignoring::default(),
             is_new_here,
             unsaved_again_ns: None,
+            blocked_again_ns: None,
+            has_tried_blocked: false,
             parts,
         };
         engine.tell_left_out();
@@ -470,7 +476,10 @@ impl Engine {
                     .unsaved_again_ns
                     .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns())));
                 let renewed = self.shared.is_token_refused().then_some(RENEW_EVERY);
-                let wait = [wait, unsaved, renewed, Some(WAIT_MAX)].into_iter().flatten().min();
+                let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns()));
+                let blocked = self.blocked_again_ns.map(until);
+                let waits = [wait, unsaved, renewed, blocked, Some(WAIT_MAX)];
+                let wait = waits.into_iter().flatten().min();
                 self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
             }
             Work::Send(_) if self.contact.is_some() => {
@@ -535,7 +544,10 @@ impl Engine {
         };
         let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
         let removes = names.iter().any(removes);
-        if self.is_left_out_over()? || removes || matches!(sifted, Ok(Sifted::Fold)) {
+        let is_blocked = self.blocked_nodes().any(|node| is_about_content(group, node));
+        // What was changed since it was tried last stands on what is not here.
+        self.has_tried_blocked &= !is_blocked;
+        if self.is_left_out_over()? || removes || is_blocked || matches!(sifted, Ok(Sifted::Fold)) {
             // What was left out comes first: what is sent may have taken its name. What is gone is another node than the one that the server has by the name, so that is
             // left to a fold, which leaves out such names.
             self.drop_cut();
@@ -625,6 +637,7 @@ impl Engine {
     /// All of a group is at the server.
     fn done(&mut self, group: &LiveGroup) {
         self.setbacks = 0;
+        self.has_tried_blocked = false;
         // Given up meanwhile, it is asked for; that costs a question.
         let _ = self.parts.live.applied(group.id);
     }

@@ -414,6 +414,12 @@ impl Committed {
             let cut = target.set_len_bytes(len_bytes);
             cut.map_err(|source| of_apply(ApplyError::SetLen { len_bytes, source }))?;
         }
+        if len > patch.new_len_bytes {
+            // First, as the patch is known to be whole: what programs append while the rest is written goes behind the new end.
+            let len_bytes = patch.new_len_bytes;
+            let cut = target.set_len_bytes(len_bytes);
+            cut.map_err(|source| of_apply(ApplyError::SetLen { len_bytes, source }))?;
+        }
         let mut delta = DeltaReader::new(Stream::new(&*self.deltas, patch)).map_err(|source| PatchError::Delta {
             node: patch.node,
             source,

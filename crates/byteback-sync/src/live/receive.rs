@@ -18,6 +18,9 @@
 //! file system does not tell it from another one (it folds cases, or spellings of a letter) is found by comparing what answers to the name with what the log
 //! knows by it. It is let in when that is over.
 //!
+//! **What does not let itself be changed** (it is immutable, append-only, being executed) stays as it is, is noted with what it stands on, and is tried again with
+//! whatever else lands, and once in a while; everything else goes on. Only what was changed here, too, cannot be passed over: it could be neither sent nor set aside.
+//!
 //! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is left out in the same way, until it is not ignored any more. What is here
 //! under its name then was new all the while, so that both are brought together like what two machines made apart.
 //!
@@ -26,35 +29,38 @@
 pub mod conflicts;
 mod here;
 pub mod left_out;
-mod log_changes;
+pub(super) mod log_changes;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::{ByteString, FileId, FolderName, Seq};
+use byteback_api::{Attributes, ByteString, FileId, FolderName, Seq};
 use byteback_control::{Landed, LandingTree, LiveTree, NamePlace, ServiceError, TreeService, WatchedNode};
 use byteback_host::random::Randomness;
 use byteback_oplog::{NodeId, NodeKind, TreeId};
 
-use crate::error::SyncError;
+use crate::error::{ServerErrorKind, SyncError};
 use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
 use crate::live::ignore_rules::{CACHE_TAG_NAME, RULES_NAME};
 use crate::live::ignored::{Ignored, joined, path_of};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    ConflictLabel, Given, Identity, NameChange, Need, Others, Outcome, Place, Plan, PlanError, Step,
-    is_name_on_its_way, plan,
+    Blocked, ConflictLabel, Given, Identity, NameChange, Need, NodeChange, Others, Outcome, Place, Plan, PlanError,
+    Step, is_name_on_its_way, plan,
 };
 use crate::live::patches::{PatchError, Patches};
-use crate::monitor::{Monitor, check_cancelled};
+use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use conflicts::{Conflicts, ConflictsError};
 use here::{Memory, Seen};
-use left_out::{LeftOut, LeftOutError};
-use walk::{Walk, Walked, mend};
+use left_out::{BlockedChange, LeftOut, LeftOutError};
+use walk::{BlockedAt, Walk, Walked, mend};
 
 /// So often a plan is overtaken before all that waits is folded.
 const OVERTAKEN_MAX: u32 = 3;
+
+/// Why a name stays that itself could go.
+const INSIDE: &str = "something in it cannot be changed, or it cannot get its new name";
 
 /// A plan asks so often at most; each time it knows more.
 const ASKED_MAX: u32 = 1000;
@@ -94,6 +100,8 @@ pub struct Received {
     pub left_out: Vec<LeftOut>,
     /// What is ignored here may be something else from now on.
     pub may_ignore_other: bool,
+    /// What does not let itself be changed, in place of what did not before.
+    pub blocked: Vec<BlockedChange>,
 }
 
 /// See the module.
@@ -117,6 +125,8 @@ pub(super) struct Receive<'e> {
     pub(super) landed: &'e mut BTreeSet<FileId>,
     /// Names that were left out so far.
     pub(super) left_out: &'e [LeftOut],
+    /// What did not let itself be changed so far: it is tried again.
+    pub(super) blocked: &'e [BlockedChange],
     /// What is ignored here.
     pub(super) ignored: &'e Ignored,
     /// Something here is withheld.
@@ -157,12 +167,19 @@ impl Receive<'_> {
             monitor: self.monitor,
         };
         let mut others = incoming.others()?;
+        self.monitor.event(Event::ChangesToCome(others.count()));
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
+        self.try_blocked_again(&mut others)?;
+        let mut blocked = Blocked::default();
+        let mut whys: BTreeMap<FileId, String> = BTreeMap::new();
+        let mut place_whys: BTreeMap<Place, String> = BTreeMap::new();
         let mut refused = self.left_out_before(&incoming, &mut others)?;
         let landing = self.landing;
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
         let mut memory = Memory::default();
         let mut overtaken = 0;
+        // What a program has open is mostly closed in a moment: it counts only once a step was overtaken.
+        let mut counts_use = false;
         let mut came_back = BTreeSet::new();
         let mut may_ignore_other = self.has_rules(&others);
         loop {
@@ -173,11 +190,16 @@ impl Receive<'_> {
                 memory = Memory::default();
                 watch(landing, about, &mut watches)?;
             }
-            let plan = self.plan(&incoming, &mut others, &refused.all, &label, &memory);
+            let plan = self.plan(
+                &incoming,
+                &mut others,
+                (&refused.all, &blocked, &label),
+                (&memory, counts_use),
+            );
             let ended = memory.end_cut(self.tree);
             let plan = plan?;
             ended?;
-            let about = self.subjects(&plan, (cursor, &others), &memory);
+            let about = self.subjects(&plan, (cursor, &others), (&memory, counts_use));
             if is_folded {
                 let watched = watches.len();
                 watch(landing, about.nodes.iter().chain(&about.parents).copied(), &mut watches)?;
@@ -214,6 +236,7 @@ impl Receive<'_> {
                 sets: set_numbers(&landing.together()),
                 now_ns: self.now.0,
                 unbound: HashMap::new(),
+                gone: Vec::new(),
                 returned: BTreeSet::new(),
                 has_undurable: false,
             }
@@ -227,16 +250,83 @@ impl Receive<'_> {
                         has_unsent: self.identities.has_unsent(),
                         left_out: refused.left_out(&plan),
                         may_ignore_other,
+                        blocked: blocked_changes(&plan, &whys, &place_whys),
                     });
                 }
                 Walked::Overtaken => {
                     may_ignore_other |= self.has_moved(&plan)?;
                     overtaken += 1;
+                    counts_use = true;
                 }
                 Walked::Refused(place) => self.refused(place, &mut refused)?,
+                Walked::Blocked(at, why) => {
+                    may_ignore_other |= self.has_moved(&plan)?;
+                    // The path is told beside it: what the system said is left.
+                    let message = why.message.rsplit(": ").next().unwrap_or_default().to_owned();
+                    let is_news = match at {
+                        BlockedAt::Place(place) => {
+                            place_whys.insert(place.clone(), message);
+                            blocked.places.insert(place)
+                        }
+                        BlockedAt::Content(file) => {
+                            whys.insert(file, message);
+                            blocked.contents.insert(file)
+                        }
+                    };
+                    if !is_news {
+                        return Err(why.into());
+                    }
+                }
             }
             watches.clear();
             memory = Memory::default();
+        }
+    }
+
+    /// What did not let itself be changed is as if others had just changed it.
+    fn try_blocked_again(&self, others: &mut Others) -> Result<(), ReceiveError> {
+        for change in self.blocked {
+            match change {
+                BlockedChange::Name {
+                    parent,
+                    name,
+                    before,
+                    after,
+                    ..
+                } => {
+                    let (parent, name) = (*parent, name.clone());
+                    let told = NameChange {
+                        before: *before,
+                        after: *after,
+                    };
+                    // Whatever became of it there meanwhile, here it is what it was.
+                    others.names.entry(Place { parent, name }).or_insert(told).before = *before;
+                }
+                BlockedChange::Content { node, since, .. } => {
+                    let (Some(before), Some(after)) = (self.there(*node, *since)?, self.there(*node, others.head)?)
+                    else {
+                        continue;
+                    };
+                    let (since, before) = (*since, Some(before));
+                    let change = NodeChange {
+                        since,
+                        before,
+                        after,
+                        is_content_changed: true,
+                    };
+                    others.nodes.insert(*node, change);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a node was at the server at a moment, if it was there.
+    fn there(&self, node: FileId, at: Seq) -> Result<Option<Attributes>, ReceiveError> {
+        match self.server.node(self.folder, node, at) {
+            Ok(there) => Ok(Some(there.attributes)),
+            Err(error) if error.kind == ServerErrorKind::NotFound => Ok(None),
+            Err(error) => Err(SyncError::from(error).into()),
         }
     }
 
@@ -249,6 +339,14 @@ impl Receive<'_> {
             let Some(parent) = self.identities.node_of(left_out.parent) else {
                 continue;
             };
+            let is_blocked = |change: &BlockedChange| match change {
+                BlockedChange::Name { parent, name, .. } => (*parent, name) == (left_out.parent, &left_out.name),
+                BlockedChange::Content { .. } => false,
+            };
+            if self.blocked.iter().any(is_blocked) {
+                // It is tried again.
+                continue;
+            }
             let heard = others.names.get(&place);
             if heard.is_some_and(|change| change.after != Some(left_out.node)) {
                 continue;
@@ -340,7 +438,7 @@ impl Receive<'_> {
         Ok(())
     }
 
-    fn seen<'s>(&'s self, (cursor, others): (Seq, &'s Others), memory: &'s Memory) -> Seen<'s> {
+    fn seen<'s>(&'s self, (cursor, others): (Seq, &'s Others), (memory, counts_use): (&'s Memory, bool)) -> Seen<'s> {
         Seen {
             landing: self.landing,
             tree: self.tree,
@@ -355,6 +453,7 @@ impl Receive<'_> {
             memory,
             ignored: self.ignored,
             has_withheld: self.has_withheld,
+            counts_use,
         }
     }
 
@@ -406,14 +505,14 @@ impl Receive<'_> {
         &self,
         incoming: &Incoming<'_>,
         others: &mut Others,
-        refused: &BTreeSet<Place>,
-        label: &ConflictLabel,
-        memory: &Memory,
+        (refused, blocked, label): (&BTreeSet<Place>, &Blocked, &ConflictLabel),
+        (memory, counts_use): (&Memory, bool),
     ) -> Result<Plan, ReceiveError> {
         for _ in 0..ASKED_MAX {
             let given = Given {
                 landed: self.landed,
                 refused,
+                blocked,
                 label,
             };
             let mut is_random = true;
@@ -425,7 +524,7 @@ impl Receive<'_> {
             };
             let planned = plan(
                 others,
-                &self.seen((incoming.cursor, others), memory),
+                &self.seen((incoming.cursor, others), (memory, counts_use)),
                 &given,
                 &mut fresh,
             );
@@ -481,7 +580,7 @@ impl Receive<'_> {
     }
 
     /// What of the tree here the steps of a plan are about.
-    fn subjects(&self, plan: &Plan, (cursor, others): (Seq, &Others), memory: &Memory) -> Subjects {
+    fn subjects(&self, plan: &Plan, (cursor, others): (Seq, &Others), memory: (&Memory, bool)) -> Subjects {
         let seen = self.seen((cursor, others), memory);
         let mut subjects = Subjects::default();
         // Identities come first: who gets another one is meant by both.
@@ -544,6 +643,33 @@ impl Refused {
         }
         left_out.into_values().collect()
     }
+}
+
+/// What a plan has passed over, as it is blocked.
+fn blocked_changes(
+    plan: &Plan,
+    whys: &BTreeMap<FileId, String>,
+    place_whys: &BTreeMap<Place, String>,
+) -> Vec<BlockedChange> {
+    let mut changes = Vec::new();
+    for outcome in &plan.outcomes {
+        match outcome {
+            Outcome::BlockedName { place, before, after } => changes.push(BlockedChange::Name {
+                parent: place.parent,
+                name: place.name.clone(),
+                before: *before,
+                after: *after,
+                why: place_whys.get(place).cloned().unwrap_or_else(|| INSIDE.to_owned()),
+            }),
+            Outcome::BlockedContent { node, since } => changes.push(BlockedChange::Content {
+                node: *node,
+                since: *since,
+                why: whys.get(node).cloned().unwrap_or_default(),
+            }),
+            _ => {}
+        }
+    }
+    changes
 }
 
 /// What the steps of a plan are about; only what is here.

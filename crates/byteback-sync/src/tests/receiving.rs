@@ -2,6 +2,7 @@
 //! once is lost nowhere; at the end all trees are the same.
 
 mod atomic;
+mod in_use;
 mod pairs;
 
 use super::engine::{Mounted, PATIENCE, Place, Sending, assert_server_has, is_settled, live_options, rig, stop};

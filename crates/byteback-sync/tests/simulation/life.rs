@@ -309,6 +309,11 @@ impl Life {
             }
             held.extend(state.0.values().filter_map(|entry| entry.content.clone()));
         }
+        // The head is among the versions, and all machines hold that.
+        let lines: BTreeSet<&[u8]> = held
+            .iter()
+            .flat_map(|content| content.split(|byte| *byte == b'\n'))
+            .collect();
         let first = State::of_directory_with_times(&self.machines[0].tree());
         for machine in &self.machines {
             match state.differences(&machine.state()) {
@@ -318,6 +323,11 @@ impl Life {
             match first.differences(&State::of_directory_with_times(&machine.tree())) {
                 none if none.is_empty() => {}
                 some => return Err(format!("at the end, the first and {}: {some:#?}", machine.name())),
+            }
+            let is_lost = |line: &&Vec<u8>| !lines.contains(line.as_slice());
+            if let Some(lost) = machine.witness.lines.iter().find(is_lost) {
+                let lost = String::from_utf8_lossy(lost);
+                return Err(format!("{}: '{lost}' is nowhere", machine.name()));
             }
             if let Some(lost) = machine.witness.owed().iter().find(|content| !held.contains(*content)) {
                 return Err(format!(

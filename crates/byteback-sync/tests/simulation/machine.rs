@@ -364,7 +364,9 @@ impl Machine {
                 self.world.note(&format!("{}: {changed}", self.name));
             }
         }
-        self.witness.after(&now);
+        let running = self.running.as_ref();
+        let is_mixed = running.is_some_and(|running| running.ear.mixed.load(Ordering::SeqCst) > 0);
+        self.witness.after(&now, is_mixed);
         self.world.tell(News::Machine(self.number));
     }
 

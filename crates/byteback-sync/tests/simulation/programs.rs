@@ -12,6 +12,19 @@ pub(crate) struct Programs {
     open: Vec<DirectFile>,
     at: PathBuf,
     saves: u64,
+    /// Common files that are open to be appended to.
+    logs: Vec<Log>,
+    /// One that was emptied to be written anew, and with what.
+    emptied: Option<(Log, Vec<u8>)>,
+    lines: u64,
+}
+
+/// A common file that is open.
+struct Log {
+    file: DirectFile,
+    inode: u64,
+    /// A program here has taken its name away: what is written to it now is nowhere, as on any file system.
+    is_orphan: bool,
 }
 
 fn any_name(random: &mut SplitMix64) -> PathBuf {
@@ -42,6 +55,8 @@ impl Programs {
     /// Nothing is open any more: the machine was down.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
+        self.logs.clear();
+        self.emptied = None;
     }
 
     /// Closes what is open.
@@ -49,8 +64,10 @@ impl Programs {
         if machine.up().is_none() {
             return;
         }
+        self.write_emptied(machine);
         machine.before();
-        for file in self.open.drain(..) {
+        let logs = self.logs.drain(..).map(|log| log.file);
+        for file in self.open.drain(..).chain(logs) {
             machine.up().unwrap().programs().close(file);
         }
         machine.after();
@@ -77,7 +94,8 @@ impl Programs {
             }
             _ => PathBuf::new(),
         };
-        match random.below(20) {
+        match random.below(24) {
+            20..24 => self.log(machine, random),
             0..4 => self.write(machine, random),
             4..6 => self.create(machine, random),
             6..9 => self.save(machine, random),
@@ -189,6 +207,146 @@ impl Programs {
         }
         machine.up().unwrap().programs().close(file);
     }
+}
+
+/// The lines of a common file.
+fn lines_of(content: &[u8]) -> Vec<Vec<u8>> {
+    let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(<[u8]>::to_vec).collect()
+}
+
+/// What all machines write lines into.
+impl Programs {
+    fn log(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
+        let path = PathBuf::from(["log 0", "log 1"][random.below(2) as usize]);
+        match random.below(9) {
+            0..3 => {
+                if let Some(log) = open_log(machine, &path) {
+                    self.append(machine, &log);
+                    close_log(machine, log);
+                }
+            }
+            3 => {
+                if self.logs.len() < 2 {
+                    self.logs.extend(open_log(machine, &path));
+                }
+            }
+            4 => {
+                if let Some(log) = self.logs.pop() {
+                    self.append(machine, &log);
+                    self.logs.insert(0, log);
+                }
+            }
+            5 => {
+                if let Some(log) = self.logs.pop() {
+                    close_log(machine, log);
+                }
+            }
+            6 => self.empty(machine, &path, random),
+            7 => self.write_emptied(machine),
+            _ => self.replace(machine, &path, random),
+        }
+    }
+
+    fn append(&mut self, machine: &mut Machine, log: &Log) {
+        self.lines += 1;
+        let line = format!("line {} of {}", self.lines, machine.name());
+        let bytes = format!("{line}\n");
+        let appended = once(machine, |tree| tree.append(&log.file, bytes.as_bytes()));
+        // A program here that writes the file anew has not seen it.
+        let mut emptied = self.emptied.iter();
+        let is_written_over = emptied.any(|(emptied, _)| emptied.inode == log.inode);
+        if appended.is_ok() && !log.is_orphan && !is_written_over {
+            machine.witness.lines.insert(line.into_bytes());
+        }
+    }
+
+    /// What becomes of the lines of a file that a program here writes anew: most stay, in another order.
+    fn rewritten(machine: &mut Machine, content: &[u8], random: &mut SplitMix64) -> Vec<u8> {
+        let mut lines = lines_of(content);
+        lines.retain(|line| {
+            machine.witness.lines.remove(line);
+            random.below(4) > 0
+        });
+        if random.coin() {
+            lines.reverse();
+        }
+        lines.iter().flat_map(|line| [line, &b"\n"[..]].concat()).collect()
+    }
+
+    /// Empties a file, to write it anew later.
+    fn empty(&mut self, machine: &mut Machine, path: &Path, random: &mut SplitMix64) {
+        self.write_emptied(machine);
+        let Some(log) = open_log(machine, path) else { return };
+        let content = std::fs::read(machine.tree().join(path)).unwrap();
+        if once(machine, |tree| tree.truncate(path, 0)).is_err() {
+            return close_log(machine, log);
+        }
+        let new = Self::rewritten(machine, &content, random);
+        self.emptied = Some((log, new));
+    }
+
+    fn write_emptied(&mut self, machine: &mut Machine) {
+        let Some((log, content)) = self.emptied.take() else {
+            return;
+        };
+        if once(machine, |tree| tree.write(&log.file, 0, &content)).is_ok() && !log.is_orphan {
+            machine.witness.lines.extend(own_lines(machine, &content));
+        }
+        close_log(machine, log);
+    }
+
+    /// Writes a file anew under another name, and moves it over.
+    fn replace(&mut self, machine: &mut Machine, path: &Path, random: &mut SplitMix64) {
+        use std::os::unix::fs::MetadataExt;
+        let new_path = PathBuf::from(format!("log of {}", machine.name()));
+        let Ok(content) = std::fs::read(machine.tree().join(path)) else {
+            return;
+        };
+        let Ok(file) = once(machine, |tree| tree.create(&new_path, 0o644)) else {
+            return;
+        };
+        let inode = std::fs::metadata(machine.tree().join(path)).unwrap().ino();
+        let new = Self::rewritten(machine, &content, random);
+        let _ = once(machine, |tree| tree.write(&file, 0, &new));
+        machine.up().unwrap().programs().close(file);
+        let emptied = self.emptied.iter_mut().map(|(log, _)| log);
+        for log in self.logs.iter_mut().chain(emptied).filter(|log| log.inode == inode) {
+            log.is_orphan = true;
+        }
+        if once(machine, |tree| tree.rename(&new_path, path)).is_ok() {
+            machine.witness.lines.extend(own_lines(machine, &new));
+        }
+    }
+}
+
+/// Those lines that this machine's programs wrote: others' are others' matter.
+fn own_lines(machine: &Machine, content: &[u8]) -> Vec<Vec<u8>> {
+    let end = format!(" of {}", machine.name());
+    let mut lines = lines_of(content);
+    lines.retain(|line| line.ends_with(end.as_bytes()));
+    lines
+}
+
+fn open_log(machine: &mut Machine, path: &Path) -> Option<Log> {
+    let opened = machine.up().unwrap().programs().open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(_) => once(machine, |tree| tree.create(path, 0o644)).ok()?,
+    };
+    let inode = machine.up().unwrap().programs().inode(&file).unwrap();
+    Some(Log {
+        file,
+        inode,
+        is_orphan: false,
+    })
+}
+
+fn close_log(machine: &mut Machine, log: Log) {
+    let _ = once(machine, |tree| {
+        tree.close(log.file);
+        Ok(())
+    });
 }
 
 /// Makes one call, which is one change at most.

@@ -4,13 +4,16 @@ use super::world::{News, World};
 use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     DirEntry, Expected, Landed, LandingNode, LandingTree, LiveContent, LiveGroup, LiveStatus, LiveTree,
-    MissedAttribute, NamePlace, Piece, Result, UnsentNode, WatchedFile, WatchedNode, Work,
+    MissedAttribute, NamePlace, Overtaken, Piece, Result, UnsentNode, WatchedFile, WatchedNode, Work,
 };
+use byteback_delta::{Base, Target};
+use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_oplog::NodeId;
 use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +48,8 @@ pub(crate) struct Ear {
     pub(crate) hold: Mutex<Option<(String, u64)>>,
     /// It waits for that.
     pub(crate) is_held: AtomicBool,
+    /// Files in which something lands.
+    pub(crate) mixed: AtomicUsize,
     random: Mutex<SplitMix64>,
 }
 
@@ -57,6 +62,7 @@ impl Ear {
             is_idle: AtomicBool::new(false),
             hold: Mutex::default(),
             is_held: AtomicBool::new(false),
+            mixed: AtomicUsize::new(0),
             random: Mutex::new(SplitMix64::new(seed)),
         })
     }
@@ -227,6 +233,10 @@ impl LandingTree for SteppedLanding {
         self.ear.canary != Canary::UnsentOverlooked && self.inner.is_node_queued(node)
     }
 
+    fn is_open_for_writing(&self, node: NodeId) -> Result<bool> {
+        self.inner.is_open_for_writing(node)
+    }
+
     fn unsent_of(&self, node: NodeId) -> UnsentNode {
         match self.ear.canary {
             Canary::UnsentOverlooked => UnsentNode::default(),
@@ -282,11 +292,11 @@ impl LandingTree for SteppedLanding {
         self.inner.exchange(one, other, expected)
     }
 
-    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace) -> Result<Landed<()>> {
+    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {
         self.told(|| format!("displace {node} {from} to {to}"));
         match self.ear.canary {
             Canary::ConflictWithoutCopy => self.inner.remove(from, node, Expected::Folded(&[])),
-            _ => self.inner.displace(node, from, to),
+            _ => self.inner.displace(node, from, to, leaves_old),
         }
     }
 
@@ -311,7 +321,15 @@ impl LandingTree for SteppedLanding {
 
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
         self.told(|| format!("content of {node}"));
-        self.inner.watch_file(node, expected)
+        let stepped = |file| -> Box<dyn WatchedFile + '_> {
+            let ear = Arc::clone(&self.ear);
+            ear.mixed.fetch_add(1, Ordering::SeqCst);
+            Box::new(SteppedFile { inner: file, ear })
+        };
+        Ok(match self.inner.watch_file(node, expected)? {
+            Landed::Done(file) => Landed::Done(stepped(file)),
+            Landed::Overtaken(why) => Landed::Overtaken(why),
+        })
     }
 
     fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()> {
@@ -322,5 +340,68 @@ impl LandingTree for SteppedLanding {
     fn sync(&self) -> Result<()> {
         self.told(|| "sync".to_owned());
         self.inner.sync()
+    }
+}
+
+/// A file in which something lands: others have their turn between its pieces, too.
+struct SteppedFile<'a> {
+    inner: Box<dyn WatchedFile + 'a>,
+    ear: Arc<Ear>,
+}
+
+impl Drop for SteppedFile<'_> {
+    fn drop(&mut self) {
+        self.ear.mixed.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl WatchedNode for SteppedFile<'_> {
+    fn node(&self) -> NodeId {
+        self.inner.node()
+    }
+
+    fn overtaken(&self) -> Option<Overtaken> {
+        self.inner.overtaken()
+    }
+}
+
+impl WatchedFile for SteppedFile<'_> {
+    fn was_changed(&self) -> bool {
+        self.inner.was_changed()
+    }
+}
+
+impl Base for SteppedFile<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Base::len_bytes(&self.inner)
+    }
+
+    fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        Base::read_range(&self.inner, offset, buffer)
+    }
+
+    fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
+        Base::next_data(&self.inner, range)
+    }
+}
+
+impl Target for SteppedFile<'_> {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Target::len_bytes(&self.inner)
+    }
+
+    fn write_range(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.ear.between_steps();
+        self.inner.write_range(offset, bytes)
+    }
+
+    fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
+        self.ear.between_steps();
+        self.inner.punch_hole(range)
+    }
+
+    fn set_len_bytes(&mut self, len_bytes: u64) -> io::Result<()> {
+        self.ear.between_steps();
+        self.inner.set_len_bytes(len_bytes)
     }
 }

@@ -4,7 +4,11 @@
 //! or conflict elsewhere may show there; everybody else sees in it, one after the other, moments that it had here.
 //!
 //! *What programs made*: a content that a program made here is overwritten or removed by programs here, or stays; if it goes otherwise, the server must have it among
-//! its versions, or it is found in a file in the end.
+//! its versions, or it is found in a file in the end. What a program makes of a file in which something lands just now is a mixture, which
+//! is nobody's content.
+//!
+//! *Lines*: each line that a program wrote into a common file is in a file in the end, or in one of the server's versions, unless a program of the same
+//! machine took it away.
 
 use super::state::State;
 use std::collections::BTreeSet;
@@ -31,6 +35,8 @@ pub(crate) struct Witness {
     made: BTreeSet<Content>,
     /// What programs made here, and is not here any more without them.
     owed: BTreeSet<Content>,
+    /// Lines that programs wrote here and that none took away here.
+    pub(crate) lines: BTreeSet<Vec<u8>>,
     pub(crate) wrong: Option<String>,
 }
 
@@ -42,6 +48,7 @@ impl Witness {
             last: BTreeSet::new(),
             made: BTreeSet::new(),
             owed: BTreeSet::new(),
+            lines: BTreeSet::new(),
             wrong: None,
         }
     }
@@ -73,15 +80,17 @@ impl Witness {
         self.last = here;
     }
 
-    /// What is here after that.
-    pub(crate) fn after(&mut self, now: &State) {
+    /// What is here after that. While something lands in a file, what is new may be a mixture.
+    pub(crate) fn after(&mut self, now: &State, is_mixed: bool) {
         let own = self.own_of(now);
         if self.history.last() != Some(&own) {
             self.history.push(own);
         }
         let here = contents(now);
         self.made.retain(|content| here.contains(content));
-        self.made.extend(here.difference(&self.last).cloned());
+        if !is_mixed {
+            self.made.extend(here.difference(&self.last).cloned());
+        }
         self.last = here;
     }
 
@@ -125,16 +134,16 @@ fn a_content_that_goes_without_a_program_is_owed_and_a_moment_that_comes_back_is
     let mut witness = Witness::new(Some(b"m0".to_vec()));
     let (one, two) = ("the first content", "the second content");
     witness.before(&state(&[]));
-    witness.after(&state(&[("a", one), ("m0/b", one)]));
+    witness.after(&state(&[("a", one), ("m0/b", one)]), false);
     witness.before(&state(&[("a", one), ("m0/b", one)]));
-    witness.after(&state(&[("a", two), ("m0/b", one)]));
+    witness.after(&state(&[("a", two), ("m0/b", one)]), false);
     // Overwritten by others, and kept under another name.
     witness.before(&state(&[("a (conflict)", two), ("m0/b", one)]));
     assert!(witness.owed().is_empty());
-    witness.after(&state(&[("a (conflict)", two), ("m0/b", two)]));
+    witness.after(&state(&[("a (conflict)", two), ("m0/b", two)]), false);
     witness.before(&state(&[("m0/b", two)]));
     assert!(witness.owed().is_empty() && witness.wrong.is_none());
-    witness.after(&state(&[("m0/b", two), ("c", one)]));
+    witness.after(&state(&[("m0/b", two), ("c", one)]), false);
     witness.before(&state(&[("m0/b", two)]));
     assert_eq!(witness.owed().len(), 1);
     let mut follower = Follower::default();

@@ -146,6 +146,7 @@ impl LandingContent for Piece<'_> {
         if let Err(why) = self.watched.noticed().begin() {
             return Ok(Err(why));
         }
+        self.watched.live().watches.lands_in(self.watched.queue_node());
         let range = match self.what {
             What::Bytes(offset, bytes) => ByteRange::from_offset_len(offset, bytes.len() as u64),
             What::Zeros(range) => Some(range),

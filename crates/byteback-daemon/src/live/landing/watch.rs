@@ -10,7 +10,7 @@
 //! it. Until the kernel has forgotten its pages of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to
 //! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +31,9 @@ pub(in crate::live) struct Watches {
     /// How many there are, for programs, who mostly want to know whether there are any.
     count: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
+    /// Files in whose contents something has landed since the mount began, and how many there are: where they end the kernel may not know.
+    landed_in: Mutex<HashSet<NodeId>>,
+    landed_in_count: AtomicUsize,
 }
 
 /// A node that is watched.
@@ -203,6 +206,20 @@ impl Watches {
     /// Whether something lands in a file.
     pub(in crate::live) fn is_landing(&self, node: NodeId) -> bool {
         self.landing(node).is_some()
+    }
+
+    /// Something lands in the content of a file.
+    pub(super) fn lands_in(&self, node: NodeId) {
+        let mut landed_in = self.landed_in.lock();
+        if landed_in.insert(node) {
+            self.landed_in_count.store(landed_in.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// See [`byteback_mount::tracked::observer::Observer::may_stray`].
+    pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
+        // Who lands holds `Order` exclusively, which makes both known to whoever holds it afterwards.
+        self.landed_in_count.load(Ordering::Relaxed) > 0 && self.landed_in.lock().contains(&node)
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::merge_page`].

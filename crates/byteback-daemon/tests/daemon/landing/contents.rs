@@ -589,3 +589,97 @@ fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write()
     println!("{landings} landed, {changed} of them changed meanwhile, {overtaken} overtaken");
     rig.end();
 }
+
+/// Lines of a file, each with its end.
+fn lines_of(path: &Path) -> Vec<String> {
+    let content = String::from_utf8(fs::read(path).unwrap()).unwrap();
+    content.split_inclusive('\n').map(str::to_owned).collect()
+}
+
+#[test]
+fn lines_that_programs_append_while_others_land_are_all_there() {
+    const LANDED: usize = 3000;
+    let seed = seed();
+    let mut random = SplitMix64::new(seed);
+    let mut rig = Rig::new(|tree| fs::write(tree.join("file"), "the first line\n").unwrap());
+    let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
+    // As where others changed what waits here: the watch alone tells who was first.
+    rig.served().live.give_up("the test says so");
+    let stop = AtomicBool::new(false);
+    let (mut landed, mut overtaken) = (0, 0);
+    let mut expected: Vec<String> = Vec::new();
+    std::thread::scope(|scope| {
+        let programs: Vec<_> = (0..2)
+            .map(|program| {
+                let (path, stop) = (&path, &stop);
+                scope.spawn(move || {
+                    let mut lines = Vec::new();
+                    while !stop.load(Ordering::SeqCst) {
+                        let line = format!("program {program}, line {}\n", lines.len());
+                        let mut file = File::options().append(true).open(path).unwrap();
+                        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+                        drop(file);
+                        lines.push(line);
+                        // The longer the file is, the longer others need for it: they must have their turn.
+                        if lines.len().is_multiple_of(7) {
+                            std::thread::sleep(Duration::from_micros(100 + lines.len() as u64 / 4));
+                        }
+                    }
+                    lines
+                })
+            })
+            .collect();
+        scopeguard::defer! { stop.store(true, Ordering::SeqCst) }
+        while landed < LANDED {
+            let mut file = done(landing.watch_file(node, Expected::Folded(&[])));
+            let len = Base::len_bytes(&file).unwrap();
+            let mut now = vec![0; len as usize];
+            if file.read_range(0, &mut now).is_err() {
+                continue;
+            }
+            // The others add a line, or rewrite the file: of their own lines only the last one stays.
+            let now = String::from_utf8(now).unwrap();
+            let mut new = match random.below(3) {
+                0 => now
+                    .split_inclusive('\n')
+                    .filter(|line| !line.starts_with("others"))
+                    .collect(),
+                _ => now.clone(),
+            };
+            new.push_str(&format!("others, line {landed}\n"));
+            let same = now.bytes().zip(new.bytes()).take_while(|(now, new)| now == new).count();
+            let land = |file: &mut Box<dyn WatchedFile + '_>| {
+                file.set_len_bytes(new.len() as u64)?;
+                file.write_range(same as u64, &new.as_bytes()[same..])
+            };
+            match land(&mut file) {
+                Ok(()) => landed += 1,
+                Err(error) => {
+                    assert!(overtaken_in(&error).is_some(), "{error}");
+                    overtaken += 1;
+                }
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+        for program in programs {
+            expected.extend(program.join().unwrap());
+        }
+    });
+    println!(
+        "{landed} landed, {overtaken} overtaken, {} lines were appended",
+        expected.len()
+    );
+    let there = lines_of(&path);
+    let lost: Vec<_> = expected.iter().filter(|line| !there.contains(line)).collect();
+    assert!(lost.is_empty(), "seed {seed}: {} lines are lost: {lost:?}", lost.len());
+    let last = format!("others, line {}\n", LANDED - 1);
+    assert!(there.contains(&last), "seed {seed}: what landed last is lost");
+    let made_up: Vec<_> = there
+        .iter()
+        .filter(|line| !line.starts_with("program ") && !line.starts_with("others") && *line != "the first line\n")
+        .collect();
+    assert!(made_up.is_empty(), "seed {seed}: nobody wrote {made_up:?}");
+    rig.drain.finish();
+    check_tree(&rig.drain.server, &rig.fixture.tree());
+    rig.end();
+}

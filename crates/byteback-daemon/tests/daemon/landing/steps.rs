@@ -243,8 +243,10 @@ fn what_is_expected_and_does_not_hold_changes_nothing() {
     overtaken(landing.rename(one, &free, &two_at, Some(two), UNQUEUED));
     overtaken(landing.rename(one, &one_at, &rig.place("also one"), Some(one), UNQUEUED));
     overtaken(landing.exchange((&one_at, one), (&two_at, sub), UNQUEUED));
-    overtaken(landing.displace(two, &one_at, &free));
-    overtaken(landing.displace(one, &one_at, &two_at));
+    overtaken(landing.displace(two, &one_at, &free, false));
+    overtaken(landing.displace(two, &one_at, &free, true));
+    overtaken(landing.displace(one, &one_at, &two_at, false));
+    overtaken(landing.displace(one, &one_at, &two_at, true));
     overtaken(landing.remove(&one_at, two, UNQUEUED));
     overtaken(landing.remove(&free, two, UNQUEUED));
     overtaken(landing.remove(&rig.place("dir/sub"), sub, UNQUEUED));
@@ -318,7 +320,7 @@ fn what_is_to_be_sent_is_not_landed_on() {
     done(landing.make(&name_in(NodeId::ROOT, "free"), &file, UNQUEUED));
 
     // In the way of a name that lands: it is moved away by this machine, which is to be sent as well.
-    done(landing.displace(one, &place("dir/one"), &place("dir/one (conflict)")));
+    done(landing.displace(one, &place("dir/one"), &place("dir/one (conflict)"), false));
     assert!(landing.is_name_queued(&place("dir/one (conflict)")));
     assert_eq!(fs::read(tree.join("dir/one (conflict)")).unwrap(), b"local");
     overtaken(landing.make(&place("dir/one"), &file, UNQUEUED));
@@ -393,5 +395,66 @@ fn a_watch_notices_whatever_is_done() {
     }
     // The name was replaced, so that it has one other.
     assert_eq!(landing.look(one).unwrap().unwrap().names.len(), 2);
+    rig.end();
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_keeps_its_last_name() {
+    let rig = Rig::new(prepare);
+    let (tree, landing) = (rig.fixture.tree(), rig.landing());
+    let (two, three) = (rig.node("dir/two"), rig.node("dir/three"));
+    let (two_at, three_at) = (rig.place("dir/two"), rig.place("dir/three"));
+    let reading = fs::File::open(tree.join("dir/three")).unwrap();
+    assert!(!landing.is_open_for_writing(three).unwrap());
+    let mut appending = fs::File::options().append(true).open(tree.join("dir/three")).unwrap();
+    assert!(landing.is_open_for_writing(three).unwrap());
+    overtaken(landing.remove(&three_at, three, UNQUEUED));
+    overtaken(landing.rename(two, &two_at, &three_at, Some(three), UNQUEUED));
+    // A further name may go, and what has one left may be replaced.
+    done(landing.link(three, &place_at(&*landing, "dir/another"), UNQUEUED));
+    done(landing.rename(two, &two_at, &three_at, Some(three), UNQUEUED));
+    overtaken(landing.remove(&place_at(&*landing, "dir/another"), three, UNQUEUED));
+    std::io::Write::write_all(&mut appending, b"the last line").unwrap();
+    let content = fs::read(tree.join("dir/another")).unwrap();
+    assert!(content.ends_with(b"the last line"));
+    drop(appending);
+    let began = std::time::Instant::now();
+    while landing.is_open_for_writing(three).unwrap() {
+        // The kernel tells of a close a moment later.
+        assert!(began.elapsed() < Duration::from_secs(600));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rig.served().live.give_up("the test says so");
+    done(landing.remove(&place_at(&*landing, "dir/another"), three, Expected::Folded(&[])));
+    drop(reading);
+    rig.end();
+}
+
+#[test]
+fn what_is_displaced_leaves_its_name_until_it_is_replaced() {
+    let mut rig = Rig::new(prepare);
+    let (tree, landing) = (rig.fixture.tree(), rig.landing());
+    let (two, three) = (rig.node("dir/two"), rig.node("dir/three"));
+    let copy = place_at(&*landing, "dir/three (conflict)");
+    fs::write(tree.join("dir/three"), b"local").unwrap();
+    rig.served().live.give_up("the test says so");
+    done(landing.displace(three, &rig.place("dir/three"), &copy, true));
+    assert_eq!(fs::read(tree.join("dir/three")).unwrap(), b"local");
+    assert_eq!(fs::read(tree.join("dir/three (conflict)")).unwrap(), b"local");
+    assert_eq!(landing.look(three).unwrap().unwrap().names.len(), 2);
+    let (from, to) = (rig.place("dir/two"), rig.place("dir/three"));
+    done(landing.rename(two, &from, &to, Some(three), Expected::Folded(&[])));
+    assert_eq!(
+        fs::read(tree.join("dir/three")).unwrap(),
+        "dir/two".repeat(1000).as_bytes()
+    );
+    assert_eq!(fs::metadata(tree.join("dir/three (conflict)")).unwrap().nlink(), 1);
+    rig.drain.finish();
+    crate::live::check_tree(&rig.drain.server, &tree);
+    // A directory has one name, and is moved.
+    let sub = rig.node("dir/sub");
+    done(landing.displace(sub, &rig.place("dir/sub"), &place_at(&*landing, "dir/moved"), true));
+    assert!(!tree.join("dir/sub").exists() && tree.join("dir/moved/deep").exists());
+    rig.drain.finish();
     rig.end();
 }

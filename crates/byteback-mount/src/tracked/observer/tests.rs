@@ -198,7 +198,7 @@ impl Watching {
 
     fn write(&self, handle: u64, offset: u64, bytes: &[u8]) {
         let written = self.tree.write(handle, offset, bytes, Origin::Program, false);
-        assert_eq!(written.unwrap(), bytes.len());
+        assert_eq!(written.unwrap().len_bytes, bytes.len());
     }
 
     fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> std::io::Result<()> {
@@ -281,7 +281,7 @@ fn a_write_that_fails_was_told_and_is_told_to_be_over() {
     let refused = watching
         .tree
         .write(handle, (1 << 63) - 5, b"0123456789", Origin::Program, false);
-    assert!(refused.is_err() || refused.is_ok_and(|count| count < 10));
+    assert!(refused.is_err() || refused.is_ok_and(|written| written.len_bytes < 10));
     let told = watching.recorder.told();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[1].starts_with("2 has "), "{told:?}");

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
-use byteback_control::{ErrorKind, LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError};
+use byteback_control::{
+    ErrorKind, LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode,
+};
 use byteback_oplog::{NodeId, NodeKind};
 
 use super::fold::{Elsewhere, FoldedTree, Untold};
@@ -12,6 +14,7 @@ use crate::backup::{CutBatch, CutSent, send_cut};
 use crate::error::{ServerErrorKind, SyncError};
 use crate::live::identities::IdentityChange;
 use crate::live::incoming::fetch::listing;
+use crate::live::receive::log_changes::LogChanges;
 use crate::live::upload::{Sent, batch_counter, sent};
 
 impl Engine {
@@ -166,17 +169,34 @@ impl Engine {
     }
 
     /// What a cut has to tell of though it may not have changed: what the server does not have under its name, and what could not be read last time. A file that grew from
-    /// a content of the server has changed, and is not told as a whole.
+    /// a content of the server has mostly changed, and is then not told as a whole; one that was only in use when others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
         let mut told = self.unsaved.clone();
+        let mut log = None;
         for node in self.identities.unsent() {
             let grew = self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
-            let found = self.parts.landing.look(node)?;
-            if found.is_some_and(|found| !grew || found.kind != NodeKind::File) {
+            let Some(found) = self.parts.landing.look(node)? else {
+                continue;
+            };
+            let is_told = grew && found.kind == NodeKind::File && self.is_changed(node, &mut log)?;
+            if !is_told {
                 told.push(node);
             }
         }
         Ok(told)
+    }
+
+    /// Whether a cut tells of a node by itself.
+    fn is_changed(&self, node: NodeId, log: &mut Option<LogChanges>) -> Result<bool, ServiceError> {
+        let unsent = self.parts.landing.unsent_of(node);
+        if !unsent.is_everything {
+            return Ok(unsent != UnsentNode::default());
+        }
+        let log = match log {
+            Some(log) => log,
+            None => log.insert(LogChanges::ask(&*self.parts.tree)?),
+        };
+        Ok(log.node(node).is_some())
     }
 
     /// Of directories that came back, what the server has in them and is not here was removed here.

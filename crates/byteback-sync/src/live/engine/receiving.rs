@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use byteback_api::{ByteString, FileId, FolderName, Seq};
-use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
+use byteback_control::{CutId, LiveGroup, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::GroupId;
 
@@ -20,11 +20,15 @@ use crate::backup::file_id;
 use crate::error::ServerErrorKind;
 use crate::live::identities::{IdentityChange, Origin};
 use crate::live::receive::conflicts::Conflict;
+use crate::live::receive::left_out::BlockedChange;
 use crate::live::receive::{Receive, ReceiveError};
 use crate::server_client::{Heard, ServerClient};
 
 /// Why an order is given up that was made before the folder's first contact.
 pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
+
+/// What did not let itself be changed is tried again after this time.
+pub(super) const BLOCKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// So many identities are noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;
@@ -52,7 +56,33 @@ impl Engine {
 
     /// Whether a name that was left out can be let in.
     pub(super) fn is_left_out_over(&self) -> Result<bool, EngineError> {
-        Ok(self.is_ignoring_over() || self.is_collision_over()?)
+        Ok(self.is_ignoring_over() || self.is_collision_over()? || self.is_blocked_due())
+    }
+
+    /// Whether what did not let itself be changed is to be tried again: after a while, and before something of it is sent, which would stand on what is not here.
+    fn is_blocked_due(&self) -> bool {
+        if self.left_out.blocked().is_empty() {
+            return false;
+        }
+        let now_ns = self.clock().monotonic_ns();
+        self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
+            || (!self.has_tried_blocked && self.blocked_nodes().any(|node| self.parts.landing.is_node_queued(node)))
+    }
+
+    /// Files whose contents did not let themselves be changed.
+    pub(super) fn blocked_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let blocked = self.left_out.blocked().iter();
+        blocked.filter_map(|change| match change {
+            BlockedChange::Content { node, .. } => self.identities.node_of(*node),
+            BlockedChange::Name { .. } => None,
+        })
+    }
+
+    fn has_tried_blocked(&mut self) {
+        let again_ns = u64::try_from(BLOCKED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
+        let has_some = !self.left_out.blocked().is_empty();
+        self.blocked_again_ns = has_some.then(|| self.clock().monotonic_ns().saturating_add(again_ns));
+        self.has_tried_blocked = true;
     }
 
     /// Whether nothing is in a name's way any more but what has exactly this name.
@@ -84,12 +114,32 @@ impl Engine {
     pub(super) fn tell_left_out(&self) {
         let noted = self.left_out.noted().iter();
         let ignored = noted.clone().filter(|left_out| left_out.is_ignored).count();
-        let left_out = noted.filter(|left_out| !left_out.is_ignored).filter_map(|left_out| {
+        let is_blocked = |place: (FileId, &ByteString)| {
+            let mut blocked = self.left_out.blocked().iter();
+            blocked.any(|change| match change {
+                BlockedChange::Name { parent, name, .. } => (*parent, name) == place,
+                BlockedChange::Content { .. } => false,
+            })
+        };
+        let told = noted.filter(|left_out| !left_out.is_ignored && !is_blocked((left_out.parent, &left_out.name)));
+        let left_out = told.filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
-            Some((NamePlace { parent, name }, left_out.collides))
+            Some((NamePlace { parent, name }, left_out.collides, None))
         });
-        self.shared.left_out(left_out.collect(), ignored as u64);
+        let blocked = self.left_out.blocked().iter().filter_map(|change| match change {
+            BlockedChange::Name { parent, name, why, .. } => {
+                let parent = self.identities.node_of(*parent)?;
+                let name = name.clone();
+                Some((NamePlace { parent, name }, false, Some(why.clone())))
+            }
+            BlockedChange::Content { node, why, .. } => {
+                let node = self.identities.node_of(*node)?;
+                let found = self.parts.landing.look(node).ok()??;
+                Some((found.names.into_iter().next()?, false, Some(why.clone())))
+            }
+        });
+        self.shared.left_out(left_out.chain(blocked).collect(), ignored as u64);
     }
 
     /// Brings what others did into the tree.
@@ -116,6 +166,7 @@ impl Engine {
             now: (self.parts.server.clock().now_ns(), self.parts.east_of_utc_s),
             landed: &mut self.landed,
             left_out: self.left_out.noted(),
+            blocked: self.left_out.blocked(),
             ignored: &self.ignoring.ignored,
             has_withheld: self.ignoring.has_withheld,
             sources: &self.ignoring.sources,
@@ -136,7 +187,9 @@ impl Engine {
             self.parts.live.fold();
         }
         // Before the cursor: what is left out is told only once.
-        self.left_out.note(received.left_out).map_err(ReceiveError::from)?;
+        let noted = self.left_out.note_all(received.left_out, received.blocked);
+        noted.map_err(ReceiveError::from)?;
+        self.has_tried_blocked();
         self.left_out_changed();
         self.note()?;
         self.shared.received(self.clock().now_ns());
@@ -325,4 +378,11 @@ fn entries(engine: &Engine, cut: CutId, directory: NodeId) -> Result<Vec<(NodeId
         after = Some(last.name.clone());
         entries.extend(page.into_iter().map(|entry| (entry.node, entry.kind)));
     }
+}
+
+/// Whether a group changes the content of a node, as far as it tells.
+pub(super) fn is_about_content(group: &LiveGroup, node: NodeId) -> bool {
+    let is_listed = group.contents.iter().any(|content| content.node == node);
+    let scope = group.fold.as_ref().map(|fold| &fold.scope);
+    is_listed || matches!(scope, Some(LiveScope::Items { contents, .. }) if contents.contains_key(&node))
 }

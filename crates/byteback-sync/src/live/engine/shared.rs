@@ -50,6 +50,9 @@ impl AskedRepair {
     }
 }
 
+/// A name that is left out; whether it collides with another one; and why what it stands for does not let itself be changed, if that is why.
+pub(super) type LeftOutName = (NamePlace, bool, Option<String>);
+
 /// What the engine's thread tells.
 pub(super) struct Shared {
     stop: StopSign,
@@ -65,7 +68,7 @@ pub(super) struct Shared {
     device: AtomicU64,
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
-    left_out: Mutex<Vec<(NamePlace, bool)>>,
+    left_out: Mutex<Vec<LeftOutName>>,
     /// What is asked for; nothing more when it has ended.
     repairs: Mutex<VecDeque<AskedRepair>>,
 }
@@ -207,8 +210,8 @@ impl Shared {
         told.receiving = None;
     }
 
-    /// Names that are left out, and whether each collides with another one.
-    pub(super) fn left_out(&self, names: Vec<(NamePlace, bool)>, ignored: u64) {
+    /// Names that are left out.
+    pub(super) fn left_out(&self, names: Vec<LeftOutName>, ignored: u64) {
         let mut told = self.told();
         told.ignored_names = ignored;
         drop(told);
@@ -385,10 +388,14 @@ impl EngineHandle {
         let first: Vec<_> = noted.iter().take(LEFT_OUT_TOLD_MAX).cloned().collect();
         // Looking for the paths takes a while, and the engine must not wait for it.
         drop(noted);
-        let told = first.into_iter().filter_map(|(place, collides)| {
+        let told = first.into_iter().filter_map(|(place, collides, blocked)| {
             let directory = directory_path(&*self.landing, place.parent)?;
             let path = ByteString([&directory, place.name.as_bytes()].concat());
-            Some(SyncLeftOut { path, collides })
+            Some(SyncLeftOut {
+                path,
+                collides,
+                blocked,
+            })
         });
         (told.collect(), count)
     }

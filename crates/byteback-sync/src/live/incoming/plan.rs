@@ -8,6 +8,7 @@
 //! - Names: the server's count. What they displace here keeps what it holds under a conflict name (`names`).
 //! - Contents: the server's stays with the identity and the name; the node here becomes another file under a conflict name, with an identity
 //!   of its own that stands on what it was made from ([`Step::Identity`]). Programs that have it open go on writing into it.
+//! - What a program here has open for writing stays like that, too, as soon as that was in the way of a step.
 //! - A file changed here and removed there stays, as a new file. A file removed here and changed there comes back, with the directories above it.
 //! - A directory removed there in which something unsent is stays, and is told to be sent ([`Outcome::Stays`]).
 //! - Directories moved into each other, by here and there together: the moves there count, those here are taken back.
@@ -93,6 +94,15 @@ pub struct Others {
     pub told: BTreeMap<FileId, Option<Told>>,
 }
 
+impl Others {
+    /// How many changes these are, to tell people: names, and nodes that had a name before.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let changed = self.nodes.values().filter(|node| node.before.is_some()).count();
+        self.names.len().saturating_add(changed) as u64
+    }
+}
+
 /// A node as it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HereNode {
@@ -104,6 +114,9 @@ pub struct HereNode {
     pub is_known: bool,
     /// It is new here, or its content changed here, and that is not sent.
     pub is_unsent: bool,
+    /// A program has it open for writing, and was in the way of a step for that: it cannot lose its last name, as what the program writes
+    /// afterwards would be nowhere.
+    pub is_in_use: bool,
     /// Its attributes changed here, and that is not sent.
     pub has_unsent_attributes: bool,
 }
@@ -204,11 +217,28 @@ pub trait Here {
         Ok(true)
     }
 
+    /// [`Here::is_same`] will be asked of files here and the server's: they may be compared at once.
+    ///
+    /// # Errors
+    /// As there.
+    fn compare_ahead(&self, _pairs: &[(FileId, FileId)]) -> Result<(), ServiceError> {
+        Ok(())
+    }
+
     /// Whether a node here, which is no directory, is what `there` is at the head: content, or what a symlink points to; attributes apart.
     ///
     /// # Errors
     /// As above, or if the server cannot be asked.
     fn is_same(&self, here: FileId, there: FileId) -> Result<bool, ServiceError>;
+}
+
+/// What does not let itself be changed here: it stays as it is, and everything else goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocked {
+    /// Names that can be neither given nor taken away.
+    pub places: BTreeSet<Place>,
+    /// Files whose contents cannot be changed.
+    pub contents: BTreeSet<FileId>,
 }
 
 /// What else a plan depends on.
@@ -218,6 +248,8 @@ pub struct Given<'a> {
     pub landed: &'a BTreeSet<FileId>,
     /// Names that this tree cannot hold, found out by trying.
     pub refused: &'a BTreeSet<Place>,
+    /// What cannot be changed as long as it is as it is, found out by trying.
+    pub blocked: &'a Blocked,
     /// What conflict names say.
     pub label: &'a ConflictLabel,
 }
@@ -297,6 +329,9 @@ pub enum Step {
         replaces: Option<FileId>,
         /// It is a conflict name: a change made here, to be sent.
         is_local: bool,
+        /// The old name stays, too, until what lands there replaces it, so that programs find something under it at any moment. Only of a
+        /// conflict name.
+        leaves_old: bool,
     },
     /// A name goes. A directory is empty.
     Remove {
@@ -326,6 +361,22 @@ pub enum Outcome {
         place: Place,
         /// The node, by its identity from now on.
         node: FileId,
+    },
+    /// A name that others changed, and that can be neither given nor taken away here.
+    BlockedName {
+        /// The name.
+        place: Place,
+        /// What it stands for here.
+        before: Option<FileId>,
+        /// What it stands for there.
+        after: Option<FileId>,
+    },
+    /// A file that others changed, and whose content cannot be changed here.
+    BlockedContent {
+        /// The file.
+        node: FileId,
+        /// It holds what it held at the server then.
+        since: Seq,
     },
     /// A name of the server that this tree cannot hold: it, and what is below it, is left out.
     LeftOut {

@@ -6,12 +6,14 @@
 //!
 //! The same of names that are ignored here; these are let in when no rule says so any more. What is here under such a name is another node, whatever it was before.
 //!
+//! What does not let itself be changed here ([`BlockedChange`]) is in the same file: nothing else says that what is here is not what the cursor says.
+//!
 //! The list is durable before the cursor moves over what it came from; until then the same is found out again.
 
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId};
+use byteback_api::{ByteString, FileId, Seq};
 use byteback_host::durable::DurableDir;
 use serde::{Deserialize, Serialize};
 
@@ -74,9 +76,39 @@ impl LeftOut {
     }
 }
 
+/// What others changed and what does not let itself be changed here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum BlockedChange {
+    /// A name.
+    Name {
+        /// Its directory at the server.
+        parent: FileId,
+        /// The name.
+        name: ByteString,
+        /// What it stands for here.
+        before: Option<FileId>,
+        /// What it stands for there.
+        after: Option<FileId>,
+        /// What the system said.
+        why: String,
+    },
+    /// A content.
+    Content {
+        /// The file.
+        node: FileId,
+        /// It holds what it held at the server then.
+        since: Seq,
+        /// What the system said.
+        why: String,
+    },
+}
+
 #[derive(Serialize, Deserialize)]
 struct Body {
     names: Vec<LeftOut>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    blocked: Vec<BlockedChange>,
 }
 
 /// See the module.
@@ -84,6 +116,7 @@ struct Body {
 pub struct LeftOutNames {
     dir: Arc<dyn DurableDir>,
     noted: Vec<LeftOut>,
+    blocked: Vec<BlockedChange>,
 }
 
 impl From<JsonFileError> for LeftOutError {
@@ -101,9 +134,9 @@ impl LeftOutNames {
     /// # Errors
     /// It cannot be read or understood.
     pub fn open(dir: Arc<dyn DurableDir>) -> Result<Self, LeftOutError> {
-        let noted = FILE.read::<Body>(&*dir)?.map(|body| body.names);
-        let noted = noted.unwrap_or_default();
-        Ok(Self { dir, noted })
+        let noted = FILE.read::<Body>(&*dir)?.map(|body| (body.names, body.blocked));
+        let (noted, blocked) = noted.unwrap_or_default();
+        Ok(Self { dir, noted, blocked })
     }
 
     /// All that is noted, in order.
@@ -112,18 +145,34 @@ impl LeftOutNames {
         &self.noted
     }
 
-    /// Notes these in place of all others, durably, if they are not the same.
+    /// What does not let itself be changed, in order.
+    #[must_use]
+    pub fn blocked(&self) -> &[BlockedChange] {
+        &self.blocked
+    }
+
+    /// Notes these names in place of all others, durably, if they are not the same.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn note(&mut self, mut names: Vec<LeftOut>) -> Result<(), LeftOutError> {
+    pub fn note(&mut self, names: Vec<LeftOut>) -> Result<(), LeftOutError> {
+        let blocked = self.blocked.clone();
+        self.note_all(names, blocked)
+    }
+
+    /// As [`LeftOutNames::note`], and what does not let itself be changed in place of what did not.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn note_all(&mut self, mut names: Vec<LeftOut>, mut blocked: Vec<BlockedChange>) -> Result<(), LeftOutError> {
         names.sort_unstable();
-        if names == self.noted {
+        blocked.sort_unstable();
+        if names == self.noted && blocked == self.blocked {
             return Ok(());
         }
-        let body = Body { names };
+        let body = Body { names, blocked };
         FILE.write(&*self.dir, &body)?;
-        self.noted = body.names;
+        (self.noted, self.blocked) = (body.names, body.blocked);
         Ok(())
     }
 }

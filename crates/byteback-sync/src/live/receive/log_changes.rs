@@ -12,21 +12,21 @@ use byteback_oplog::NodeId;
 
 /// How a node changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Changed {
-    pub(super) is_new: bool,
-    pub(super) is_content_changed: bool,
+pub(in crate::live) struct Changed {
+    pub(in crate::live) is_new: bool,
+    pub(in crate::live) is_content_changed: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct LogChanges {
+pub(in crate::live) struct LogChanges {
     nodes: HashMap<NodeId, Changed>,
     names: HashSet<(NodeId, ByteString)>,
 }
 
 impl LogChanges {
     /// Asks the log.
-    pub(super) fn ask(tree: &dyn TreeService) -> Result<Self> {
+    pub(in crate::live) fn ask(tree: &dyn TreeService) -> Result<Self> {
         let cut = tree.cut(&CutRequest {
             look_only: true,
             ..CutRequest::of(SYNC_CONSUMER)
@@ -63,11 +63,11 @@ impl LogChanges {
         }
     }
 
-    pub(super) fn node(&self, node: NodeId) -> Option<Changed> {
+    pub(in crate::live) fn node(&self, node: NodeId) -> Option<Changed> {
         self.nodes.get(&node).copied()
     }
 
-    pub(super) fn has_name(&self, place: &NamePlace) -> bool {
+    pub(in crate::live) fn has_name(&self, place: &NamePlace) -> bool {
         self.names.contains(&(place.parent, place.name.clone()))
     }
 }

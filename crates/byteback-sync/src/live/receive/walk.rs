@@ -3,6 +3,9 @@
 //! **Order of the durable steps.** What makes a new node is bound to its identity before anything but the node's own content follows; contents of new files are
 //! durable before these get their names, so that nobody finds a name with half a file after a crash. Contents of files that
 //! are here already go through [`Patches`]: aside, durable; into the files; durable; forgotten.
+//!
+//! Each record of identities costs a sync, so many are made at once: identities that stand in a row, what was made, and what is gone. That a
+//! node is gone may be noted late, as after a crash nobody finds it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufReader;
@@ -22,7 +25,7 @@ use crate::live::incoming::plan::{
     ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
 };
 use crate::live::patches::{Committed, Patches};
-use crate::monitor::check_cancelled;
+use crate::monitor::{Event, check_cancelled};
 
 type Result<T> = std::result::Result<T, ReceiveError>;
 
@@ -41,6 +44,17 @@ pub(super) enum Walked {
     Overtaken,
     /// This name cannot be here.
     Refused(Place),
+    /// This does not let itself be changed, for this reason.
+    Blocked(BlockedAt, ServiceError),
+}
+
+/// What does not let itself be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BlockedAt {
+    /// A name.
+    Place(Place),
+    /// The content of a file.
+    Content(FileId),
 }
 
 /// See the module.
@@ -60,6 +74,8 @@ pub(super) struct Walk<'a, 'w> {
     pub(super) now_ns: i64,
     /// What was made and is not bound durably.
     pub(super) unbound: HashMap<FileId, NodeId>,
+    /// What lost its last name and is not forgotten durably.
+    pub(super) gone: Vec<NodeId>,
     /// Directories that were made and that others did not make: they came back.
     pub(super) returned: BTreeSet<FileId>,
     /// Contents were written that no name shows yet.
@@ -70,6 +86,7 @@ pub(super) struct Walk<'a, 'w> {
 enum Stop {
     Overtaken,
     Refused(Place),
+    Blocked(BlockedAt, ServiceError),
     Failed(ReceiveError),
 }
 
@@ -83,6 +100,17 @@ impl<E: Into<ReceiveError>> From<E> for Stop {
 fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std::result::Result<T, Stop> {
     match landed {
         Err(error) if error.kind == ErrorKind::Impossible => Err(Stop::Refused(place.clone())),
+        landed => at_blockable(landed, place),
+    }
+}
+
+/// Of a step at a name that others changed: what is blocked there is passed over.
+fn at_blockable<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std::result::Result<T, Stop> {
+    match landed {
+        // A name on the way is none of theirs.
+        Err(error) if error.kind == ErrorKind::Blocked && !is_name_on_its_way(place.name.as_bytes()) => {
+            Err(Stop::Blocked(BlockedAt::Place(place.clone()), error))
+        }
         landed => done(landed),
     }
 }
@@ -105,11 +133,12 @@ struct Opened<'w> {
 impl<'a, 'w> Walk<'a, 'w> {
     pub(super) fn run(&mut self, plan: &Plan) -> Result<Walked> {
         let walked = self.steps(plan);
-        let bound = self.bind();
+        let bound = self.forget().and_then(|()| self.bind());
         match walked {
             Ok(()) => bound.map(|()| Walked::All),
             Err(Stop::Overtaken) => bound.map(|()| Walked::Overtaken),
             Err(Stop::Refused(place)) => bound.map(|()| Walked::Refused(place)),
+            Err(Stop::Blocked(at, why)) => bound.map(|()| Walked::Blocked(at, why)),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
@@ -118,8 +147,18 @@ impl<'a, 'w> Walk<'a, 'w> {
         let mut steps = plan.steps.as_slice();
         while let Some((step, rest)) = steps.split_first() {
             check_cancelled(self.incoming.monitor)?;
+            self.incoming.monitor.event(Event::ChangesToCome(steps.len() as u64));
             match step {
                 Step::Make { .. } | Step::Attributes { .. } => {}
+                Step::Identity { .. } => {
+                    let is_identity = |step: &&Step| matches!(step, Step::Identity { .. });
+                    let count = steps.iter().take_while(is_identity).take(UNBOUND_MAX).count();
+                    let (identities, behind) = steps.split_at(count);
+                    self.settle()?;
+                    self.identities(identities)?;
+                    steps = behind;
+                    continue;
+                }
                 Step::Content { .. } => {
                     let is_content = |step: &&Step| matches!(step, Step::Content { .. });
                     let count = steps.iter().take_while(is_content).take(SET_FILES_MAX).count();
@@ -155,6 +194,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         if self.unbound.is_empty() {
             return Ok(());
         }
+        // A name that comes back must not be another node's by then.
+        self.forget()?;
         // A number that a crash takes back must not be bound: what was made would be here a second time, under a number that nobody knows.
         let made: Vec<NodeId> = self.unbound.values().copied().collect();
         self.landing.keep_numbers(&made)?;
@@ -223,7 +264,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     fn step(&mut self, step: &Step, plan: &Plan) -> std::result::Result<(), Stop> {
         match step {
-            Step::Identity { was, becomes, kind } => self.identity(*was, *becomes, *kind),
+            Step::Identity { .. } => self.identities(std::slice::from_ref(step)),
             Step::Make { id, place, attributes } => {
                 let at = self.place_of(place)?;
                 let made = self.expecting((&[], None), &[&at], |landing, expected| {
@@ -259,11 +300,16 @@ impl<'a, 'w> Walk<'a, 'w> {
                 from,
                 to,
                 is_local: true,
+                leaves_old,
                 ..
             } => {
                 let (node, old, new) = (self.node_of(*id)?, self.place_of(from)?, self.place_of(to)?);
                 self.note_conflict(plan, to, node)?;
-                at_name(self.landing.displace(node, &old, &new), to)
+                match self.landing.displace(node, &old, &new, *leaves_old) {
+                    // What was changed here and there can neither stay nor go: that is for a person to decide.
+                    Err(error) if error.kind == ErrorKind::Blocked => Err(ReceiveError::Tree(error).into()),
+                    displaced => at_name(displaced, to),
+                }
             }
             Step::Rename {
                 id, from, to, replaces, ..
@@ -273,7 +319,9 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let renamed = self.expecting((&[node], replaced), &[&old, &new], |landing, expected| {
                     landing.rename(node, &old, &new, replaced, expected)
                 });
-                match at_name(renamed, to) {
+                // What is moved out of the way is still in it.
+                let is_parked = is_name_on_its_way(to.name.as_bytes());
+                match at_name(renamed, if is_parked { from } else { to }) {
                     // It may be in its own way, if only its spelling changes.
                     Err(Stop::Refused(_)) if from.parent == to.parent && replaced.is_none() => {
                         self.respell(*id, (node, &old, &new), to)?;
@@ -287,7 +335,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let removed = self.expecting((&[node], Some(node)), &[&at], |landing, expected| {
                     landing.remove(&at, node, expected)
                 });
-                done(removed)?;
+                at_blockable(removed, place)?;
                 self.forget_if_gone(Some(node))
             }
         }
@@ -323,37 +371,78 @@ impl<'a, 'w> Walk<'a, 'w> {
             return Ok(());
         };
         if self.landing.look(node)?.is_none_or(|found| found.names.is_empty()) {
-            self.identities.change(&[IdentityChange::Forgotten(node)])?;
+            self.gone.push(node);
+        }
+        if self.gone.len() >= UNBOUND_MAX {
+            self.forget()?;
         }
         Ok(())
     }
 
-    fn identity(&mut self, was: FileId, becomes: FileId, kind: Identity) -> std::result::Result<(), Stop> {
-        let node = self.node_of(was)?;
-        let origin = match kind {
+    /// Forgets what is gone.
+    fn forget(&mut self) -> Result<()> {
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        let gone: Vec<_> = gone.map(IdentityChange::Forgotten).collect();
+        Ok(self.identities.change(&gone)?)
+    }
+
+    /// Nodes become others, one after the other, which is noted at once.
+    fn identities(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
+        self.forget()?;
+        let mut changes = Vec::new();
+        // What the changes so far make of it.
+        let mut holders: HashMap<FileId, Option<NodeId>> = HashMap::new();
+        let mut theirs = Vec::new();
+        for step in steps {
+            let Step::Identity { was, becomes, kind } = step else {
+                continue;
+            };
+            let node = match holders.get(was) {
+                Some(holder) => holder.ok_or(Stop::Overtaken)?,
+                None => self.node_of(*was)?,
+            };
+            let origin = self.origin_of((node, *was), *becomes, *kind)?;
+            let holder = match holders.get(becomes) {
+                Some(holder) => *holder,
+                None => self.identities.node_of(*becomes),
+            };
+            let other = holder.filter(|holder| *holder != node);
+            changes.extend(other.map(IdentityChange::Forgotten));
+            let file = *becomes;
+            changes.push(match kind {
+                Identity::Withheld => Withheld::Holding.bound(node, file),
+                _ => IdentityChange::Bound { node, file, origin },
+            });
+            holders.insert(*was, None);
+            holders.insert(file, Some(node));
+            if *kind == Identity::Theirs {
+                theirs.push(file);
+            }
+        }
+        self.identities.change(&changes)?;
+        // It is the same.
+        self.landed.extend(theirs);
+        Ok(())
+    }
+
+    /// What a node that gets another identity stands on.
+    fn origin_of(
+        &self,
+        (node, was): (NodeId, FileId),
+        becomes: FileId,
+        kind: Identity,
+    ) -> std::result::Result<Option<Origin>, Stop> {
+        Ok(match kind {
+            Identity::Theirs if self.is_new_there(becomes) => None,
             Identity::Theirs => {
                 let found = self.landing.look(node)?;
                 let is_directory = found.is_some_and(|found| found.kind == byteback_oplog::NodeKind::Directory);
                 let seq = self.others.head;
-                (is_directory && !self.is_new_there(becomes)).then_some(Origin { file: becomes, seq })
+                is_directory.then_some(Origin { file: becomes, seq })
             }
             Identity::New(seq) => Some(Origin { file: was, seq }),
             Identity::Withheld => None,
-        };
-        let mut changes = Vec::new();
-        let holder = self.identities.node_of(becomes).filter(|holder| *holder != node);
-        changes.extend(holder.map(IdentityChange::Forgotten));
-        let file = becomes;
-        changes.push(match kind {
-            Identity::Withheld => Withheld::Holding.bound(node, file),
-            _ => IdentityChange::Bound { node, file, origin },
-        });
-        self.identities.change(&changes)?;
-        if kind == Identity::Theirs {
-            // It is the same.
-            self.landed.insert(becomes);
-        }
-        Ok(())
+        })
     }
 
     /// Notes what a conflict name stands for before there is one.
@@ -382,11 +471,13 @@ impl<'a, 'w> Walk<'a, 'w> {
             let file = self.expecting((&[node], None), &[], |landing, expected| {
                 landing.watch_file(node, expected)
             });
-            let mut opened = Opened {
-                id: *id,
-                node,
-                file: done(file)?,
+            let file = match file {
+                Err(error) if error.kind == ErrorKind::Blocked => {
+                    return Err(Stop::Blocked(BlockedAt::Content(*id), error));
+                }
+                file => done(file)?,
             };
+            let mut opened = Opened { id: *id, node, file };
             match from {
                 // It has no name that means anything yet: after a crash it is written anew.
                 ContentFrom::Nothing => self.write(&mut opened)?,
@@ -467,8 +558,12 @@ pub(super) fn mend(landing: &dyn LandingTree, committed: Committed, is_folded: b
             continue;
         }
         // What a program has done with it since the start is its last word.
-        let Landed::Done(mut file) = landing.watch_file(node, expected)? else {
-            continue;
+        let mut file = match landing.watch_file(node, expected) {
+            Ok(Landed::Done(file)) => file,
+            Ok(Landed::Overtaken(_)) => continue,
+            // It cannot be changed any more: what is in it is compared with the server's.
+            Err(error) if error.kind == ErrorKind::Blocked => continue,
+            Err(error) => return Err(error.into()),
         };
         if let crate::live::patches::Found::Impossible(_) = committed.check(patch, &file)? {
             continue;

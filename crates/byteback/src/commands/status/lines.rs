@@ -178,6 +178,9 @@ struct LeftOutLine {
     path: ByteString,
     /// With a name that is there.
     collides: bool,
+    /// Why what is there does not let itself be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<String>,
 }
 
 impl LeftOutLine {
@@ -185,6 +188,7 @@ impl LeftOutLine {
         Self {
             path: left_out.path.clone(),
             collides: left_out.collides,
+            blocked: left_out.blocked.clone(),
         }
     }
 }

@@ -153,14 +153,13 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    last change received {} ago", age(at_ns, now_ns)))?;
     }
     if sync.left_out_names > 0 {
-        let names = counted(sync.left_out_names, "name", "names");
-        output.line(format!(
-            "    {names} of others cannot be in this file system and are left out"
-        ))?;
+        let changes = counted(sync.left_out_names, "change", "changes");
+        output.line(format!("    {changes} of others cannot be made here and are left out"))?;
         for left_out in sync.left_out.iter().take(LEFT_OUT_SHOWN_MAX) {
-            let why = match left_out.collides {
-                true => "it is not told apart from a name that is there: rename one of them",
-                false => "the file system refuses it",
+            let why = match (&left_out.blocked, left_out.collides) {
+                (Some(why), _) => format!("{why}; this is tried again (see lsattr, and who uses the file)"),
+                (None, true) => "it is not told apart from a name that is there: rename one of them".to_owned(),
+                (None, false) => "the file system refuses it".to_owned(),
             };
             output.line(format!("      {}: {why}", left_out.path))?;
         }

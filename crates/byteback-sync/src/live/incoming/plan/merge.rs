@@ -4,6 +4,8 @@
 //! up inside themselves. What was found about the server's names (`names`) and identities (`View`) is kept from round to round, all else made
 //! anew. Each round adds at least one name of the server to `names`, of which there are finitely many.
 
+mod adopt;
+mod blocked;
 mod together;
 mod unfit;
 mod vanish;
@@ -50,8 +52,21 @@ impl View<'_> {
     fn alias(&mut self, was: FileId, becomes: FileId) {
         self.aliases.insert(was, becomes);
         self.back.insert(becomes, was);
-        self.nodes.clear();
-        self.entries.clear();
+        let known = self.nodes.get(&was).cloned().flatten();
+        match known.filter(|node| !is_directory(&node.attributes)) {
+            // Nothing is in it: only what is known of itself is another's.
+            Some(node) => {
+                self.nodes.remove(&was);
+                self.nodes.remove(&becomes);
+                for place in node.places {
+                    self.entries.remove(&place);
+                }
+            }
+            None => {
+                self.nodes.clear();
+                self.entries.clear();
+            }
+        }
     }
 
     pub(super) fn node(&mut self, id: FileId) -> Result<Option<HereNode>> {
@@ -167,6 +182,8 @@ pub(super) struct Merge<'a, 'g> {
     gone: HashSet<FileId>,
     /// Directories that stay, with their new identities.
     made_anew: Vec<(FileId, FileId)>,
+    /// Directories that others removed and that stay, as something in them cannot be removed.
+    above_blocked: HashSet<FileId>,
     /// Directories that stay for what is ignored in them, with identities that nobody hears of.
     withheld: BTreeMap<FileId, FileId>,
     /// Whether a directory of the server is, or will be, here.
@@ -222,6 +239,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             outcomes: Vec::new(),
             gone: HashSet::new(),
             made_anew: Vec::new(),
+            above_blocked: HashSet::new(),
             withheld: BTreeMap::new(),
             present: HashMap::new(),
             is_news: false,
@@ -521,64 +539,36 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(true)
     }
 
-    /// Nodes that were made here and there become one, if they are the same: directories always are.
-    fn adopt(&mut self) -> Result<()> {
-        let mut names: Vec<(Place, FileId)> = Vec::new();
-        for (place, change) in &self.names {
-            if let Some(there) = change.after {
-                names.push((place.clone(), there));
-            }
-        }
-        loop {
-            let mut later = Vec::new();
-            let mut has_adopted = false;
-            for (place, there) in names {
-                if self.view.node(there)?.is_some()
-                    || self.unfit(&place, there)?.is_some()
-                    || !self.is_present(place.parent)?
-                {
-                    continue;
-                }
-                let Some(found) = self.view.entry(&place)? else {
-                    // Its directory may become one that is here.
-                    later.push((place, there));
-                    continue;
-                };
-                let Some(node) = self.view.node(found)? else { continue };
-                if node.is_known || self.view.unknown.contains(&found) || self.view.back.contains_key(&found) {
-                    continue;
-                }
-                let Some(wanted) = self.attributes_there(there) else {
-                    continue;
-                };
-                let is_same =
-                    node.attributes.kind == wanted.kind && (is_directory(&wanted) || self.is_same(found, there)?);
-                if is_same {
-                    self.identities.push(Step::Identity {
-                        was: found,
-                        becomes: there,
-                        kind: Identity::Theirs,
-                    });
-                    self.view.alias(found, there);
-                    self.same.insert(there);
-                    has_adopted = true;
-                }
-            }
-            if !has_adopted {
-                return Ok(());
-            }
-            names = later;
-        }
-    }
-
     fn decide_names(&mut self) -> Result<()> {
         let names: Vec<(Place, NameChange)> = self
             .names
             .iter()
             .map(|(place, change)| (place.clone(), *change))
             .collect();
+        self.tell_blocked_inside()?;
+        self.find_above_blocked()?;
+        let held = self.held_by_blocked()?;
         for (place, change) in names {
             let mut after = change.after;
+            let found = self.view.entry(&place)?;
+            let holds_blocked = after.is_none()
+                && found.is_some_and(|found| {
+                    held.contains(&found) || (self.above_blocked.contains(&found) && !self.placed.contains_key(&found))
+                });
+            if found != after && (self.given.blocked.places.contains(&place) || holds_blocked) {
+                if let Some(node) = after {
+                    let (place, why, ignored) = (place.clone(), "it cannot be given", None);
+                    self.outcomes.push(Outcome::LeftOut {
+                        place,
+                        node,
+                        why,
+                        ignored,
+                    });
+                }
+                let before = found;
+                self.outcomes.push(Outcome::BlockedName { place, before, after });
+                continue;
+            }
             if let Some(id) = after {
                 if let Some(Unfit { why, ignored }) = self.unfit(&place, id)? {
                     self.outcomes.push(Outcome::LeftOut {
@@ -608,7 +598,6 @@ impl<'a, 'g> Merge<'a, 'g> {
                     }
                 }
             }
-            let found = self.view.entry(&place)?;
             if after.is_none() && found.is_some() && found != change.before && self.view.is_unsent(&place)? {
                 // What was removed there is not what is here.
                 continue;

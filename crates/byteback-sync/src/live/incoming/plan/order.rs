@@ -293,13 +293,18 @@ impl Order<'_> {
         let to = place.clone();
         match source {
             Some(from) => {
-                self.set(&from, None)?;
+                let is_replaced = self.want.get(&from).is_some_and(Option::is_some);
+                let leaves_old = is_local && !is_directory && is_replaced;
+                if !leaves_old {
+                    self.set(&from, None)?;
+                }
                 self.steps.push(Step::Rename {
                     id,
                     from,
                     to,
                     replaces,
                     is_local,
+                    leaves_old,
                 });
             }
             None if !self.places_of(id)?.is_empty() => self.steps.push(Step::Link { id, place: to }),
@@ -379,6 +384,7 @@ impl Order<'_> {
                 to: to.clone(),
                 replaces: None,
                 is_local: false,
+                leaves_old: false,
             });
             self.set(from, None)?;
             self.set(&to, Some(id))?;

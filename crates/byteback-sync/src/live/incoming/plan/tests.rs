@@ -35,6 +35,8 @@ struct Life {
     refused: bool,
     /// Changes here are made in atomic operations.
     together: bool,
+    /// Programs have files open for writing.
+    in_use: bool,
 }
 
 struct Run {
@@ -45,6 +47,7 @@ struct Run {
     others: super::Others,
     landed: BTreeSet<byteback_api::FileId>,
     refused: BTreeSet<super::Place>,
+    blocked: super::Blocked,
     outcomes: Vec<Outcome>,
 }
 
@@ -89,6 +92,9 @@ impl Run {
             }
         }
         here.next = next_here;
+        if life.in_use {
+            here.open_some(&mut random);
+        }
         let others = diff(&base, &server);
         Self {
             random,
@@ -98,6 +104,7 @@ impl Run {
             others,
             landed: BTreeSet::new(),
             refused: BTreeSet::new(),
+            blocked: super::Blocked::default(),
             outcomes: Vec::new(),
         }
     }
@@ -109,6 +116,7 @@ impl Run {
             let given = Given {
                 landed: &self.landed,
                 refused: &self.refused,
+                blocked: &self.blocked,
                 label: &label,
             };
             let view = model::Seen {
@@ -416,6 +424,17 @@ fn names_that_this_tree_cannot_hold_are_left_out_and_block_nothing() {
 }
 
 #[test]
+fn what_programs_have_open_for_writing_keeps_a_name() {
+    lives("in use", 8_000_000, 2000, |random| Life {
+        remote: 1 + random.below(12),
+        local: 1 + random.below(8),
+        interrupted: random.below(2) == 0,
+        in_use: true,
+        ..Life::default()
+    });
+}
+
+#[test]
 fn a_directory_of_thousands_shifts_swaps_and_moves() {
     let mut base = Tree::new();
     let mut next = 1000;
@@ -459,6 +478,7 @@ fn a_directory_of_thousands_shifts_swaps_and_moves() {
         others,
         landed: BTreeSet::new(),
         refused: BTreeSet::new(),
+        blocked: super::Blocked::default(),
         outcomes: Vec::new(),
     };
     run.live(life);

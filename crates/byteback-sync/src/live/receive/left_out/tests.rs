@@ -44,7 +44,12 @@ fn whenever_the_power_is_cut_the_old_list_or_the_new_one_is_there() {
 #[test]
 fn golden_bytes_of_version_1_and_any_flipped_bit() {
     let names = vec![left_out(7)];
-    let bytes = FILE.bytes_of(&Body { names }).unwrap();
+    let bytes = FILE
+        .bytes_of(&Body {
+            names,
+            blocked: Vec::new(),
+        })
+        .unwrap();
     let text = String::from_utf8_lossy(&bytes).into_owned();
     assert!(
         text.starts_with(r#"{"version":1,"names":[{"parent":"00000000000000000000000000000005","name":"#)

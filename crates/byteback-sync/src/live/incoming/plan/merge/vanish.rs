@@ -139,7 +139,8 @@ impl<'a> Merge<'a, '_> {
         for (name, child) in self.view.entries(id)? {
             let name = ByteString(name);
             let place = Place { parent: id, name };
-            if self.want.contains_key(&place) || self.view.is_unsent(&place)? {
+            let is_blocked = self.given.blocked.places.contains(&place);
+            if is_blocked || self.want.contains_key(&place) || self.view.is_unsent(&place)? {
                 continue;
             }
             self.want.insert(place.clone(), None);
@@ -149,9 +150,10 @@ impl<'a> Merge<'a, '_> {
         Ok(())
     }
 
-    /// Whether a node holds what the server does not have.
+    /// Whether a node holds what the server does not have, or may hold it in a moment.
     fn is_unsent(&self, id: FileId, node: &HereNode) -> bool {
-        node.is_unsent && !self.same.contains(&id)
+        let is_in_use = node.is_in_use && !is_directory(&node.attributes);
+        is_in_use || (node.is_unsent && !self.same.contains(&id))
     }
 
     /// Whether a node has to be kept for itself: it holds what the server does not have, or was moved here to where others put something else.
@@ -175,7 +177,7 @@ impl<'a> Merge<'a, '_> {
         let mut done: HashSet<FileId> = HashSet::new();
         let anew: HashSet<FileId> = self.made_anew.iter().map(|(id, _)| *id).collect();
         let is_gone_there = |id: &FileId| {
-            let is_kept = anew.contains(id) || self.withheld.contains_key(id);
+            let is_kept = anew.contains(id) || self.withheld.contains_key(id) || self.above_blocked.contains(id);
             !self.placed.contains_key(id) && !self.gone.contains(id) && !is_kept
         };
         let removed = self.removed.keys().chain(&self.others.unreachable).copied();
@@ -272,7 +274,7 @@ impl<'a> Merge<'a, '_> {
             let places = match outcome {
                 Outcome::Conflict { place, copy, .. } => [Some(place), Some(copy)],
                 Outcome::Stays { place, .. } => [Some(place), None],
-                Outcome::LeftOut { .. } => [None, None],
+                Outcome::LeftOut { .. } | Outcome::BlockedName { .. } | Outcome::BlockedContent { .. } => [None, None],
             };
             for place in places.into_iter().flatten() {
                 if let Some(becomes) = made_anew.get(&place.parent) {
@@ -381,6 +383,11 @@ impl<'a> Merge<'a, '_> {
             let Some(node) = self.view.node(*id)? else { continue };
             let is_file = node.attributes.kind == NodeKind::File;
             let gets_content = change.is_content_changed && is_file && !node.is_unsent && has_content(id);
+            if gets_content && self.given.blocked.contents.contains(id) {
+                let (node, since) = (*id, change.since);
+                self.outcomes.push(Outcome::BlockedContent { node, since });
+                continue;
+            }
             if gets_content {
                 let from = match change.before {
                     Some(_) => ContentFrom::Since(change.since),

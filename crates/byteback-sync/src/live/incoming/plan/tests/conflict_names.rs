@@ -72,3 +72,18 @@ fn only_whole_names_on_their_way_are_that() {
     assert!(!is_name_on_its_way(b".byteback-landing-new-"));
     assert!(!is_name_on_its_way(b"letter"));
 }
+
+#[test]
+fn names_on_their_way_are_those_that_no_listing_shows() {
+    use std::os::unix::ffi::OsStrExt;
+    let hides = |name: &[u8]| byteback_mount::landing::is_name_on_its_way(std::ffi::OsStr::from_bytes(name));
+    for is_new in [true, false] {
+        let name = name_on_its_way(FileId(0x1234_abcd << 90), is_new);
+        assert!(hides(&name) && is_name_on_its_way(&name));
+        let longer = [&name[..], b"0"].concat();
+        for other in [&name[1..], &name[..name.len() - 1], &longer, b".byteback", b"file"] {
+            assert_eq!(hides(other), is_name_on_its_way(other));
+            assert!(!hides(other));
+        }
+    }
+}

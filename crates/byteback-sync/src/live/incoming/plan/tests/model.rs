@@ -398,6 +398,8 @@ pub(super) struct Local {
     unsent_places: BTreeSet<Place>,
     unsent: BTreeSet<FileId>,
     unsent_attributes: BTreeSet<FileId>,
+    /// Files that programs have open for writing.
+    pub(super) in_use: BTreeSet<FileId>,
     /// Files whose contents were changed in one operation.
     pub(super) sets: Vec<BTreeSet<FileId>>,
     /// The operation goes on.
@@ -420,6 +422,7 @@ impl Local {
             unsent_places: BTreeSet::new(),
             unsent: BTreeSet::new(),
             unsent_attributes: BTreeSet::new(),
+            in_use: BTreeSet::new(),
             sets: Vec::new(),
             is_set_open: false,
             was: BTreeMap::new(),
@@ -433,6 +436,12 @@ impl Local {
             self.sets.push(BTreeSet::new());
         }
         self.is_set_open = together;
+    }
+
+    /// Programs open some files for writing.
+    pub(super) fn open_some(&mut self, random: &mut SplitMix64) {
+        let files = self.tree.nodes.iter().filter(|(_, node)| node.kind == NodeKind::File);
+        self.in_use = files.map(|(id, _)| *id).filter(|_| random.below(3) == 0).collect();
     }
 
     /// The files of a set that hold what was written here and is not sent.
@@ -463,6 +472,7 @@ impl Local {
         let nodes = &self.tree.nodes;
         self.unsent.retain(|id| nodes.contains_key(id));
         self.unsent_attributes.retain(|id| nodes.contains_key(id));
+        self.in_use.retain(|id| nodes.contains_key(id));
     }
 
     pub(super) fn unsent_contents(&self) -> BTreeSet<u64> {
@@ -500,6 +510,7 @@ impl Local {
                 !self.unsent.contains(&id) || self.tree.nodes[&id].kind == NodeKind::Directory,
                 "{id} is unsent and goes"
             );
+            assert!(!self.in_use.contains(&id), "{id} is in use and goes");
         }
     }
 
@@ -531,7 +542,7 @@ impl Local {
                         place
                     })
                     .collect();
-                for set in [&mut self.unsent, &mut self.unsent_attributes] {
+                for set in [&mut self.unsent, &mut self.unsent_attributes, &mut self.in_use] {
                     if set.remove(was) {
                         set.insert(*becomes);
                     }
@@ -612,6 +623,7 @@ impl Local {
                 to,
                 replaces,
                 is_local,
+                leaves_old,
             } => {
                 assert_eq!(self.tree.entries.get(from), Some(id), "{step:?}");
                 assert_eq!(self.tree.entries.get(to), replaces.as_ref(), "{step:?}");
@@ -620,6 +632,13 @@ impl Local {
                     Some(NodeKind::Directory),
                     "{step:?}"
                 );
+                if *leaves_old {
+                    assert!(*is_local && replaces.is_none(), "{step:?}");
+                    assert_ne!(self.tree.nodes[id].kind, NodeKind::Directory, "{step:?}");
+                    self.tree.entries.insert(to.clone(), *id);
+                    self.unsent_places.insert(to.clone());
+                    return;
+                }
                 assert!(self.tree.rename(from, to).is_some(), "{step:?}");
                 if *is_local {
                     self.unsent_places.extend([from.clone(), to.clone()]);
@@ -658,6 +677,7 @@ impl Here for Seen<'_> {
             places: local.tree.places_of(id),
             is_known: local.known.contains(&id),
             is_unsent: local.unsent.contains(&id),
+            is_in_use: local.in_use.contains(&id),
             has_unsent_attributes: local.unsent_attributes.contains(&id),
         }))
     }

@@ -1,0 +1,73 @@
+//! What does not let itself be changed here stays as it is, and so do the directories that it is in.
+
+use std::collections::HashSet;
+
+use byteback_api::{ByteString, FileId};
+
+use super::super::{Outcome, Place, PlanError};
+use super::Merge;
+
+type Result<T> = std::result::Result<T, PlanError>;
+
+impl Merge<'_, '_> {
+    /// What is here and was to get a name that cannot be given: it keeps those that it has, as it would be nowhere here.
+    pub(super) fn held_by_blocked(&mut self) -> Result<HashSet<FileId>> {
+        let mut held = HashSet::new();
+        for place in &self.given.blocked.places {
+            let wanted = self.names.get(place).and_then(|change| change.after);
+            if let Some(node) = wanted
+                && self.view.node(node)?.is_some()
+            {
+                held.insert(node);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Nobody tells of names in a directory that goes as a whole: those that cannot be taken away are told here.
+    pub(super) fn tell_blocked_inside(&mut self) -> Result<()> {
+        for place in &self.given.blocked.places {
+            let before = self.view.entry(place)?;
+            if before.is_some() && !self.names.contains_key(place) {
+                let (place, after) = (place.clone(), None);
+                self.outcomes.push(Outcome::BlockedName { place, before, after });
+            }
+        }
+        Ok(())
+    }
+
+    /// The directories that hold a name which cannot be taken away, but for those with something new in them: these come back at the server
+    /// with it.
+    pub(super) fn find_above_blocked(&mut self) -> Result<()> {
+        let mut above = HashSet::new();
+        for place in &self.given.blocked.places {
+            let mut current = place.parent;
+            while self.view.entry(place)?.is_some() && current != self.view.root() && !above.contains(&current) {
+                if self.holds_unsent(current)? {
+                    break;
+                }
+                above.insert(current);
+                let node = self.view.node(current)?;
+                let Some(place) = node.and_then(|node| node.places.into_iter().next()) else {
+                    break;
+                };
+                current = place.parent;
+            }
+        }
+        self.above_blocked = above;
+        Ok(())
+    }
+
+    fn holds_unsent(&mut self, directory: FileId) -> Result<bool> {
+        for (name, _) in self.view.entries(directory)? {
+            let name = ByteString(name);
+            if self.view.is_unsent(&Place {
+                parent: directory,
+                name,
+            })? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
