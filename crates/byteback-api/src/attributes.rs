@@ -1,7 +1,8 @@
 //! What is known of a node beside its names and contents.
 //!
 //! Access time is not kept. ACLs are the xattrs `system.posix_acl_access` and
-//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative.
+//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative; file systems have some that 64 bits
+//! do not hold.
 
 use crate::ByteString;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,8 @@ pub struct Attributes {
     #[serde(default)]
     pub size: u64,
     /// Time of the last modification of the contents, ns since the Unix epoch.
-    pub mtime_ns: i64,
+    #[serde(with = "crate::wide_ns")]
+    pub mtime_ns: i128,
     /// Device number (`st_rdev`) of a device node, otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdev: u64,

@@ -33,6 +33,7 @@ pub mod openapi;
 pub mod problem;
 pub mod query;
 pub mod routes;
+pub mod wide_ns;
 
 pub use attributes::{Attributes, NodeKind, Xattr};
 pub use byte_string::ByteString;

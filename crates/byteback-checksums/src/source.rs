@@ -323,7 +323,7 @@ impl Stamp {
         Self {
             identity: stat.identity(),
             len_bytes: stat.size,
-            mtime_ns: stat.mtime_ns,
+            mtime_ns: stat.mtime_stamp_ns(),
             ctime_ns: stat.ctime_ns,
             witness: [0; 32],
         }

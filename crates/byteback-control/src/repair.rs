@@ -41,7 +41,8 @@ pub struct ServerVersion {
     /// Its length.
     pub len_bytes: u64,
     /// When it was last modified, in nanoseconds since 1970.
-    pub mtime_ns: i64,
+    #[serde(with = "byteback_api::wide_ns")]
+    pub mtime_ns: i128,
 }
 
 /// What became of a damaged file.

@@ -419,6 +419,9 @@ pub struct PastFile {
     pub moment_ns: Option<i64>,
     /// It had another name then.
     pub had_other_name: bool,
+    /// Of a file that was removed since: mode, owner and group that it had then.
+    #[serde(default)]
+    pub rights: Option<(u32, u32, u32)>,
 }
 
 /// What kind of failure, hence what to do.

@@ -102,7 +102,7 @@ pub(crate) fn look(live: &LiveTree, node: NodeId, now_ns: i64, latest_ns: Option
     let (_, stat) = live.find(node).ok().flatten()?;
     let latest_ns = latest_ns.map_or(now_ns, |latest_ns| latest_ns.min(now_ns));
     let is_proof = Fence::of(&stat).proves_at(latest_ns);
-    is_proof.then(|| stamp_of(stat.identity(), stat.size, stat.mtime_ns, stat.ctime_ns))
+    is_proof.then(|| stamp_of(stat.identity(), stat.size, stat.mtime_stamp_ns(), stat.ctime_ns))
 }
 
 /// Makes the sums of a tree durable. What cannot be is tried again next time.

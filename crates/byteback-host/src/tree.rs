@@ -40,7 +40,7 @@ pub use entries::{Entries, Entry, LibraryEntries, ReadDir, read_dir};
 pub use inode::{Creator, Inode, LibraryInode, NewInode};
 pub use metadata::{SetTime, set_mode, set_owner, set_times};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
-pub use stat::{FileKind, Identity, Stat, stat_at, stat_fd};
+pub use stat::{FileKind, Identity, Stat, clamped_ns, stat_at, stat_fd};
 pub use writers::wait_for_writers;
 pub use xattr::{SetXattr, get_xattr, list_xattrs, remove_xattr, set_xattr};
 

@@ -227,7 +227,7 @@ impl Hidden {
             nlink,
             size: 0,
             blocks: 0,
-            mtime_ns: changed_ns,
+            mtime_ns: changed_ns.into(),
             ctime_ns: changed_ns,
             ..stat
         };

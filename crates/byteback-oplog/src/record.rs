@@ -36,7 +36,7 @@ impl Fence {
         let is_file = node_kind(stat) == NodeKind::File;
         Self {
             size_bytes: if is_file { stat.size } else { 0 },
-            mtime_ns: stat.mtime_ns,
+            mtime_ns: stat.mtime_stamp_ns(),
             ctime_ns: stat.ctime_ns,
             mode: stat.mode,
             uid: stat.uid,

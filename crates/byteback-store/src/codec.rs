@@ -39,6 +39,19 @@ impl Writer {
         self.varint((value << 1 ^ value >> 63).cast_unsigned());
     }
 
+    /// The same bytes as [`Writer::signed`] where 64 bits are enough.
+    fn wide(&mut self, value: i128) {
+        let mut zigzag = (value << 1 ^ value >> 127).cast_unsigned();
+        loop {
+            let low = (zigzag & 0x7f) as u8;
+            zigzag >>= 7;
+            if zigzag == 0 {
+                return self.u8(low);
+            }
+            self.u8(low | 0x80);
+        }
+    }
+
     pub(crate) fn bytes(&mut self, value: &[u8]) {
         self.varint(len_u64(value));
         self.bytes.extend_from_slice(value);
@@ -125,6 +138,22 @@ impl<'a> Reader<'a> {
     pub(crate) fn signed(&mut self) -> Result<i64, StoreError> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+    }
+
+    fn wide(&mut self) -> Result<i128, StoreError> {
+        let mut zigzag = 0u128;
+        for shift in (0..128).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u128::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            zigzag |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok((zigzag >> 1).cast_signed() ^ -((zigzag & 1).cast_signed()));
+            }
+        }
+        Err(self.damaged())
     }
 
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], StoreError> {
@@ -280,7 +309,7 @@ impl StagedRecord {
                 out.varint(u64::from(a.uid));
                 out.varint(u64::from(a.gid));
                 out.varint(a.size);
-                out.signed(a.mtime_ns);
+                out.wide(a.mtime_ns);
                 out.varint(a.rdev);
                 rare_attributes(&mut out, a);
                 match node.content {
@@ -424,7 +453,7 @@ fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
         uid: r.u32()?,
         gid: r.u32()?,
         size: r.varint()?,
-        mtime_ns: r.signed()?,
+        mtime_ns: r.wide()?,
         rdev: r.varint()?,
         target: None,
         xattrs: Vec::new(),

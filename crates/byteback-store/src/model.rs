@@ -61,7 +61,7 @@ pub struct Attributes {
     /// Length of a file's contents in bytes; 0 for other kinds.
     pub size: u64,
     /// Last modification of the contents.
-    pub mtime_ns: i64,
+    pub mtime_ns: i128,
     /// Device number of a device node.
     pub rdev: u64,
     /// Target of a symlink.

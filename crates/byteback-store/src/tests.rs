@@ -381,7 +381,7 @@ fn staged_records() {
 }
 
 #[test]
-fn the_data_folder_and_the_schema_of_version_4() {
+fn the_data_folder_and_the_schema_of_version_5() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(dir.path())
@@ -398,7 +398,7 @@ fn the_data_folder_and_the_schema_of_version_4() {
     let catalog = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
     let number = |pragma: &str| catalog.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA application_id"), 0x4259_4243);
-    assert_eq!(number("PRAGMA user_version"), 4);
+    assert_eq!(number("PRAGMA user_version"), 5);
     let mut statement = catalog
         .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
         .unwrap();

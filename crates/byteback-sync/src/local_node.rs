@@ -57,7 +57,7 @@ pub(crate) fn kind_of(kind: FileKind) -> NodeKind {
 struct Stamp {
     identity: Identity,
     size: u64,
-    mtime_ns: i64,
+    mtime_ns: i128,
     ctime_ns: i64,
 }
 

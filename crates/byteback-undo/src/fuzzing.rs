@@ -7,7 +7,7 @@ use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::sim::SimDisk;
 
 use crate::journal::Journal;
-use crate::record::{ContentHow, Framed, HEADER_LEN_BYTES, Record, Step, decode, head_len};
+use crate::record::{ContentHow, Framed, HEADER_LEN_BYTES, Record, Rights, Step, decode, head_len};
 
 /// So much that nothing is dropped for want of room.
 const BUDGET_BYTES: u64 = 1 << 30;
@@ -134,6 +134,17 @@ pub fn segment_seeds() -> Vec<Vec<u8>> {
                 after: 0,
                 how: 1,
                 name: name.clone(),
+            },
+            0,
+        ),
+        (
+            Record::Rights {
+                node: 2,
+                rights: Rights {
+                    mode: 0o640,
+                    uid: 1,
+                    gid: 2,
+                },
             },
             0,
         ),

@@ -27,7 +27,7 @@
 //! **It never stands in the way.** Nothing here fails a program's call. What cannot be kept is said to be not kept, with the reason; if the
 //! journal cannot be written, all of it is given up, because a record too few would bring back wrong bytes.
 //!
-//! What this does not do: attributes (owner, mode, times), directories, symlinks; files without a name.
+//! What this does not do: attributes, but for owner and mode of a file that is removed; directories, symlinks; files without a name.
 
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -41,7 +41,7 @@ pub mod undo;
 pub use error::{NotKept, UndoError};
 pub use name_history::{NameEvent, NameHow};
 pub use node_history::Moment;
-pub use record::ContentHow;
+pub use record::{ContentHow, Rights};
 pub use undo::reading::{AsOf, Piece};
 pub use undo::session::Gap;
 pub use undo::{BeforeChange, Undo, UndoOptions};

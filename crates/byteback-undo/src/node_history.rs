@@ -6,7 +6,7 @@ use byteback_extents::{ByteRange, ExtentMap, ExtentSet, ExtentValue};
 
 use crate::error::NotKept;
 use crate::journal::Placed;
-use crate::record::ContentHow;
+use crate::record::{ContentHow, Rights};
 
 /// Where old bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub(crate) struct Kept {
     pub(crate) end_ns: i64,
     pub(crate) size: u64,
     pub(crate) how: ContentHow,
+    /// Of a removal: the file's rights.
+    pub(crate) rights: Option<Rights>,
     /// The eldest segment with a record of it.
     pub(crate) segment: u64,
     pub(crate) old: ExtentMap<Old>,
@@ -117,6 +119,7 @@ impl NodeHistory {
             end_ns,
             size,
             how,
+            rights: None,
             segment,
             old: ExtentMap::new(),
             is_closed: false,
@@ -139,6 +142,13 @@ impl NodeHistory {
         let removed = self.moments.back_mut().filter(|last| last.how == ContentHow::Removed);
         if let Some(last) = removed {
             last.end_ns = last.end_ns.max(now_ns.saturating_add(1));
+        }
+    }
+
+    /// With its last moment the file was removed, and had these rights.
+    pub(crate) fn had_rights(&mut self, rights: Rights) {
+        if let Some(last) = self.moments.back_mut() {
+            last.rights = Some(rights);
         }
     }
 

@@ -29,6 +29,17 @@ impl ContentHow {
     const ALL: [Self; 4] = [Self::Written, Self::Truncated, Self::Allocated, Self::Removed];
 }
 
+/// Whose a file was, and what others could do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Permission, set-id and sticky bits (`0o7777` at most).
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
 /// What a record says, with the numbers of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
@@ -58,6 +69,8 @@ pub(crate) enum Record {
     NodeBarrier { node: u64, why: u8 },
     /// Nothing is known of a name before now.
     NameBarrier { parent: u64, why: u8, name: Vec<u8> },
+    /// With its last moment `node` was removed, and had these rights.
+    Rights { node: u64, rights: Rights },
     /// A start: of the log `tree`.
     Session { tree: u64, step: Step },
 }
@@ -126,6 +139,10 @@ impl Record {
             } => (3, *how, 0, *parent, *before, *after, 0, name.as_slice()),
             Self::NodeBarrier { node, why } => (4, *why, 0, *node, 0, 0, 0, none),
             Self::NameBarrier { parent, why, name } => (5, *why, 0, *parent, 0, 0, 0, name.as_slice()),
+            Self::Rights { node, rights } => {
+                let owners = u64::from(rights.uid) << 32 | u64::from(rights.gid);
+                (7, 0, 0, *node, rights.mode.into(), owners, 0, none)
+            }
             Self::Session { tree, step } => (6, place(&Step::ALL, step), 0, *tree, 0, 0, 0, none),
         };
         let len = HEADER_LEN_BYTES as u64 + pad(tail.len() as u64) + pad(data.len() as u64);
@@ -210,6 +227,14 @@ pub(crate) fn decode(head: &[u8]) -> Option<Framed> {
         6 => Record::Session {
             tree: node,
             step: at(&Step::ALL, how)?,
+        },
+        7 => Record::Rights {
+            node,
+            rights: Rights {
+                mode: u32::try_from(a).ok().filter(|mode| *mode <= 0o7777)?,
+                uid: (b >> 32) as u32,
+                gid: b as u32,
+            },
         },
         _ => return None,
     };

@@ -27,7 +27,7 @@ use crate::error::{NotKept, UndoError};
 use crate::journal::{Journal, Placed};
 use crate::name_history::{NameEvent, NameHistory, NameHow};
 use crate::node_history::{NodeHistory, Old};
-use crate::record::{ContentHow, DATA_LEN_BYTES_MAX, Record};
+use crate::record::{ContentHow, DATA_LEN_BYTES_MAX, Record, Rights};
 
 /// Of one change, and of one removed file, at most so much is copied.
 const CHANGE_LEN_BYTES_MAX: u64 = 64 << 20;
@@ -224,11 +224,12 @@ impl Undo {
         !is_short_lived
     }
 
-    /// The file `node`, `size_bytes` long, is about to lose its last name.
+    /// The file `node`, `size_bytes` long and with these rights, is about to lose its last name.
     pub fn before_removal(
         &self,
         node: NodeId,
         size_bytes: u64,
+        rights: Rights,
         read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<usize>,
     ) {
         self.watch_clock();
@@ -248,8 +249,14 @@ impl Undo {
             size_bytes,
             read,
         };
-        if let Err(why) = self.keep(node, &mut history, now_ns, change) {
-            self.lose(node, &mut history, now_ns, why);
+        match self.keep(node, &mut history, now_ns, change) {
+            Ok(()) => {
+                let record = Record::Rights { node: node.0, rights };
+                if self.append(now_ns, &record, &[]).is_some() {
+                    history.had_rights(rights);
+                }
+            }
+            Err(why) => self.lose(node, &mut history, now_ns, why),
         }
         history.close();
     }

@@ -1,4 +1,4 @@
-//! Times as people and programs read them. Inside, a time is nanoseconds since 1970.
+//! Times as people and programs read them. Inside, a time is nanoseconds since 1970, in 64 bits or, as files have them, in 128.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -13,9 +13,11 @@ fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
-fn timestamp(ns: i64) -> Timestamp {
-    // Every i64 of nanoseconds lies within the years that the library knows (1677 to 2262).
-    Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+fn timestamp(ns: impl Into<i128>) -> Timestamp {
+    let ns = ns.into();
+    // The library knows the years from -9999 to 9999.
+    let nearest = if ns < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_nanosecond(ns).unwrap_or(nearest)
 }
 
 /// How far the local clocks are east of UTC now, in seconds.
@@ -24,7 +26,7 @@ pub(crate) fn east_of_utc_s() -> i64 {
 }
 
 /// RFC 3339 in UTC, to the nanosecond where there are any: for programs.
-pub(crate) fn rfc3339(ns: i64) -> String {
+pub(crate) fn rfc3339(ns: impl Into<i128>) -> String {
     timestamp(ns).to_string()
 }
 
@@ -43,7 +45,7 @@ pub(crate) fn minute_of_day() -> u16 {
 }
 
 /// Date and time of day to the second in the local time zone: for people.
-pub(crate) fn local(ns: i64) -> String {
+pub(crate) fn local(ns: impl Into<i128>) -> String {
     let time = timestamp(ns).to_zoned(TimeZone::system());
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

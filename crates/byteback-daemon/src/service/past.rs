@@ -140,6 +140,7 @@ pub(super) fn read(
         size_bytes,
         moment_ns: as_of.moment_ns,
         had_other_name,
+        rights: as_of.rights.map(|rights| (rights.mode, rights.uid, rights.gid)),
     })
 }
 

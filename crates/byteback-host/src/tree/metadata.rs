@@ -19,7 +19,7 @@ pub enum SetTime {
     /// It stays.
     Keep,
     /// It becomes this, in nanoseconds since 1970; finer than the file system keeps is rounded down by it.
-    To(i64),
+    To(i128),
 }
 
 /// Sets the permission bits of what `fd` names (`0o7777` at most; an `O_PATH` descriptor will do).
@@ -73,8 +73,9 @@ fn timespec(time: SetTime) -> Timespec {
         },
         // Nanoseconds count forward also before 1970.
         SetTime::To(ns) => Timespec {
-            tv_sec: ns.div_euclid(1_000_000_000),
-            tv_nsec: ns.rem_euclid(1_000_000_000),
+            tv_sec: i64::try_from(ns.div_euclid(1_000_000_000)).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX }),
+            // Less than a second.
+            tv_nsec: ns.rem_euclid(1_000_000_000) as i64,
         },
     }
 }

@@ -1,7 +1,8 @@
 //! What the file system knows about a file, and which file it is.
 //!
-//! All questions go to `statx`, because only it tells the birth time. Times are i64 nanoseconds since 1970,
-//! which reach from 1677 to 2262; a time outside is clamped to the nearest end.
+//! All questions go to `statx`, because only it tells the birth time. Times are nanoseconds since 1970. Those that a
+//! program can set are kept in 128 bits, as file systems reach further than 64 bits do (1677 to 2262; ext4 goes to 2446,
+//! XFS to 2486). Those that the clock sets are i64, clamped to the nearest end.
 
 use std::ffi::OsStr;
 use std::io;
@@ -92,9 +93,9 @@ pub struct Stat {
     /// When the inode was made, where the file system keeps that.
     pub btime_ns: Option<i64>,
     /// When it was last read.
-    pub atime_ns: i64,
+    pub atime_ns: i128,
     /// When its bytes last changed.
-    pub mtime_ns: i64,
+    pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
 }
@@ -108,6 +109,13 @@ impl Stat {
             ino: self.ino,
             birth_ns: self.btime_ns,
         }
+    }
+
+    /// The time when its bytes last changed, as part of a stamp that tells states of a file apart: clamped to what 64 bits
+    /// hold. Two times that far away look the same; the change time of the inode tells them apart.
+    #[must_use]
+    pub fn mtime_stamp_ns(&self) -> i64 {
+        clamped_ns(self.mtime_ns)
     }
 
     fn from_statx(raw: &Statx) -> io::Result<Self> {
@@ -134,10 +142,10 @@ impl Stat {
             mount_id: told
                 .intersects(StatxFlags::MNT_ID | MNT_ID_UNIQUE)
                 .then_some(raw.stx_mnt_id),
-            btime_ns: told.contains(StatxFlags::BTIME).then(|| nanoseconds(&raw.stx_btime)),
+            btime_ns: told.contains(StatxFlags::BTIME).then(|| clamped_ns(nanoseconds(&raw.stx_btime))),
             atime_ns: nanoseconds(&raw.stx_atime),
             mtime_ns: nanoseconds(&raw.stx_mtime),
-            ctime_ns: nanoseconds(&raw.stx_ctime),
+            ctime_ns: clamped_ns(nanoseconds(&raw.stx_ctime)),
         })
     }
 }
@@ -169,8 +177,13 @@ fn wanted() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID | MNT_ID_UNIQUE
 }
 
-fn nanoseconds(time: &StatxTimestamp) -> i64 {
-    // Before 1970 the nanoseconds still count forward, so the sum in 128 bits is exact.
-    let exact = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    i64::try_from(exact).unwrap_or(if exact < 0 { i64::MIN } else { i64::MAX })
+fn nanoseconds(time: &StatxTimestamp) -> i128 {
+    // Before 1970 the nanoseconds still count forward.
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+/// A time as 64 bits hold it: the nearest.
+#[must_use]
+pub fn clamped_ns(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }

@@ -57,6 +57,7 @@ fn stat_tells_what_the_standard_library_tells_and_the_birth_time() {
     );
     assert_eq!((ours.uid, ours.gid, ours.rdev), (theirs.uid(), theirs.gid(), 0));
     assert_eq!(ours.mtime_ns, 1_700_000_000_123_456_789);
+    assert_eq!(ours.mtime_stamp_ns(), 1_700_000_000_123_456_789);
     assert_eq!(
         ours.atime_ns, -1_500_000_001,
         "a time before 1970 counts its nanoseconds forward"

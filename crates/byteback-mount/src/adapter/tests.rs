@@ -30,7 +30,7 @@ fn times_before_1970_are_what_the_program_gave() {
 #[test]
 fn times_are_told_exactly() {
     assert_eq!(system_time(-200_000_000), UNIX_EPOCH - Duration::from_millis(200));
-    assert_eq!(system_time(i64::MIN), UNIX_EPOCH - Duration::from_nanos(1 << 63));
+    assert_eq!(system_time(i64::MIN.into()), UNIX_EPOCH - Duration::from_nanos(1 << 63));
 }
 
 #[test]

@@ -18,13 +18,16 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-pub(super) fn system_time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 {
-        UNIX_EPOCH + distance
-    } else {
-        UNIX_EPOCH - distance
-    }
+/// A time in nanoseconds since 1970. File systems' seconds are 64 bits, and so are the library's.
+pub(super) fn system_time(ns: i128) -> SystemTime {
+    let distance = ns.unsigned_abs();
+    let seconds = u64::try_from(distance / 1_000_000_000).unwrap_or(u64::MAX);
+    let distance = Duration::new(seconds, (distance % 1_000_000_000) as u32);
+    let time = match ns >= 0 {
+        true => UNIX_EPOCH.checked_add(distance),
+        false => UNIX_EPOCH.checked_sub(distance),
+    };
+    time.unwrap_or(UNIX_EPOCH)
 }
 
 /// The time that the program gave. The library turns `(seconds, nanoseconds)` with negative seconds into "that many
@@ -76,7 +79,7 @@ pub(super) fn attributes_of(ino: u64, stat: &Stat) -> FileAttr {
         blocks: stat.blocks,
         atime: system_time(stat.atime_ns),
         mtime: system_time(stat.mtime_ns),
-        ctime: system_time(stat.ctime_ns),
+        ctime: system_time(stat.ctime_ns.into()),
         crtime: UNIX_EPOCH,
         kind: file_type(stat.kind),
         // Masked to 12 bits by `Stat`.

@@ -5,7 +5,7 @@
 use byteback_extents::ByteRange;
 use byteback_host::tree::{FileKind, Inode};
 use byteback_oplog::NodeId as LoggedNode;
-use byteback_undo::{BeforeChange, ContentHow, Undo};
+use byteback_undo::{BeforeChange, ContentHow, Rights, Undo};
 use rustix::io::Errno;
 
 use super::{Place, Victim};
@@ -49,7 +49,12 @@ pub(super) fn before_removal(undo: &Undo, node: LoggedNode, place: Place<'_>, vi
     });
     match opened {
         Ok((file, stat)) if stat.identity() == victim.object.identity => {
-            undo.before_removal(node, stat.size, &mut |at, buffer| file.read_at(at, buffer));
+            let rights = Rights {
+                mode: stat.mode,
+                uid: stat.uid,
+                gid: stat.gid,
+            };
+            undo.before_removal(node, stat.size, rights, &mut |at, buffer| file.read_at(at, buffer));
         }
         _ => undo.not_kept(node),
     }

@@ -6,7 +6,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use byteback_host::tree::{Creator, Entry, FallocateFlags, FileKind, Inode, LibraryInode, NewInode, SetXattr, Stat};
+use byteback_host::tree::{
+    Creator, Entry, FallocateFlags, FileKind, Inode, LibraryInode, NewInode, SetXattr, Stat, clamped_ns,
+};
 use byteback_volume::{Allocate, Attributes, NewFile, Rename, SetAttribute, SetAttributes, VolumeError};
 use rustix::fs::{FileType, RenameFlags, StatVfs, StatVfsMountFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
@@ -60,9 +62,8 @@ fn kind_of(mode: u32) -> io::Result<FileKind> {
     })
 }
 
-fn nanoseconds(time: byteback_volume::format::Time) -> i64 {
-    let exact = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    i64::try_from(exact).unwrap_or(if exact < 0 { i64::MIN } else { i64::MAX })
+fn nanoseconds(time: byteback_volume::format::Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
 }
 
 pub(super) fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
@@ -80,10 +81,10 @@ pub(super) fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
         dev: 0,
         ino: attributes.ino.into(),
         mount_id: None,
-        btime_ns: Some(nanoseconds(attributes.born)),
+        btime_ns: Some(clamped_ns(nanoseconds(attributes.born))),
         atime_ns: nanoseconds(attributes.accessed),
         mtime_ns: nanoseconds(attributes.modified),
-        ctime_ns: nanoseconds(attributes.changed),
+        ctime_ns: clamped_ns(nanoseconds(attributes.changed)),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The SQLite schema, version 4. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
+//! The SQLite schema, version 5. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
 //! file is opened, in one transaction.
 //!
 //! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of version 1 would read as empty. A new
@@ -9,13 +9,15 @@
 //!
 //! Version 4 counts the snapshots of each folder for themselves ([`SINCE_4`]). Snapshots of before keep their numbers.
 //!
+//! Version 5 keeps times that 64 bits do not hold ([`SINCE_5`]). A program of version 4 would take them for others.
+//!
 //! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
 //! order in which they are read; layer pages are blobs and therefore live in a rowid table.
 //!
 //! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
 //! missing, and a program that does not know them neither reads them nor is in their way.
 
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
@@ -56,6 +58,23 @@ INSERT INTO snapshot (folder, id, seq, time_ns, host, path, tags)
 UPDATE folder SET last_snapshot = (SELECT coalesce(max(id), 0) FROM snapshot WHERE snapshot.folder = folder.id);
 DROP TABLE snapshot_of_all_folders;
 ";
+
+/// From version 4 to 5. A modification time is `mtime_high` times 2^64 more than `mtime_ns`.
+pub(super) const SINCE_5: &str = "
+ALTER TABLE attribute ADD COLUMN mtime_high INTEGER NOT NULL DEFAULT 0;
+";
+
+/// A time, of its two columns.
+pub(super) fn wide(low: i64, high: i64) -> i128 {
+    (i128::from(high) << 64) + i128::from(low)
+}
+
+/// The two columns of a time. What they cannot hold is clamped.
+pub(super) fn halves(ns: i128) -> (i64, i64) {
+    let low = ns as i64;
+    let high = ns.saturating_sub(low.into()) >> 64;
+    (low, high as i64)
+}
 
 /// The tables of version 1.
 pub(super) const CREATE: &str = "
@@ -149,3 +168,6 @@ CREATE TABLE IF NOT EXISTS damage (
   segment INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (segment, place)
 ) STRICT, WITHOUT ROWID;
 ";
+
+#[cfg(test)]
+mod tests;

@@ -149,11 +149,12 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     }
     // The application id comes with the tables in one transaction: a crash leaves an empty file.
     let script = format!(
-        "BEGIN IMMEDIATE; {} {} {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
+        "BEGIN IMMEDIATE; {} {} {} {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
         schema::CREATE,
         schema::SINCE_2,
         schema::SINCE_3,
         schema::SINCE_4,
+        schema::SINCE_5,
         schema::CACHE,
         schema::APPLICATION_ID,
         schema::VERSION
@@ -178,7 +179,13 @@ fn upgrade(connection: &Connection) -> Result<(), StoreError> {
             known: schema::VERSION,
         });
     }
-    for (version, script) in [(2, schema::SINCE_2), (3, schema::SINCE_3), (4, schema::SINCE_4)] {
+    let scripts = [
+        (2, schema::SINCE_2),
+        (3, schema::SINCE_3),
+        (4, schema::SINCE_4),
+        (5, schema::SINCE_5),
+    ];
+    for (version, script) in scripts {
         if found < version {
             transaction.execute_batch(script).map_err(failed)?;
         }

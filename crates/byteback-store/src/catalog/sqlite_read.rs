@@ -125,8 +125,8 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn attributes(&self, node: i64, at: Seq) -> Result<Option<AttributeRow>, StoreError> {
-        let query = "SELECT seq, kind, mode, uid, gid, size, mtime_ns, rdev, layer, content_seq, rare FROM attribute \
-                     WHERE node = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1";
+        let query = "SELECT seq, kind, mode, uid, gid, size, mtime_ns, rdev, layer, content_seq, rare, mtime_high \
+                     FROM attribute WHERE node = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1";
         let found = self.one("read attributes", query, (node, sql(at)), |row| {
             let attributes = Attributes {
                 kind: NodeKind::File,
@@ -134,7 +134,7 @@ impl CatalogRead for Transaction<'_> {
                 uid: row.get(3)?,
                 gid: row.get(4)?,
                 size: unsigned(row, 5)?,
-                mtime_ns: row.get(6)?,
+                mtime_ns: schema::wide(row.get(6)?, row.get(11)?),
                 rdev: row.get::<_, i64>(7)?.cast_unsigned(),
                 target: None,
                 xattrs: Vec::new(),

@@ -71,8 +71,10 @@ impl CatalogWrite for Transaction<'_> {
 
     fn insert_attributes(&self, folder: i64, node: i64, row: &AttributeRow) -> Result<(), StoreError> {
         let statement = "INSERT INTO attribute (node, seq, folder, kind, mode, uid, gid, size, mtime_ns, rdev, layer, \
-                         content_seq, rare) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+                         content_seq, rare, mtime_high) \
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
         let a = &row.attributes;
+        let (mtime_ns, mtime_high) = schema::halves(a.mtime_ns);
         let params = params![
             node,
             sql(row.seq),
@@ -82,11 +84,12 @@ impl CatalogWrite for Transaction<'_> {
             a.uid,
             a.gid,
             sql(a.size),
-            a.mtime_ns,
+            mtime_ns,
             a.rdev.cast_signed(),
             sql(row.layer),
             sql(row.content_seq),
-            encode_rare_attributes(a)
+            encode_rare_attributes(a),
+            mtime_high
         ];
         self.run("add attributes", statement, params).map(|_| ())
     }

@@ -158,13 +158,21 @@ fn rare_attributes_round_trip() {
 
 proptest! {
     #[test]
-    fn numbers_round_trip(unsigned: u64, signed: i64) {
+    fn numbers_round_trip(unsigned: u64, signed: i64, wide: i128) {
         let mut out = Writer::default();
         out.varint(unsigned);
         out.signed(signed);
+        let at = out.bytes.len();
+        out.wide(signed.into());
+        let mut short = Writer::default();
+        short.signed(signed);
+        prop_assert_eq!(&out.bytes[at..], &short.bytes, "as always where 64 bits are enough");
+        out.wide(wide);
         let mut reader = Reader::new(&out.bytes, "numbers");
         prop_assert_eq!(reader.varint().unwrap(), unsigned);
         prop_assert_eq!(reader.signed().unwrap(), signed);
+        prop_assert_eq!(reader.wide().unwrap(), signed.into());
+        prop_assert_eq!(reader.wide().unwrap(), wide);
         prop_assert!(reader.is_empty());
     }
 

@@ -304,11 +304,11 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     drop(SqliteCatalog::open(&path).unwrap());
     rusqlite::Connection::open(&path)
         .unwrap()
-        .pragma_update(None, "user_version", 5)
+        .pragma_update(None, "user_version", 6)
         .unwrap();
     assert!(matches!(
         SqliteCatalog::open(&path),
-        Err(StoreError::CatalogVersion { found: 5, known: 4 })
+        Err(StoreError::CatalogVersion { found: 6, known: 5 })
     ));
     let path = dir.path().join("other");
     rusqlite::Connection::open(&path)

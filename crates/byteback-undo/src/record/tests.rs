@@ -51,6 +51,17 @@ fn all() -> Vec<(Record, &'static [u8])> {
             b"",
         ),
         (
+            Record::Rights {
+                node: 7,
+                rights: Rights {
+                    mode: 0o4711,
+                    uid: 1000,
+                    gid: u32::MAX - 1,
+                },
+            },
+            b"",
+        ),
+        (
             Record::Session {
                 tree: 0x1234,
                 step: Step::Ended,

@@ -12,7 +12,7 @@ use super::{Undo, read_exactly};
 use crate::error::{NotKept, UndoError, failed};
 use crate::name_history::NameEvent;
 use crate::node_history::{Kept, Moment, NodeHistory, Old};
-use crate::record::{self, DATA_LEN_BYTES_MAX};
+use crate::record::{self, DATA_LEN_BYTES_MAX, Rights};
 
 /// A piece of content as of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct AsOf {
     pub node: NodeId,
     /// The moment whose content it is, in nanoseconds since 1970; `None`: as it is now.
     pub moment_ns: Option<i64>,
+    /// Of a file that was removed since: the rights that it had then.
+    pub rights: Option<Rights>,
     number: u64,
     /// Held, so that the history is not forgotten meanwhile: one begun anew would count its moments from 0 again.
     history: Arc<Mutex<NodeHistory>>,
@@ -117,10 +119,12 @@ impl Undo {
         history.close();
         let number = history.border(at_ns);
         let moment_ns = history.from(number).next().map(|kept| kept.start_ns);
+        let rights = history.from(number).find_map(|kept| kept.rights);
         drop(history);
         Ok(AsOf {
             node,
             moment_ns,
+            rights,
             number,
             history: shared,
         })

@@ -172,6 +172,7 @@ impl Undo {
                         .lock()
                         .begin((framed.time_ns, end_ns), size, how, placed.segment);
                 }
+                Record::Rights { node, rights } => history(node).lock().had_rights(rights),
                 Record::Old {
                     node,
                     offset,

@@ -16,6 +16,11 @@ use byteback_oplog::TreeId;
 const SECOND: i64 = 1_000_000_000;
 const QUANTUM: i64 = 2 * SECOND;
 const TREE: TreeId = TreeId(99);
+const RIGHTS: Rights = Rights {
+    mode: 0o640,
+    uid: 1000,
+    gid: 70_000,
+};
 
 fn options(window_s: i64, budget_bytes: u64) -> UndoOptions {
     UndoOptions {
@@ -210,7 +215,7 @@ impl Life {
                 let node = living[self.random.below(living.len() as u64) as usize];
                 let content = self.files[&node].now().unwrap().clone();
                 self.undo()
-                    .before_removal(NodeId(node), content.len() as u64, &mut reader(&content));
+                    .before_removal(NodeId(node), content.len() as u64, RIGHTS, &mut reader(&content));
                 self.set(node, None);
             }
             7..=9 => self.pass(20_000),
@@ -687,7 +692,7 @@ fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
     let (node, name) = (NodeId(2), OsStr::new("gone"));
     let content = vec![7; 5000];
     life.undo()
-        .before_removal(node, content.len() as u64, &mut reader(&content));
+        .before_removal(node, content.len() as u64, RIGHTS, &mut reader(&content));
     life.clock.advance(Duration::from_secs(60));
     life.undo()
         .name_changed(NodeId::ROOT, name, NameHow::Removed, Some(node), None);
@@ -697,6 +702,8 @@ fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
         let bore = life.undo().child_at(NodeId::ROOT, name, at_ns, || Ok(None));
         assert_eq!(bore.unwrap(), Some(node));
         assert!(read_at(life.undo(), node, at_ns, None).unwrap() == content);
+        assert_eq!(life.undo().as_of(node, at_ns).unwrap().rights, Some(RIGHTS));
+        assert_eq!(life.undo().as_of(node, life.now_ns()).unwrap().rights, None, "it is gone by then");
         // As a later start knows it.
         life.undo().end(TREE).unwrap();
         life.undo = None;

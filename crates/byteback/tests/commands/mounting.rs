@@ -394,3 +394,39 @@ fn mode_fast_saves_what_programs_wrote() {
     assert!(report["read_bytes"].as_u64().unwrap() < 2 << 20, "{report}");
     world.assert_restores("latest");
 }
+
+/// ext4 goes to 2446, XFS to 2486, tmpfs and btrfs further than the calendar; 64 bits of nanoseconds from 1677 to 2262.
+#[test]
+fn times_that_64_bits_do_not_hold_are_kept() {
+    let world = World::mounted();
+    let touch = |path: &Path, time: &str| program("touch", &["-m", "-d", time, path.to_str().unwrap()]);
+    let time_of = |path: &Path| program("stat", &["-c", "%y", path.to_str().unwrap()]);
+    let (file, directory) = (world.tree().join("file"), world.tree().join("directory"));
+    fs::write(&file, "of the future").unwrap();
+    fs::create_dir(&directory).unwrap();
+    let far = ["2300-01-02 03:04:05.123456789 +0000", "2440-01-02 03:04:05.987654321 +0000"];
+    touch(&file, far[0]);
+    touch(&directory, far[1]);
+    assert_eq!([time_of(&file).trim(), time_of(&directory).trim()], far, "through the mount");
+    world.backup();
+    world.assert_restores("latest");
+    world.on_tree("verify", &["--deep"]).fine().says("equal");
+    world
+        .about_tree("ls", &["--json", "--long"])
+        .fine()
+        .says("2300-01-02T03:04:05.123456789Z");
+    // Only the time changes, from one that 64 bits do not hold to another.
+    touch(&file, "2301-01-01 00:00:00 +0000");
+    world.backup();
+    world.assert_restores("latest");
+    // Without a mount, and long before.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (from, to) = (shared.path().join("from"), shared.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("old"), "of long ago").unwrap();
+    touch(&from.join("old"), "1500-01-02 03:04:05.123456789 +0000");
+    let elsewhere = format!("{}/elsewhere", world.url());
+    world.run(&["push", from.to_str().unwrap(), &elsewhere]).fine();
+    world.run(&["pull", &elsewhere, to.to_str().unwrap()]).fine();
+    assert_eq!(time_of(&to.join("old")).trim(), "1500-01-02 03:04:05.123456789 +0000");
+}

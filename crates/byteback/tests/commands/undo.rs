@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::volume_mounts;
-use crate::world::{Ran, World, eventually, is_alive, is_mounted};
+use crate::world::{Ran, USER, World, eventually, is_alive, is_mounted};
 
 /// Longer than the quantum of a window of ten minutes.
 const A_QUANTUM: Duration = Duration::from_millis(1200);
@@ -156,6 +156,8 @@ fn after_a_kill_nothing_wrong_comes_back() {
     mounted(&world);
     std::thread::sleep(A_QUANTUM);
     let removed = tree.join("removed");
+    chown(&removed, Some(USER), Some(USER)).unwrap();
+    fs::set_permissions(&removed, fs::Permissions::from_mode(0o4754)).unwrap();
     fs::remove_file(&removed).unwrap();
     let before_removal = moments(&world, &removed)[0]["time"].as_str().unwrap().to_owned();
     // Until a checkpoint has made it certain.
@@ -183,6 +185,8 @@ fn after_a_kill_nothing_wrong_comes_back() {
     }
     restore(&world, &before_removal, &removed, &[]).fine();
     assert!(fs::read(&removed).unwrap() == original);
+    let found = fs::metadata(&removed).unwrap();
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (USER, USER, 0o754));
     world.on_tree("umount", &[]).fine();
 }
 

@@ -28,7 +28,7 @@ struct Heal<'a> {
     /// From a multiple of a block on.
     offset: u64,
     good: &'a [u8],
-    mtime_ns: i64,
+    mtime_ns: i128,
     /// What is written where.
     blocks: Vec<(ByteRange, Vec<u8>)>,
 }

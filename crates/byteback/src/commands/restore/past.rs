@@ -183,14 +183,27 @@ impl Spool {
                     "it is not a regular file now; choose another name with -o",
                 ));
             }
-            // It may have been nobody else's to read.
-            Err(_) => 0o600,
+            Err(_) => self.mode_as_removed(past)?,
         };
         self.file.set_permissions(fs::Permissions::from_mode(mode))?;
         self.file.sync_all()?;
         fs::rename(&self.path, target)?;
         self.is_settled = true;
         Ok(())
+    }
+
+    /// What others may do with a file that was removed, once it has its owner again. It may have been nobody else's to read where that is not
+    /// known, or the owner cannot be had.
+    fn mode_as_removed(&self, past: &PastFile) -> io::Result<u32> {
+        let Some((mode, uid, gid)) = past.rights else {
+            return Ok(0o600);
+        };
+        let own = self.file.metadata()?;
+        if (own.uid(), own.gid()) != (uid, gid) && fchown(&self.file, Some(uid), Some(gid)).is_err() {
+            return Ok(0o600);
+        }
+        // Set-id bits are given by people.
+        Ok(mode & 0o1777)
     }
 
     /// Gives it the ACL and the user's attributes of what it replaces, and takes away an ACL that came from the directory. What the system

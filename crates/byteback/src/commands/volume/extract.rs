@@ -356,11 +356,7 @@ impl Extraction<'_> {
             }
         }
         let ns = |time: byteback_volume::format::Time| {
-            SetTime::To(
-                time.seconds
-                    .saturating_mul(1_000_000_000)
-                    .saturating_add(i64::from(time.nanoseconds)),
-            )
+            SetTime::To(i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds))
         };
         let times = tree::set_times(&fd, ns(attributes.accessed), ns(attributes.modified));
         failed.extend(times.err().map(|error| format!("times: {error}")));
