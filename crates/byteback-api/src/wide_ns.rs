@@ -9,7 +9,6 @@ use std::fmt;
 ///
 /// # Errors
 /// As the serializer.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 pub fn serialize<S: Serializer>(ns: &i128, serializer: S) -> Result<S::Ok, S::Error> {
     match i64::try_from(*ns) {
         Ok(ns) => serializer.serialize_i64(ns),

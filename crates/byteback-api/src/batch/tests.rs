@@ -31,7 +31,7 @@ fn node() -> NodeRecord {
             uid: 1,
             gid: 2,
             size: 3,
-            mtime_ns: i64::MIN,
+            mtime_ns: i64::MIN.into(),
             rdev: 0,
             target: None,
             xattrs: vec![Xattr {

@@ -73,7 +73,7 @@ impl File {
 
     fn stamp(&mut self) {
         self.stat.ctime_ns = self.clock.now_ns() / TICK_NS * TICK_NS;
-        self.stat.mtime_ns = self.stat.ctime_ns;
+        self.stat.mtime_ns = self.stat.ctime_ns.into();
         self.stat.size = self.content.len() as u64;
     }
 

@@ -165,7 +165,7 @@ impl System for &Told {
         self.stats.set(self.stats.get() + 1);
         Ok(Stat {
             size: self.present().size,
-            mtime_ns: self.present().mtime_ns,
+            mtime_ns: self.present().mtime_ns.into(),
             // The master is told of earlier writes just now, again and again.
             ctime_ns: self.stats.get() * 1_000_000_000,
             ..self.stat

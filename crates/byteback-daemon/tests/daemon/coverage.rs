@@ -38,7 +38,12 @@ pub(crate) fn assert_saved(
         assert_eq!((attributes.uid, attributes.gid), seen.owner, "{}", wrong("owner"));
         if mode == CacheMode::Exact {
             // With a write-back cache the kernel keeps the time to itself until it writes the inode.
-            assert_eq!(attributes.mtime_ns, seen.mtime_ns, "{}", wrong("time of change"));
+            assert_eq!(
+                attributes.mtime_ns,
+                i128::from(seen.mtime_ns),
+                "{}",
+                wrong("time of change")
+            );
         }
         assert_eq!(
             inodes.entry(seen.ino).or_insert(*node),

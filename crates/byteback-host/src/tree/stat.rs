@@ -142,7 +142,9 @@ impl Stat {
             mount_id: told
                 .intersects(StatxFlags::MNT_ID | MNT_ID_UNIQUE)
                 .then_some(raw.stx_mnt_id),
-            btime_ns: told.contains(StatxFlags::BTIME).then(|| clamped_ns(nanoseconds(&raw.stx_btime))),
+            btime_ns: told
+                .contains(StatxFlags::BTIME)
+                .then(|| clamped_ns(nanoseconds(&raw.stx_btime))),
             atime_ns: nanoseconds(&raw.stx_atime),
             mtime_ns: nanoseconds(&raw.stx_mtime),
             ctime_ns: clamped_ns(nanoseconds(&raw.stx_ctime)),

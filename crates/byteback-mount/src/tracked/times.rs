@@ -9,14 +9,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use byteback_host::tree::Identity;
+use byteback_host::tree::{Identity, SetTime};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{Timespec, Timestamps};
 
-use super::{KEEP_TIME, TrackedResult};
+use super::TrackedResult;
 use crate::handles::OpenFile;
-
-const NANOSECONDS: i64 = 1_000_000_000;
 
 /// Files that are changed at the same time rarely share a lock.
 const LOCK_COUNT: usize = 32;
@@ -52,17 +49,9 @@ impl Times {
         let _order = self.order(&file.identity());
         let before = file.stat().ok().map(|before| before.mtime_ns);
         let done = change();
-        // Whether a time at an end of what can be told is exact is not known.
-        if let Some(before_ns) = before.filter(|ns| *ns > i64::MIN && *ns < i64::MAX) {
-            let times = Timestamps {
-                last_access: KEEP_TIME,
-                last_modification: Timespec {
-                    tv_sec: before_ns.div_euclid(NANOSECONDS),
-                    tv_nsec: before_ns.rem_euclid(NANOSECONDS),
-                },
-            };
+        if let Some(before_ns) = before {
             // The daemon may be allowed to write another user's file and not to set its times: then they move.
-            let _ = file.set_timestamps(&times);
+            let _ = file.set_times(SetTime::Keep, SetTime::To(before_ns));
         }
         done
     }

@@ -354,8 +354,8 @@ impl Life<'_> {
             }
             29 => {
                 let set = |inode: &Inode| {
-                    inode.set_times(SetTime::To(len as i64 * 1_000_000_007), SetTime::To(-3))?;
-                    inode.set_times(SetTime::Keep, SetTime::To(offset as i64))?;
+                    inode.set_times(SetTime::To(len as i128 * 1_000_000_007), SetTime::To(-3))?;
+                    inode.set_times(SetTime::Keep, SetTime::To(offset.into()))?;
                     Ok((inode.stat()?.atime_ns, inode.stat()?.mtime_ns))
                 };
                 drop(pair.both(what, set));

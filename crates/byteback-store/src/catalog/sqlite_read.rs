@@ -2,7 +2,7 @@
 
 use super::sqlite::Transaction;
 use super::{
-    AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow,
+    AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow, schema,
 };
 use crate::codec::{decode_rare_attributes, decode_tags, len_u64};
 use crate::error::StoreError;

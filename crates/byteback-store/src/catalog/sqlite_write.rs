@@ -2,7 +2,7 @@
 
 use super::sqlite::Transaction;
 use super::sqlite_read::{sql, unsigned};
-use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
+use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN, schema};
 use crate::codec::{encode_rare_attributes, encode_tags, len_u64};
 use crate::error::StoreError;
 use crate::model::{FileId, Seq, SnapshotLabel};

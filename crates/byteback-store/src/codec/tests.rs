@@ -10,7 +10,7 @@ fn node() -> NodeChange {
             uid: u32::MAX,
             gid: 0,
             size: u64::MAX,
-            mtime_ns: i64::MIN,
+            mtime_ns: i64::MIN.into(),
             rdev: 9,
             target: Some(b"\xff/x".to_vec()),
             xattrs: vec![(b"user.a".to_vec(), vec![0; 300]), (b"user.b".to_vec(), vec![])],

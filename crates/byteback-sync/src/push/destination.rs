@@ -125,7 +125,7 @@ pub(super) fn made_directory(created_ns: i64) -> Attributes {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         size: 0,
-        mtime_ns: created_ns,
+        mtime_ns: created_ns.into(),
         rdev: 0,
         target: None,
         xattrs: Vec::new(),

@@ -156,7 +156,7 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
         } else {
             // Not its time: the next restore into this directory must not take it for whole.
             let attributes = Attributes {
-                mtime_ns: restore.server.clock().now_ns(),
+                mtime_ns: restore.server.clock().now_ns().into(),
                 ..attributes.clone()
             };
             apply_attributes(&file, &attributes, &path, restore.tally)?;

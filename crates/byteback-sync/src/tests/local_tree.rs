@@ -198,7 +198,7 @@ pub(super) fn change(random: &mut SplitMix64, root: &Path) {
             tree::set_times(
                 &opened,
                 SetTime::Keep,
-                SetTime::To(random.next_u64() as i64 % 1_000_000_000_000_000_000),
+                SetTime::To(i128::from(random.next_u64() as i64 % 1_000_000_000_000_000_000)),
             )
             .unwrap();
         }

@@ -83,7 +83,7 @@ fn mtime_ns(path: &Path) -> i64 {
 
 fn set_mtime(path: &Path, ns: i64) {
     let file = File::open(path).unwrap();
-    tree::set_times(&file, SetTime::Keep, SetTime::To(ns)).unwrap();
+    tree::set_times(&file, SetTime::Keep, SetTime::To(ns.into())).unwrap();
 }
 
 #[test]

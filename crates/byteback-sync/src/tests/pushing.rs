@@ -79,7 +79,7 @@ impl Push {
 
 fn set_mtime(path: &Path, ns: i64) {
     let file = File::open(path).unwrap();
-    tree::set_times(&file, SetTime::Keep, SetTime::To(ns)).unwrap();
+    tree::set_times(&file, SetTime::Keep, SetTime::To(ns.into())).unwrap();
 }
 
 fn mtime_ns(path: &Path) -> i64 {

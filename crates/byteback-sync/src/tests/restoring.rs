@@ -175,7 +175,7 @@ fn what_is_there_already_is_kept_unless_its_bytes_are_asked_for() {
     let path = target.join("plain");
     let time = fs::metadata(&path).unwrap().mtime() * 1_000_000_000 + fs::metadata(&path).unwrap().mtime_nsec();
     fs::write(&path, "PLAIN").unwrap();
-    tree::set_times(fs::File::open(&path).unwrap(), SetTime::Keep, SetTime::To(time)).unwrap();
+    tree::set_times(fs::File::open(&path).unwrap(), SetTime::Keep, SetTime::To(time.into())).unwrap();
     latest(&rig, &target, &OVER).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"PLAIN", "taken as restored");
     latest(&rig, &target, &RestoreOptions { verify: true, ..OVER }).unwrap();

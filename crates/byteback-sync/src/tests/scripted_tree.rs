@@ -132,7 +132,7 @@ fn attributes(kind: NodeKind, time: i64) -> Attributes {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         size: 0,
-        mtime_ns: time,
+        mtime_ns: time.into(),
         rdev: 0,
         target: None,
         xattrs: Vec::new(),
@@ -194,7 +194,7 @@ impl State {
         self.next_time += 1_000_003;
         let time = self.next_time;
         self.changed(node);
-        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = time;
+        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = time.into();
     }
 
     fn set_name(&mut self, parent: NodeId, name: &[u8], child: Option<NodeId>) {
@@ -330,7 +330,7 @@ impl State {
 
     pub(super) fn set_time(&mut self, node: NodeId, mtime_ns: i64) {
         self.changed(node);
-        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = mtime_ns;
+        self.now.nodes.get_mut(&node).unwrap().attributes.mtime_ns = mtime_ns.into();
     }
 
     pub(super) fn set_xattr(&mut self, node: NodeId, name: &str, value: &[u8]) {

@@ -124,7 +124,7 @@ pub(super) fn change(dir: &Path, random: &mut SplitMix64) {
                 file.write_all_at(&[random.next_u64() as u8], random.below(was.len()))
                     .unwrap();
                 let time = was.mtime() * 1_000_000_000 + was.mtime_nsec();
-                tree::set_times(&file, SetTime::Keep, SetTime::To(time)).unwrap();
+                tree::set_times(&file, SetTime::Keep, SetTime::To(time.into())).unwrap();
             }
         }
         12 if !files.is_empty() => {

@@ -703,7 +703,11 @@ fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
         assert_eq!(bore.unwrap(), Some(node));
         assert!(read_at(life.undo(), node, at_ns, None).unwrap() == content);
         assert_eq!(life.undo().as_of(node, at_ns).unwrap().rights, Some(RIGHTS));
-        assert_eq!(life.undo().as_of(node, life.now_ns()).unwrap().rights, None, "it is gone by then");
+        assert_eq!(
+            life.undo().as_of(node, life.now_ns()).unwrap().rights,
+            None,
+            "it is gone by then"
+        );
         // As a later start knows it.
         life.undo().end(TREE).unwrap();
         life.undo = None;

@@ -404,10 +404,17 @@ fn times_that_64_bits_do_not_hold_are_kept() {
     let (file, directory) = (world.tree().join("file"), world.tree().join("directory"));
     fs::write(&file, "of the future").unwrap();
     fs::create_dir(&directory).unwrap();
-    let far = ["2300-01-02 03:04:05.123456789 +0000", "2440-01-02 03:04:05.987654321 +0000"];
+    let far = [
+        "2300-01-02 03:04:05.123456789 +0000",
+        "2440-01-02 03:04:05.987654321 +0000",
+    ];
     touch(&file, far[0]);
     touch(&directory, far[1]);
-    assert_eq!([time_of(&file).trim(), time_of(&directory).trim()], far, "through the mount");
+    assert_eq!(
+        [time_of(&file).trim(), time_of(&directory).trim()],
+        far,
+        "through the mount"
+    );
     world.backup();
     world.assert_restores("latest");
     world.on_tree("verify", &["--deep"]).fine().says("equal");

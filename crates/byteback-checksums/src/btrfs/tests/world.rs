@@ -454,7 +454,7 @@ impl Kernel for SimKernel {
             mount_id: None,
             btime_ns: Some(5),
             atime_ns: 0,
-            mtime_ns: world.mtime_ns,
+            mtime_ns: world.mtime_ns.into(),
             ctime_ns: world.ctime_ns,
         })
     }

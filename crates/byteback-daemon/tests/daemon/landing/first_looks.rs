@@ -74,7 +74,7 @@ fn attributes_that_land_are_seen_by_who_looks_at_the_file_for_the_first_time() {
         &rig,
         |landing, number, _, node| {
             let mut wanted = attributes(NodeKind::File);
-            wanted.mtime_ns = later(number);
+            wanted.mtime_ns = later(number).into();
             let missed = done(landing.set_attributes(node, &wanted, Expected::Unqueued));
             assert_eq!(missed, Vec::new());
         },

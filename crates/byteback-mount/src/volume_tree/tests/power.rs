@@ -29,7 +29,7 @@ const CONSUMERS: [&str; 2] = ["ann", "bob"];
 struct Node {
     kind: FileKind,
     mode: u32,
-    mtime_ns: i64,
+    mtime_ns: i128,
     content: Vec<u8>,
 }
 

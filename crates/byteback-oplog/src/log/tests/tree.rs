@@ -292,7 +292,7 @@ impl FakeTree {
             mount_id: None,
             btime_ns: inode.birth_ns,
             atime_ns: 0,
-            mtime_ns: inode.mtime_ns,
+            mtime_ns: inode.mtime_ns.into(),
             ctime_ns: inode.ctime_ns,
         }
     }

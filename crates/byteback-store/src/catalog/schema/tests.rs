@@ -9,7 +9,15 @@ fn a_time_comes_back_from_its_two_columns() {
         assert_eq!(halves(ns).1, 0, "as in the versions before");
     }
     let year_2446 = 15_032_385_535_123_456_789;
-    let ends = [1_i128 << 63, -(1 << 63) - 1, 1 << 64, 1 << 126, -(1 << 126), year_2446, -year_2446];
+    let ends = [
+        1_i128 << 63,
+        -(1 << 63) - 1,
+        1 << 64,
+        1 << 126,
+        -(1 << 126),
+        year_2446,
+        -year_2446,
+    ];
     for ns in narrow.into_iter().chain(ends) {
         let (low, high) = halves(ns);
         assert_eq!(wide(low, high), ns);

@@ -30,7 +30,7 @@ const OF_A_NAME_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct LargeFiles {
     /// Length, time of change, and which file; the first of those that are alike.
-    by_stamp: HashMap<(u64, i64), FileId>,
+    by_stamp: HashMap<(u64, i128), FileId>,
     /// Paths and files of each name.
     by_name: HashMap<Vec<u8>, Vec<(Vec<u8>, FileId)>>,
 }

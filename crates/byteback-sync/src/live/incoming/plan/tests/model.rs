@@ -20,7 +20,7 @@ pub(super) struct Node {
     /// What a file holds, by a number; what a symlink points to.
     pub(super) content: u64,
     pub(super) mode: u32,
-    pub(super) mtime_ns: i64,
+    pub(super) mtime_ns: i128,
 }
 
 impl Node {
@@ -29,7 +29,7 @@ impl Node {
             kind,
             content: if kind == NodeKind::Directory { 0 } else { content },
             mode: 0o700,
-            mtime_ns: content as i64,
+            mtime_ns: content.into(),
         }
     }
 
@@ -224,7 +224,7 @@ impl Tree {
                     return None;
                 }
                 node.content = *content;
-                node.mtime_ns = *content as i64;
+                node.mtime_ns = (*content).into();
                 touched.contents.insert(id);
             }
             Op::Chmod(path, mode) => {
