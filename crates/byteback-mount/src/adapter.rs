@@ -100,34 +100,6 @@ fn open_flags(raw: i32) -> OFlags {
 }
 
 impl Adapter {
-    /// The hidden folder, if `ino` is in it.
-    fn hidden_of(&self, ino: INodeNo) -> Option<&Arc<Hidden>> {
-        if node(ino).hidden_number().is_some() {
-            self.hidden.get()
-        } else {
-            None
-        }
-    }
-
-    /// The hidden folder, if `name` in `parent` is its name.
-    fn hidden_at(&self, parent: INodeNo, name: &OsStr) -> Option<&Arc<Hidden>> {
-        if node(parent) == NodeId::ROOT && Hidden::is_hidden_name(name) {
-            self.hidden.get()
-        } else {
-            None
-        }
-    }
-
-    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its way from elsewhere.
-    fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.hidden_at(parent, name).is_some() || (node(parent) == NodeId::ROOT && Hidden::is_on_its_way(name))
-    }
-
-    /// Whether a change of `name` in `parent` is none of the tree's.
-    fn is_reserved(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
-    }
-
     /// Attributes of a node for the kernel, and for how long it may believe them.
     fn attributes(&self, node: NodeId, stat: &Stat) -> (FileAttr, Duration) {
         let mut attributes = attributes_of(self.tree.visible_ino(node, stat), stat);

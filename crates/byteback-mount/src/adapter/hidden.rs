@@ -14,8 +14,8 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
-use super::errno;
 use super::values::{MISSING, attributes_of, file_type};
+use super::{Adapter, errno, node};
 use crate::handles::writes;
 use crate::hidden::{Hidden, HiddenFound, Lasting};
 use crate::inodes::NodeId;
@@ -137,5 +137,36 @@ pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: NodeId, offset: u64, mut r
     match listed {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// Which names and nodes are none of the tree's.
+impl Adapter {
+    /// The hidden folder, if `ino` is in it.
+    pub(super) fn hidden_of(&self, ino: INodeNo) -> Option<&Arc<Hidden>> {
+        if node(ino).hidden_number().is_some() {
+            self.hidden.get()
+        } else {
+            None
+        }
+    }
+
+    /// The hidden folder, if `name` in `parent` is its name.
+    pub(super) fn hidden_at(&self, parent: INodeNo, name: &OsStr) -> Option<&Arc<Hidden>> {
+        if node(parent) == NodeId::ROOT && Hidden::is_hidden_name(name) {
+            self.hidden.get()
+        } else {
+            None
+        }
+    }
+
+    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its way from elsewhere.
+    pub(super) fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
+        self.hidden_at(parent, name).is_some() || (node(parent) == NodeId::ROOT && Hidden::is_on_its_way(name))
+    }
+
+    /// Whether a change of `name` in `parent` is none of the tree's.
+    pub(super) fn is_reserved(&self, parent: INodeNo, name: &OsStr) -> bool {
+        self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
     }
 }
