@@ -2,6 +2,8 @@
 //!
 //! Nothing here can fail a program's call: what cannot be read is told as such, and is then said to be not kept.
 
+use std::io;
+
 use byteback_extents::ByteRange;
 use byteback_host::tree::{FileKind, Inode};
 use byteback_oplog::NodeId as LoggedNode;
@@ -38,6 +40,14 @@ pub(super) fn before_content(undo: &Undo, node: LoggedNode, fd: &Inode, how: Con
     );
 }
 
+/// Whether anybody is named by a file's ACL; also where that cannot be told.
+fn has_acl(file: &Inode) -> bool {
+    match file.get_xattr("system.posix_acl_access".as_ref()) {
+        Ok(acl) => acl.is_some(),
+        Err(error) => error.kind() != io::ErrorKind::Unsupported,
+    }
+}
+
 /// The file `node` is about to lose its last name, the one at `place`.
 pub(super) fn before_removal(undo: &Undo, node: LoggedNode, place: Place<'_>, victim: Victim) {
     if victim.object.kind != FileKind::File || !victim.is_last_link() || !undo.wants_removed(node) {
@@ -49,8 +59,13 @@ pub(super) fn before_removal(undo: &Undo, node: LoggedNode, place: Place<'_>, vi
     });
     match opened {
         Ok((file, stat)) if stat.identity() == victim.object.identity => {
+            // An ACL is not kept. With it the group's bits are what anybody named by it may have at most, and more than the group may.
+            let group = match has_acl(&file) {
+                true => 0o070,
+                false => 0,
+            };
             let rights = Rights {
-                mode: stat.mode,
+                mode: stat.mode & !group,
                 uid: stat.uid,
                 gid: stat.gid,
             };

@@ -218,14 +218,16 @@ fn nobody_gets_rights_by_a_file_that_is_brought_back() {
     };
     let world = World::new();
     let tree = world.tree();
-    let [listed, plain, gone, rights] = ["listed", "plain", "gone", "rights"].map(|name| tree.join(name));
-    for file in [&listed, &plain, &gone, &rights] {
+    let names = ["listed", "plain", "gone", "listed and gone", "rights"];
+    let [listed, plain, gone, listed_gone, rights] = names.map(|name| tree.join(name));
+    for file in [&listed, &plain, &gone, &listed_gone, &rights] {
         fs::write(file, b"of then").unwrap();
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
     // The group has no rights: what is shown as its rights is what a named user may have at most.
     let list = acl(&[(1, 6, ANY), (2, 7, NOBODY), (4, 0, ANY), (0x10, 7, ANY), (0x20, 0, ANY)]);
     set(&listed, ACCESS, &list);
+    set(&listed_gone, ACCESS, &list);
     set(&listed, "user.note", b"kept");
     assert_eq!(fs::metadata(&listed).unwrap().mode() & 0o7777, 0o670);
     // What is made in the directory from now on can be read by a named user; what is there cannot.
@@ -242,8 +244,9 @@ fn nobody_gets_rights_by_a_file_that_is_brought_back() {
     }
     fs::set_permissions(&rights, fs::Permissions::from_mode(0o6755)).unwrap();
     fs::remove_file(&gone).unwrap();
+    fs::remove_file(&listed_gone).unwrap();
     let beside = tree.join("beside");
-    for file in [&listed, &plain, &gone, &rights] {
+    for file in [&listed, &plain, &gone, &listed_gone, &rights] {
         let then = moments(&world, file)[0]["time"].as_str().unwrap().to_owned();
         restore(&world, &then, file, &[]).fine();
         assert_eq!(fs::read(file).unwrap(), b"of then");
@@ -256,8 +259,9 @@ fn nobody_gets_rights_by_a_file_that_is_brought_back() {
     assert_eq!(get(&plain, ACCESS), None);
     assert_eq!(fs::metadata(&plain).unwrap().mode() & 0o7777, 0o640);
     assert_eq!(fs::metadata(&rights).unwrap().mode() & 0o7777, 0o755);
-    for file in [&gone, &beside] {
-        assert_eq!(fs::metadata(file).unwrap().mode() & 0o077, 0, "{}", file.display());
+    for (file, mode) in [(&gone, 0o600), (&listed_gone, 0o600), (&beside, 0o640)] {
+        assert_eq!(fs::metadata(file).unwrap().mode() & 0o7777, mode, "{}", file.display());
+        assert_eq!(get(file, ACCESS), None, "{}", file.display());
     }
     world.on_tree("umount", &[]).fine();
 }

@@ -202,6 +202,14 @@ impl Spool {
         if (own.uid(), own.gid()) != (uid, gid) && fchown(&self.file, Some(uid), Some(gid)).is_err() {
             return Ok(0o600);
         }
+        // One that came from the directory: whom it names could not read the file of then.
+        let has_acl = match tree::get_xattr(&self.file, ACL_NAME.as_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => false,
+            acl => acl?.is_some(),
+        };
+        if has_acl {
+            tree::remove_xattr(&self.file, ACL_NAME.as_ref())?;
+        }
         // Set-id bits are given by people.
         Ok(mode & 0o1777)
     }

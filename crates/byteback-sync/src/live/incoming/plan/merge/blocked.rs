@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use byteback_api::{ByteString, FileId};
 
-use super::super::{Outcome, Place, PlanError};
+use super::super::{Outcome, Place, PlanError, is_directory};
 use super::Merge;
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -36,11 +36,20 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
-    /// The directories that hold a name which cannot be taken away, but for those with something new in them: these come back at the server
-    /// with it.
+    /// The directories that cannot be taken away, or hold a name that cannot, but for those with something new in them: these come back at
+    /// the server with it.
     pub(super) fn find_above_blocked(&mut self) -> Result<()> {
         let mut above = HashSet::new();
         for place in &self.given.blocked.places {
+            if let Some(found) = self.view.entry(place)?
+                && self
+                    .view
+                    .node(found)?
+                    .is_some_and(|node| is_directory(&node.attributes))
+                && !self.holds_unsent(found)?
+            {
+                above.insert(found);
+            }
             let mut current = place.parent;
             while self.view.entry(place)?.is_some() && current != self.view.root() && !above.contains(&current) {
                 if self.holds_unsent(current)? {
