@@ -14,6 +14,6 @@ fn the_seeds_are_records() {
     let (_, found) = Journal::open(Arc::new(disk), BUDGET_BYTES).unwrap();
     assert_eq!(
         (found.records.len(), found.is_torn, found.is_damaged),
-        (7, false, false)
+        (8, false, false)
     );
 }
