@@ -261,8 +261,9 @@ impl Receive<'_> {
                 Walked::Refused(place) => self.refused(place, &mut refused)?,
                 Walked::Blocked(at, why) => {
                     may_ignore_other |= self.has_moved(&plan)?;
-                    // The path is told beside it: what the system said is left.
-                    let message = why.message.rsplit(": ").next().unwrap_or_default().to_owned();
+                    // The path is told beside it: what the system said is left, without its number.
+                    let message = why.message.rsplit(": ").next().unwrap_or_default();
+                    let message = message.split(" (os error").next().unwrap_or_default().to_owned();
                     let is_news = match at {
                         BlockedAt::Place(place) => {
                             place_whys.insert(place.clone(), message);

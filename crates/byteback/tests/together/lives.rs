@@ -6,8 +6,8 @@
 //! - what the server has is at any moment a state that the folder had: databases are whole, without half a transaction, and repositories complete;
 //! - at rest all machines and the server have the same names, contents, modes, times of files, links and extended attributes;
 //! - where each part of the folder has one writer there is no conflict, whatever is killed, stopped, cut or restarted;
-//! - where several machines append to the same files, each line whose writing succeeded is in the file or in a conflict copy of it, and a
-//!   conflict copy is only of a file that two machines wrote to.
+//! - where several machines append to the same files, and write them anew, each line whose writing succeeded is in the file, in a conflict
+//!   copy of it or in a version that the server has, and a conflict copy is only of a file that two machines wrote to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -85,6 +85,8 @@ struct Life {
     /// Lines that were appended to common files, with who did.
     appended: Mutex<BTreeMap<String, (String, usize)>>,
     lines: AtomicU64,
+    /// Common files that were written anew, with who did.
+    rewritten: Mutex<BTreeSet<(String, usize)>>,
 }
 
 /// Says that something is done when it is dropped, also by a panic: whoever waits for it must not wait for ever.
@@ -127,6 +129,7 @@ impl Life {
             kills: Default::default(),
             appended: Mutex::default(),
             lines: AtomicU64::new(0),
+            rewritten: Mutex::default(),
         }
     }
 
@@ -200,11 +203,14 @@ impl Life {
         }
     }
 
-    /// Adds lines to files that everybody adds lines to.
+    /// Adds lines to files that everybody adds lines to, and writes some of them anew.
     fn append(&self, machine: usize, random: &mut Random) {
         for _ in 0..4 {
             let name = format!("list {}.txt", random.below(3));
             let path = self.lab.machines[machine].dir.join("common").join(&name);
+            if random.below(4) == 0 {
+                self.rewrite(machine, (&name, &path), random.below(2) == 0);
+            }
             let line = format!(
                 "line {} of machine {machine}: {:x}",
                 self.lines.fetch_add(1, Ordering::SeqCst),
@@ -220,6 +226,43 @@ impl Life {
             }
             std::thread::sleep(Duration::from_millis(random.below(200)));
         }
+    }
+
+    /// Writes a file anew with all lines that it has now, in place or beside it.
+    fn rewrite(&self, machine: usize, (name, path): (&str, &Path), in_place: bool) {
+        let Ok(content) = fs::read(path) else { return };
+        let beside = path.with_extension(format!("{machine}.new"));
+        self.rewritten.lock().unwrap().insert((name.to_owned(), machine));
+        let written = match in_place {
+            true => fs::write(path, &content),
+            false => fs::write(&beside, &content).and_then(|()| fs::rename(&beside, path)),
+        };
+        if written.is_err() {
+            // The file may have been emptied, and what was not sent by then is nowhere, as on any file system.
+            let mut appended = self.appended.lock().unwrap();
+            appended.retain(|_, (of, by)| (of.as_str(), *by) != (name, machine));
+        }
+    }
+
+    /// Those of `lines` that no version of the common files at the server has.
+    fn in_no_version<'l>(&self, mut lines: BTreeSet<&'l str>) -> BTreeSet<&'l str> {
+        let head = self.lab.status(0)["cursor"].as_u64().unwrap();
+        let target = self.lab.world.path("common-of-then");
+        let common = self.lab.machines[0].dir.join("common");
+        for seq in (1..=head).rev() {
+            if lines.is_empty() {
+                break;
+            }
+            let _ = fs::remove_dir_all(&target);
+            let (at, [common, to]) = (format!("@{seq}"), [&common, &target].map(|path| path.to_str().unwrap()));
+            self.lab.run(0, &["restore", "--at", &at, common, "--target", to]);
+            for entry in crate::machines::look(&target).unwrap_or_default().values() {
+                let content = String::from_utf8_lossy(&entry.content);
+                let there: BTreeSet<&str> = content.lines().collect();
+                lines.retain(|line| !there.contains(line));
+            }
+        }
+        lines
     }
 
     /// Until told otherwise, what the server has is fetched and looked at.
@@ -283,7 +326,7 @@ impl Life {
 
     /// No line is lost, and no file is in conflict that one machine wrote to.
     fn assert_all_lines_are_there(&self, tree: &Tree) {
-        let appended = self.appended.lock().unwrap();
+        let (appended, rewritten) = (self.appended.lock().unwrap(), self.rewritten.lock().unwrap());
         let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         let mut copies = 0;
         for (path, entry) in tree
@@ -296,6 +339,7 @@ impl Life {
                 copies += 1;
                 let writers: BTreeSet<usize> = appended
                     .values()
+                    .chain(&*rewritten)
                     .filter(|(name, _)| name == original)
                     .map(|(_, machine)| *machine)
                     .collect();
@@ -314,10 +358,12 @@ impl Life {
             "  {} lines were appended, {copies} conflict copies are there",
             appended.len()
         );
-        let lost: Vec<_> = appended
+        let lost = appended
             .iter()
-            .filter(|(line, (name, _))| !there.get(name).is_some_and(|lines| lines.contains(line.as_str())))
-            .collect();
+            .filter(|(line, (name, _))| !there.get(name).is_some_and(|lines| lines.contains(line.as_str())));
+        let lost: BTreeSet<&str> = lost.map(|(line, _)| line.as_str()).collect();
+        println!("  {} of them are no more in a file", lost.len());
+        let lost = self.in_no_version(lost);
         assert!(
             lost.is_empty(),
             "lost, of {} lines: {lost:#?}\n{there:#?}",

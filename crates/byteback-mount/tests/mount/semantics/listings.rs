@@ -122,3 +122,32 @@ fn trees_are_removed_by_the_usual_tools() {
     assert!(status.success());
     assert!(!fixture.below("t").exists());
 }
+
+/// What `sync` writes before it gets its name.
+#[test]
+fn names_on_their_way_are_in_no_listing() {
+    let fixture = Fixture::new();
+    let digits = "0123456789abcdef0123456789abcdef";
+    fs::create_dir(fixture.at("dir")).unwrap();
+    let ours = ["new", "moved"].map(|what| format!(".byteback-landing-{what}-{digits}"));
+    let others = [
+        format!(".byteback-landing-new-{digits}0"),
+        format!("dir/{}", ours[0]),
+        "file".to_owned(),
+    ];
+    for name in ours.iter().chain(&others) {
+        fs::write(fixture.at(name), name).unwrap();
+    }
+    let expected = [&others[0], "dir", "file"].map(std::ffi::OsString::from);
+    assert_eq!(names(&fixture.tree()), BTreeSet::from(expected));
+    let inside = [std::ffi::OsString::from(&ours[0])];
+    assert_eq!(names(&fixture.at("dir")), BTreeSet::from(inside), "only in the root");
+    for name in ours {
+        assert_eq!(
+            fs::read_to_string(fixture.at(&name)).unwrap(),
+            name,
+            "whoever knows the name finds it"
+        );
+        fs::remove_file(fixture.at(&name)).unwrap();
+    }
+}

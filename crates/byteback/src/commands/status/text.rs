@@ -157,7 +157,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    {changes} of others cannot be made here and are left out"))?;
         for left_out in sync.left_out.iter().take(LEFT_OUT_SHOWN_MAX) {
             let why = match (&left_out.blocked, left_out.collides) {
-                (Some(why), _) => format!("{why}; this is tried again (see lsattr, and who uses the file)"),
+                (Some(why), _) => blocked_in_words(why),
                 (None, true) => "it is not told apart from a name that is there: rename one of them".to_owned(),
                 (None, false) => "the file system refuses it".to_owned(),
             };
@@ -170,6 +170,16 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         output.line(format!("    {conflicts} with other machines: byteback conflicts"))?;
     }
     Ok(())
+}
+
+/// Why a change of others cannot be made, with what helps.
+fn blocked_in_words(why: &str) -> String {
+    let hint = match why {
+        "Operation not permitted" => " (lsattr shows whether it is immutable or append-only)",
+        "Text file busy" => " (it is being executed)",
+        _ => "",
+    };
+    format!("{why}{hint}; tried again each minute")
 }
 
 /// How far what others did has come in.
