@@ -71,7 +71,7 @@ use ignoring::{Ignoring, Sifted};
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
 pub use receiving::Listener;
-use receiving::{CONTACT, is_about_content};
+use receiving::{CONTACT, is_about};
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
@@ -544,7 +544,7 @@ impl Engine {
         };
         let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
         let removes = names.iter().any(removes);
-        let is_blocked = self.blocked_nodes().any(|node| is_about_content(group, node));
+        let is_blocked = self.blocked_nodes().any(|node| is_about(group, node));
         // What was changed since it was tried last stands on what is not here.
         self.has_tried_blocked &= !is_blocked;
         if self.is_left_out_over()? || removes || is_blocked || matches!(sifted, Ok(Sifted::Fold)) {

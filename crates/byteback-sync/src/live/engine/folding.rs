@@ -32,6 +32,8 @@ impl Engine {
                     error.server_kind(),
                     Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
                 );
+                // What others changed and could not be changed here would be undone at the server by what is here.
+                let refused = refused && self.blocked_nodes().next().is_none();
                 if refused && self.is_in_full && !is_whole {
                     // What the mark says the server has, it has not: the next one is everything there is.
                     self.drop_cut();

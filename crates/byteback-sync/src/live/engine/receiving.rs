@@ -380,9 +380,13 @@ fn entries(engine: &Engine, cut: CutId, directory: NodeId) -> Result<Vec<(NodeId
     }
 }
 
-/// Whether a group changes the content of a node, as far as it tells.
-pub(super) fn is_about_content(group: &LiveGroup, node: NodeId) -> bool {
-    let is_listed = group.contents.iter().any(|content| content.node == node);
+/// Whether a group changes the content or the attributes of a node, as far as it tells. Attributes count, too: they say how long the file is, and a
+/// flag that is taken away may be what was in the way.
+pub(super) fn is_about(group: &LiveGroup, node: NodeId) -> bool {
+    let is_listed = group.contents.iter().any(|content| content.node == node)
+        || group.nodes.iter().any(|changed| changed.node == node);
     let scope = group.fold.as_ref().map(|fold| &fold.scope);
-    is_listed || matches!(scope, Some(LiveScope::Items { contents, .. }) if contents.contains_key(&node))
+    is_listed
+        || matches!(scope, Some(LiveScope::Items { contents, attributes, .. })
+            if contents.contains_key(&node) || attributes.contains(&node))
 }
