@@ -250,6 +250,22 @@ pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// Whether a table of mounts lists the mount `id`, at `point` if that is given: the kernel soon gives the number of a mount that
+/// is gone to another one.
+fn is_listed(table: &[u8], id: MountId, point: Option<&Path>) -> bool {
+    let id = id.0.to_string();
+    table.split(|byte| *byte == b'\n').any(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let has_id = fields.next() == Some(id.as_bytes());
+        let is_at = |point: &Path| {
+            fields
+                .nth(3)
+                .is_some_and(|at| unescape(at) == point.as_os_str().as_bytes())
+        };
+        has_id && point.is_none_or(is_at)
+    })
+}
+
 /// Whether a Byteback mount is at `path` (it answers; dead ones were removed before).
 pub(super) fn is_live(path: &Path) -> bool {
     type_at(path).as_deref() == Some(TYPE)
@@ -316,9 +332,10 @@ impl Mounted {
         match mount_id(&self.point) {
             Ok(id) if id == self.id => {}
             // The mount may be gone, or lie below another one.
-            _ if !self.is_in_table() => return Err(NotUnmounted::Gone),
-            Ok(_) => return Err(NotUnmounted::Covered),
-            Err(error) => return Err(NotUnmounted::Refused(error.to_string())),
+            Ok(_) if self.is_listed_at(Some(&self.point)) => return Err(NotUnmounted::Covered),
+            // Its directory may have been moved.
+            Err(error) if self.is_listed_at(None) => return Err(NotUnmounted::Refused(error.to_string())),
+            _ => return Err(NotUnmounted::Gone),
         }
         if rustix::process::geteuid().is_root() {
             let mut flags = UnmountFlags::NOFOLLOW;
@@ -354,12 +371,9 @@ impl Mounted {
         Err(NotUnmounted::Refused(said))
     }
 
-    fn is_in_table(&self) -> bool {
+    fn is_listed_at(&self, point: Option<&Path>) -> bool {
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let prefix = format!("{} ", self.id.0);
-        table
-            .split(|byte| *byte == b'\n')
-            .any(|line| line.starts_with(prefix.as_bytes()))
+        is_listed(&table, self.id, point)
     }
 }
 
