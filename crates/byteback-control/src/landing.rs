@@ -287,6 +287,12 @@ pub trait LandingTree: Send + Sync {
         expected: Expected<'_>,
     ) -> Result<Landed<()>>;
 
+    /// Whether a name can be taken from a node at all, as far as that can be told without trying.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Blocked`](crate::ErrorKind::Blocked) says why it cannot.
+    fn check_removable(&self, node: NodeId, at: &NamePlace) -> Result<Landed<()>>;
+
     /// Moves what is in the way of something that lands to a free name, as a program of this machine would: the queue is told, and what
     /// waits of the node and its names does not matter. With `leaves_old` the old name stays until something replaces it, where the file system has
     /// hard links: programs find something under it at any moment.

@@ -437,6 +437,11 @@ impl Live {
         unsaved().map_err(io::Error::other)
     }
 
+    /// Whether a node was handed out in a fold and stayed unsaved.
+    fn is_unsaved(&self, node: LoggedNode) -> bool {
+        self.marking.lock().unsaved.contains(&node)
+    }
+
     /// Lets the log go on telling of what could not be read, from the epoch on that begins now.
     fn report_unsaved(&self, marking: &Marking) -> io::Result<()> {
         match marking.unsaved.is_empty() {

@@ -229,6 +229,7 @@ impl Hidden {
             blocks: 0,
             mtime_ns: changed_ns.into(),
             ctime_ns: changed_ns,
+            is_protected: false,
             ..stat
         };
         Ok(HiddenFound {

@@ -27,7 +27,8 @@ use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host, FileKind, Identity, Inode, Stat};
 use byteback_oplog::NodeId as LoggedNode;
 pub use byteback_undo::ContentHow;
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{Access, AtFlags, OFlags, RenameFlags, accessat};
+use rustix::io::Errno;
 
 use crate::hidden::Hidden;
 use crate::inodes::NodeId;
@@ -317,6 +318,30 @@ impl Landing {
             .tree
             .land_rename(ends.0, ends.1, RenameFlags::EXCHANGE, Some(arbiter))?;
         self.forget(&stale);
+        Ok(())
+    }
+
+    /// Whether a name can be taken from a node at all, as far as that can be told without trying: whoever changes other things first, and could not
+    /// take that back, asks here.
+    ///
+    /// # Errors
+    /// [`LandingError::Failed`] says why it cannot: the file or its directory is immutable or append-only, the directory is not writable, a file system is
+    /// mounted there.
+    pub fn check_removable(&self, node: LoggedNode, at: LoggedName<'_>) -> Result<(), LandingError> {
+        self.refuse_mounted(at)?;
+        let (_, stat) = self.find(node)?;
+        let (directory, above) = self.find(at.0)?;
+        if stat.is_protected || above.is_protected {
+            return Err(io::Error::from_raw_os_error(libc::EPERM).into());
+        }
+        if let Some(descriptor) = directory.descriptor() {
+            let asked = Access::WRITE_OK | Access::EXEC_OK;
+            match accessat(descriptor, c"", asked, AtFlags::EACCESS | AtFlags::EMPTY_PATH) {
+                Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => return Err(io::Error::from(errno).into()),
+                // Whatever else it says, trying will tell.
+                _ => {}
+            }
+        }
         Ok(())
     }
 

@@ -57,6 +57,7 @@ impl File {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
+            is_protected: false,
         };
         let mut file = Self {
             clock: clock.clone(),

@@ -302,6 +302,9 @@ impl LandingTree for LiveService {
     }
 
     fn is_node_queued(&self, node: LoggedNode) -> bool {
+        if self.live.is_unsaved(node) {
+            return true;
+        }
         self.live.state.lock().queue.presence_of(of_queue(node)) != Presence::Absent
     }
 
@@ -311,11 +314,13 @@ impl LandingTree for LiveService {
     }
 
     fn unsent_of(&self, node: LoggedNode) -> UnsentNode {
+        // The queue has handed it out, and it was not sent: the log alone knows what of it.
+        let is_unsaved = self.live.is_unsaved(node);
         let unsent = self.live.state.lock().queue.unsent_of(of_queue(node));
         UnsentNode {
             content: unsent.content,
             other: unsent.other,
-            is_everything: unsent.is_everything,
+            is_everything: unsent.is_everything || is_unsaved,
         }
     }
 
@@ -411,6 +416,11 @@ impl LandingTree for LiveService {
         let done = self.landing.exchange(ends.0, ends.1, &self.question(expected, about));
         self.note_undurable([one.0.parent, other.0.parent, one.1, other.1]);
         answered(done, || format!("{} and {} cannot be exchanged", one.0, other.0))
+    }
+
+    fn check_removable(&self, node: LoggedNode, at: &NamePlace) -> Result<Landed<()>> {
+        let checked = self.landing.check_removable(node, logged(at));
+        answered(checked, || format!("{at} cannot be moved out of the way"))
     }
 
     fn displace(&self, node: LoggedNode, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, makedev, statx};
+use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp, makedev, statx};
 
 use super::{check_component, uninterrupted};
 
@@ -98,6 +98,8 @@ pub struct Stat {
     pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
+    /// It is immutable or append-only (`chattr +i`, `+a`): nobody can rename or remove it.
+    pub is_protected: bool,
 }
 
 impl Stat {
@@ -148,6 +150,9 @@ impl Stat {
             atime_ns: nanoseconds(&raw.stx_atime),
             mtime_ns: nanoseconds(&raw.stx_mtime),
             ctime_ns: clamped_ns(nanoseconds(&raw.stx_ctime)),
+            is_protected: raw
+                .stx_attributes
+                .intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
         })
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
         atime_ns: nanoseconds(attributes.accessed),
         mtime_ns: nanoseconds(attributes.modified),
         ctime_ns: clamped_ns(nanoseconds(attributes.changed)),
+        is_protected: false,
     })
 }
 

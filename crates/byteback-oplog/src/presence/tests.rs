@@ -67,6 +67,7 @@ impl Paper {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
+            is_protected: false,
             btime_ns: Some(0),
             dev,
             ino,

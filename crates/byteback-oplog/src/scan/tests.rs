@@ -53,6 +53,7 @@ impl Chain {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
+            is_protected: false,
             btime_ns: Some(0),
             dev: 7,
             ino: inode,

@@ -31,6 +31,7 @@ pub(crate) fn stat(inode: u64, kind: FileKind) -> Stat {
         atime_ns: LONG_AGO_NS.into(),
         mtime_ns: changed_ns.into(),
         ctime_ns: changed_ns,
+        is_protected: false,
         btime_ns: Some(LONG_AGO_NS),
         dev: 7,
         ino: inode,

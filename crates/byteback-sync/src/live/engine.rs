@@ -28,6 +28,7 @@
 //! What this does not do: decide what is sent or when; print; know whether the tree is mounted over itself.
 
 mod anew;
+mod blocked;
 mod failure;
 mod fold;
 mod folding;
@@ -70,8 +71,8 @@ use ground::Ground;
 use ignoring::{Ignoring, Sifted};
 pub use pause::PauseOptions;
 use pause::{Failures, is_passing};
+use receiving::CONTACT;
 pub use receiving::Listener;
-use receiving::{CONTACT, is_about};
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
@@ -194,8 +195,8 @@ pub struct Engine {
     unsaved_again_ns: Option<u64>,
     /// When what did not let itself be changed is tried again, by the monotonic clock.
     blocked_again_ns: Option<u64>,
-    /// It was tried since something was sent last.
-    has_tried_blocked: bool,
+    /// When it was tried last.
+    blocked_tried_ns: u64,
 }
 
 impl std::fmt::Debug for Engine {
@@ -273,7 +274,7 @@ impl Engine {
             is_new_here,
             unsaved_again_ns: None,
             blocked_again_ns: None,
-            has_tried_blocked: false,
+            blocked_tried_ns: 0,
             parts,
         };
         engine.tell_left_out();
@@ -544,10 +545,8 @@ impl Engine {
         };
         let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
         let removes = names.iter().any(removes);
-        let is_blocked = self.blocked_nodes().any(|node| is_about(group, node));
-        // What was changed since it was tried last stands on what is not here.
-        self.has_tried_blocked &= !is_blocked;
-        if self.is_left_out_over()? || removes || is_blocked || matches!(sifted, Ok(Sifted::Fold)) {
+        let is_held = self.is_held(group)?;
+        if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {
             // What was left out comes first: what is sent may have taken its name. What is gone is another node than the one that the server has by the name, so that is
             // left to a fold, which leaves out such names.
             self.drop_cut();
@@ -637,7 +636,6 @@ impl Engine {
     /// All of a group is at the server.
     fn done(&mut self, group: &LiveGroup) {
         self.setbacks = 0;
-        self.has_tried_blocked = false;
         // Given up meanwhile, it is asked for; that costs a question.
         let _ = self.parts.live.applied(group.id);
     }

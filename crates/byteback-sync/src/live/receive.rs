@@ -224,7 +224,7 @@ impl Receive<'_> {
                 } => Some(*becomes),
                 _ => None,
             }));
-            let walked = Walk {
+            let mut walk = Walk {
                 landing,
                 identities: &mut *self.identities,
                 patches: self.patches,
@@ -239,8 +239,11 @@ impl Receive<'_> {
                 gone: Vec::new(),
                 returned: BTreeSet::new(),
                 has_undurable: false,
-            }
-            .run(&plan)?;
+            };
+            let walked = match walk.find_immovable(&plan)? {
+                Some((at, why)) => Walked::Blocked(at, why),
+                None => walk.run(&plan)?,
+            };
             match walked {
                 Walked::All => {
                     landing.sync()?;

@@ -2,6 +2,7 @@
 //! once is lost nowhere; at the end all trees are the same.
 
 mod atomic;
+mod blocked;
 mod in_use;
 mod pairs;
 

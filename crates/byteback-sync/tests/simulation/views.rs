@@ -292,6 +292,10 @@ impl LandingTree for SteppedLanding {
         self.inner.exchange(one, other, expected)
     }
 
+    fn check_removable(&self, node: NodeId, at: &NamePlace) -> Result<Landed<()>> {
+        self.inner.check_removable(node, at)
+    }
+
     fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {
         self.told(|| format!("displace {node} {from} to {to}"));
         match self.ear.canary {

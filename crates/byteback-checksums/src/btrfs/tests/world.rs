@@ -456,6 +456,7 @@ impl Kernel for SimKernel {
             atime_ns: 0,
             mtime_ns: world.mtime_ns.into(),
             ctime_ns: world.ctime_ns,
+            is_protected: false,
         })
     }
 

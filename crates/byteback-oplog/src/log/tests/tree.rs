@@ -294,6 +294,7 @@ impl FakeTree {
             atime_ns: 0,
             mtime_ns: inode.mtime_ns.into(),
             ctime_ns: inode.ctime_ns,
+            is_protected: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it tells only what the fold is about, and keeps what is
 //! read, because no answer may come and the same has to be sent again.
 //!
-//! What is withheld, as it is ignored, it does not tell.
+//! It does not tell what is withheld, as it is ignored, nor what is [held](Held), as others changed it and it cannot be changed here.
 //!
 //! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
 //! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
+use super::blocked::Held;
 use super::ignoring::ToldAs;
 use crate::live::incoming::plan::is_name_on_its_way;
 use byteback_api::{Attributes, ByteString, FileId};
@@ -140,6 +141,8 @@ pub(super) struct FoldedTree<'a> {
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     /// Whether a node, or a name, is not told to anybody, as it is ignored.
     withheld: Withheld<'a>,
+    /// What others changed and cannot be changed here: it stays unsaved.
+    held: &'a Held,
     /// Names that are told again.
     retold: &'a [NameChange],
     /// Names of the fold that the log has not told so far.
@@ -179,7 +182,7 @@ impl<'a> FoldedTree<'a> {
         unsent: &'a Untold,
         (is_there, is_forgotten): Identified<'a>,
         is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
-        (withheld, retold): (Withheld<'a>, &'a [NameChange]),
+        (withheld, held, retold): (Withheld<'a>, &'a Held, &'a [NameChange]),
         elsewhere: &'a Elsewhere,
     ) -> Self {
         Self {
@@ -190,6 +193,7 @@ impl<'a> FoldedTree<'a> {
             is_forgotten,
             is_left_out,
             withheld,
+            held,
             retold,
             untold: Mutex::default(),
             elsewhere,
@@ -197,10 +201,15 @@ impl<'a> FoldedTree<'a> {
         }
     }
 
-    /// Nodes of which the log says that they were not saved, and which the fold has told nothing of: they stay unsaved, or the mark would pass over them.
+    /// Nodes that are held, or of which the log says that they were not saved, and which the fold has told nothing of: they stay unsaved, or the mark would pass over them.
     pub(super) fn passed_over(&self) -> Vec<NodeId> {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.iter().copied().collect()
+    }
+
+    fn pass_over(&self, node: NodeId) {
+        let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        passed_over.insert(node);
     }
 
     /// A page of everything, and behind the last the names that the log does not tell of though groups changed them.
@@ -230,8 +239,7 @@ impl<'a> FoldedTree<'a> {
             LiveScope::Items { .. } if change.content == ContentChange::Whole(WholeReason::Unsaved) => {
                 let (is_withheld, _) = self.withheld;
                 if !self.unsent.nodes.contains_key(&change.node) && !is_withheld(change.node) {
-                    let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
-                    passed_over.insert(change.node);
+                    self.pass_over(change.node);
                 }
                 None
             }
@@ -317,6 +325,14 @@ impl TreeService for FoldedTree<'_> {
                 child: *child,
             }));
         }
+        page.nodes.retain(|change| {
+            let is_held = self.held.has(change.node);
+            if is_held {
+                self.pass_over(change.node);
+            }
+            !is_held
+        });
+        page.names.retain(|name| !self.held.has_name(name));
         page.names.retain_mut(|name| match told_as(name) {
             ToldAs::Itself => true,
             ToldAs::Gone => {

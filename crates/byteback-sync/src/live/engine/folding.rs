@@ -8,6 +8,7 @@ use byteback_control::{
 };
 use byteback_oplog::{NodeId, NodeKind};
 
+use super::blocked::Held;
 use super::fold::{Elsewhere, FoldedTree, Untold};
 use super::{Engine, TWICE, UNSAVED_AGAIN_AFTER};
 use crate::backup::{CutBatch, CutSent, send_cut};
@@ -24,7 +25,8 @@ impl Engine {
         let grew = |node| self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
         let mut unsent = Untold::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
         self.tell_removed(&mut unsent)?;
-        let ended = self.transfer(group, fold, is_whole, &unsent);
+        let held = self.held()?;
+        let ended = self.transfer(group, fold, is_whole, (&unsent, &held));
         let ended = match ended {
             Ok(ended) => ended,
             Err(error) => {
@@ -32,8 +34,6 @@ impl Engine {
                     error.server_kind(),
                     Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
                 );
-                // What others changed and could not be changed here would be undone at the server by what is here.
-                let refused = refused && self.blocked_nodes().next().is_none();
                 if refused && self.is_in_full && !is_whole {
                     // What the mark says the server has, it has not: the next one is everything there is.
                     self.drop_cut();
@@ -52,10 +52,10 @@ impl Engine {
         }
         self.is_in_full = false;
         self.has_retold();
-        self.shared.unsaved(ended.unsaved.len() as u64);
+        let unread = ended.unsaved.iter().filter(|node| !held.has(**node)).count();
+        self.shared.unsaved(unread as u64);
         let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
-        self.unsaved_again_ns =
-            (!ended.unsaved.is_empty()).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
+        self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);
         if self.turn(fold.cut.cut).is_err() {
             // What the fold told is told. The rules that were to come into force do so with the next one.
@@ -79,7 +79,7 @@ impl Engine {
         group: &LiveGroup,
         fold: &LiveFold,
         is_whole: bool,
-        unsent: &Untold,
+        (unsent, held): (&Untold, &Held),
     ) -> Result<CutSent, SyncError> {
         let is_there = |node| self.identities.is_bound(node) && self.identities.origin_of(node).is_none();
         let is_forgotten = |node| self.identities.file_of(node).is_none();
@@ -99,7 +99,7 @@ impl Engine {
             unsent,
             identities,
             &is_left_out,
-            (withheld, self.retold()),
+            (withheld, held, self.retold()),
             &elsewhere,
         );
         let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
@@ -173,6 +173,7 @@ impl Engine {
     /// What a cut has to tell of though it may not have changed: what the server does not have under its name, and what could not be read last time. A file that grew from
     /// a content of the server has mostly changed, and is then not told as a whole; one that was only in use when others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
+        let held = self.held()?;
         let mut told = self.unsaved.clone();
         let mut log = None;
         for node in self.identities.unsent() {
@@ -185,6 +186,7 @@ impl Engine {
                 told.push(node);
             }
         }
+        told.retain(|node| !held.has(*node));
         Ok(told)
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use byteback_api::{ByteString, FileId, FolderName, Seq};
-use byteback_control::{CutId, LiveGroup, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
+use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
 use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::GroupId;
 
@@ -26,9 +26,6 @@ use crate::server_client::{Heard, ServerClient};
 
 /// Why an order is given up that was made before the folder's first contact.
 pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
-
-/// What did not let itself be changed is tried again after this time.
-pub(super) const BLOCKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// So many identities are noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;
@@ -57,32 +54,6 @@ impl Engine {
     /// Whether a name that was left out can be let in.
     pub(super) fn is_left_out_over(&self) -> Result<bool, EngineError> {
         Ok(self.is_ignoring_over() || self.is_collision_over()? || self.is_blocked_due())
-    }
-
-    /// Whether what did not let itself be changed is to be tried again: after a while, and before something of it is sent, which would stand on what is not here.
-    fn is_blocked_due(&self) -> bool {
-        if self.left_out.blocked().is_empty() {
-            return false;
-        }
-        let now_ns = self.clock().monotonic_ns();
-        self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
-            || (!self.has_tried_blocked && self.blocked_nodes().any(|node| self.parts.landing.is_node_queued(node)))
-    }
-
-    /// Files whose contents did not let themselves be changed.
-    pub(super) fn blocked_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let blocked = self.left_out.blocked().iter();
-        blocked.filter_map(|change| match change {
-            BlockedChange::Content { node, .. } => self.identities.node_of(*node),
-            BlockedChange::Name { .. } => None,
-        })
-    }
-
-    fn has_tried_blocked(&mut self) {
-        let again_ns = u64::try_from(BLOCKED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
-        let has_some = !self.left_out.blocked().is_empty();
-        self.blocked_again_ns = has_some.then(|| self.clock().monotonic_ns().saturating_add(again_ns));
-        self.has_tried_blocked = true;
     }
 
     /// Whether nothing is in a name's way any more but what has exactly this name.
@@ -187,9 +158,10 @@ impl Engine {
             self.parts.live.fold();
         }
         // Before the cursor: what is left out is told only once.
+        let before = self.left_out.blocked().to_vec();
         let noted = self.left_out.note_all(received.left_out, received.blocked);
         noted.map_err(ReceiveError::from)?;
-        self.has_tried_blocked();
+        self.has_tried_blocked(&before);
         self.left_out_changed();
         self.note()?;
         self.shared.received(self.clock().now_ns());
@@ -378,15 +350,4 @@ fn entries(engine: &Engine, cut: CutId, directory: NodeId) -> Result<Vec<(NodeId
         after = Some(last.name.clone());
         entries.extend(page.into_iter().map(|entry| (entry.node, entry.kind)));
     }
-}
-
-/// Whether a group changes the content or the attributes of a node, as far as it tells. Attributes count, too: they say how long the file is, and a
-/// flag that is taken away may be what was in the way.
-pub(super) fn is_about(group: &LiveGroup, node: NodeId) -> bool {
-    let is_listed = group.contents.iter().any(|content| content.node == node)
-        || group.nodes.iter().any(|changed| changed.node == node);
-    let scope = group.fold.as_ref().map(|fold| &fold.scope);
-    is_listed
-        || matches!(scope, Some(LiveScope::Items { contents, attributes, .. })
-            if contents.contains_key(&node) || attributes.contains(&node))
 }

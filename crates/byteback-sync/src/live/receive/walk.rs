@@ -143,6 +143,48 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
     }
 
+    /// The first file that a plan moves out of the way and that cannot be moved. It is found out before the plan begins: once it has another identity, which comes first,
+    /// it would stay under the server's name as a file that the server has never had.
+    pub(super) fn find_immovable(&self, plan: &Plan) -> Result<Option<(BlockedAt, ServiceError)>> {
+        let mut was = HashMap::new();
+        for step in &plan.steps {
+            match step {
+                Step::Identity {
+                    was: before,
+                    becomes,
+                    kind,
+                } => {
+                    was.insert(*becomes, (*before, *kind));
+                }
+                Step::Rename {
+                    id,
+                    from,
+                    is_local: true,
+                    ..
+                } if !is_name_on_its_way(from.name.as_bytes()) => {
+                    let inner = |id: &FileId| was.get(id).map_or(*id, |(before, _)| *before);
+                    let of_node = |id: &FileId| self.identities.node_of(inner(id));
+                    let (Some(node), Some(parent)) = (of_node(id), of_node(&from.parent)) else {
+                        continue;
+                    };
+                    let name = from.name.clone();
+                    match self.landing.check_removable(node, &NamePlace { parent, name }) {
+                        Err(error) if error.kind == ErrorKind::Blocked => {
+                            let at = match was.get(id) {
+                                Some((before, Identity::New(_))) => BlockedAt::Content(*before),
+                                _ => BlockedAt::Place(from.clone()),
+                            };
+                            return Ok(Some((at, error)));
+                        }
+                        checked => checked.map(drop)?,
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
     fn steps(&mut self, plan: &Plan) -> std::result::Result<(), Stop> {
         let mut steps = plan.steps.as_slice();
         while let Some((step, rest)) = steps.split_first() {

@@ -338,6 +338,10 @@ impl<'a, 'g> Merge<'a, 'g> {
                 if !node.is_unsent || self.given.landed.contains(id) {
                     continue;
                 }
+                if self.given.blocked.contents.contains(id) {
+                    // It can be neither changed nor moved out of the way.
+                    continue;
+                }
                 if self.same.contains(id) || self.is_same(*id, *id)? {
                     self.same.insert(*id);
                     continue;

@@ -22,7 +22,9 @@ impl Merge<'_, '_> {
         for member in self.members() {
             let id = self.view.outer(member.id);
             let Some(node) = self.view.node(id)? else { continue };
-            let is_to_be_parted = self.parted.contains(&member.id) && node.is_known && self.is_changed_here(id, &node);
+            let is_blocked = self.given.blocked.contents.contains(&id);
+            let is_to_be_parted =
+                self.parted.contains(&member.id) && !is_blocked && node.is_known && self.is_changed_here(id, &node);
             let Some(there) = member.was.or(is_to_be_parted.then_some(id)) else {
                 continue;
             };

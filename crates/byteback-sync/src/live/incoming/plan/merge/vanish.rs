@@ -382,8 +382,9 @@ impl<'a> Merge<'a, '_> {
             }
             let Some(node) = self.view.node(*id)? else { continue };
             let is_file = node.attributes.kind == NodeKind::File;
-            let gets_content = change.is_content_changed && is_file && !node.is_unsent && has_content(id);
-            if gets_content && self.given.blocked.contents.contains(id) {
+            let is_to_come = change.is_content_changed && is_file && has_content(id);
+            let gets_content = is_to_come && !node.is_unsent;
+            if is_to_come && self.given.blocked.contents.contains(id) {
                 let (node, since) = (*id, change.since);
                 self.outcomes.push(Outcome::BlockedContent { node, since });
                 continue;
