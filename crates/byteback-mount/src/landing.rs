@@ -336,10 +336,10 @@ impl Landing {
         }
         if let Some(descriptor) = directory.descriptor() {
             let asked = Access::WRITE_OK | Access::EXEC_OK;
-            match accessat(descriptor, c"", asked, AtFlags::EACCESS | AtFlags::EMPTY_PATH) {
-                Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => return Err(io::Error::from(errno).into()),
-                // Whatever else it says, trying will tell.
-                _ => {}
+            // Whatever else it says, trying will tell.
+            let answer = accessat(descriptor, c"", asked, AtFlags::EACCESS | AtFlags::EMPTY_PATH);
+            if let Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) = answer {
+                return Err(io::Error::from(errno).into());
             }
         }
         Ok(())

@@ -19,7 +19,8 @@
 //! knows by it. It is let in when that is over.
 //!
 //! **What does not let itself be changed** (it is immutable, append-only, being executed) stays as it is, is noted with what it stands on, and is tried again with
-//! whatever else lands, and once in a while; everything else goes on. Only what was changed here, too, cannot be passed over: it could be neither sent nor set aside.
+//! whatever else lands, and once in a while; everything else goes on. Was it changed here, too, and cannot be moved out of the way either, it keeps its identity, and the engine
+//! sends nothing of it.
 //!
 //! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is left out in the same way, until it is not ignored any more. What is here
 //! under its name then was new all the while, so that both are brought together like what two machines made apart.

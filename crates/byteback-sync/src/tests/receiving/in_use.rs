@@ -1,7 +1,8 @@
 //! Files that programs use just when others' changes of them arrive.
 
 use super::super::engine::rig;
-use super::{Machine, assert_same, conflicts, settle};
+use super::super::rig::Rig;
+use super::{Machine, PATIENCE, assert_same, conflicts, is_settled, settle};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -95,6 +96,58 @@ fn a_name_in_conflict_is_there_at_any_moment() {
     assert_same(&[&one, &two], "at the end");
     one.end();
     two.end();
+}
+
+/// What the status says, again and again until a machine has joined: changes to come, and files compared.
+fn told_while_joining(rig: &Rig, one: &Machine, two: &mut Machine) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let (mut to_come, mut compared) = (Vec::new(), Vec::new());
+    two.mount_at_once();
+    two.begin();
+    let began = std::time::Instant::now();
+    loop {
+        let status = two.status();
+        if let Some(receiving) = status.receiving {
+            to_come.extend(receiving.changes_to_come);
+            compared.extend(receiving.compared);
+        } else if is_settled(&status) && status.cursor == rig.seq() {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status:#?}");
+        std::thread::yield_now();
+    }
+    settle(rig, &[one, two], "it has joined");
+    (to_come, compared)
+}
+
+#[test]
+fn a_joining_machine_tells_what_is_to_come_and_compared() {
+    const FILES: u64 = 300;
+    let rig = rig(159);
+    let one = Machine::started(&rig, "one");
+    let make = |machine: &Machine| {
+        for number in 0..FILES {
+            fs::write(machine.path(&number.to_string()), format!("{number} ").repeat(30)).unwrap();
+        }
+    };
+    make(&one);
+    settle(&rig, &[&one], "one");
+    let mut empty = Machine::new(&rig, "empty");
+    let (to_come, _) = told_while_joining(&rig, &one, &mut empty);
+    let most = to_come.iter().max().copied().unwrap_or(0);
+    assert!(most >= FILES, "{to_come:?}");
+    assert!(to_come.iter().any(|left| (1..FILES).contains(left)), "{to_come:?}");
+    let mut equal = Machine::new(&rig, "equal");
+    fs::create_dir_all(equal.place.tree()).unwrap();
+    make(&equal);
+    let (_, compared) = told_while_joining(&rig, &one, &mut equal);
+    assert!(
+        compared.iter().any(|(done, total)| *total == FILES && *done > 0),
+        "{compared:?}"
+    );
+    assert!(compared.iter().all(|(done, total)| done <= total), "{compared:?}");
+    for mut machine in [one, empty, equal] {
+        machine.end();
+    }
 }
 
 /// How long it takes to join with an equal copy and with nothing, and to remove everything elsewhere.
