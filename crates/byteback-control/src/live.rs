@@ -264,6 +264,9 @@ pub struct SyncStatus {
     pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.
     pub unsaved_files: u64,
+    /// Files, directories and the like whose changes are not sent until what others changed of them can be made here.
+    #[serde(default)]
+    pub held_nodes: u64,
     /// Changes that wait.
     pub waiting_nodes: u64,
     /// Bytes of content that wait.

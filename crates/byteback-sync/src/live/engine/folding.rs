@@ -53,7 +53,8 @@ impl Engine {
         self.is_in_full = false;
         self.has_retold();
         let unread = ended.unsaved.iter().filter(|node| !held.has(**node)).count();
-        self.shared.unsaved(unread as u64);
+        let held_back = ended.unsaved.len().saturating_sub(unread);
+        self.shared.unsaved(unread as u64, held_back as u64);
         let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
         self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);

@@ -190,8 +190,10 @@ impl Shared {
         self.told().cursor = cursor;
     }
 
-    pub(super) fn unsaved(&self, files: u64) {
-        self.told().unsaved_files = files;
+    /// `files` could not be read, and `held` nodes are not told of as they are [held](super::blocked).
+    pub(super) fn unsaved(&self, files: u64, held: u64) {
+        let mut told = self.told();
+        (told.unsaved_files, told.held_nodes) = (files, held);
     }
 
     /// Others sent a batch.

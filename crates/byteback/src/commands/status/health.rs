@@ -105,6 +105,9 @@ fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
     if sync.unsaved_files > 0 {
         found.push((Health::Attention, "files could not be read".to_owned()));
     }
+    if sync.held_nodes > 0 || sync.left_out.iter().any(|left_out| left_out.blocked.is_some()) {
+        found.push((Health::Attention, "changes of others cannot be made here".to_owned()));
+    }
     if !sync.conflicts.is_empty() {
         found.push((Health::Attention, "there are conflicts: byteback conflicts".to_owned()));
     }

@@ -93,6 +93,7 @@ struct SyncLine {
     last_sent: Option<String>,
     cursor: u64,
     unsaved_files: u64,
+    held_changes: u64,
     paused_since: Option<String>,
     limits: Vec<String>,
     /// What counts now.
@@ -133,6 +134,7 @@ impl SyncLine {
             last_sent: sync.sent_at_ns.map(timestamp::rfc3339),
             cursor: sync.cursor,
             unsaved_files: sync.unsaved_files,
+            held_changes: sync.held_nodes,
             paused_since: sync.paused_since_ns.map(timestamp::rfc3339),
             limits: sync.limits.clone(),
             bytes_per_second_max: sync.bytes_per_second_max,

@@ -128,6 +128,10 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     let waits = match (sync.is_folded, sync.waiting_nodes, sync.groups_in_flight) {
         // Before the first answer it is not known what the server lacks.
         (false, 0, 0) if sync.heard_at_ns.is_none() => "the server has not answered yet".to_owned(),
+        (false, 0, 0) if sync.held_nodes > 0 => format!(
+            "everything is sent but changes of {}, which wait for what others changed there",
+            counted(sync.held_nodes, "file", "files")
+        ),
         (false, 0, 0) => "everything is sent".to_owned(),
         (true, _, _) => "much has changed; it is sent as one moment of the whole folder".to_owned(),
         (false, 0, _) => "the last changes are on their way".to_owned(),

@@ -49,8 +49,16 @@ fn what_is_on_its_way_makes_a_folder_behind() {
 
 #[test]
 fn what_stays_wrong_needs_attention() {
-    let changes: [fn(&mut SyncStatus); 4] = [
+    let changes: [fn(&mut SyncStatus); 6] = [
         |sync| sync.has_ended = true,
+        |sync| sync.held_nodes = 1,
+        |sync| {
+            sync.left_out.push(byteback_control::SyncLeftOut {
+                path: byteback_api::ByteString::from(&b"a"[..]),
+                collides: false,
+                blocked: Some("Operation not permitted".to_owned()),
+            })
+        },
         |sync| sync.needs_attention = true,
         |sync| sync.unsaved_files = 1,
         |sync| {
