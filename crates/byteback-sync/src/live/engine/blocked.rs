@@ -1,9 +1,12 @@
-//! What others changed and does not let itself be changed here, for the engine: when it is tried again, and what of this machine's changes waits until then.
+//! Changes of others that cannot be made here, because the file is immutable, append-only or in use: when they are tried again, and which
+//! changes of this machine wait until then.
 //!
-//! Whatever would be sent of a **held** node stands on what is not here: a content that others have replaced, or a node that the server has no more. So it is told by no
-//! group and no fold, not even by one that replaces all there is, and stays unsaved in the log. Once the node can be changed, the plan sees both changes.
+//! **Held** are the nodes whose content others have replaced, or which the server no longer has, while the old state is still here. Whatever
+//! this machine could send of them would undo the others' change, so no group and no fold tells of them, not even a fold that replaces
+//! everything at the server. They stay unsaved in the log, and once they can be changed the plan sees both changes.
 //!
-//! A group that is about something held is not sent: others' change is tried first, then all that waits is folded, and the fold leaves out what is still held.
+//! A group that tells of a held node is not sent: the others' change is tried first, then everything that waits is folded, and the fold
+//! leaves out the nodes that are still held.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,10 +17,10 @@ use byteback_oplog::NodeId;
 use super::Engine;
 use crate::live::receive::left_out::BlockedChange;
 
-/// The time after which it is tried again.
+/// Blocked changes are tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// The same where programs change what is held.
+/// Blocked changes are tried again this soon where programs change a held node.
 const AGAIN_AFTER_CHANGE: Duration = Duration::from_secs(5);
 
 /// Nodes and names of which nothing is sent.
@@ -30,8 +33,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.names.is_empty() && !self.has_removed
+    fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty()
     }
 
     pub(super) fn has(&self, node: NodeId) -> bool {
@@ -49,11 +52,7 @@ impl Held {
 
     /// Whether a group tells of anything held.
     fn is_in(&self, group: &LiveGroup) -> bool {
-        let is_about = |name: &NameChange| {
-            self.has_name(name)
-                || name.child.is_some_and(|child| self.has(child))
-                || (name.child.is_none() && self.has_removed)
-        };
+        let is_about = |name: &NameChange| self.has_name(name) || name.child.is_some_and(|child| self.has(child));
         group.contents.iter().any(|content| self.has(content.node))
             || group.nodes.iter().any(|changed| self.has(changed.node))
             || group.names.iter().any(is_about)
@@ -61,7 +60,7 @@ impl Held {
 }
 
 impl Engine {
-    /// What is held now.
+    /// The nodes and names that are held now.
     pub(super) fn held(&self) -> Result<Held, ServiceError> {
         let mut held = Held::default();
         let mut elsewhere = HashSet::new();
@@ -95,9 +94,18 @@ impl Engine {
         Ok(held)
     }
 
-    /// Whether a group cannot be sent, as it tells of something held: that is tried again soon.
+    /// Whether a group cannot be sent because it tells of something held. If so, the blocked change is tried again soon.
     pub(super) fn is_held(&mut self, group: &LiveGroup) -> Result<bool, ServiceError> {
-        if group.fold.is_some() || self.left_out.blocked().is_empty() || !self.held()?.is_in(group) {
+        if self.left_out.blocked().is_empty() {
+            return Ok(false);
+        }
+        let held = self.held()?;
+        if held.has_removed {
+            // The removal would reach the server, and with it what others wrote. Nothing is in the way of that any more.
+            self.blocked_again_ns = Some(self.clock().monotonic_ns());
+            return Ok(true);
+        }
+        if group.fold.is_some() || !held.is_in(group) {
             return Ok(false);
         }
         let soon_ns = self.blocked_tried_ns.saturating_add(nanoseconds(AGAIN_AFTER_CHANGE));
@@ -105,25 +113,26 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether what could not be changed is to be tried again.
+    /// Whether the blocked changes are to be tried again.
     pub(super) fn is_blocked_due(&self) -> bool {
         let now_ns = self.clock().monotonic_ns();
         !self.left_out.blocked().is_empty() && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
     }
 
-    /// What is blocked was tried; `before` is what was.
-    pub(super) fn has_tried_blocked(&mut self, before: &[BlockedChange]) {
+    /// Notes that the blocked changes were tried; `before` was held until then.
+    pub(super) fn has_tried_blocked(&mut self, before: &Held) -> Result<(), ServiceError> {
         let now_ns = self.clock().monotonic_ns();
         self.blocked_tried_ns = now_ns;
-        let blocked = self.left_out.blocked();
         let again_ns = now_ns.saturating_add(nanoseconds(AGAIN_AFTER));
-        self.blocked_again_ns = (!blocked.is_empty()).then_some(again_ns);
-        if before.iter().any(|change| !blocked.contains(change)) {
-            // What was held is unsaved in the log.
-            self.parts
-                .live
-                .give_up("what others changed could not be changed here, and now it could");
+        self.blocked_again_ns = (!self.left_out.blocked().is_empty()).then_some(again_ns);
+        let held = self.held()?;
+        let mut released = before.nodes.iter().filter(|node| !held.has(**node));
+        if released.any(|node| self.parts.landing.is_node_queued(*node)) {
+            // The log alone knows of their changes: a fold of everything since the mark tells them.
+            let why = "changes of others that could not be made here are made";
+            self.parts.live.give_up(why);
         }
+        Ok(())
     }
 }
 

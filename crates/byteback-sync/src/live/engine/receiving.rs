@@ -121,6 +121,7 @@ impl Engine {
             Some(head) => head,
             None => self.begin_landing()?,
         };
+        let held = self.held()?;
         let received = Receive {
             landing: &*self.parts.landing,
             live: &*self.parts.live,
@@ -158,10 +159,9 @@ impl Engine {
             self.parts.live.fold();
         }
         // Before the cursor: what is left out is told only once.
-        let before = self.left_out.blocked().to_vec();
         let noted = self.left_out.note_all(received.left_out, received.blocked);
         noted.map_err(ReceiveError::from)?;
-        self.has_tried_blocked(&before);
+        self.has_tried_blocked(&held)?;
         self.left_out_changed();
         self.note()?;
         self.shared.received(self.clock().now_ns());

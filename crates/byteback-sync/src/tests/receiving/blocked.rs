@@ -2,9 +2,10 @@
 
 use super::super::engine::rig;
 use super::super::rig::Rig;
-use super::{Machine, PATIENCE, assert_same, conflicts, settle};
+use super::{Machine, PATIENCE, assert_same, conflicts, look, settle};
+use byteback_host::random::SplitMix64;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -311,4 +312,130 @@ fn what_is_new_at_both_and_cannot_be_moved_waits() {
     );
     one.end();
     two.end();
+}
+
+#[test]
+fn a_blocked_file_that_is_removed_comes_back_as_others_have_it() {
+    for is_at_once in [false, true] {
+        let rig = rig(160);
+        let (mut one, mut two) = sharing(&rig, &["changed"]);
+        let mut flagged = Flagged(Vec::new());
+        flagged.set("+i", &two.path("changed"));
+        fs::write(one.path("changed"), "one has written").unwrap();
+        settle(&rig, &[&one, &two], "one has changed it");
+        if is_at_once {
+            two.give_up();
+        }
+        flagged.end();
+        fs::remove_file(two.path("changed")).unwrap();
+        until_nothing_is_blocked(&rig, &one, &two);
+        for machine in [&one, &two] {
+            assert_eq!(fs::read_to_string(machine.path("changed")).unwrap(), "one has written");
+        }
+        one.end();
+        two.end();
+    }
+}
+
+/// Appends a line, if the file is there and takes it. True: a program may rely on it.
+fn try_append(path: &Path, line: &str) -> bool {
+    let appended = File::options()
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    let refused = [ErrorKind::PermissionDenied, ErrorKind::NotFound];
+    match appended {
+        Err(error) if refused.contains(&error.kind()) => false,
+        appended => {
+            appended.unwrap();
+            true
+        }
+    }
+}
+
+/// Lines are only ever appended and files renamed, so at the end each line is in a file or a conflict copy, on both sides.
+#[test]
+fn random_flags_and_lines_on_both_sides_lose_nothing() {
+    let wanted = std::env::var("BYTEBACK_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seeds = wanted.map_or(1600..1604, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        println!("BYTEBACK_SEED={seed}");
+        let rig = rig(seed);
+        let mut random = SplitMix64::new(seed);
+        let names = ["0", "1", "2", "3"];
+        let (one, two) = sharing(&rig, &names);
+        let mut machines = [one, two];
+        let mut flagged = Flagged(Vec::new());
+        let mut lines = Vec::new();
+        for number in 0..120 {
+            let index = usize::from(random.coin());
+            let name = names[random.below(4) as usize];
+            let path = machines[index].path(name);
+            match random.below(24) {
+                0..=14 => {
+                    let line = format!("line {number} of {index}");
+                    if try_append(&path, &line) {
+                        lines.push(line);
+                    }
+                }
+                15..=17 => {
+                    let flag = if random.coin() { "a" } else { "i" };
+                    if path.exists() {
+                        // An immutable file takes no other flag.
+                        chattr("-ai", &path);
+                        chattr(&format!("+{flag}"), &path);
+                        flagged.0.push(("-ai", path));
+                    }
+                }
+                18 => {
+                    if path.exists() {
+                        chattr("-ai", &path);
+                    }
+                }
+                19 => {
+                    let renamed = fs::rename(
+                        &path,
+                        machines[index]
+                            .path(names[random.below(4) as usize])
+                            .with_extension(number.to_string()),
+                    );
+                    drop(renamed);
+                }
+                20 => machines[index].lose_mark(),
+                21 => {
+                    machines[index].end();
+                    machines[index].mount_at_once();
+                    machines[index].begin();
+                }
+                _ => settle(&rig, &[&machines[0], &machines[1]], &format!("{seed}: {number}")),
+            }
+        }
+        // Renamed files have taken their flags with them.
+        for machine in &machines {
+            for entry in fs::read_dir(machine.place.tree()).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_file() {
+                    chattr("-ai", &path);
+                }
+            }
+        }
+        let [mut one, mut two] = machines;
+        let began = Instant::now();
+        while [&one, &two].iter().any(|machine| machine.status().left_out_names > 0) {
+            assert!(began.elapsed() < PATIENCE * 2, "{seed}: {:#?}", two.status());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        settle(&rig, &[&one, &two], &format!("{seed}: the end"));
+        assert_same(&[&one, &two], &format!("{seed}: the end"));
+        let all = look(&one.place.tree());
+        let all: Vec<String> = all
+            .into_values()
+            .map(|(_, content, _)| String::from_utf8(content).unwrap())
+            .collect();
+        let is_kept = |line: &&String| all.iter().any(|content| content.lines().any(|found| found == **line));
+        let missing: Vec<&String> = lines.iter().filter(|line| !is_kept(line)).collect();
+        assert!(missing.is_empty(), "{seed}: {missing:?} of {} lines", lines.len());
+        one.end();
+        two.end();
+    }
 }
