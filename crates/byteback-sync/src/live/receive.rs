@@ -241,7 +241,7 @@ impl Receive<'_> {
                 returned: BTreeSet::new(),
                 has_undurable: false,
             };
-            let walked = match walk.find_immovable(&plan)? {
+            let walked = match walk.find_immovable(&plan, &blocked)? {
                 Some((at, why)) => Walked::Blocked(at, why),
                 None => walk.run(&plan)?,
             };

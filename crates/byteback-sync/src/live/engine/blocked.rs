@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use byteback_control::{LiveGroup, NameChange, NamePlace, ServiceError};
-use byteback_oplog::NodeId;
+use byteback_oplog::{NodeId, NodeKind};
 
 use super::Engine;
 use crate::live::receive::left_out::BlockedChange;
@@ -80,18 +80,36 @@ impl Engine {
         for node in &held.nodes {
             held.has_removed |= landing.look(*node)?.is_none_or(|found| found.names.is_empty());
         }
-        for place in &held.names {
-            let Some(node) = landing.child(place)? else { continue };
+        for place in held.names.clone() {
+            let Some(node) = landing.child(&place)? else { continue };
             // Where it waits for a name it is at the server, under that one.
             if elsewhere.contains(&self.file_id(node)) {
                 continue;
             }
-            let names = landing.look(node)?.map(|found| found.names).unwrap_or_default();
-            if names.iter().all(|name| held.names.contains(name)) {
-                held.nodes.insert(node);
-            }
+            self.hold_below(node, &mut held)?;
         }
         Ok(held)
+    }
+
+    /// Holds a node that has no name but held ones, and everything that is nowhere but in it: with the directory it is gone at the server.
+    fn hold_below(&self, node: NodeId, held: &mut Held) -> Result<(), ServiceError> {
+        let landing = &self.parts.landing;
+        let mut to_do = vec![node];
+        while let Some(node) = to_do.pop() {
+            let Some(found) = landing.look(node)? else { continue };
+            let is_held = |name: &NamePlace| held.names.contains(name) || held.nodes.contains(&name.parent);
+            if !found.names.iter().all(is_held) || !held.nodes.insert(node) || found.kind != NodeKind::Directory {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let page = landing.entries(node, after.as_ref())?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.name.clone());
+                to_do.extend(page.into_iter().map(|entry| entry.node));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a group cannot be sent because it tells of something held. If so, the blocked change is tried again soon.

@@ -22,7 +22,7 @@ use super::conflicts::{Conflict, Conflicts};
 use crate::live::identities::{Identities, IdentityChange, Origin, Withheld};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
+    Blocked, ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
 };
 use crate::live::patches::{Committed, Patches};
 use crate::monitor::{Event, check_cancelled};
@@ -145,7 +145,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     /// The first file that a plan moves out of the way and that cannot be moved. It is found out before the plan begins: once it has another identity, which comes first,
     /// it would stay under the server's name as a file that the server has never had.
-    pub(super) fn find_immovable(&self, plan: &Plan) -> Result<Option<(BlockedAt, ServiceError)>> {
+    pub(super) fn find_immovable(&self, plan: &Plan, blocked: &Blocked) -> Result<Option<(BlockedAt, ServiceError)>> {
         let mut was = HashMap::new();
         for step in &plan.steps {
             match step {
@@ -170,8 +170,17 @@ impl<'a, 'w> Walk<'a, 'w> {
                     let name = from.name.clone();
                     match self.landing.check_removable(node, &NamePlace { parent, name }) {
                         Err(error) if error.kind == ErrorKind::Blocked => {
+                            // Others have changed its content, or else what its name stands for.
+                            let is_changed = |file: &FileId| {
+                                let change = self.others.nodes.get(file);
+                                change.is_some_and(|change| change.is_content_changed && change.before.is_some())
+                            };
                             let at = match was.get(id) {
-                                Some((before, Identity::New(_))) => BlockedAt::Content(*before),
+                                Some((before, Identity::New(_)))
+                                    if is_changed(before) && !blocked.contents.contains(before) =>
+                                {
+                                    BlockedAt::Content(*before)
+                                }
                                 _ => BlockedAt::Place(from.clone()),
                             };
                             return Ok(Some((at, error)));
@@ -348,8 +357,10 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let (node, old, new) = (self.node_of(*id)?, self.place_of(from)?, self.place_of(to)?);
                 self.note_conflict(plan, to, node)?;
                 match self.landing.displace(node, &old, &new, *leaves_old) {
-                    // What was changed here and there can neither stay nor go: that is for a person to decide.
-                    Err(error) if error.kind == ErrorKind::Blocked => Err(ReceiveError::Tree(error).into()),
+                    // It stays under its name, and the server's is left out.
+                    Err(error) if error.kind == ErrorKind::Blocked => {
+                        Err(Stop::Blocked(BlockedAt::Place(from.clone()), error))
+                    }
                     displaced => at_name(displaced, to),
                 }
             }

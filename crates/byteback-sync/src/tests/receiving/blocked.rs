@@ -315,6 +315,84 @@ fn what_is_new_at_both_and_cannot_be_moved_waits() {
 }
 
 #[test]
+fn lines_in_a_blocked_file_that_others_replaced_wait() {
+    let rig = rig(161);
+    let (mut one, mut two) = sharing(&rig, &["replaced"]);
+    let mut flagged = Flagged(Vec::new());
+    flagged.set("+a", &two.path("replaced"));
+    append(&two.path("replaced"), "line 0 of two\n");
+    two.stop();
+    settle(&rig, &[&one], "one alone");
+    fs::write(one.path("new"), "one has replaced it").unwrap();
+    fs::rename(one.path("new"), one.path("replaced")).unwrap();
+    settle(&rig, &[&one], "one has replaced it");
+    append(&two.path("replaced"), "line 1 of two\n");
+    two.begin();
+    settle(&rig, &[&one, &two], "both have changed it");
+    append(&two.path("replaced"), "line 2 of two\n");
+    fs::write(two.path("of two"), "it goes on").unwrap();
+    fs::write(one.path("of one"), "it goes on").unwrap();
+    settle(&rig, &[&one, &two], "it goes on");
+    assert_eq!(two.status().error, None);
+    assert_eq!(fs::read_to_string(one.path("of two")).unwrap(), "it goes on");
+    assert_eq!(fs::read_to_string(two.path("of one")).unwrap(), "it goes on");
+    assert_eq!(fs::read_to_string(one.path("replaced")).unwrap(), "one has replaced it");
+    flagged.end();
+    until_nothing_is_blocked(&rig, &one, &two);
+    let copies = conflicts(&one.place.tree());
+    assert_eq!(copies.len(), 1, "{copies:?}");
+    let copy = fs::read_to_string(one.path(copies[0].to_str().unwrap())).unwrap();
+    let lines = "replaced, at first\nline 0 of two\nline 1 of two\nline 2 of two\n";
+    assert_eq!(copy, lines);
+    one.end();
+    two.end();
+}
+
+#[test]
+fn what_is_new_in_a_directory_that_cannot_be_removed_is_kept() {
+    for is_folded in [false, true] {
+        let rig = rig(162);
+        let (mut one, mut two) = sharing(&rig, &["other"]);
+        fs::create_dir_all(one.path("dir/sub")).unwrap();
+        for name in ["dir/sibling", "dir/inner", "dir/sub/inner"] {
+            fs::write(one.path(name), "at first\n").unwrap();
+        }
+        settle(&rig, &[&one, &two], "one has made a directory");
+        let mut flagged = Flagged(Vec::new());
+        for name in ["dir/inner", "dir/sub/inner"] {
+            flagged.set("+i", &two.path(name));
+        }
+        flagged.set("+a", &two.path("dir/sibling"));
+        fs::remove_dir_all(one.path("dir")).unwrap();
+        settle(&rig, &[&one, &two], "one has removed it");
+        for round in 0..3 {
+            if is_folded {
+                two.give_up();
+            }
+            fs::write(two.path(&format!("dir/new {round}")), "of two").unwrap();
+            fs::write(two.path(&format!("dir/sub/new {round}")), "of two").unwrap();
+            append(&two.path("dir/sibling"), "of two\n");
+            fs::write(two.path("other"), format!("it goes on, {round}")).unwrap();
+            settle(&rig, &[&one, &two], "two has made files");
+            assert_eq!(two.status().error, None);
+            let other = fs::read_to_string(one.path("other")).unwrap();
+            assert_eq!(other, format!("it goes on, {round}"));
+        }
+        flagged.end();
+        until_nothing_is_blocked(&rig, &one, &two);
+        for round in 0..3 {
+            for name in [format!("dir/new {round}"), format!("dir/sub/new {round}")] {
+                assert_eq!(fs::read_to_string(one.path(&name)).unwrap(), "of two", "{name}");
+            }
+        }
+        let sibling = fs::read_to_string(one.path("dir/sibling")).unwrap();
+        assert_eq!(sibling, "at first\nof two\nof two\nof two\n");
+        one.end();
+        two.end();
+    }
+}
+
+#[test]
 fn a_blocked_file_that_is_removed_comes_back_as_others_have_it() {
     for is_at_once in [false, true] {
         let rig = rig(160);

@@ -68,12 +68,13 @@ impl Merge<'_, '_> {
     }
 
     fn holds_unsent(&mut self, directory: FileId) -> Result<bool> {
-        for (name, _) in self.view.entries(directory)? {
-            let name = ByteString(name);
-            if self.view.is_unsent(&Place {
+        for (name, child) in self.view.entries(directory)? {
+            let place = Place {
                 parent: directory,
-                name,
-            })? {
+                name: ByteString(name),
+            };
+            let is_unsent = self.view.node(child)?.is_some_and(|node| node.is_unsent);
+            if is_unsent || self.view.is_unsent(&place)? {
                 return Ok(true);
             }
         }
