@@ -141,7 +141,7 @@ pub(super) struct FoldedTree<'a> {
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     /// Whether a node, or a name, is not told to anybody, as it is ignored.
     withheld: Withheld<'a>,
-    /// What others changed and cannot be changed here: it stays unsaved.
+    /// Nodes and names that others changed and that cannot be changed here: they stay unsaved.
     held: &'a Held,
     /// Names that are told again.
     retold: &'a [NameChange],

@@ -1,4 +1,4 @@
-//! What others changed and does not let itself be changed here; and what becomes of changes of this machine to it meanwhile.
+//! Changes of others that cannot be made here, and this machine's own changes to the same files meanwhile.
 
 use super::super::engine::rig;
 use super::super::rig::Rig;
@@ -228,7 +228,7 @@ fn lines_in_a_blocked_file_wait_and_all_else_goes_on() {
         }
         settle(&rig, &[&one, &two], &line);
     }
-    // What was written into the removed one is the last word about it.
+    // A line in a file that others removed brings the file back.
     append(&two.path("removed"), "two goes on\n");
     settle(&rig, &[&one, &two], "two goes on");
     fs::set_permissions(one.path("changed"), fs::Permissions::from_mode(0o600)).unwrap();

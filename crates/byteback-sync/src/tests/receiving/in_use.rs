@@ -98,7 +98,7 @@ fn a_name_in_conflict_is_there_at_any_moment() {
     two.end();
 }
 
-/// What the status says, again and again until a machine has joined: changes to come, and files compared.
+/// Collects the changes to come and the files compared that the status tells until a machine has joined.
 fn told_while_joining(rig: &Rig, one: &Machine, two: &mut Machine) -> (Vec<u64>, Vec<(u64, u64)>) {
     let (mut to_come, mut compared) = (Vec::new(), Vec::new());
     two.mount_at_once();
