@@ -107,6 +107,10 @@ impl Adapter {
             true => self.policy.of_held(&mut attributes),
             false => self.policy.ttl,
         };
+        if let Some(len_bytes) = self.tree.len_before(stat) {
+            attributes.size = len_bytes;
+            return (attributes, Duration::ZERO);
+        }
         (attributes, ttl)
     }
 
@@ -436,14 +440,16 @@ impl Filesystem for Adapter {
         if let Some(hidden) = self.hidden_of(ino) {
             return hidden::read(hidden, fh.0, offset, size, reply);
         }
-        if is_through_page_cache(lock_owner) {
+        let is_into_pages = is_through_page_cache(lock_owner);
+        if is_into_pages {
             self.tree.note_pages(fh.0);
         }
         let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
-        self.tree.read(fh.0, offset, len_bytes, |read| match read {
-            Ok(data) => reply.data(data),
-            Err(error) => reply.error(errno(&error)),
-        });
+        self.tree
+            .read(fh.0, (offset, len_bytes), is_into_pages, |read| match read {
+                Ok(data) => reply.data(data),
+                Err(error) => reply.error(errno(&error)),
+            });
     }
 
     fn write(

@@ -440,13 +440,14 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it: then it also learns the new one, so
-    /// that who has it mapped reaches what was gained.
+    /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it. Then [`Landing::tell_len`] is to follow.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
         self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);
-        if range.is_none() {
-            self.stores.look_at(file.number);
-        }
+    }
+
+    /// Makes the kernel learn the length of a file, so that who has it mapped reaches what was gained.
+    pub fn tell_len(&self, file: &LandingFile) {
+        self.stores.look_at(file.number);
     }
 }

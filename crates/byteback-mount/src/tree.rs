@@ -141,6 +141,14 @@ impl Tree {
         let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
     }
 
+    /// The length that programs are told of a file, if it is another one than it has: something is landing in it.
+    pub(crate) fn len_before(&self, stat: &Stat) -> Option<u64> {
+        match stat.kind {
+            FileKind::File => self.tracked.len_before(&stat.identity()),
+            _ => None,
+        }
+    }
+
     /// Attributes of a node are not what they were, and the kernel does not know that.
     pub(crate) fn attributes_changed(&self, node: NodeId) {
         if let Some(forget) = self.forget_attributes.get() {

@@ -185,6 +185,18 @@ impl Observer for Live {
         }
     }
 
+    fn has_cut_off(&self) -> bool {
+        self.watches.is_any()
+    }
+
+    fn cut_off(&self, node: LoggedNode, offset: u64, buffer: &mut [u8]) -> usize {
+        self.watches.cut_off(of_queue(node), offset, buffer)
+    }
+
+    fn len_before(&self, node: LoggedNode) -> Option<u64> {
+        self.watches.len_before(of_queue(node))
+    }
+
     fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         let node = of_queue(node);
         self.watches.content(node, ranges, len_after_bytes);

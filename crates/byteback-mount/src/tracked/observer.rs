@@ -171,6 +171,24 @@ pub trait Observer: Send + Sync {
         Ok(offset)
     }
 
+    /// Whether [`Observer::cut_off`] or [`Observer::len_before`] may answer something for any file.
+    fn has_cut_off(&self) -> bool {
+        false
+    }
+
+    /// What lay at `offset`, behind the end of a file that was cut off by what lands, as long as the kernel may still believe in the old end. It fills
+    /// up with zeros what it does not get there, and programs would read zeros that nobody wrote. Answers how many bytes of `buffer` it
+    /// has filled. No lock is held.
+    fn cut_off(&self, _node: LoggedNode, _offset: u64, _buffer: &mut [u8]) -> usize {
+        0
+    }
+
+    /// The length that a file had, while the kernel may still have pages of before that end there: believed to end elsewhere, they would be taken for zeros
+    /// that were written. No lock is held.
+    fn len_before(&self, _node: LoggedNode) -> Option<u64> {
+        None
+    }
+
     /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
     /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
     fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);

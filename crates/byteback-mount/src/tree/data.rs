@@ -110,8 +110,8 @@ impl Tree {
     pub(crate) fn read<T>(
         &self,
         handle: u64,
-        offset: u64,
-        len_bytes: usize,
+        (offset, len_bytes): (u64, usize),
+        is_into_pages: bool,
         deliver: impl FnOnce(io::Result<&[u8]>) -> T,
     ) -> T {
         let file = match self.open_file(handle) {
@@ -121,6 +121,10 @@ impl Tree {
         if let Some((integrity, node)) = self.tracked.verifying(&file.identity()) {
             return READ_BUFFER.with_borrow_mut(|buffer| {
                 let read = read_verified(integrity, node, &file, (offset, len_bytes), buffer);
+                let read = read.map(|window| match is_into_pages && window.len() < len_bytes {
+                    true => self.with_cut_off(&file, offset, window, len_bytes, buffer),
+                    false => window,
+                });
                 deliver(read.map(|window| buffer.get(window).unwrap_or_default()))
             });
         }
@@ -138,8 +142,32 @@ impl Tree {
                     Err(error) => return deliver(Err(error)),
                 }
             }
-            deliver(Ok(window.get(..filled).unwrap_or_default()))
+            let window = match is_into_pages && filled < len_bytes {
+                true => self.with_cut_off(&file, offset, 0..filled, len_bytes, buffer),
+                false => 0..filled,
+            };
+            deliver(Ok(buffer.get(window).unwrap_or_default()))
         })
+    }
+
+    /// What was read at `offset` and lies in this window of the buffer, with what lay behind it until it was cut off just now: the kernel may not have
+    /// heard of that yet, and fills up its pages with zeros.
+    fn with_cut_off(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        window: Range<usize>,
+        len_bytes: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Range<usize> {
+        let end = window.start.saturating_add(len_bytes);
+        if buffer.len() < end {
+            buffer.resize(end, 0);
+        }
+        let at = offset.saturating_add(window.len() as u64);
+        let rest = buffer.get_mut(window.end..end).unwrap_or_default();
+        let count = self.tracked.read_cut_off(&file.identity(), at, rest);
+        window.start..window.end.saturating_add(count)
     }
 
     /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the kernel's word that the

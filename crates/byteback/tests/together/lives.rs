@@ -265,6 +265,30 @@ impl Life {
         lines
     }
 
+    /// The first versions of the common files that hold zeros, which nobody writes, and what they were before.
+    fn first_with_zeros(&self) -> Vec<String> {
+        let head = self.lab.status(0)["cursor"].as_u64().unwrap();
+        let target = self.lab.world.path("common-of-then");
+        let common = self.lab.machines[0].dir.join("common");
+        let mut before: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+        let mut found = Vec::new();
+        for seq in 1..=head {
+            let _ = fs::remove_dir_all(&target);
+            let (at, [common, to]) = (format!("@{seq}"), [&common, &target].map(|path| path.to_str().unwrap()));
+            self.lab.run(0, &["restore", "--at", &at, common, "--target", to]);
+            let now = crate::machines::look(&target).unwrap_or_default();
+            for (path, entry) in &now {
+                let was = before.insert(path.clone(), entry.content.to_vec()).unwrap_or_default();
+                if entry.content.contains(&0) && !was.contains(&0) {
+                    let [was, is] =
+                        [&was, &*entry.content].map(|content| String::from_utf8_lossy(content).into_owned());
+                    found.push(format!("batch {seq}, {}:\n{was}became\n{is}", path.display()));
+                }
+            }
+        }
+        found
+    }
+
     /// Until told otherwise, what the server has is fetched and looked at.
     fn look_at_the_server_until(&self, done: &AtomicBool) {
         while !done.load(Ordering::SeqCst) {
@@ -364,11 +388,16 @@ impl Life {
         let lost: BTreeSet<&str> = lost.map(|(line, _)| line.as_str()).collect();
         println!("  {} of them are no more in a file", lost.len());
         let lost = self.in_no_version(lost);
-        assert!(
-            lost.is_empty(),
-            "lost, of {} lines: {lost:#?}\n{there:#?}",
-            appended.len()
-        );
+        if !lost.is_empty() {
+            for found in self.first_with_zeros() {
+                println!("{found}");
+            }
+            panic!(
+                "lost, of {} lines: {lost:#?}\n{there:#?}\n{}",
+                appended.len(),
+                self.lab.logs()
+            );
+        }
     }
 
     fn live(mut self, rounds: u64) {

@@ -147,6 +147,8 @@ impl LandingContent for Piece<'_> {
             return Ok(Err(why));
         }
         self.watched.live().watches.lands_in(self.watched.queue_node());
+        let len_bytes = self.len_bytes()?;
+        self.watched.noticed().was_of(len_bytes);
         let range = match self.what {
             What::Bytes(offset, bytes) => ByteRange::from_offset_len(offset, bytes.len() as u64),
             What::Zeros(range) => Some(range),
@@ -230,7 +232,10 @@ impl LandedFile {
         };
         if !is_of_nothing {
             self.landing.forget_content(&self.file, range);
-            self.watched.noticed().believe();
+        }
+        self.watched.noticed().believe();
+        if !is_of_nothing && range.is_none() {
+            self.landing.tell_len(&self.file);
         }
         // From the first piece on: as long as it was then, which nobody had touched.
         self.landed_bytes = self.landed_bytes.or(lens.map(|(before_bytes, _)| before_bytes));

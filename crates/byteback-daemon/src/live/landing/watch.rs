@@ -56,6 +56,8 @@ pub(super) struct Noticed {
     is_cut: bool,
     /// What lay, from an offset on, where something landed of which the kernel may still have old pages.
     in_doubt: Vec<(u64, Vec<u8>)>,
+    /// How long the file was before the piece that lands, until the kernel has no pages from then.
+    len_before: Option<u64>,
 }
 
 impl Noticed {
@@ -94,8 +96,14 @@ impl Noticed {
         }
     }
 
+    /// The file had this length before the piece that lands.
+    pub(super) fn was_of(&mut self, len_bytes: u64) {
+        self.len_before = Some(len_bytes);
+    }
+
     /// The kernel has no old pages of the file any more.
     pub(super) fn believe(&mut self) {
+        self.len_before = None;
         self.in_doubt.clear();
     }
 
@@ -104,6 +112,20 @@ impl Noticed {
             let index = at.checked_sub(*start).and_then(|index| usize::try_from(index).ok());
             index.and_then(|index| old.get(index)) == Some(&byte)
         })
+    }
+
+    /// As much as is known of what lay at `offset`.
+    fn old_at(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        let mut rests = self.in_doubt.iter().rev().filter_map(|(start, old)| {
+            let index = usize::try_from(offset.checked_sub(*start)?).ok()?;
+            old.get(index..).filter(|rest| !rest.is_empty())
+        });
+        // What was put in doubt last is what was there last.
+        let Some(rest) = rests.next() else { return 0 };
+        let count = rest.len().min(buffer.len());
+        let (known, _) = buffer.split_at_mut(count);
+        known.copy_from_slice(rest.get(..count).unwrap_or_default());
+        count
     }
 
     /// Which bytes of a page were stored to.
@@ -167,7 +189,7 @@ impl NodeWatch {
 
 impl Watches {
     fn of(&self, node: NodeId) -> Vec<Arc<NodeWatch>> {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.is_any() {
             return Vec::new();
         }
         self.by_node.lock().get(&node).cloned().unwrap_or_default()
@@ -220,6 +242,27 @@ impl Watches {
     pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
         // Who lands holds `Order` exclusively, which makes both known to whoever holds it afterwards.
         self.landed_in_count.load(Ordering::Relaxed) > 0 && self.landed_in.lock().contains(&node)
+    }
+
+    /// Whether anything is watched.
+    pub(in crate::live) fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// See [`byteback_mount::tracked::observer::Observer::cut_off`].
+    pub(in crate::live) fn cut_off(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> usize {
+        let watch = self.landing(node);
+        watch.map_or(0, |watch| watch.noticed.lock().old_at(offset, buffer))
+    }
+
+    /// See [`byteback_mount::tracked::observer::Observer::len_before`].
+    pub(in crate::live) fn len_before(&self, node: NodeId) -> Option<u64> {
+        let watch = self.landing(node)?;
+        let noticed = watch.noticed.lock();
+        // Who has written to it knows better.
+        noticed
+            .len_before
+            .filter(|_| noticed.theirs.is_empty() && !noticed.is_cut)
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::merge_page`].

@@ -596,6 +596,50 @@ fn lines_of(path: &Path) -> Vec<String> {
     content.split_inclusive('\n').map(str::to_owned).collect()
 }
 
+/// A program that reads while others cut the file off sees the end of before, or of afterwards: what it takes for the content it may write
+/// back. The kernel itself lets a reader see the new length and a page of before once in some thousand times, when it is interrupted between both;
+/// where it is not told of the old end, that is one read in eighty.
+#[test]
+fn readers_see_no_zeros_where_others_cut_a_file_off() {
+    const ROUNDS: usize = 4000;
+    let line = |number: usize| format!("line {number:033}\n");
+    let long: String = (0..30).map(line).collect();
+    let rig = Rig::new(|tree| fs::write(tree.join("file"), &long).unwrap());
+    let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let (path, stop) = (&path, &stop);
+                scope.spawn(move || {
+                    let (mut seen, mut zeros) = (0usize, 0usize);
+                    while !stop.load(Ordering::SeqCst) {
+                        let content = fs::read(path).unwrap();
+                        seen += 1;
+                        zeros += usize::from(content.contains(&0));
+                    }
+                    (seen, zeros)
+                })
+            })
+            .collect();
+        scopeguard::defer! { stop.store(true, Ordering::SeqCst) }
+        for round in 0..ROUNDS {
+            let mut file = done(landing.watch_file(node, UNQUEUED));
+            match round % 2 {
+                0 => file.set_len_bytes(39 * (round as u64 % 29)).unwrap(),
+                _ => file.write_range(0, long.as_bytes()).unwrap(),
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+        let told: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+        let seen: usize = told.iter().map(|(seen, _)| seen).sum();
+        let zeros: usize = told.iter().map(|(_, zeros)| zeros).sum();
+        println!("{zeros} of {seen} reads saw zeros");
+        assert!(zeros * 250 <= seen, "{zeros} of {seen} reads saw zeros");
+    });
+    rig.end();
+}
+
 #[test]
 fn lines_that_programs_append_while_others_land_are_all_there() {
     const LANDED: usize = 3000;
