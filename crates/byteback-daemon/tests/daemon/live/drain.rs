@@ -142,7 +142,8 @@ impl Drain {
             return;
         };
         let id = sent.group.id;
-        if self.is(self.trouble.refused) {
+        // What was applied is answered as it was the first time, however often it is sent; it is never refused, nor is what was behind it.
+        if self.is(self.trouble.refused) && !self.applied.contains(&id) {
             self.refused += 1;
             self.note(format!("refuse {id}"));
             // Given up in between it is not to be answered any more.
