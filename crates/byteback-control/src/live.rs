@@ -170,6 +170,8 @@ pub struct LiveStatus {
     pub kept_files: u64,
     /// All that waits is to be taken from a cut.
     pub is_folded: bool,
+    /// Nodes that were in a fold and were not sent, in this process or an earlier one: the log goes on telling of them.
+    pub unsaved_nodes: u64,
     /// How often since the start the order of changes was given up.
     pub abandoned: u64,
     /// Why, the last time.

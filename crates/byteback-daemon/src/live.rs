@@ -33,7 +33,7 @@ mod read;
 mod rewrites;
 mod spool;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -192,7 +192,7 @@ struct Marking {
     pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
     /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of an earlier process as well.
-    unsaved: Vec<LoggedNode>,
+    unsaved: BTreeSet<LoggedNode>,
 }
 
 /// See the module.
@@ -418,11 +418,11 @@ impl Live {
     }
 
     /// What an earlier process could not read, as the log tells it since the mark.
-    fn unsaved_before(&self) -> io::Result<Vec<LoggedNode>> {
-        let unsaved = || -> std::result::Result<Vec<LoggedNode>, LogError> {
+    fn unsaved_before(&self) -> io::Result<BTreeSet<LoggedNode>> {
+        let unsaved = || -> std::result::Result<BTreeSet<LoggedNode>, LogError> {
             let mark = self.log.consumer(SYNC_CONSUMER)?.mark;
             let list = self.log.look()?.changes(mark)?;
-            let mut unsaved = Vec::new();
+            let mut unsaved = BTreeSet::new();
             let mut cursor = Some(ChangesCursor::default()).filter(|_| mark.is_some() && !list.is_everything());
             while let Some(at) = cursor {
                 let page = list.page(&at, PAGE_LIMITS)?;
@@ -446,7 +446,10 @@ impl Live {
     fn report_unsaved(&self, marking: &Marking) -> io::Result<()> {
         match marking.unsaved.is_empty() {
             true => Ok(()),
-            false => self.log.report_again(&marking.unsaved).map_err(io::Error::other),
+            false => {
+                let unsaved: Vec<_> = marking.unsaved.iter().copied().collect();
+                self.log.report_again(&unsaved).map_err(io::Error::other)
+            }
         }
     }
 
@@ -612,6 +615,7 @@ impl Live {
     }
 
     fn status_now(&self) -> LiveStatus {
+        let unsaved_nodes = self.marking.lock().unsaved.len() as u64;
         let state = self.state.lock();
         LiveStatus {
             waiting_nodes: state.queue.waiting_nodes() as u64,
@@ -620,6 +624,7 @@ impl Live {
             saved_bytes: self.spool.total_bytes(),
             kept_files: state.kept.len() as u64,
             is_folded: state.queue.is_folded(),
+            unsaved_nodes,
             abandoned: state.abandoned,
             abandoned_because: state.abandoned_because.clone(),
         }

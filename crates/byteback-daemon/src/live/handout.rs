@@ -740,7 +740,7 @@ impl LiveTree for LiveService {
     }
 
     fn unsaved(&self, nodes: &[byteback_oplog::NodeId]) {
-        self.live.marking.lock().unsaved = nodes.to_vec();
+        self.live.marking.lock().unsaved = nodes.iter().copied().collect();
     }
 
     fn status(&self) -> LiveStatus {

@@ -39,7 +39,7 @@ mod receiving;
 mod repair;
 mod shared;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ use crate::live::standing::{OwnBatch, Standing, StandingError};
 use crate::live::upload::{Sent, Upload, batch_counter};
 use crate::server_client::{Heard, ServerClient};
 pub use anew::ask_to_start_over;
+use blocked::Held;
 pub use failure::EngineError;
 use ground::Ground;
 use ignoring::{Ignoring, Sifted};
@@ -193,6 +194,10 @@ pub struct Engine {
     is_new_here: bool,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
+    /// What the last fold left out because it was held.
+    held_back: HashSet<NodeId>,
+    /// What was held when the fold in flight was sent first: sent again, it tells the same.
+    held_of_fold: Option<(GroupId, Arc<Held>)>,
     /// When what did not let itself be changed is tried again, by the monotonic clock.
     blocked_again_ns: Option<u64>,
     /// When it was tried last.
@@ -272,7 +277,10 @@ impl Engine {
             left_out,
             ignoring: Ignoring::default(),
             is_new_here,
-            unsaved_again_ns: None,
+            // An earlier engine may have ended before it told what had become free.
+            unsaved_again_ns: (parts.live.status().unsaved_nodes > 0).then_some(0),
+            held_back: HashSet::new(),
+            held_of_fold: None,
             blocked_again_ns: None,
             blocked_tried_ns: 0,
             parts,

@@ -134,22 +134,25 @@ impl Engine {
     /// Whether the blocked changes are to be tried again.
     pub(super) fn is_blocked_due(&self) -> bool {
         let now_ns = self.clock().monotonic_ns();
-        !self.left_out.blocked().is_empty() && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
+        // What was held back and is free goes on waiting if the attempt that freed it ended in an error.
+        let waits = !self.left_out.blocked().is_empty() || !self.held_back.is_empty();
+        waits && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
     }
 
-    /// Notes that the blocked changes were tried; `before` was held until then.
-    pub(super) fn has_tried_blocked(&mut self, before: &Held) -> Result<(), ServiceError> {
+    /// Notes that the blocked changes were tried.
+    pub(super) fn has_tried_blocked(&mut self) -> Result<(), ServiceError> {
         let now_ns = self.clock().monotonic_ns();
         self.blocked_tried_ns = now_ns;
         let again_ns = now_ns.saturating_add(nanoseconds(AGAIN_AFTER));
         self.blocked_again_ns = (!self.left_out.blocked().is_empty()).then_some(again_ns);
         let held = self.held()?;
-        let mut released = before.nodes.iter().filter(|node| !held.has(**node));
+        let mut released = self.held_back.iter().filter(|node| !held.has(**node));
         if released.any(|node| self.parts.landing.is_node_queued(*node)) {
             // The log alone knows of their changes: a fold of everything since the mark tells them.
             let why = "changes of others that could not be made here are made";
             self.parts.live.give_up(why);
         }
+        self.held_back.retain(|node| held.has(*node));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! How what was folded is sent: from its cut, with what the server does not have under its name yet, as one batch on top of what is here, or in place of all that there is.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
 use byteback_control::{
@@ -25,7 +26,11 @@ impl Engine {
         let grew = |node| self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
         let mut unsent = Untold::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
         self.tell_removed(&mut unsent)?;
-        let held = self.held()?;
+        let held = match self.held_of_fold.take() {
+            Some((id, held)) if id == group.id => held,
+            _ => Arc::new(self.held()?),
+        };
+        self.held_of_fold = Some((group.id, Arc::clone(&held)));
         let ended = self.transfer(group, fold, is_whole, (&unsent, &held));
         let ended = match ended {
             Ok(ended) => ended,
@@ -52,9 +57,9 @@ impl Engine {
         }
         self.is_in_full = false;
         self.has_retold();
-        let unread = ended.unsaved.iter().filter(|node| !held.has(**node)).count();
-        let held_back = ended.unsaved.len().saturating_sub(unread);
-        self.shared.unsaved(unread as u64, held_back as u64);
+        self.held_back = ended.unsaved.iter().copied().filter(|node| held.has(*node)).collect();
+        let unread = ended.unsaved.len().saturating_sub(self.held_back.len());
+        self.shared.unsaved(unread as u64, self.held_back.len() as u64);
         let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
         self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);

@@ -121,7 +121,6 @@ impl Engine {
             Some(head) => head,
             None => self.begin_landing()?,
         };
-        let held = self.held()?;
         let received = Receive {
             landing: &*self.parts.landing,
             live: &*self.parts.live,
@@ -161,7 +160,7 @@ impl Engine {
         // Before the cursor: what is left out is told only once.
         let noted = self.left_out.note_all(received.left_out, received.blocked);
         noted.map_err(ReceiveError::from)?;
-        self.has_tried_blocked(&held)?;
+        self.has_tried_blocked()?;
         self.left_out_changed();
         self.note()?;
         self.shared.received(self.clock().now_ns());
