@@ -251,8 +251,13 @@ impl Watches {
 
     /// See [`byteback_mount::tracked::observer::Observer::cut_off`].
     pub(in crate::live) fn cut_off(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> usize {
-        let watch = self.landing(node);
-        watch.map_or(0, |watch| watch.noticed.lock().old_at(offset, buffer))
+        let Some(watch) = self.landing(node) else { return 0 };
+        let noticed = watch.noticed.lock();
+        // Where a program has changed something, the kernel is told the true end, and what lay behind it must not stay in its pages.
+        match noticed.theirs.is_empty() && !noticed.is_cut {
+            true => noticed.old_at(offset, buffer),
+            false => 0,
+        }
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::len_before`].

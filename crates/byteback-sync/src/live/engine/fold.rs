@@ -233,6 +233,11 @@ impl<'a> FoldedTree<'a> {
 
     /// What of a change belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
+        // Whatever it is about: of what is no file, the log does not say that it was not sent.
+        if self.held.has(change.node) {
+            self.pass_over(change.node);
+            return None;
+        }
         match &self.fold.scope {
             LiveScope::Everything { .. } => Some(change),
             LiveScope::Items { contents, .. } if contents.contains_key(&change.node) => Some(change),
