@@ -415,7 +415,7 @@ impl Landing {
         self.flush_number(file.number)
     }
 
-    /// Changes the content of a file. [`Landing::forget_content`] is to follow, in any case.
+    /// Changes the content of a file. [`Landing::forget_content`] follows in any case.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if `landing` decides so; what the system answered.
@@ -440,7 +440,7 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Makes the kernel forget what it read of a range of a file, or, if its length changed, of all of it. Then [`Landing::tell_len`] is to follow.
+    /// Makes the kernel forget what it read of a range of a file, or of all of it. [`Landing::tell_len`] follows where the length changed.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
         self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);

@@ -482,22 +482,25 @@ impl Tracked {
         Some((integrity, account.log.node_of(identity).ok()??))
     }
 
-    /// Fills `buffer` with what lay at `offset`, behind the end of a file that was cut off by what lands: see [`Observer::cut_off`].
+    /// Fills `buffer` with old bytes behind the end of a file: see [`Observer::cut_off`].
     pub(crate) fn read_cut_off(&self, identity: &Identity, offset: u64, buffer: &mut [u8]) -> usize {
         let landing = self.landing_in(identity);
         landing.map_or(0, |(observer, node)| observer.cut_off(node, offset, buffer))
     }
 
-    /// The length that programs are told of a file whose length something that lands has just changed: see [`Observer::len_before`].
+    /// The length of a file before the piece that lands in it: see [`Observer::len_before`].
     pub(crate) fn len_before(&self, identity: &Identity) -> Option<u64> {
         let (observer, node) = self.landing_in(identity)?;
         observer.len_before(node)
     }
 
-    /// Who may know more of a file, if anything lands anywhere.
+    /// The observer, with the number of a file, if something lands in any file.
     fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, LoggedNode)> {
         let account = self.account.as_ref()?;
-        let observer = account.observer.as_deref().filter(|observer| observer.has_cut_off())?;
+        let observer = account
+            .observer
+            .as_deref()
+            .filter(|observer| observer.is_anything_landing())?;
         Some((observer, account.log.node_of(identity).ok()??))
     }
 

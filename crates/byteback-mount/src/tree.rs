@@ -141,7 +141,7 @@ impl Tree {
         let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
     }
 
-    /// The length that programs are told of a file, if it is another one than it has: something is landing in it.
+    /// The length that programs are told of a file in which something lands, as long as that is not its real one.
     pub(crate) fn len_before(&self, stat: &Stat) -> Option<u64> {
         match stat.kind {
             FileKind::File => self.tracked.len_before(&stat.identity()),

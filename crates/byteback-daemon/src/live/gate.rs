@@ -185,8 +185,8 @@ impl Observer for Live {
         }
     }
 
-    fn has_cut_off(&self) -> bool {
-        self.watches.is_any()
+    fn is_anything_landing(&self) -> bool {
+        self.watches.is_anything_landing()
     }
 
     fn cut_off(&self, node: LoggedNode, offset: u64, buffer: &mut [u8]) -> usize {

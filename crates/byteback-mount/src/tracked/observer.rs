@@ -171,20 +171,20 @@ pub trait Observer: Send + Sync {
         Ok(offset)
     }
 
-    /// Whether [`Observer::cut_off`] or [`Observer::len_before`] may answer something for any file.
-    fn has_cut_off(&self) -> bool {
+    /// Whether something lands in any file just now: only then are [`Observer::cut_off`] and [`Observer::len_before`] asked.
+    fn is_anything_landing(&self) -> bool {
         false
     }
 
-    /// What lay at `offset`, behind the end of a file that was cut off by what lands, as long as the kernel may still believe in the old end. It fills
-    /// up with zeros what it does not get there, and programs would read zeros that nobody wrote. Answers how many bytes of `buffer` it
-    /// has filled. No lock is held.
+    /// Fills `buffer` with the old bytes at `offset`, behind the end of a file that something that lands has cut off, as long as the kernel may still believe
+    /// in the old end: it fills up with zeros what it does not get there, and programs would read zeros that nobody wrote. Answers how many
+    /// bytes it filled. No lock is held.
     fn cut_off(&self, _node: LoggedNode, _offset: u64, _buffer: &mut [u8]) -> usize {
         0
     }
 
-    /// The length that a file had, while the kernel may still have pages of before that end there: believed to end elsewhere, they would be taken for zeros
-    /// that were written. No lock is held.
+    /// The length of a file before the piece that lands, as long as the kernel may have pages from then: a page that was filled up with zeros behind the old
+    /// end, met by the new length, would show them to programs. No lock is held.
     fn len_before(&self, _node: LoggedNode) -> Option<u64> {
         None
     }

@@ -133,16 +133,20 @@ impl Tree {
                 buffer.resize(len_bytes, 0);
             }
             let window = buffer.get_mut(..len_bytes).unwrap_or_default();
-            let mut filled: usize = 0;
+            let (mut filled, mut is_at_end) = (0usize, false);
             while let Some(rest) = window.get_mut(filled..).filter(|rest| !rest.is_empty()) {
                 match file.read_at(offset.saturating_add(filled as u64), rest) {
-                    Ok(0) => break,
+                    Ok(0) => {
+                        is_at_end = true;
+                        break;
+                    }
                     Ok(count) => filled = filled.saturating_add(count),
                     Err(_) if filled > 0 => break,
                     Err(error) => return deliver(Err(error)),
                 }
             }
-            let window = match is_into_pages && filled < len_bytes {
+            // An error is no end: nothing old stands in for what cannot be read.
+            let window = match is_into_pages && is_at_end {
                 true => self.with_cut_off(&file, offset, 0..filled, len_bytes, buffer),
                 false => 0..filled,
             };
@@ -150,8 +154,8 @@ impl Tree {
         })
     }
 
-    /// What was read at `offset` and lies in this window of the buffer, with what lay behind it until it was cut off just now: the kernel may not have
-    /// heard of that yet, and fills up its pages with zeros.
+    /// Adds to bytes that were read at `offset`, up to the file's end, the old bytes that lay behind that end until something that lands cut them
+    /// off: the kernel may not have heard of that yet, and fills up its pages with zeros. `window` is where the bytes lie in `buffer`.
     fn with_cut_off(
         &self,
         file: &OpenFile,

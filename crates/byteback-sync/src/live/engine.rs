@@ -194,9 +194,9 @@ pub struct Engine {
     is_new_here: bool,
     /// When what could not be read is tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
-    /// What the last fold left out because it was held.
+    /// Nodes that the last fold left out because they were held.
     held_back: HashSet<NodeId>,
-    /// What was held when the fold in flight was sent first: sent again, it tells the same.
+    /// The held nodes and names when the fold in flight was first sent: the same fold, sent again, leaves out the same.
     held_of_fold: Option<(GroupId, Arc<Held>)>,
     /// When what did not let itself be changed is tried again, by the monotonic clock.
     blocked_again_ns: Option<u64>,

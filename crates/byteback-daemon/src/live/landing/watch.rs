@@ -9,6 +9,9 @@
 //! **Pages.** What a program stores through a mapping comes as a whole page of the kernel's, which may be one that was read before something landed in
 //! it. Until the kernel has forgotten its pages of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to
 //! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
+//!
+//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages get the old bytes behind a new, lower end. Otherwise
+//! it shows programs the zeros with which it fills up a page. Once a program has changed the file itself, only what is true counts.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,6 +33,8 @@ use crate::live::spool::read_up_to;
 pub(in crate::live) struct Watches {
     /// How many there are, for programs, who mostly want to know whether there are any.
     count: AtomicUsize,
+    /// How many of them are of files in which something lands.
+    landing_count: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
     /// Files in whose contents something has landed since the mount began, and how many there are: where they end the kernel may not know.
     landed_in: Mutex<HashSet<NodeId>>,
@@ -101,6 +106,11 @@ impl Noticed {
         self.len_before = Some(len_bytes);
     }
 
+    /// No program has changed the file since the first piece landed.
+    fn is_untouched(&self) -> bool {
+        self.theirs.is_empty() && !self.is_cut
+    }
+
     /// The kernel has no old pages of the file any more.
     pub(super) fn believe(&mut self) {
         self.len_before = None;
@@ -114,13 +124,13 @@ impl Noticed {
         })
     }
 
-    /// As much as is known of what lay at `offset`.
+    /// Fills `buffer` with the old bytes at `offset`, as far as they are kept; answers how many.
     fn old_at(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let mut rests = self.in_doubt.iter().rev().filter_map(|(start, old)| {
             let index = usize::try_from(offset.checked_sub(*start)?).ok()?;
             old.get(index..).filter(|rest| !rest.is_empty())
         });
-        // What was put in doubt last is what was there last.
+        // The newest entry is the state right before the present piece.
         let Some(rest) = rests.next() else { return 0 };
         let count = rest.len().min(buffer.len());
         let (known, _) = buffer.split_at_mut(count);
@@ -189,7 +199,7 @@ impl NodeWatch {
 
 impl Watches {
     fn of(&self, node: NodeId) -> Vec<Arc<NodeWatch>> {
-        if !self.is_any() {
+        if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
         self.by_node.lock().get(&node).cloned().unwrap_or_default()
@@ -244,17 +254,17 @@ impl Watches {
         self.landed_in_count.load(Ordering::Relaxed) > 0 && self.landed_in.lock().contains(&node)
     }
 
-    /// Whether anything is watched.
-    pub(in crate::live) fn is_any(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
+    /// Whether something lands in any file.
+    pub(in crate::live) fn is_anything_landing(&self) -> bool {
+        self.landing_count.load(Ordering::Relaxed) > 0
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::cut_off`].
     pub(in crate::live) fn cut_off(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> usize {
         let Some(watch) = self.landing(node) else { return 0 };
         let noticed = watch.noticed.lock();
-        // Where a program has changed something, the kernel is told the true end, and what lay behind it must not stay in its pages.
-        match noticed.theirs.is_empty() && !noticed.is_cut {
+        // The kernel is told the true end of a changed file, and old bytes must not stay in its pages behind that.
+        match noticed.is_untouched() {
             true => noticed.old_at(offset, buffer),
             false => 0,
         }
@@ -264,10 +274,8 @@ impl Watches {
     pub(in crate::live) fn len_before(&self, node: NodeId) -> Option<u64> {
         let watch = self.landing(node)?;
         let noticed = watch.noticed.lock();
-        // Who has written to it knows better.
-        noticed
-            .len_before
-            .filter(|_| noticed.theirs.is_empty() && !noticed.is_cut)
+        // A program that has written to the file counts on its own length.
+        noticed.len_before.filter(|_| noticed.is_untouched())
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::merge_page`].
@@ -299,6 +307,8 @@ impl Watched {
         let mut by_node = watches.by_node.lock();
         by_node.entry(watch.node).or_default().push(Arc::clone(&watch));
         watches.count.fetch_add(1, Ordering::Relaxed);
+        let landings = usize::from(watch.file.is_some());
+        watches.landing_count.fetch_add(landings, Ordering::Relaxed);
         Self {
             live: Arc::clone(live),
             watch,
@@ -329,6 +339,8 @@ impl Drop for Watched {
             }
         }
         watches.count.fetch_sub(1, Ordering::Relaxed);
+        let landings = usize::from(self.watch.file.is_some());
+        watches.landing_count.fetch_sub(landings, Ordering::Relaxed);
     }
 }
 

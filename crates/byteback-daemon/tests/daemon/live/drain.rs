@@ -142,7 +142,7 @@ impl Drain {
             return;
         };
         let id = sent.group.id;
-        // What was applied is answered as it was the first time, however often it is sent; it is never refused, nor is what was behind it.
+        // A server answers a group that it has applied as it did the first time, and never refuses it.
         if self.is(self.trouble.refused) && !self.applied.contains(&id) {
             self.refused += 1;
             self.note(format!("refuse {id}"));

@@ -134,7 +134,7 @@ impl Engine {
     /// Whether the blocked changes are to be tried again.
     pub(super) fn is_blocked_due(&self) -> bool {
         let now_ns = self.clock().monotonic_ns();
-        // What was held back and is free goes on waiting if the attempt that freed it ended in an error.
+        // The attempt that freed a node may have ended in an error before its change was told.
         let waits = !self.left_out.blocked().is_empty() || !self.held_back.is_empty();
         waits && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
     }

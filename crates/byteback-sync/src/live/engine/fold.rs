@@ -233,7 +233,7 @@ impl<'a> FoldedTree<'a> {
 
     /// What of a change belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
-        // Whatever it is about: of what is no file, the log does not say that it was not sent.
+        // Also where the fold is about something else: only of files does the log say that they were not sent.
         if self.held.has(change.node) {
             self.pass_over(change.node);
             return None;
