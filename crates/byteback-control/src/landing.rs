@@ -112,6 +112,8 @@ pub struct UnsentNode {
     pub other: bool,
     /// All that changed since the log's mark for continuous sync is to be sent: whether this node is part of it the log knows.
     pub is_everything: bool,
+    /// It was in a fold that left it out: the log goes on telling of it, but not whether it is new.
+    pub was_left_out: bool,
 }
 
 /// A node as it is now.

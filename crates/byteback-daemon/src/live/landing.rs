@@ -321,6 +321,7 @@ impl LandingTree for LiveService {
             content: unsent.content,
             other: unsent.other,
             is_everything: unsent.is_everything || is_unsaved,
+            was_left_out: is_unsaved,
         }
     }
 

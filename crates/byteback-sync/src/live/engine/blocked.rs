@@ -30,6 +30,8 @@ pub(super) struct Held {
     names: HashSet<NamePlace>,
     /// A file whose content could not be changed was removed here.
     has_removed: bool,
+    /// The nodes among them that were changed here: the last fold left them out.
+    left_out: HashSet<NodeId>,
 }
 
 impl Held {
@@ -39,6 +41,10 @@ impl Held {
 
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.nodes.contains(&node)
+    }
+
+    pub(super) fn was_left_out(&self, node: NodeId) -> bool {
+        self.left_out.contains(&node)
     }
 
     /// Whether a name stands for something else at the server, or is in a directory that the server has no more.
@@ -88,6 +94,7 @@ impl Engine {
             }
             self.hold_below(node, &mut held)?;
         }
+        held.left_out = self.held_back.intersection(&held.nodes).copied().collect();
         Ok(held)
     }
 

@@ -233,8 +233,8 @@ impl<'a> FoldedTree<'a> {
 
     /// What of a change belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
-        // Also where the fold is about something else: only of files does the log say that they were not sent.
-        if self.held.has(change.node) {
+        // Also where this fold is about something else: only of files does the log say that they were not sent.
+        if self.held.was_left_out(change.node) {
             self.pass_over(change.node);
             return None;
         }

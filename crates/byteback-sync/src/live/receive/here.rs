@@ -244,7 +244,11 @@ impl Seen<'_> {
             let origin = self.identities.origin_of(node);
             return Ok(origin.is_none_or(|origin| origin.file == id && origin.seq > 0));
         }
-        if unsent == UnsentNode::default() || self.log()?.node(node).is_none_or(|changed| !changed.is_new) {
+        let may_be_new = |log: &LogChanges| {
+            let changed = log.node(node);
+            changed.is_some_and(|changed| changed.is_new || unsent.was_left_out)
+        };
+        if unsent == UnsentNode::default() || !may_be_new(self.log()?) {
             return Ok(true);
         }
         if let Some(known) = self.memory.known.borrow().get(&id) {

@@ -6,7 +6,7 @@ use super::{Machine, PATIENCE, assert_same, conflicts, look, settle};
 use byteback_host::random::SplitMix64;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -371,6 +371,8 @@ fn what_is_new_in_a_directory_that_cannot_be_removed_is_kept() {
             }
             fs::write(two.path(&format!("dir/new {round}")), "of two").unwrap();
             fs::write(two.path(&format!("dir/sub/new {round}")), "of two").unwrap();
+            symlink("other", two.path(&format!("dir/link {round}"))).unwrap();
+            fs::create_dir(two.path(&format!("dir/empty {round}"))).unwrap();
             append(&two.path("dir/sibling"), "of two\n");
             fs::write(two.path("other"), format!("it goes on, {round}")).unwrap();
             settle(&rig, &[&one, &two], "two has made files");
@@ -384,6 +386,9 @@ fn what_is_new_in_a_directory_that_cannot_be_removed_is_kept() {
             for name in [format!("dir/new {round}"), format!("dir/sub/new {round}")] {
                 assert_eq!(fs::read_to_string(one.path(&name)).unwrap(), "of two", "{name}");
             }
+            let link = fs::read_link(one.path(&format!("dir/link {round}"))).unwrap();
+            assert_eq!(link, Path::new("other"), "{round}");
+            assert!(one.path(&format!("dir/empty {round}")).is_dir(), "{round}");
         }
         let sibling = fs::read_to_string(one.path("dir/sibling")).unwrap();
         assert_eq!(sibling, "at first\nof two\nof two\nof two\n");
