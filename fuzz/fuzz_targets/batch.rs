@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use byteback_api::batch::{
-    BatchError, BatchReader, BatchWriter, ContentBase, ContentChange, EntryRecord, Manifest, NodeRecord, ProofRecord,
+    BatchError, BatchReader, BatchWriter, ContentBase, ContentChange, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, ProofRecord,
     Record, Totals,
 };
 use byteback_api::{Attributes, ByteString, Digest, FileId, NodeKind};
@@ -69,18 +69,21 @@ fn written(records: &[(Record, Vec<u8>)]) -> Vec<u8> {
         entries: count(|record| matches!(record, Record::Entry(_))),
         deltas: count(|record| matches!(record, Record::Delta { .. })),
         proofs: count(|record| matches!(record, Record::Proof(_))),
+        directory_times: count(|record| matches!(record, Record::DirectoryTime(_))),
     };
     let before = end.map_or_else(Totals::default, |end| Totals {
         nodes: end.nodes.wrapping_sub(counted.nodes),
         entries: end.entries.wrapping_sub(counted.entries),
         deltas: end.deltas.wrapping_sub(counted.deltas),
         proofs: end.proofs.wrapping_sub(counted.proofs),
+        directory_times: end.directory_times.wrapping_sub(counted.directory_times),
     });
     let is_possible = end.is_none_or(|end| {
         end.nodes >= counted.nodes
             && end.entries >= counted.entries
             && end.deltas >= counted.deltas
             && end.proofs >= counted.proofs
+            && end.directory_times >= counted.directory_times
     });
     let before = if is_possible { before } else { Totals::default() };
     let mut writer = BatchWriter::resume(Vec::new(), before).expect("memory");
@@ -92,6 +95,7 @@ fn written(records: &[(Record, Vec<u8>)]) -> Vec<u8> {
             Record::Entry(entry) => writer.entry(entry),
             Record::Delta { file, .. } => writer.delta(*file, stream),
             Record::Proof(proof) => writer.proof(proof),
+            Record::DirectoryTime(time) => writer.directory_time(time),
             Record::End(_) => {
                 ends = true;
                 Ok(())
@@ -161,6 +165,7 @@ fn seeds() -> Vec<Vec<u8>> {
             child: Some(id),
         })?;
         writer.delta(id, b"a stream")?;
+        writer.directory_time(&DirectoryTimeRecord { id, mtime_ns: 5 })?;
         writer.proof(&ProofRecord {
             id,
             digest: Digest([9; 32]),

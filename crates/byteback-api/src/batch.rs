@@ -16,6 +16,7 @@
 //! | 3 | [`EntryRecord`] | JSON | at most once per (parent, name) |
 //! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
 //! | 6 | [`ProofRecord`] | JSON | at most once per node that gets new contents, anywhere |
+//! | 8 | [`DirectoryTimeRecord`] | JSON | at most once per directory that has no node record, anywhere |
 //! | 5 | [`Totals`] | JSON | exactly once, last record of the batch |
 //!
 //! Nodes, entries and deltas may alternate. All parts of a batch, in the order of their numbers, and the
@@ -76,6 +77,7 @@ pub(crate) const TAG_DELTA: u8 = 4;
 pub(crate) const TAG_END: u8 = 5;
 pub(crate) const TAG_PROOF: u8 = 6;
 pub(crate) const TAG_FOLLOWING_MANIFEST: u8 = 7;
+pub(crate) const TAG_DIRECTORY_TIME: u8 = 8;
 
 /// What a batch is and what it stands on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,6 +179,19 @@ pub struct ProofRecord {
     pub sums: Option<LeafKind>,
 }
 
+/// The time of a directory that was moved by names that came or went, and by nothing else.
+///
+/// Unlike a [`NodeRecord`] it is in conflict with nobody: where others changed the directory since the batch's base, the later of both
+/// times counts, as both of them made or removed a name in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryTimeRecord {
+    /// The directory. One that the folder does not have is passed over.
+    pub id: FileId,
+    /// Its time of modification, ns since the Unix epoch.
+    #[serde(with = "crate::wide_ns")]
+    pub mtime_ns: i128,
+}
+
 /// How many records of each kind the whole batch holds, all pieces together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
@@ -189,6 +204,9 @@ pub struct Totals {
     /// Proof records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub proofs: u64,
+    /// Records of directories' times.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub directory_times: u64,
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -161,6 +161,7 @@ pub(crate) fn totals_to_store(totals: Totals) -> model::Totals {
         entries: totals.entries,
         deltas: totals.deltas,
         proofs: totals.proofs,
+        directory_times: totals.directory_times,
     }
 }
 

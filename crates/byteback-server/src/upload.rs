@@ -194,6 +194,9 @@ fn read_piece(bytes: impl Read, writer: &mut PartWriter) -> Result<(), Box<Probl
                 store(writer.delta(convert::file_to_store(file), reader.delta()))?;
                 reader.finish_delta().map_err(|e| of_batch(&e))?;
             }
+            Record::DirectoryTime(time) => {
+                store(writer.directory_time(convert::file_to_store(time.id), time.mtime_ns))?
+            }
             Record::Proof(proof) => {
                 store(writer.proof(convert::file_to_store(proof.id), convert::proof_to_store(&proof)))?
             }

@@ -18,6 +18,7 @@
 //! came first ([`basis`]), or would be lost by what the batch does elsewhere ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
 
 mod basis;
+mod directory_time;
 mod loss;
 mod staged;
 
@@ -245,6 +246,10 @@ impl<'a> Apply<'a> {
             StagedRecord::Proof(..) => {
                 self.totals.proofs += 1;
                 Ok(())
+            }
+            StagedRecord::DirectoryTime(directory, mtime_ns) => {
+                self.totals.directory_times += 1;
+                self.directory_time(directory, mtime_ns)
             }
             StagedRecord::End(totals) => {
                 self.ended = Some(totals);

@@ -249,6 +249,8 @@ pub(crate) enum StagedRecord {
     Delta(StagedDelta),
     /// What the contents of a file are to be.
     Proof(FileId, Proof),
+    /// When names in a directory came or went, ns.
+    DirectoryTime(FileId, i128),
     End(Totals),
 }
 
@@ -367,9 +369,17 @@ impl StagedRecord {
                 out.varint(totals.entries);
                 out.varint(totals.deltas);
                 // As it was before there were any, where there are none.
-                if totals.proofs > 0 {
+                if totals.proofs > 0 || totals.directory_times > 0 {
                     out.varint(totals.proofs);
                 }
+                if totals.directory_times > 0 {
+                    out.varint(totals.directory_times);
+                }
+            }
+            Self::DirectoryTime(directory, mtime_ns) => {
+                out.u8(11);
+                out.id(*directory);
+                out.wide(*mtime_ns);
             }
             Self::Proof(file, proof) => {
                 out.u8(if proof.sums.is_some() { 7 } else { 6 });
@@ -399,7 +409,9 @@ impl StagedRecord {
                 entries: r.varint()?,
                 deltas: r.varint()?,
                 proofs: if r.is_empty() { 0 } else { r.varint()? },
+                directory_times: if r.is_empty() { 0 } else { r.varint()? },
             }),
+            11 => Self::DirectoryTime(r.id()?, r.wide()?),
             tag @ (6 | 7) => Self::Proof(r.id()?, decode_proof(&mut r, tag == 7)?),
             _ => return Err(r.damaged()),
         };

@@ -238,6 +238,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             entries: 1,
             deltas: 1,
             proofs: 1,
+            directory_times: 0,
         }),
     ];
     let with = |which: u8, blob: &[u8]| [&[which], blob].concat();

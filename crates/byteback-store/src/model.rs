@@ -219,6 +219,8 @@ pub struct Totals {
     pub deltas: u64,
     /// Proof records.
     pub proofs: u64,
+    /// Records of directories' times.
+    pub directory_times: u64,
 }
 
 /// The answer to an applied batch.

@@ -164,6 +164,14 @@ impl PartWriter {
         self.push(&StagedRecord::Entry(entry))
     }
 
+    /// Takes in the time of a directory in which names came or went.
+    ///
+    /// # Errors
+    /// There are too many records.
+    pub fn directory_time(&mut self, directory: FileId, mtime_ns: i128) -> Result<(), StoreError> {
+        self.push(&StagedRecord::DirectoryTime(directory, mtime_ns))
+    }
+
     /// Takes in what the contents of a file, to which the batch gives new ones, are to be.
     ///
     /// # Errors

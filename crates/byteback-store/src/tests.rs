@@ -97,6 +97,7 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
         entries: 1,
         deltas: 1,
         proofs: 0,
+        directory_times: 0,
     })
     .unwrap();
     store.commit(part, 0).unwrap();

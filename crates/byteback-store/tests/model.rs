@@ -488,6 +488,7 @@ fn send(
         entries: batch.entries.len() as u64,
         deltas: batch.deltas.len() as u64,
         proofs: batch.proofs.len() as u64,
+        directory_times: 0,
     })?;
     store.commit(writer, staged)
 }

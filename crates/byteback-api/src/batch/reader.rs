@@ -8,8 +8,9 @@
 //! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
 
 use super::{
-    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
-    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION, VERSION_PACKED, packed,
+    BatchError, DirectoryTimeRecord, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA,
+    TAG_DIRECTORY_TIME, TAG_END, TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    VERSION_PACKED, packed,
 };
 use crate::FileId;
 use std::io::{self, Cursor, Read};
@@ -32,6 +33,8 @@ pub enum Record {
     },
     /// What contents are to be.
     Proof(ProofRecord),
+    /// When names in a directory came or went.
+    DirectoryTime(DirectoryTimeRecord),
     /// The end of the batch.
     End(Totals),
 }
@@ -147,6 +150,7 @@ impl<R: Read> BatchReader<R> {
                 }
             }
             TAG_PROOF => Record::Proof(self.json(len)?),
+            TAG_DIRECTORY_TIME => Record::DirectoryTime(self.json(len)?),
             TAG_END => {
                 let totals = self.json(len)?;
                 self.ended = true;

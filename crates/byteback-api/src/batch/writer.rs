@@ -5,8 +5,8 @@
 //! on the next piece. Nothing is buffered here except one JSON record.
 
 use super::{
-    BatchError, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA, TAG_END, TAG_ENTRY,
-    TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    BatchError, DirectoryTimeRecord, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA,
+    TAG_DIRECTORY_TIME, TAG_END, TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
 };
 use crate::FileId;
 use serde::Serialize;
@@ -84,6 +84,16 @@ impl<W: Write> BatchWriter<W> {
     pub fn proof(&mut self, proof: &ProofRecord) -> Result<(), BatchError> {
         self.json(TAG_PROOF, proof)?;
         self.totals.proofs += 1;
+        Ok(())
+    }
+
+    /// Writes the time of a directory.
+    ///
+    /// # Errors
+    /// The output fails.
+    pub fn directory_time(&mut self, time: &DirectoryTimeRecord) -> Result<(), BatchError> {
+        self.json(TAG_DIRECTORY_TIME, time)?;
+        self.totals.directory_times += 1;
         Ok(())
     }
 

@@ -115,7 +115,15 @@ fn records() -> Vec<StagedRecord> {
             entries: 2,
             deltas: 3,
             proofs: 4,
+            ..Totals::default()
         }),
+        StagedRecord::End(Totals {
+            nodes: 1,
+            directory_times: 2,
+            ..Totals::default()
+        }),
+        StagedRecord::DirectoryTime(FileId(5), -1),
+        StagedRecord::DirectoryTime(FileId(5), i128::from(i64::MAX) + 1),
         StagedRecord::Proof(FileId(5), [7; DIGEST_LEN].into()),
         StagedRecord::Proof(
             FileId(5),

@@ -96,6 +96,7 @@ impl World {
             entries: names.len() as u64,
             deltas: 0,
             proofs: 0,
+            directory_times: 0,
         })
         .unwrap();
         self.store.commit(part, 0).unwrap();

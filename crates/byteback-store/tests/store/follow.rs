@@ -254,6 +254,7 @@ fn a_proof_takes_the_sums_of_the_file_that_is_followed_and_both_stay_right() {
             entries: 1,
             deltas: 1,
             proofs: 1,
+            directory_times: 0,
         });
         part.proof(FileId(20), by_sums(kind, proof)).unwrap();
         batch.feed(&mut part).unwrap();

@@ -221,6 +221,8 @@ pub(crate) struct Batch {
     pub(crate) entries: Vec<EntryChange>,
     pub(crate) deltas: Vec<(FileId, Vec<u8>)>,
     pub(crate) proofs: Vec<(FileId, Proof)>,
+    /// Times of directories, ns.
+    pub(crate) times: Vec<(FileId, i128)>,
     pub(crate) totals: Option<Totals>,
 }
 
@@ -270,6 +272,11 @@ impl Batch {
         self
     }
 
+    pub(crate) fn time(mut self, id: FileId, mtime_ns: i128) -> Self {
+        self.times.push((id, mtime_ns));
+        self
+    }
+
     pub(crate) fn proof(mut self, id: u128, proof: Proof) -> Self {
         self.proofs.push((FileId(id), proof));
         self
@@ -312,11 +319,15 @@ impl Batch {
         for (file, proof) in &self.proofs {
             part.proof(*file, *proof)?;
         }
+        for (directory, mtime_ns) in &self.times {
+            part.directory_time(*directory, *mtime_ns)?;
+        }
         part.end(self.totals.unwrap_or(Totals {
             nodes: self.nodes.len() as u64,
             entries: self.entries.len() as u64,
             deltas: self.deltas.len() as u64,
             proofs: self.proofs.len() as u64,
+            directory_times: self.times.len() as u64,
         }))
     }
 }

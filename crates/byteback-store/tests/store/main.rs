@@ -21,3 +21,4 @@ mod prove;
 mod search;
 mod sequence;
 mod sums;
+mod times;

@@ -39,6 +39,7 @@ fn a_commit_that_means_other_parts_than_are_staged_applies_nothing() {
             entries: 1,
             deltas: 1,
             proofs: 0,
+            directory_times: 0,
         })
         .unwrap();
         last.expect_parts(parts_digest);

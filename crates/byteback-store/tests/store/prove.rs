@@ -41,6 +41,7 @@ fn totals(deltas: u64, proofs: u64) -> Totals {
         entries: 0,
         deltas,
         proofs,
+        directory_times: 0,
     }
 }
 

@@ -29,6 +29,7 @@ fn send(lab: &Lab, manifest: Manifest, batch: &Batch, proofs: &Files) -> Result<
         entries: batch.entries.len() as u64,
         deltas: batch.deltas.len() as u64,
         proofs: proofs.len() as u64,
+        directory_times: 0,
     });
     batch.feed(&mut part)?;
     lab.store.commit(part, 0)

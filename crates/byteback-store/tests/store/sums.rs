@@ -83,6 +83,7 @@ fn send_proven(
         entries: 0,
         deltas: streams.len() as u64,
         proofs: u64::from(proof.is_some()),
+        directory_times: 0,
     })?;
     lab.store.commit(part, 0).map(|applied| applied.seq)
 }

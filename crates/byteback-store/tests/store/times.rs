@@ -1,0 +1,145 @@
+//! Times of directories in which names come and go: in conflict with nobody, and the later of two counts.
+
+use crate::lab::{Batch, Lab, ROOT};
+use byteback_host::random::SplitMix64;
+use byteback_store::StoreError;
+use byteback_store::model::{Applied, FileId, Manifest, NodeKind};
+
+const DIRECTORY: FileId = FileId(2);
+
+/// A folder with a directory, and the number of a second device.
+fn folder() -> (Lab, u64) {
+    let lab = Lab::new(1 << 20);
+    let first = Batch::default()
+        .node(ROOT, NodeKind::Directory, 0, None)
+        .node(DIRECTORY, NodeKind::Directory, 0, None)
+        .entry(ROOT, b"directory", Some(DIRECTORY.0));
+    lab.send(1, None, &first).unwrap();
+    let token = lab.store.create_join_token(i64::MAX / 2).unwrap();
+    let other = lab.store.roster().join(&token, "other", None).unwrap().device;
+    (lab, other)
+}
+
+fn send_as(
+    lab: &Lab,
+    device: u64,
+    counter: u64,
+    (base_seq, follows): (u64, Option<u64>),
+    batch: &Batch,
+) -> Result<Applied, StoreError> {
+    let mut part = lab.store.begin_part("f", device, counter).unwrap();
+    part.manifest(Manifest {
+        device,
+        follows,
+        ..lab.manifest(counter, Some(base_seq))
+    })?;
+    batch.feed(&mut part)?;
+    lab.store.commit(part, 0)
+}
+
+fn time_of(lab: &Lab, seq: u64) -> i128 {
+    let node = lab.store.node("f", DIRECTORY, Some(seq)).unwrap();
+    node.attributes.mtime_ns
+}
+
+/// A new file in the directory, and the time that it moved.
+fn made(id: u128, mtime_ns: i128) -> Batch {
+    Batch::default()
+        .node(FileId(id), NodeKind::File, 0, None)
+        .entry(DIRECTORY, format!("file{id}").as_bytes(), Some(id))
+        .time(DIRECTORY, mtime_ns)
+}
+
+#[test]
+fn files_made_by_two_devices_leave_the_later_time() {
+    let (lab, other) = folder();
+    send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
+    assert_eq!(time_of(&lab, 2), 50);
+    // The other one does not know of that.
+    send_as(&lab, other, 2, (1, None), &made(11, 40)).unwrap();
+    assert_eq!(time_of(&lab, 3), 50, "what came first is later");
+    send_as(&lab, other, 3, (1, Some(2)), &made(12, 60)).unwrap();
+    assert_eq!(time_of(&lab, 4), 60);
+    assert_eq!([time_of(&lab, 1), time_of(&lab, 2)], [0, 50], "the past stays");
+}
+
+#[test]
+fn who_knows_of_the_last_time_may_set_it_back() {
+    let (lab, other) = folder();
+    send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
+    send_as(&lab, other, 2, (2, None), &made(11, 40)).unwrap();
+    assert_eq!(time_of(&lab, 3), 40, "its clock is behind");
+    send_as(&lab, other, 3, (2, Some(2)), &made(12, 30)).unwrap();
+    assert_eq!(time_of(&lab, 4), 30, "its own batch is no other's");
+}
+
+#[test]
+fn a_time_that_stays_leaves_no_row_behind() {
+    let (lab, other) = folder();
+    send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
+    send_as(&lab, other, 2, (1, None), &Batch::default().time(DIRECTORY, 50)).unwrap();
+    let attributes = Batch::default().node(DIRECTORY, NodeKind::Directory, 0, None);
+    send_as(&lab, lab.device, 3, (1, Some(2)), &attributes).expect("nobody else has changed it");
+}
+
+#[test]
+fn a_time_is_refused_where_no_directory_is() {
+    let (lab, _) = folder();
+    send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
+    let refused = |batch: Batch| match lab.send(3, Some(2), &batch) {
+        Err(StoreError::InvalidBatch(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let why = refused(Batch::default().time(FileId(10), 5));
+    assert!(why.contains("is no directory"), "{why}");
+    let why = refused(Batch::default().time(DIRECTORY, 5).time(DIRECTORY, 6));
+    assert!(why.contains("described twice"), "{why}");
+    let both = Batch::default().node(DIRECTORY, NodeKind::Directory, 0, None);
+    let why = refused(both.time(DIRECTORY, 5));
+    assert!(why.contains("described twice"), "{why}");
+    // A directory that came and went between two batches.
+    lab.send(3, Some(2), &Batch::default().time(FileId(77), 5)).unwrap();
+    assert_eq!(time_of(&lab, 3), 50);
+}
+
+#[test]
+fn a_directory_that_others_removed_gets_no_time_and_no_conflict() {
+    let (lab, other) = folder();
+    let removed = Batch::default().entry(ROOT, b"directory", None);
+    send_as(&lab, other, 2, (1, None), &removed).unwrap();
+    lab.send(2, Some(1), &Batch::default().time(DIRECTORY, 5)).unwrap();
+}
+
+/// Two devices make files, one after the other, each after it has heard of a random part of what the other one did: whatever comes last is
+/// what a naive record of all times says.
+#[test]
+fn random_times_of_two_devices_are_those_of_a_naive_record() {
+    for seed in 0..20 {
+        let mut rng = SplitMix64::new(seed);
+        let (lab, other) = folder();
+        let devices = [lab.device, other];
+        let (mut heard, mut newest) = ([1u64; 2], [None; 2]);
+        let mut counters = [1u64; 2];
+        // Who wrote each moment, and the time that it left.
+        let mut moments: Vec<(usize, i128)> = vec![(0, 0), (0, 0)];
+        for id in 10..60 {
+            let who = rng.below(2) as usize;
+            let head = moments.len() as u64 - 1;
+            heard[who] += rng.below(head - heard[who] + 1);
+            counters[who] += 1;
+            let mtime_ns = i128::from(rng.below(1000));
+            let batch = made(id, mtime_ns);
+            send_as(&lab, devices[who], counters[who], (heard[who], newest[who]), &batch)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            newest[who] = Some(counters[who]);
+            // The moment at which the time was changed last, and by whom.
+            let (_, last_ns) = moments[head as usize];
+            let changed = (1..=head as usize).rev().find(|at| moments[at - 1].1 != last_ns);
+            let changed = changed.unwrap_or(1);
+            let is_others = changed as u64 > heard[who] && moments[changed].0 != who;
+            let expected = if is_others { mtime_ns.max(last_ns) } else { mtime_ns };
+            moments.push((who, expected));
+            assert_eq!(time_of(&lab, head + 1), expected, "seed {seed}, moment {}", head + 1);
+        }
+    }
+}
