@@ -68,6 +68,9 @@ pub struct LiveGroup {
     pub nodes: Vec<LiveNode>,
     /// New contents, in the order in which they are to be applied. A file may have several, each on top of the one before.
     pub contents: Vec<LiveContent>,
+    /// Directories whose time was moved by names that came and went, told here or not, with that time, ns since the Unix epoch. What is among
+    /// the nodes is not here.
+    pub directory_times: Vec<(NodeId, i128)>,
     /// Instead of all that: what is to be taken from a cut.
     pub fold: Option<LiveFold>,
 }
@@ -152,6 +155,8 @@ pub enum LiveScope {
         attributes: BTreeSet<NodeId>,
         /// Names, with what they stand for: the log need not tell of those that came and went since the mark.
         names: Vec<NameChange>,
+        /// Directories whose time was moved by names that came and went, these or others.
+        times: BTreeSet<NodeId>,
     },
 }
 

@@ -202,6 +202,8 @@ pub struct Queue {
     subjects: BTreeMap<NodeId, BTreeSet<Position>>,
     /// How many names of a directory are changed by nodes of the queue.
     parents: BTreeMap<NodeId, usize>,
+    /// How many waiting nodes tell the time of a directory.
+    timed: BTreeMap<NodeId, usize>,
     /// Of what waits.
     waiting: Load,
     /// Nodes that may have ceased to be read by the last call.
@@ -246,6 +248,7 @@ impl Queue {
             attributes: BTreeMap::new(),
             subjects: BTreeMap::new(),
             parents: BTreeMap::new(),
+            timed: BTreeMap::new(),
             waiting: Load::default(),
             freed: Vec::new(),
             effects: Vec::new(),
@@ -420,9 +423,23 @@ impl Queue {
             *self.bases.entry(*base).or_default() += 1;
         }
         if position > self.frozen {
-            self.waiting.add(&node.change);
+            self.waits(&node.change);
         }
         self.nodes.insert(position, node);
+    }
+
+    fn waits(&mut self, change: &Change) {
+        self.waiting.add(change);
+        for directory in change.times() {
+            *self.timed.entry(directory).or_default() += 1;
+        }
+    }
+
+    fn waits_no_more(&mut self, change: &Change) {
+        self.waiting.subtract(change);
+        for directory in change.times() {
+            count_down(&mut self.timed, directory);
+        }
     }
 
     /// Takes a node out, and all that was kept for it alone.
@@ -462,7 +479,7 @@ impl Queue {
             self.outdated.remove(&removed);
         }
         if position > self.frozen {
-            self.waiting.subtract(&node.change);
+            self.waits_no_more(&node.change);
         }
         Some(node)
     }
@@ -629,7 +646,8 @@ impl Queue {
         for relation in self.relations.values() {
             *twin.bases.entry(relation.base).or_default() += 1;
         }
-        let indexes = |queue: &Self| (queue.subjects.clone(), queue.parents.clone(), queue.bases.clone());
+        let names = |queue: &Self| (queue.parents.clone(), queue.timed.clone());
+        let indexes = |queue: &Self| (queue.subjects.clone(), names(queue), queue.bases.clone());
         if indexes(self) != indexes(&twin) || self.waiting != twin.waiting {
             return Err("an index is not what a search finds".to_owned());
         }

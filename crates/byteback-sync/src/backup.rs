@@ -223,6 +223,8 @@ struct Job<'a> {
     identities: Option<&'a (dyn Fn(NodeId) -> FileId + Sync)>,
     /// What files grew from that the server has under other names.
     origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
+    /// Of which directories nothing is told but the time, in which others' changes are in no conflict with it.
+    tells_time_only: Option<&'a (dyn Fn(NodeId) -> bool + Sync)>,
     /// The batch is to leave a snapshot.
     makes_snapshot: bool,
     /// The server said that it knows of damage.
@@ -262,6 +264,7 @@ pub fn backup(
         },
         identities: None,
         origins: None,
+        tells_time_only: None,
         makes_snapshot: true,
         knows_damage: Cell::new(false),
         damaged: BTreeSet::new(),

@@ -53,6 +53,8 @@ struct Gathered {
     touched: BTreeMap<NodeId, bool>,
     gone: BTreeSet<NodeId>,
     contents: Vec<LiveContent>,
+    /// Directories in which names came or went.
+    times: BTreeSet<NodeId>,
     /// The length of each file with a content, after the last.
     lens: BTreeMap<NodeId, u64>,
 }
@@ -69,11 +71,14 @@ impl Gathered {
             names: BTreeMap::new(),
             touched: BTreeMap::new(),
             gone: BTreeSet::new(),
+            times: BTreeSet::new(),
             contents: Vec::new(),
             lens: BTreeMap::new(),
         };
         for (at, node) in nodes {
+            gathered.times.extend(node.change.parents());
             match &node.change {
+                Change::Times { .. } => {}
                 Change::Name(operation) => gathered.name(operation),
                 Change::Attributes { node, .. } => {
                     gathered.touched.entry(*node).or_insert(false);
@@ -313,6 +318,7 @@ impl Live {
             }
             return Ok(None);
         };
+        let directory_times = self.directory_times(&gathered);
         let handed = Arc::new(LiveGroup {
             id,
             up_to: group.up_to,
@@ -320,6 +326,7 @@ impl Live {
             names: gathered.names(),
             nodes,
             contents: gathered.contents,
+            directory_times,
             fold: None,
         });
         self.note(&handed, numbers)?;
@@ -385,6 +392,23 @@ impl Live {
             });
         }
         Some(nodes)
+    }
+
+    /// The times of the directories in which names came or went, and that are told no other way. What changes one later is sent later; of
+    /// one that cannot be found any more there is none to tell.
+    fn directory_times(&self, gathered: &Gathered) -> Vec<(byteback_oplog::NodeId, i128)> {
+        let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
+        let mut found = Vec::new();
+        for node in gathered.times.iter().filter(|node| !is_told(node)) {
+            if let Ok(Some((directory, _))) = self.files.find(of_log(*node)) {
+                found.push((of_log(*node), directory));
+            }
+        }
+        // What lands puts the time back before it gives the order free.
+        let _order = self.order.exclusive();
+        let times = found.into_iter();
+        let times = times.filter_map(|(node, directory)| Some((node, directory.stat().ok()?.mtime_ns)));
+        times.collect()
     }
 
     /// What is to be done next, but for the handing out.
@@ -484,9 +508,11 @@ impl LiveService {
                 contents,
                 attributes,
                 names,
+                times,
             } => LiveScope::Items {
                 contents: contents.iter().map(|(node, base)| (of_log(*node), *base)).collect(),
                 attributes: attributes.iter().copied().map(of_log).collect(),
+                times: times.iter().copied().map(of_log).collect(),
                 names: self.service.resolve_names(cut.cut, names.iter().map(name_of))?,
             },
         };
@@ -575,6 +601,7 @@ impl LiveTree for LiveService {
             names: Vec::new(),
             nodes: Vec::new(),
             contents: Vec::new(),
+            directory_times: Vec::new(),
             fold,
         });
         live.state.lock().handed.insert(group.id, Arc::clone(&handed));

@@ -12,6 +12,7 @@ mod file;
 mod repair;
 pub(super) mod watch;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -452,7 +453,13 @@ impl LandingTree for LiveService {
             ..Subjects::default()
         };
         let mut missed = Vec::new();
-        let mut set = |fd: &Inode| missed = attributes::give(fd, attributes);
+        let mut set = |fd: &Inode| {
+            let mut attributes = Cow::Borrowed(attributes);
+            if let Some(mtime_ns) = self.live.later_time(node, fd, &attributes) {
+                attributes.to_mut().mtime_ns = mtime_ns;
+            }
+            missed = attributes::give(fd, &attributes);
+        };
         let done = self
             .landing
             .set_attributes(node, &mut set, &self.question(expected, about));
@@ -530,6 +537,16 @@ impl LandingTree for LiveService {
 }
 
 impl Live {
+    /// The time that a directory keeps though it gets attributes, as names in it came or went here after that, and the server will be told: of
+    /// both times it takes the later, too. The caller holds `Order` exclusively.
+    fn later_time(&self, node: LoggedNode, fd: &Inode, attributes: &Attributes) -> Option<i128> {
+        if attributes.kind != ApiKind::Directory || !self.state.lock().queue.tells_time_of(of_queue(node)) {
+            return None;
+        }
+        let here_ns = fd.stat().ok()?.mtime_ns;
+        (here_ns > attributes.mtime_ns).then_some(here_ns)
+    }
+
     /// The length of a file was changed by what lands in it after programs had changed it: what is to be sent of it speaks of the old one. The caller
     /// holds `Order` exclusively.
     fn landed_len(&self, node: NodeId, before_bytes: u64, after_bytes: u64) {

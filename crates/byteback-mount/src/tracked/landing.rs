@@ -1,6 +1,9 @@
 //! The gate as what others changed passes it: the same steps in the same order as for a program, only that the observer is not told, because
 //! nothing happened here, but asked first.
 //!
+//! Names that land leave the time of their directory as it was: those who changed them say what it is to be, and what a program of this machine
+//! did to it must not be lost below the moment of landing.
+//!
 //! [`Order`] is held exclusively from the question to the end of the change, so that both are one: no program changes anything in between. As
 //! everywhere, the log's operation has begun before.
 //!
@@ -10,7 +13,7 @@ use std::io;
 
 use byteback_checksums::written::Change;
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Inode, Stat};
+use byteback_host::tree::{FileKind, Identity, Inode, SetTime, Stat};
 use byteback_oplog::NodeId as LoggedNode;
 use byteback_undo::ContentHow;
 use parking_lot::RwLockWriteGuard;
@@ -52,6 +55,27 @@ pub trait LandingContent {
     fn has_landed(&mut self);
 }
 
+/// What puts the time of a directory back.
+struct TimeBefore<'a> {
+    dir: &'a Inode,
+    mtime_ns: i128,
+}
+
+impl<'a> TimeBefore<'a> {
+    fn of(place: &Place<'a>) -> Option<Self> {
+        let mtime_ns = place.dir.stat().ok()?.mtime_ns;
+        Some(Self {
+            dir: place.dir,
+            mtime_ns,
+        })
+    }
+
+    fn put_back(&self) {
+        // Where that is not allowed, neither is the time that the server tells: it is named then.
+        let _ = self.dir.set_times(SetTime::Keep, SetTime::To(self.mtime_ns));
+    }
+}
+
 impl Tracked {
     fn landing_account(&self) -> TrackedResult<&Account> {
         let account = self.account.as_ref().filter(|account| account.observer.is_some());
@@ -60,12 +84,15 @@ impl Tracked {
 
     fn land_names<T>(
         &self,
+        places: &[Place<'_>],
         arbiter: &dyn Arbiter,
         perform: impl FnOnce(&NameChange<'_>) -> TrackedResult<T>,
     ) -> TrackedResult<T> {
         let names = NameChange::begin_landing(self.landing_account()?);
         arbiter.ask().map_err(TrackedError::Overtaken)?;
+        let times: Vec<TimeBefore<'_>> = places.iter().filter_map(TimeBefore::of).collect();
         let done = perform(&names)?;
+        times.iter().for_each(TimeBefore::put_back);
         arbiter.has_landed();
         Ok(done)
     }
@@ -80,7 +107,7 @@ impl Tracked {
         arbiter: &dyn Arbiter,
         make: impl FnOnce() -> io::Result<Stat>,
     ) -> TrackedResult<(Stat, LoggedNode)> {
-        self.land_names(arbiter, |names| {
+        self.land_names(&[place], arbiter, |names| {
             if names.node(&place.identity)?.is_none() {
                 return Err(TrackedError::Overtaken(
                     "its directory is not tracked any more".to_owned(),
@@ -103,7 +130,7 @@ impl Tracked {
         place: Place<'_>,
         arbiter: &dyn Arbiter,
     ) -> TrackedResult<Stat> {
-        self.land_names(arbiter, |names| perform::link(Some(names), object, fd, place))
+        self.land_names(&[place], arbiter, |names| perform::link(Some(names), object, fd, place))
     }
 
     /// As [`Tracked::unlink`], or [`Tracked::rmdir`] of a directory.
@@ -115,7 +142,7 @@ impl Tracked {
             FileKind::Dir => (AtFlags::REMOVEDIR, "remove a directory"),
             _ => (AtFlags::empty(), "unlink"),
         };
-        self.land_names(arbiter, |names| {
+        self.land_names(&[place], arbiter, |names| {
             perform::remove(Some(names), place, victim, flags, what)
         })
     }
@@ -132,7 +159,7 @@ impl Tracked {
         (moved, replaced): (Victim, Option<Victim>),
         arbiter: &dyn Arbiter,
     ) -> TrackedResult<()> {
-        self.land_names(arbiter, |names| {
+        self.land_names(&[from, to], arbiter, |names| {
             perform::rename(Some(names), from, to, flags, moved, replaced)
         })
     }

@@ -52,6 +52,8 @@ struct Sent {
 
 struct Server {
     tree: Tree,
+    /// When names in each directory came or went last, as far as it was told.
+    times: BTreeMap<NodeId, u64>,
     versions: BTreeMap<NodeId, Version>,
     applied: BTreeSet<GroupId>,
 }
@@ -124,6 +126,7 @@ impl Server {
             contents,
             attributes,
             names,
+            times: _,
         } = scope
         else {
             self.tree = picture.clone();
@@ -181,6 +184,9 @@ struct World {
     nodes: u64,
     stamps: u64,
     live: Tree,
+    /// When names in each directory came or went last, in names that ever changed.
+    times: BTreeMap<NodeId, u64>,
+    names_changed: u64,
     /// Files whose bytes nobody can read any more.
     gone: BTreeSet<NodeId>,
     kept_by_table: BTreeSet<NodeId>,
@@ -195,6 +201,7 @@ struct World {
     orders: Vec<(EncodeOrder, u64)>,
     known: BTreeMap<NodeId, Version>,
     sent: BTreeMap<GroupId, Sent>,
+    times_sent: BTreeMap<GroupId, BTreeMap<NodeId, u64>>,
     pictures: BTreeMap<Position, Tree>,
     network: Vec<GroupId>,
     server: Server,
@@ -218,6 +225,8 @@ impl World {
             nodes: ROOT.0,
             stamps: 0,
             live: Tree::new(ROOT),
+            times: BTreeMap::new(),
+            names_changed: 0,
             gone: BTreeSet::new(),
             kept_by_table: BTreeSet::new(),
             kept_by_queue: BTreeSet::new(),
@@ -230,10 +239,12 @@ impl World {
             orders: Vec::new(),
             known: BTreeMap::new(),
             sent: BTreeMap::new(),
+            times_sent: BTreeMap::new(),
             pictures: BTreeMap::new(),
             network: Vec::new(),
             server: Server {
                 tree: Tree::new(ROOT),
+                times: BTreeMap::new(),
                 versions: BTreeMap::new(),
                 applied: BTreeSet::new(),
             },
@@ -376,6 +387,10 @@ impl World {
             .observe(&operation, self.now_ns, |node| unsent.contains(&node));
         self.live.perform(&Operation::Name(operation.clone())).unwrap();
         self.checker.performed(Operation::Name(operation.clone()));
+        self.names_changed += 1;
+        for directory in Change::Name(operation.clone()).parents() {
+            self.times.insert(directory, self.names_changed);
+        }
         self.decide(decisions);
         self.table.check(self.now_ns).unwrap();
         self.event(Event::Name(operation));
@@ -714,12 +729,14 @@ impl World {
                 }
             }
             for (position, node) in self.queue.nodes_of(&group) {
-                deliveries.push(self.delivery(position, &node.change, node.version, &known));
+                deliveries.extend(self.delivery(position, &node.change, node.version, &known));
                 if let Change::Content(content) = &node.change {
                     known.insert(content.node, node.version);
                 }
             }
         }
+        let times = self.times_of(id);
+        self.times_sent.entry(id).or_insert(times);
         let sent = Sent { moment, deliveries };
         if let Some(before) = self.sent.insert(id, sent.clone()) {
             assert_eq!(before, sent, "group {id} is sent again and differs");
@@ -728,26 +745,57 @@ impl World {
         self.network.push(id);
     }
 
+    /// The times that a group tells: of the directories that it names, and with their attributes of those that are new.
+    fn times_of(&self, id: GroupId) -> BTreeMap<NodeId, u64> {
+        let mut groups = self.queue.groups();
+        let group = groups.find(|group| group.id == id).unwrap();
+        let told: BTreeSet<NodeId> = match &group.fold {
+            Some((FoldScope::Everything, _)) => self.times.keys().copied().collect(),
+            Some((FoldScope::Items { attributes, times, .. }, _)) => {
+                let new = attributes
+                    .iter()
+                    .filter(|node| !self.server.tree.kinds.contains_key(node));
+                times.iter().chain(new).copied().collect()
+            }
+            None => {
+                let nodes = self.queue.nodes_of(group);
+                let told = nodes.flat_map(|(_, node)| {
+                    let own = match &node.change {
+                        Change::Name(NameOperation::Created { node, .. }) => Some(node.node),
+                        Change::Attributes { node, .. } => Some(*node),
+                        _ => None,
+                    };
+                    node.change.parents().into_iter().chain(own)
+                });
+                told.collect()
+            }
+        };
+        told.into_iter()
+            .filter_map(|node| Some((node, *self.times.get(&node)?)))
+            .collect()
+    }
+
     fn delivery(
         &self,
         position: Position,
         change: &Change,
         version: Version,
         known: &BTreeMap<NodeId, Version>,
-    ) -> Delivery {
+    ) -> Option<Delivery> {
         let content = match change {
-            Change::Name(operation) => return Delivery::Change(Operation::Name(operation.clone())),
+            Change::Name(operation) => return Some(Delivery::Change(Operation::Name(operation.clone()))),
             Change::Attributes { node, stamp } => {
-                return Delivery::Change(Operation::Attributes {
+                return Some(Delivery::Change(Operation::Attributes {
                     node: *node,
                     stamp: *stamp,
-                });
+                }));
             }
+            Change::Times { .. } => return None,
             Change::Content(content) => content,
         };
         let (node, size) = (content.node, content.size_bytes as usize);
         let base = content.base.or(known.get(&node).copied());
-        match &content.source {
+        Some(match &content.source {
             ContentSource::Ranges { ranges, saved } => {
                 let within = ByteRange::new(0, content.size_bytes).into_iter();
                 let byte = |offset: u64| match saved.contains(offset) {
@@ -784,7 +832,7 @@ impl World {
                     new,
                 }
             }
-        }
+        })
     }
 
     /// The network delivers, loses, or the server refuses.
@@ -821,6 +869,7 @@ impl World {
         if self.server.applied.insert(id) {
             let sent = &self.sent[&id];
             self.server.apply(sent)?;
+            self.server.times.extend(&self.times_sent[&id]);
             self.checker.delivered(&self.server.tree, sent.moment)?;
         }
         Ok(())
@@ -993,6 +1042,13 @@ impl World {
         }
         assert!(self.queue.is_empty(), "the queue does not become empty");
         self.table.expire(u64::MAX);
+        let is_there = |node: NodeId| node == ROOT || self.live.links(node) > 0;
+        for (directory, time) in self.times.iter().filter(|(node, _)| is_there(**node)) {
+            let told = self.server.times.get(directory);
+            if told != Some(time) {
+                return Err(format!("at the end, the time of {directory} is {told:?}, not {time}"));
+            }
+        }
         match self.server.tree.difference(&self.live) {
             None => Ok(()),
             Some(difference) => Err(format!("at the end, {difference}")),

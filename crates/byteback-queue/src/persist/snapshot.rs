@@ -12,11 +12,8 @@ use crate::queue::{EncodeOrder, Fold, Group, Queue, QueueNode, QueueOptions, Spa
 /// The first bytes of a snapshot; the version follows.
 pub const SNAPSHOT_MAGIC: [u8; 7] = *b"BYQUEUE";
 
-/// The version that this program writes. It also reads the one before, which says nothing of what belongs together.
-pub const SNAPSHOT_VERSION: u8 = 2;
-
-/// See [`SNAPSHOT_VERSION`].
-const SNAPSHOT_VERSION_BEFORE: u8 = 1;
+/// The version that this program writes and reads. Whoever finds another one begins with an empty queue, and abandons what it held.
+pub const SNAPSHOT_VERSION: u8 = 3;
 
 /// The state as bytes.
 #[must_use]
@@ -55,7 +52,7 @@ pub fn encode_snapshot(queue: &Queue) -> Vec<u8> {
 pub fn decode_snapshot(bytes: &[u8], options: QueueOptions) -> Result<Queue, PersistError> {
     let rest = bytes.strip_prefix(&SNAPSHOT_MAGIC).ok_or(PersistError::NotAQueue)?;
     let (version, _) = rest.split_first().ok_or(PersistError::NotAQueue)?;
-    if ![SNAPSHOT_VERSION, SNAPSHOT_VERSION_BEFORE].contains(version) {
+    if *version != SNAPSHOT_VERSION {
         return Err(PersistError::Version(*version));
     }
     let (sealed, check) = bytes.split_last_chunk::<4>().ok_or(PersistError::Damaged)?;
@@ -63,10 +60,10 @@ pub fn decode_snapshot(bytes: &[u8], options: QueueOptions) -> Result<Queue, Per
         return Err(PersistError::Damaged);
     }
     let fields = sealed.get(SNAPSHOT_MAGIC.len() + 1..).ok_or(PersistError::Damaged)?;
-    take_queue(fields, *version, options).map_err(|Malformed| PersistError::Damaged)
+    take_queue(fields, options).map_err(|Malformed| PersistError::Damaged)
 }
 
-fn take_queue(mut bytes: &[u8], version: u8, options: QueueOptions) -> Taken<Queue> {
+fn take_queue(mut bytes: &[u8], options: QueueOptions) -> Taken<Queue> {
     let bytes = &mut bytes;
     let mut queue = Queue::new(ClientId::take(bytes)?, options);
     queue.counter = u64::take(bytes)?;
@@ -102,14 +99,12 @@ fn take_queue(mut bytes: &[u8], version: u8, options: QueueOptions) -> Taken<Que
     let relations = BTreeMap::<NodeId, (NodeId, Option<EncodeOrder>)>::take(bytes)?;
     let attributes = BTreeMap::<NodeId, Position>::take(bytes)?;
     queue.reopen(relations, attributes);
-    if version == SNAPSHOT_VERSION {
-        queue.now_ns = u64::take(bytes)?;
-        queue.together = Together {
-            spans: Wire::take(bytes)?,
-            folded: Wire::take(bytes)?,
-            in_flight: Wire::take(bytes)?,
-        };
-    }
+    queue.now_ns = u64::take(bytes)?;
+    queue.together = Together {
+        spans: Wire::take(bytes)?,
+        folded: Wire::take(bytes)?,
+        in_flight: Wire::take(bytes)?,
+    };
     if !bytes.is_empty() || queue.check_structure().is_err() {
         return Err(Malformed);
     }

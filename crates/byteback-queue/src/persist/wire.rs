@@ -327,6 +327,7 @@ wire_enum!(Change {
     1 => Name(operation),
     2 => Content(content),
     3 => Attributes { node, stamp },
+    4 => Times { directories },
 });
 wire_struct!(QueueNode {
     version,
@@ -336,7 +337,7 @@ wire_struct!(QueueNode {
 });
 wire_enum!(FoldScope {
     1 => Everything,
-    2 => Items { contents, attributes, names },
+    2 => Items { contents, attributes, names, times },
 });
 wire_enum!(GroupState {
     1 => InFlight,

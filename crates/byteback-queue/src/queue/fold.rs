@@ -38,6 +38,7 @@ impl Queue {
             contents: BTreeMap::new(),
             attributes: BTreeSet::new(),
             names: BTreeSet::new(),
+            times: BTreeSet::new(),
         };
         let waiting = self
             .nodes
@@ -126,11 +127,19 @@ impl FoldScope {
         match change {
             Change::Content(content) => self.add_content(content.node, content.base),
             Change::Attributes { node, .. } => self.add_attributes(*node),
+            Change::Times { directories } => self.add_times(directories),
             Change::Name(operation) => {
-                let Self::Items { names, attributes, .. } = self else {
+                let Self::Items {
+                    names,
+                    attributes,
+                    times,
+                    ..
+                } = self
+                else {
                     return;
                 };
                 names.extend(places(operation).into_iter().cloned());
+                times.extend(change.parents());
                 // A new name of a node may be the first that the server hears of it.
                 attributes.extend(change.subjects());
             }
@@ -149,6 +158,12 @@ impl FoldScope {
         }
     }
 
+    fn add_times(&mut self, directories: &BTreeSet<NodeId>) {
+        if let Self::Items { times, .. } = self {
+            times.extend(directories);
+        }
+    }
+
     /// Adds what came after this; what both have keeps the older base.
     pub(super) fn lay_over(&mut self, older: Self) {
         let younger = std::mem::replace(self, older);
@@ -158,11 +173,13 @@ impl FoldScope {
                     contents,
                     attributes,
                     names,
+                    times,
                 },
                 Self::Items {
                     contents: more_contents,
                     attributes: more_attributes,
                     names: more_names,
+                    times: more_times,
                 },
             ) => {
                 for (node, base) in more_contents {
@@ -170,6 +187,7 @@ impl FoldScope {
                 }
                 attributes.extend(more_attributes);
                 names.extend(more_names);
+                times.extend(more_times);
             }
             _ => *self = Self::Everything,
         }
@@ -183,6 +201,8 @@ impl FoldScope {
                 contents,
                 attributes,
                 names,
+                // No more than there are names.
+                times: _,
             } => contents.len() + attributes.len() + names.len() > items_max,
         };
         if is_too_much {

@@ -1,7 +1,7 @@
 //! Groups: what is sent next, and what becomes of it.
 
 use crate::ids::{GroupId, NodeId, Position, Version};
-use crate::queue::{Change, EncodeOrder, Fold, FoldScope, Group, GroupState, Load, Queue, QueueError};
+use crate::queue::{Change, EncodeOrder, Fold, FoldScope, Group, GroupState, Load, Queue, QueueError, count_down};
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,13 +163,16 @@ impl Queue {
                         self.attributes.remove(&node);
                     }
                 }
-                Change::Name(_) => {}
+                Change::Name(_) | Change::Times { .. } => {}
             }
             if let Some(removed) = removed {
                 self.end_relations_if(|relation, _| relation.base == removed);
             }
             if let Some(node) = self.nodes.get(&position) {
                 self.waiting.subtract(&node.change);
+                for directory in node.change.times() {
+                    count_down(&mut self.timed, directory);
+                }
             }
         }
         // What was taken out before the first node belongs to the group, too: no mark in between is reached before it is applied.
@@ -374,6 +377,11 @@ impl Queue {
         self.waiting.extents += load.extents;
         self.waiting.bytes = self.waiting.bytes.saturating_add(load.bytes);
         self.spans.join(group.first, group.up_to);
+        for (_, node) in self.nodes.range(group.first..=group.up_to) {
+            for directory in node.change.times() {
+                *self.timed.entry(directory).or_default() += 1;
+            }
+        }
     }
 
     /// What was folded before all that is folded now, again.
@@ -385,6 +393,7 @@ impl Queue {
                 contents: Default::default(),
                 attributes: Default::default(),
                 names: Default::default(),
+                times: Default::default(),
             },
         });
         fold.first = fold.first.min(first);

@@ -3,9 +3,12 @@
 //! A node that loses its last name before anything of it was sent leaves the queue without a trace: its creation, contents, attributes
 //! and names are taken out, and so is the removal itself. What its names did to others stays: where it was renamed over another file,
 //! that file was removed; where it was exchanged with one, that one was moved. Of a node that the server knows, the contents and attributes
-//! are taken out that were not sent. In either case all from the first of these to the removal counts only as a whole.
+//! are taken out that were not sent. In either case all from the first of these to the removal counts only as a whole. The directories whose
+//! time such names moved are remembered ([`Change::Times`]), unless that is told anyway.
 //!
 //! Not taken out is a directory in which a name was changed that is still to be sent, and what a delta copies from.
+
+use std::collections::BTreeSet;
 
 use crate::ids::{NodeId, NodeKind, Position};
 use crate::operation::{NameOperation, Victim};
@@ -19,7 +22,9 @@ impl Queue {
             NameOperation::Created { .. } | NameOperation::Linked { .. } => {}
             NameOperation::Unlinked { victim, .. } => {
                 self.pack(victim.node);
+                let directories = self.directories_of(victim.node);
                 if self.lose(*victim) {
+                    self.times(directories, now_ns);
                     return;
                 }
             }
@@ -27,8 +32,14 @@ impl Queue {
                 self.pack(node.node);
                 if let Some(victim) = *replaced {
                     self.pack(victim.node);
+                    let directories = self.directories_of(victim.node);
                     if self.lose(victim) {
                         *replaced = None;
+                        self.enqueue(position, Change::Name(operation), now_ns);
+                        self.position.0 += 1;
+                        self.join(position);
+                        self.times(directories, now_ns);
+                        return;
                     }
                 }
             }
@@ -40,6 +51,29 @@ impl Queue {
             }
         }
         self.enqueue(position, Change::Name(operation), now_ns);
+    }
+
+    /// The directories in which waiting operations on names of `node` take place.
+    fn directories_of(&self, node: NodeId) -> BTreeSet<NodeId> {
+        let waiting = self.waiting_about(node);
+        let changes = waiting.into_iter().filter_map(|position| self.change_at(position));
+        changes.flat_map(Change::parents).collect()
+    }
+
+    /// Names came and went in `directories`, and that is told of those that are not new and of which it is not told already.
+    fn times(&mut self, mut directories: BTreeSet<NodeId>, now_ns: u64) {
+        directories.retain(|directory| {
+            let first = self
+                .waiting_about(*directory)
+                .first()
+                .and_then(|first| self.change_at(*first));
+            let is_new =
+                matches!(first, Some(Change::Name(NameOperation::Created { node, .. })) if node.node == *directory);
+            !is_new && !self.timed.contains_key(directory)
+        });
+        if !directories.is_empty() {
+            self.enqueue(self.position, Change::Times { directories }, now_ns);
+        }
     }
 
     /// `victim` loses a name by the present event. Whether the server never hears of it.

@@ -128,6 +128,11 @@ pub enum Change {
         /// Where the caller finds them.
         stamp: u64,
     },
+    /// Names came and went of which nothing is left to tell, but that these directories have another time.
+    Times {
+        /// The directories, none of which is new.
+        directories: BTreeSet<NodeId>,
+    },
 }
 
 impl Change {
@@ -136,6 +141,7 @@ impl Change {
         match self {
             Self::Content(content) => vec![content.node],
             Self::Attributes { node, .. } => vec![*node],
+            Self::Times { .. } => Vec::new(),
             Self::Name(operation) => match operation {
                 NameOperation::Created { node, .. } | NameOperation::Linked { node, .. } => vec![node.node],
                 NameOperation::Unlinked { victim, .. } => vec![victim.node],
@@ -151,10 +157,22 @@ impl Change {
         }
     }
 
-    /// The directories in which it changes names.
-    pub(crate) fn parents(&self) -> Vec<NodeId> {
-        let Self::Name(operation) = self else { return Vec::new() };
-        places(operation).into_iter().map(|place| place.parent).collect()
+    /// The directories in which it changes names, or changed some: they have another time.
+    #[must_use]
+    pub fn parents(&self) -> Vec<NodeId> {
+        match self {
+            Self::Name(operation) => places(operation).into_iter().map(|place| place.parent).collect(),
+            Self::Times { directories } => directories.iter().copied().collect(),
+            Self::Content(_) | Self::Attributes { .. } => Vec::new(),
+        }
+    }
+
+    /// The directories of which it tells nothing but the time.
+    pub(crate) fn times(&self) -> BTreeSet<NodeId> {
+        match self {
+            Self::Times { directories } => directories.clone(),
+            _ => BTreeSet::new(),
+        }
     }
 
     /// The node whose last name this takes away.
@@ -212,6 +230,8 @@ pub enum FoldScope {
         attributes: BTreeSet<NodeId>,
         /// Names.
         names: BTreeSet<Place>,
+        /// Directories whose time names moved, be these told or not.
+        times: BTreeSet<NodeId>,
     },
 }
 

@@ -80,16 +80,25 @@ impl Queue {
         })
     }
 
-    /// How any name in a directory waits or is in flight.
+    /// Whether what waits or is in flight tells the server the time of a directory, as names in it came or went. Where everything is to be sent,
+    /// the directory's attributes are, if the log knows of a change.
+    #[must_use]
+    pub fn tells_time_of(&self, directory: NodeId) -> bool {
+        let in_flight = self.groups.iter().filter_map(|group| group.fold.as_ref());
+        let mut scopes = in_flight
+            .map(|(scope, _)| scope)
+            .chain(self.fold.as_ref().map(|fold| &fold.scope));
+        self.parents.contains_key(&directory)
+            || scopes.any(|scope| matches!(scope, FoldScope::Items { times, .. } if times.contains(&directory)))
+    }
+
+    /// How any name in a directory waits or is in flight, or that one came and went.
     #[must_use]
     pub fn presence_within(&self, directory: NodeId) -> Presence {
         let is_ordered = self.parents.contains_key(&directory);
         self.presence(is_ordered, |scope| match scope {
             FoldScope::Everything => true,
-            FoldScope::Items { names, .. } => {
-                let mut within = names.range(Place::new(directory, b"")..);
-                within.next().is_some_and(|place| place.parent == directory)
-            }
+            FoldScope::Items { times, .. } => times.contains(&directory),
         })
     }
 

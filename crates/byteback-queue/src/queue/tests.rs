@@ -90,7 +90,14 @@ fn feed(queue: &mut Queue, events: &[Event]) {
 }
 
 /// The next group, all delays aside: its nodes in short.
+/// The next group, but for the times of directories.
 fn next_group(queue: &mut Queue) -> (GroupId, Vec<String>) {
+    let (id, mut nodes) = next_group_whole(queue);
+    nodes.retain(|node| !node.starts_with("times "));
+    (id, nodes)
+}
+
+fn next_group_whole(queue: &mut Queue) -> (GroupId, Vec<String>) {
     let Poll::Send(id) = queue.poll(u64::MAX) else {
         panic!("nothing is to be sent")
     };
@@ -104,7 +111,9 @@ fn all_groups(queue: &mut Queue) -> Vec<Vec<String>> {
     let mut groups = Vec::new();
     while !queue.is_empty() {
         let (id, nodes) = next_group(queue);
-        groups.push(nodes);
+        if !nodes.is_empty() {
+            groups.push(nodes);
+        }
         queue.applied(id).unwrap();
         queue.check().unwrap();
     }
@@ -115,6 +124,7 @@ fn short(change: &Change) -> String {
     let name = |place: &Place| String::from_utf8_lossy(&place.name).into_owned();
     match change {
         Change::Attributes { node, stamp } => format!("attributes {node} {stamp}"),
+        Change::Times { directories } => format!("times {directories:?}"),
         Change::Content(content) => match &content.source {
             ContentSource::Ranges { ranges, .. } => format!("write {} {ranges:?}", content.node),
             ContentSource::Delta { base, .. } => format!("delta {} from {base}", content.node),
@@ -286,6 +296,8 @@ fn a_directory_goes_only_when_nothing_in_it_is_to_be_sent() {
     });
     let mut queue = queue();
     feed(&mut queue, &[made.clone(), inside(3), gone, removed.clone()]);
+    assert_eq!(next_group_whole(&mut queue).1, ["times {NodeId(1)}"]);
+    queue.applied(GroupId(1)).unwrap();
     assert!(queue.is_empty());
 
     let moved_out = Event::Name(NameOperation::Renamed {
@@ -510,6 +522,7 @@ fn past_its_bound_the_queue_folds_and_takes_in_what_follows() {
         contents: contents.into(),
         attributes: [NodeId(3), NodeId(4)].into(),
         names: [place("b"), place("c")].into(),
+        times: [place("b").parent].into(),
     };
     assert_eq!(scope, items);
     // What comes behind is fine again, and waits for the versions that the fold makes.
@@ -857,7 +870,8 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
     // It is taken out, so that those behind it are seen only together.
     queue.event(&unlink("f20", 20), 9 * SECOND);
     queue.event(&create("i", 30), 9 * SECOND);
-    assert_eq!(sent(&mut queue, 12 * SECOND), Some(5));
+    // Five files, and the time of their directory.
+    assert_eq!(sent(&mut queue, 12 * SECOND), Some(6));
     assert_eq!(sent(&mut queue, 12 * SECOND), Some(1));
     queue.check().unwrap();
 }
@@ -878,7 +892,8 @@ fn a_full_queue_is_as_fast_as_an_empty_one() {
         queue.event(&unlink(&format!("f{node}"), node), 0);
     }
     queue.check().unwrap();
-    assert_eq!(queue.waiting_nodes(), 2 * 20_000);
+    // And the time of their directory.
+    assert_eq!(queue.waiting_nodes(), 2 * 20_000 + 1);
 }
 
 #[test]
@@ -1101,4 +1116,60 @@ fn in_random_lives_the_sets_are_the_spans() {
         seen += expected.len();
     }
     assert!(seen > 50, "only {seen}");
+}
+
+#[test]
+fn the_time_of_a_directory_outlives_names_that_came_and_went() {
+    let mut queue = queue();
+    feed(&mut queue, &[create("a", 2), write(2, 0, 5), unlink("a", 2)]);
+    feed(&mut queue, &[create("a", 3), unlink("a", 3)]);
+    let (first, nodes) = next_group_whole(&mut queue);
+    assert_eq!(nodes, ["times {NodeId(1)}"], "once is enough");
+    // That is on its way with the time that it was then.
+    feed(&mut queue, &[create("a", 4), unlink("a", 4)]);
+    let (second, nodes) = next_group_whole(&mut queue);
+    assert_eq!(nodes, ["times {NodeId(1)}"]);
+    queue.applied(first).unwrap();
+    queue.applied(second).unwrap();
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn the_time_of_a_directory_is_told_where_a_new_file_left_it() {
+    let directory = |node, name: &str| {
+        Event::Name(NameOperation::Created {
+            at: place(name),
+            node: Moved {
+                node: NodeId(node),
+                kind: NodeKind::Directory,
+            },
+        })
+    };
+    let inside = |parent, name: &str| Place::new(NodeId(parent), name.as_bytes());
+    let mut queue = queue();
+    feed(
+        &mut queue,
+        &[directory(2, "tmp"), directory(3, "new"), create("old", 4)],
+    );
+    assert_eq!(all_groups(&mut queue).len(), 3);
+    // Made in one directory, moved into another, and replaced there.
+    let made = Event::Name(NameOperation::Created {
+        at: inside(2, "f"),
+        node: file(5),
+    });
+    let moved = Event::Name(NameOperation::Renamed {
+        from: inside(2, "f"),
+        to: inside(3, "f"),
+        node: file(5),
+        replaced: None,
+    });
+    let over = Event::Name(NameOperation::Renamed {
+        from: place("old"),
+        to: inside(3, "f"),
+        node: file(4),
+        replaced: Some(victim(5)),
+    });
+    feed(&mut queue, &[made, moved, over]);
+    let (_, nodes) = next_group_whole(&mut queue);
+    assert_eq!(nodes, ["rename old f", "times {NodeId(2), NodeId(3)}"]);
 }

@@ -35,6 +35,8 @@ pub(crate) struct CutBatch<'a> {
     pub(crate) file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
     /// What a file that is new to the server grew from there.
     pub(crate) origin: &'a (dyn Fn(NodeId) -> Option<Origin> + Sync),
+    /// Of which directories nothing is told but the time.
+    pub(crate) tells_time_only: &'a (dyn Fn(NodeId) -> bool + Sync),
     /// The folder's sequence number that the changes stand on; `None`: they are everything there is.
     pub(crate) base_seq: Option<Seq>,
     /// With everything: the sequence number that it replaces.
@@ -70,6 +72,7 @@ pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         store: None,
         identities: Some(batch.file_id),
         origins: Some(batch.origin),
+        tells_time_only: Some(batch.tells_time_only),
         makes_snapshot: false,
         knows_damage: Cell::new(false),
         damaged: BTreeSet::new(),

@@ -21,7 +21,9 @@ use super::plan::effort::effort;
 use crate::error::{Result, ServerError, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::batch::{BatchError, BatchWriter, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
+use byteback_api::batch::{
+    BatchError, BatchWriter, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals,
+};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{FileId, FolderName};
 use byteback_delta::Effort;
@@ -230,6 +232,12 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
     pub(crate) fn proof(&mut self, proof: &ProofRecord) -> Result<()> {
         self.writer.proof(proof)?;
         self.totals.proofs += 1;
+        self.send_if_full()
+    }
+
+    pub(crate) fn directory_time(&mut self, time: &DirectoryTimeRecord) -> Result<()> {
+        self.writer.directory_time(time)?;
+        self.totals.directory_times += 1;
         self.send_if_full()
     }
 

@@ -124,6 +124,7 @@ impl<'a> ContentSender<'a> {
                 store: None,
                 identities: None,
                 origins: None,
+                tells_time_only: None,
                 knows_damage: Cell::new(false),
                 damaged: BTreeSet::new(),
                 may_resume: Cell::new(false),

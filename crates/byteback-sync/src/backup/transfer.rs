@@ -19,7 +19,9 @@ use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, s
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
 use crate::monitor::{Event, Phase, check_cancelled};
-use byteback_api::batch::{ContentBase, ContentChange as BatchContent, EntryRecord, Manifest, NodeRecord, Totals};
+use byteback_api::batch::{
+    ContentBase, ContentChange as BatchContent, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, Totals,
+};
 use byteback_api::messages::{BatchApplied, SnapshotLabel};
 use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
 use byteback_control::{
@@ -371,6 +373,12 @@ impl Transfer<'_, '_, '_> {
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = self.job.file_id(self.cut.tree, change.node);
+        let tells_time_only = self.job.tells_time_only.is_some_and(|tells| tells(change.node));
+        if tells_time_only && self.server_has(change) {
+            count_node(change, self.report);
+            let mtime_ns = attributes.mtime_ns;
+            return self.stream.directory_time(&DirectoryTimeRecord { id, mtime_ns });
+        }
         if let Some(origin) = self.job.origins.and_then(|origins| origins(change.node))
             && let (NodeKind::File, ContentChange::Ranges(ranges)) = (attributes.kind, &change.content)
         {

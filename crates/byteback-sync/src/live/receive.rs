@@ -136,6 +136,8 @@ pub(super) struct Receive<'e> {
     pub(super) sources: &'e HashSet<NodeId>,
     /// What this device sent itself comes, too.
     pub(super) takes_own: bool,
+    /// The newest batch of this device, or of others, that was heard of.
+    pub(super) seen: Seq,
 }
 
 /// Names that the file system refuses.
@@ -168,6 +170,7 @@ impl Receive<'_> {
             monitor: self.monitor,
         };
         let mut others = incoming.others()?;
+        self.take_later_times(&mut others)?;
         self.monitor.event(Event::ChangesToCome(others.count()));
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
         self.try_blocked_again(&mut others)?;
@@ -321,6 +324,26 @@ impl Receive<'_> {
                     };
                     others.nodes.insert(*node, change);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// A landing that was interrupted goes on for the head with which it began, also where this device has sent batches since. Of nodes that others
+    /// changed up to that head these tell nothing, or they would have been refused, except when names in a directory came or went. That counts: otherwise
+    /// the time here would be set back, and nobody would tell it again.
+    fn take_later_times(&self, others: &mut Others) -> Result<(), ReceiveError> {
+        if self.seen <= others.head {
+            return Ok(());
+        }
+        for (id, change) in &mut others.nodes {
+            let before_ns = change.before.as_ref().map(|before| before.mtime_ns);
+            let is_moved = before_ns.is_some_and(|before_ns| before_ns != change.after.mtime_ns);
+            if is_moved
+                && change.after.kind == byteback_api::NodeKind::Directory
+                && let Some(there) = self.there(*id, self.seen)?
+            {
+                change.after.mtime_ns = there.mtime_ns;
             }
         }
         Ok(())

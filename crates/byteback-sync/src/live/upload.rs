@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord};
+use byteback_api::batch::{ContentBase, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord};
 use byteback_api::messages::BatchApplied;
 use byteback_api::{ByteString, DeviceId, FileId, FolderName, NodeKind as ApiKind, Seq};
 use byteback_control::{ErrorKind, LiveContent, LiveGroup, LiveSource, LiveTree, Piece, ServiceError};
@@ -263,6 +263,12 @@ impl Upload<'_> {
                     parent: (self.file_id)(name.parent),
                     name: name.name.clone(),
                     child: name.child.map(self.file_id),
+                })?;
+            }
+            for (directory, mtime_ns) in &group.directory_times {
+                stream.directory_time(&DirectoryTimeRecord {
+                    id: (self.file_id)(*directory),
+                    mtime_ns: *mtime_ns,
                 })?;
             }
             stream.commit(|| check_cancelled(self.monitor))

@@ -60,7 +60,11 @@ fn parts(dir: &Path) -> (Looked, Looked) {
     let rules = rules_of(dir);
     let is_ignored =
         |path: &PathBuf, mode: u32| rules.is_ignored(path.as_os_str().as_bytes(), mode & 0o170_000 == 0o040_000);
-    look(dir)
+    let mut looked = look(dir);
+    // Names that are ignored move the time of their directory, and nobody is told.
+    let directories = looked.values_mut().filter(|(mode, ..)| mode & 0o170_000 == 0o040_000);
+    directories.for_each(|(_, _, mtime)| *mtime = 0);
+    looked
         .into_iter()
         .partition(|(path, (mode, ..))| !is_ignored(path, *mode))
 }

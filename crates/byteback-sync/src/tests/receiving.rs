@@ -137,11 +137,7 @@ fn look_below(top: &Path, dir: &Path, looked: &mut Looked) -> io::Result<()> {
             kind if kind.is_symlink() => fs::read_link(&path)?.as_os_str().as_bytes().to_vec(),
             _ => fs::read(&path)?,
         };
-        let mtime = if found.is_dir() {
-            0
-        } else {
-            found.mtime() * 1_000_000_000 + found.mtime_nsec()
-        };
+        let mtime = found.mtime() * 1_000_000_000 + found.mtime_nsec();
         looked.insert(
             path.strip_prefix(top).unwrap().to_owned(),
             (found.mode(), content, mtime),

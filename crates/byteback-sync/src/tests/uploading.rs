@@ -310,6 +310,7 @@ impl Origin {
             id: GroupId(self.group),
             up_to: Position(self.position),
             is_conflict: false,
+            directory_times: Vec::new(),
             names: names
                 .into_iter()
                 .map(|name| NameChange {

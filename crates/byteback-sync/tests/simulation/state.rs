@@ -17,14 +17,14 @@ pub(crate) struct Entry {
     /// Of a directory, nothing; of a symlink, its target.
     pub(crate) content: Option<Arc<Vec<u8>>>,
     mode: u32,
-    /// When it was modified; 0 where that is not looked at, and of directories.
+    /// When it was modified; 0 where that is not looked at, and of symlinks.
     modified_ns: i64,
 }
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.content {
-            None => write!(f, "directory {:o}", self.mode),
+            None => write!(f, "directory {:o} of {}", self.mode, self.modified_ns),
             Some(content) => {
                 let crc = content
                     .iter()
@@ -59,10 +59,17 @@ impl State {
         state
     }
 
-    /// The same, with the times of files.
+    /// The same, with the times of files and directories, that of the root among them.
     pub(crate) fn of_directory_with_times(dir: &Path) -> Self {
         let mut state = Self::default();
         state.add_directory(dir, &[], true);
+        let root = dir.symlink_metadata().unwrap();
+        let root = Entry {
+            content: None,
+            mode: root.permissions().mode() & 0o7777,
+            modified_ns: root.mtime() * 1_000_000_000 + root.mtime_nsec(),
+        };
+        state.0.insert(Vec::new(), root);
         state
     }
 
@@ -105,7 +112,7 @@ impl State {
             } else {
                 Some(fs::read(&path).unwrap())
             };
-            let modified_ns = match with_times && found.is_file() {
+            let modified_ns = match with_times && !found.is_symlink() {
                 true => found.mtime() * 1_000_000_000 + found.mtime_nsec(),
                 false => 0,
             };

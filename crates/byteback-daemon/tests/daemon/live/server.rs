@@ -192,6 +192,7 @@ impl Sent {
                 names: take(&value["names"]),
                 nodes,
                 contents,
+                directory_times: Vec::new(),
                 fold: None,
             },
             bodies,

@@ -207,6 +207,17 @@ impl<'a> FoldedTree<'a> {
         passed_over.iter().copied().collect()
     }
 
+    /// Whether names came and went in a directory, and the fold is about nothing else of it.
+    pub(super) fn tells_time_only(&self, node: NodeId) -> bool {
+        let is_new = self.unsent.nodes.contains_key(&node);
+        match &self.fold.scope {
+            LiveScope::Items { attributes, times, .. } => {
+                times.contains(&node) && !attributes.contains(&node) && !is_new
+            }
+            LiveScope::Everything { .. } => false,
+        }
+    }
+
     fn pass_over(&self, node: NodeId) {
         let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.insert(node);
@@ -249,11 +260,16 @@ impl<'a> FoldedTree<'a> {
                 None
             }
             // The server has its content, or it is new and has none; the log may reach further back than what the server has.
-            LiveScope::Items { attributes, .. } => attributes.contains(&change.node).then_some(NodeChange {
-                content: ContentChange::Unchanged,
-                is_new: false,
-                ..change
-            }),
+            LiveScope::Items { attributes, times, .. }
+                if attributes.contains(&change.node) || times.contains(&change.node) =>
+            {
+                Some(NodeChange {
+                    content: ContentChange::Unchanged,
+                    is_new: false,
+                    ..change
+                })
+            }
+            LiveScope::Items { .. } => None,
         }
     }
 

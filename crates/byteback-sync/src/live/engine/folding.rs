@@ -112,6 +112,7 @@ impl Engine {
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
         let file_id = |node| elsewhere.file_of(node).unwrap_or_else(|| self.file_id(node));
+        let tells_time_only = |node| tree.tells_time_only(node);
         let mut ended = send_cut(&CutBatch {
             tree: &tree,
             server: &self.parts.server,
@@ -122,6 +123,7 @@ impl Engine {
             counter: batch_counter(self.names, group.id),
             file_id: &file_id,
             origin: &origin,
+            tells_time_only: &tells_time_only,
             base_seq: (!is_whole).then_some(self.ground.cursor),
             replaces: is_whole.then_some(replaces),
             follows: self.ground.newest,

@@ -142,6 +142,7 @@ impl Engine {
             has_withheld: self.ignoring.has_withheld,
             sources: &self.ignoring.sources,
             takes_own: self.takes_own,
+            seen: self.ground.seen(),
         }
         .run(self.ground.cursor, head)?;
         self.ground.received(head);

@@ -46,10 +46,12 @@ impl Engine {
         };
         let is_less = sifted.names.len() < group.names.len()
             || sifted.nodes.len() < group.nodes.len()
-            || sifted.contents.len() < group.contents.len();
+            || sifted.contents.len() < group.contents.len()
+            || sifted.directory_times.len() < group.directory_times.len();
         Ok(
             match (
                 is_less,
+                // Times are told with names.
                 sifted.names.is_empty() && sifted.nodes.is_empty() && sifted.contents.is_empty(),
             ) {
                 (false, _) => Sifted::Whole,
@@ -90,6 +92,7 @@ impl Engine {
             names: Vec::new(),
             nodes: Vec::new(),
             contents: Vec::new(),
+            directory_times: Vec::new(),
             ..group.clone()
         };
         for name in &group.names {
@@ -121,6 +124,10 @@ impl Engine {
             }
             sifted.contents.push(content.clone());
         }
+        // Names that nobody hears of do not make a batch.
+        let is_told = |node: NodeId| sifted.names.iter().any(|name| name.parent == node);
+        let times = group.directory_times.iter().filter(|(node, _)| is_told(*node));
+        sifted.directory_times = times.copied().collect();
         let changes = hidden.into_iter().filter_map(|node| {
             let file = self.identities.file_of(node)?;
             Some(Withheld::Ignored.bound(node, file))
