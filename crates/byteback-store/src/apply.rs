@@ -385,7 +385,14 @@ impl<'a> Apply<'a> {
         };
         let mut start = Start::default();
         if let Some(previous) = &previous {
-            self.check_conflict(node, previous.seq)?;
+            let is_directory = kind == NodeKind::Directory && previous.attributes.kind == kind;
+            let changed = match is_directory {
+                true => self.changed_by_others(node, previous)?,
+                false => Some(previous.seq),
+            };
+            if let Some(changed) = changed {
+                self.check_conflict(node, changed)?;
+            }
             if previous.attributes.kind != kind && !self.is_first_contact() {
                 return invalid(&format!(
                     "node {id} cannot become another kind of node; a new node needs a new id"

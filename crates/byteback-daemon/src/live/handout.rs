@@ -404,6 +404,9 @@ impl Live {
                 found.push((of_log(*node), directory));
             }
         }
+        if found.is_empty() {
+            return Vec::new();
+        }
         // What lands puts the time back before it gives the order free.
         let _order = self.order.exclusive();
         let times = found.into_iter();

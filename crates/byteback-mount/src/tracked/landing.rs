@@ -58,6 +58,7 @@ pub trait LandingContent {
 /// What puts the time of a directory back.
 struct TimeBefore<'a> {
     dir: &'a Inode,
+    identity: Identity,
     mtime_ns: i128,
 }
 
@@ -66,6 +67,7 @@ impl<'a> TimeBefore<'a> {
         let mtime_ns = place.dir.stat().ok()?.mtime_ns;
         Some(Self {
             dir: place.dir,
+            identity: place.identity,
             mtime_ns,
         })
     }
@@ -92,7 +94,13 @@ impl Tracked {
         arbiter.ask().map_err(TrackedError::Overtaken)?;
         let times: Vec<TimeBefore<'_>> = places.iter().filter_map(TimeBefore::of).collect();
         let done = perform(&names)?;
-        times.iter().for_each(TimeBefore::put_back);
+        for time in &times {
+            time.put_back();
+            // Or its change time would look like a change that passed the mount by.
+            if let Ok(Some(node)) = names.node(&time.identity) {
+                names.operation.attributes_changed(node);
+            }
+        }
         arbiter.has_landed();
         Ok(done)
     }

@@ -1,15 +1,49 @@
 //! The time of a directory in which names came or went: unlike other attributes it is in conflict with nobody. Where others changed the directory
 //! since the batch's base, too, the later of both times counts; so two devices that make files in one directory never refuse each other.
 //!
-//! Nothing else of the directory changes, and a time that stays leaves no row.
+//! Nothing else of the directory changes, and a time that stays leaves no row. Where others changed more of it than the time, a row of this batch's
+//! device over theirs would hide that from the device, which is told only what others did after its own newest change: that is a conflict. The other way
+//! round, attributes of a directory are in no conflict with others' names in it.
 
 use crate::catalog::AttributeRow;
 use crate::error::StoreError;
-use crate::model::{FileId, NodeKind};
+use crate::model::{Attributes, FileId, NodeKind, Seq};
 
 use super::{Apply, invalid};
 
+/// A directory has seldom more changes since the base of a batch; if it has, one of them may be of anything.
+const ROWS_MAX: u32 = 64;
+
+fn is_same_but_for_time(one: &Attributes, other: &Attributes) -> bool {
+    let other = Attributes {
+        mtime_ns: one.mtime_ns,
+        ..other.clone()
+    };
+    *one == other
+}
+
 impl Apply<'_> {
+    /// When others changed more of a directory than its time since the batch's base, whose newest attributes are `newest`.
+    pub(super) fn changed_by_others(&self, node: i64, newest: &AttributeRow) -> Result<Option<Seq>, StoreError> {
+        let Some(base_seq) = self.base_seq() else {
+            return Ok(None);
+        };
+        let mut row = newest.clone();
+        for _ in 0..ROWS_MAX {
+            if row.seq <= base_seq {
+                return Ok(None);
+            }
+            let before = self.catalog.attributes(node, row.seq.saturating_sub(1))?;
+            let is_own = self.basis.is_own(self.catalog, self.folder.id, row.seq)?;
+            match before {
+                Some(before) if is_own || is_same_but_for_time(&before.attributes, &row.attributes) => row = before,
+                None if is_own => return Ok(None),
+                _ => return Ok(Some(row.seq)),
+            }
+        }
+        Ok(Some(row.seq))
+    }
+
     /// Names in a directory came or went at the sender. Others who made or removed some since its `base_seq` did no harm to that: the
     /// later of both times is the one at which the directory was changed last.
     pub(super) fn directory_time(&mut self, directory: FileId, mtime_ns: i128) -> Result<(), StoreError> {
@@ -26,6 +60,9 @@ impl Apply<'_> {
         }
         if self.kinds.insert(node, NodeKind::Directory).is_some() {
             return invalid(&format!("node {directory} is described twice"));
+        }
+        if let Some(changed) = self.changed_by_others(node, &previous)? {
+            return self.check_conflict(node, changed);
         }
         let is_others = self.base_seq().is_some_and(|base_seq| previous.seq > base_seq)
             && !self.basis.is_own(self.catalog, self.folder.id, previous.seq)?;

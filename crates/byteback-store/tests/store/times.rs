@@ -110,6 +110,35 @@ fn a_directory_that_others_removed_gets_no_time_and_no_conflict() {
     lab.send(2, Some(1), &Batch::default().time(DIRECTORY, 5)).unwrap();
 }
 
+/// A directory with other permissions.
+fn chmod(mode: u32) -> Batch {
+    let mut batch = Batch::default().node(DIRECTORY, NodeKind::Directory, 0, None);
+    batch.nodes[0].attributes.mode = mode;
+    batch
+}
+
+#[test]
+fn a_time_over_others_permissions_is_a_conflict() {
+    let (lab, other) = folder();
+    send_as(&lab, other, 2, (1, None), &chmod(0o700)).unwrap();
+    // Its own row over that would hide it from this device, and bring the old mode back with the next one.
+    let refused = send_as(&lab, lab.device, 2, (1, None), &made(10, 50));
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
+    send_as(&lab, lab.device, 3, (2, None), &made(10, 50)).unwrap();
+    let node = lab.store.node("f", DIRECTORY, Some(3)).unwrap();
+    assert_eq!((node.attributes.mode, node.attributes.mtime_ns), (0o700, 50));
+}
+
+#[test]
+fn permissions_over_others_times_are_no_conflict() {
+    let (lab, other) = folder();
+    send_as(&lab, other, 2, (1, None), &made(10, 50)).unwrap();
+    send_as(&lab, other, 3, (2, None), &made(11, 60)).unwrap();
+    send_as(&lab, lab.device, 2, (1, None), &chmod(0o700)).unwrap();
+    let refused = send_as(&lab, other, 4, (3, Some(3)), &chmod(0o711));
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
+}
+
 /// Two devices make files, one after the other, each after it has heard of a random part of what the other one did: whatever comes last is
 /// what a naive record of all times says.
 #[test]

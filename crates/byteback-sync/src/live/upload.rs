@@ -199,6 +199,11 @@ impl Upload<'_> {
             );
             return Err(ServiceError::new(ErrorKind::Refused, message).into());
         }
+        let is_empty = group.names.is_empty() && group.nodes.is_empty() && group.contents.is_empty();
+        if is_empty && group.directory_times.is_empty() {
+            // Its directories are gone.
+            return Ok(Sent::Nothing);
+        }
         sent(self.batch(group, footing))
     }
 

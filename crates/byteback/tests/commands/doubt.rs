@@ -267,9 +267,7 @@ fn version_that_sync_replaced_or_removed_comes_back() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "third");
     // A directory, by the time at which it was there.
     let dir = world.tree().join("dir");
-    let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
-    let when = format!("@{}", of_dir[0]["version"]);
-    world.run(&["restore", "--at", &when, dir.to_str().unwrap()]).fine();
+    world.run(&["restore", "--at", &third, dir.to_str().unwrap()]).fine();
     assert_eq!(files_in(&dir), FILES / 2);
     world.wait_until_sent();
     world.assert_at_server();
