@@ -201,9 +201,8 @@ impl FoldScope {
                 contents,
                 attributes,
                 names,
-                // No more than there are names.
-                times: _,
-            } => contents.len() + attributes.len() + names.len() > items_max,
+                times,
+            } => contents.len() + attributes.len() + names.len() + times.len() > items_max,
         };
         if is_too_much {
             *self = Self::Everything;

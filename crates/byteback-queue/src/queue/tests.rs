@@ -89,14 +89,14 @@ fn feed(queue: &mut Queue, events: &[Event]) {
     }
 }
 
-/// The next group, all delays aside: its nodes in short.
-/// The next group, but for the times of directories.
+/// The nodes of the next group in short, but for the times of directories.
 fn next_group(queue: &mut Queue) -> (GroupId, Vec<String>) {
     let (id, mut nodes) = next_group_whole(queue);
     nodes.retain(|node| !node.starts_with("times "));
     (id, nodes)
 }
 
+/// The nodes of the next group in short, all delays aside.
 fn next_group_whole(queue: &mut Queue) -> (GroupId, Vec<String>) {
     let Poll::Send(id) = queue.poll(u64::MAX) else {
         panic!("nothing is to be sent")

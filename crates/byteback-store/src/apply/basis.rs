@@ -2,7 +2,7 @@
 //!
 //! A batch that *follows* another one of its device ([`Manifest::follows`]) stands on what that one left: what the device did itself since
 //! `base_seq` is no conflict. Because nobody else changed what this batch is about, what that one left is still there, be there
-//! younger batches of others. So what a batch stands on is one moment of the past ([`Basis`]), which `prove` can look at before the transaction.
+//! newer batches of others (the time of a directory aside, on which nothing stands). So what a batch stands on is one moment of the past ([`Basis`]), which `prove` can look at before the transaction.
 
 use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
 use crate::error::StoreError;

@@ -329,9 +329,9 @@ impl Receive<'_> {
         Ok(())
     }
 
-    /// A landing that was interrupted goes on for the head with which it began, also where this device has sent batches since. Of nodes that others
-    /// changed up to that head these tell nothing, or they would have been refused, except when names in a directory came or went. That counts: otherwise
-    /// the time here would be set back, and nobody would tell it again.
+    /// A landing that was interrupted goes on for the head with which it began, also where this device has sent batches since. These would have been
+    /// refused if they told more of what others changed up to that head than the times of directories. Such a time counts: otherwise the one
+    /// here would be set back, and nobody would tell it again.
     fn take_later_times(&self, others: &mut Others) -> Result<(), ReceiveError> {
         if self.seen <= others.head {
             return Ok(());

@@ -9,7 +9,9 @@
 //! after this device's newest batch that changed it, or at the cursor if there is none; and what others did to it is the way from there to the head. That is
 //! what the server is asked for (`others=1`): each item is compared with its own moment, which of a node is told (`since`), as deltas begin there. A name made
 //! here and removed by another is told as removed, though neither the cursor nor the head has it; a name that only this device changed is not told.
-//! This holds as long as nothing else sends under this device into this folder. Where it does not hold, as sync starts over, all is fetched ([`Incoming::takes_own`]).
+//! The times of directories alone may be moved by others first and by this device after that, as names come and go: the later one counts, so this
+//! device has it already, or is told.
+//! All this holds as long as nothing else sends under this device into this folder. Where it does not hold, as sync starts over, all is fetched ([`Incoming::takes_own`]).
 //!
 //! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between `since` and the head, range by range, as it is
 //! read; zeros where the server has a hole. Ranges near to each other are fetched as one, as a request costs as much as their distance. Laid over a file that
