@@ -181,8 +181,8 @@ pub struct ProofRecord {
 
 /// The time of a directory that was moved by names that came or went, and by nothing else.
 ///
-/// Unlike a [`NodeRecord`] it is in conflict with nobody: where others changed the directory since the batch's base, the later of both
-/// times counts, as both of them made or removed a name in it.
+/// Unlike a [`NodeRecord`] it is in no conflict with others' names in the directory: where others moved the time since the batch's base, the later of
+/// both counts. With other attributes that others changed it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryTimeRecord {
     /// The directory. One that the folder does not have is passed over.

@@ -365,6 +365,13 @@ pub trait LandingTree: Send + Sync {
     /// If the log cannot be written.
     fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()>;
 
+    /// Names landed in a directory: if its time is still `mtime_ns`, the one before, it becomes the next that there is, as if a program had set it. Programs
+    /// that look for new names by the times of directories, as readers of mail do, would not see these otherwise.
+    ///
+    /// # Errors
+    /// If it cannot be set.
+    fn advance_time(&self, directory: NodeId, mtime_ns: i128) -> Result<()>;
+
     /// Makes all that has landed so far durable: contents, attributes, names.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ use rustix::io::Errno;
 pub use descent::Descent;
 pub use entries::{Entries, Entry, LibraryEntries, ReadDir, read_dir};
 pub use inode::{Creator, Inode, LibraryInode, NewInode};
-pub use metadata::{SetTime, set_mode, set_owner, set_times};
+pub use metadata::{SetTime, set_mode, set_owner, set_times, timestamps};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
 pub use stat::{FileKind, Identity, Stat, clamped_ns, stat_at, stat_fd};
 pub use writers::wait_for_writers;

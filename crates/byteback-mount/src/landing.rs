@@ -390,6 +390,19 @@ impl Landing {
         Ok(())
     }
 
+    /// Sets the time of the last modification of a node, as a program does, if it still is `from_ns`.
+    ///
+    /// # Errors
+    /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
+    pub fn advance_time(&self, node: LoggedNode, from_ns: i128, to_ns: i128) -> Result<(), LandingError> {
+        let (fd, stat) = self.find(node)?;
+        if stat.mtime_ns == from_ns {
+            let stale = self.tree.set_modification_time(node, (fd, stat), to_ns)?;
+            self.forget(&stale);
+        }
+        Ok(())
+    }
+
     /// Opens a file to land in it.
     ///
     /// # Errors

@@ -312,13 +312,13 @@ impl Live {
             let message = format!("the log cannot be written: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })?;
-        let Some(nodes) = self.nodes_of(group, &gathered) else {
+        let told = self.nodes_of(group, &gathered).zip(self.directory_times(&gathered));
+        let Some((nodes, directory_times)) = told else {
             if self.state.lock().in_flight(id).is_some() {
                 self.abandon("a file could not be found where it was, to be sent");
             }
             return Ok(None);
         };
-        let directory_times = self.directory_times(&gathered);
         let handed = Arc::new(LiveGroup {
             id,
             up_to: group.up_to,
@@ -395,23 +395,24 @@ impl Live {
     }
 
     /// The times of the directories in which names came or went, and that are told no other way. What changes one later is sent later; of
-    /// one that cannot be found any more there is none to tell.
-    fn directory_times(&self, gathered: &Gathered) -> Vec<(byteback_oplog::NodeId, i128)> {
+    /// one that has no name any more there is none to tell. `None`: one could not be looked at.
+    fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_oplog::NodeId, i128)>> {
         let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
         for node in gathered.times.iter().filter(|node| !is_told(node)) {
-            if let Ok(Some((directory, _))) = self.files.find(of_log(*node)) {
+            if let Some((directory, _)) = self.files.find(of_log(*node)).ok()? {
                 found.push((of_log(*node), directory));
             }
         }
         if found.is_empty() {
-            return Vec::new();
+            return Some(Vec::new());
         }
         // What lands puts the time back before it gives the order free.
         let _order = self.order.exclusive();
         let times = found.into_iter();
-        let times = times.filter_map(|(node, directory)| Some((node, directory.stat().ok()?.mtime_ns)));
-        times.collect()
+        times
+            .map(|(node, directory)| Some((node, directory.stat().ok()?.mtime_ns)))
+            .collect()
     }
 
     /// What is to be done next, but for the handing out.

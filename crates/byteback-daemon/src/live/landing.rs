@@ -517,6 +517,23 @@ impl LandingTree for LiveService {
         self.live.log.keep_numbers(nodes).map_err(|error| log_failed(&error))
     }
 
+    fn advance_time(&self, directory: LoggedNode, mtime_ns: i128) -> Result<()> {
+        let next_ns = mtime_ns.saturating_add(1);
+        match self.landing.advance_time(directory, mtime_ns, next_ns) {
+            Ok(()) => {
+                self.note_undurable([directory]);
+                Ok(())
+            }
+            // Gone again, or not ours to change: then no program was shown anything of before, or none can be helped.
+            Err(LandingError::Overtaken(_)) => Ok(()),
+            Err(LandingError::Failed(error)) if is_blocked(&error) => Ok(()),
+            Err(error) => Err(ServiceError::new(
+                ErrorKind::Node,
+                format!("the time of node {directory} cannot be set: {error}"),
+            )),
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         let undurable = std::mem::take(&mut *self.live.undurable.lock());
         self.live.journal.lock().sync_landed().map_err(|error| {

@@ -58,7 +58,9 @@ pub fn set_times(fd: impl AsFd, atime: SetTime, mtime: SetTime) -> io::Result<()
     uninterrupted(|| utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty())).map_err(explain_proc)
 }
 
-pub(super) fn timestamps(atime: SetTime, mtime: SetTime) -> Timestamps {
+/// Both times as the system takes them.
+#[must_use]
+pub fn timestamps(atime: SetTime, mtime: SetTime) -> Timestamps {
     Timestamps {
         last_access: timespec(atime),
         last_modification: timespec(mtime),

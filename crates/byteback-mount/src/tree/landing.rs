@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::PoisonError;
 
-use byteback_host::tree::{Creator, FileKind, Inode, NewInode, Stat};
+use byteback_host::tree::{Creator, FileKind, Inode, NewInode, SetTime, Stat, timestamps};
 use byteback_oplog::{Log, NodeId as LoggedNode};
 use rustix::fs::{AtFlags, Dev, FileType, OFlags, RenameFlags};
 
@@ -17,7 +17,7 @@ use super::directories::HeldInode;
 use crate::inodes::NodeId;
 use crate::landing::LandingError;
 use crate::tracked::landing::Arbiter;
-use crate::tracked::{Place, TrackedError, TrackedResult, Victim};
+use crate::tracked::{NewAttributes, Place, TrackedError, TrackedResult, Victim};
 
 /// What the kernel must not believe any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -337,6 +337,21 @@ impl Tree {
     ) -> Result<Vec<Stale>, LandingError> {
         let set = || set(&fd);
         performed(self.tracked.land_attributes(&stat.identity(), &fd, arbiter, set))?;
+        Ok(vec![Stale::Attributes(self.number_of(&stat), node)])
+    }
+
+    /// Sets a time as a program does: who observes is told.
+    pub(crate) fn set_modification_time(
+        &self,
+        node: LoggedNode,
+        (fd, stat): (Inode, Stat),
+        mtime_ns: i128,
+    ) -> Result<Vec<Stale>, LandingError> {
+        let new = NewAttributes {
+            times: Some(timestamps(SetTime::Keep, SetTime::To(mtime_ns))),
+            ..NewAttributes::default()
+        };
+        performed(self.tracked.set_attributes(self.object_of(&stat), &fd, &new))?;
         Ok(vec![Stale::Attributes(self.number_of(&stat), node)])
     }
 }

@@ -69,10 +69,28 @@ impl Queue {
                 .and_then(|first| self.change_at(*first));
             let is_new =
                 matches!(first, Some(Change::Name(NameOperation::Created { node, .. })) if node.node == *directory);
-            !is_new && !self.timed.contains_key(directory)
+            !is_new
         });
+        if directories.is_empty() || self.put_off_times(&directories, now_ns) {
+            return;
+        }
+        directories.retain(|directory| !self.timed.contains_key(directory));
         if !directories.is_empty() {
             self.enqueue(self.position, Change::Times { directories }, now_ns);
+        }
+    }
+
+    /// Where nothing else waits behind their times, these wait longer: names that come and go all the time, as locks do, are told of once in the
+    /// longest delay. Whether it is so.
+    fn put_off_times(&mut self, directories: &BTreeSet<NodeId>, now_ns: u64) -> bool {
+        let frozen = self.frozen;
+        match self.nodes.last_entry() {
+            Some(mut last) if *last.key() > frozen && last.get().change.times().is_superset(directories) => {
+                let node = last.get_mut();
+                node.touched_ns = node.touched_ns.max(now_ns);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -876,6 +876,46 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
     queue.check().unwrap();
 }
 
+#[test]
+fn locks_that_come_and_go_are_told_of_seldom_and_hold_nothing_up() {
+    let options = QueueOptions {
+        delay_ns: 3 * SECOND,
+        delay_max_ns: 30 * SECOND,
+        ..QueueOptions::default()
+    };
+    let mut queue = Queue::new(ClientId(7), options);
+    let mut times_sent = Vec::new();
+    let mut file_sent = None;
+    for now_s in 0..100 {
+        let now_ns = now_s * SECOND;
+        queue.event(&create("lock", 100 + now_s), now_ns);
+        queue.event(&unlink("lock", 100 + now_s), now_ns);
+        if now_s == 70 {
+            queue.event(&create("file", 2), now_ns);
+        }
+        while let Poll::Send(id) = queue.poll(now_ns) {
+            let group = queue.groups().find(|group| group.id == id).unwrap();
+            let changes: Vec<String> = queue.nodes_of(group).map(|(_, node)| short(&node.change)).collect();
+            match changes.iter().any(|change| change.starts_with("times")) {
+                true => times_sent.push(now_s),
+                false => file_sent = Some(now_s),
+            }
+            queue.applied(id).unwrap();
+        }
+        queue.check().unwrap();
+    }
+    assert!(times_sent.len() <= 5, "{times_sent:?}");
+    assert!(
+        times_sent.contains(&30),
+        "no later than the longest delay: {times_sent:?}"
+    );
+    let file_sent = file_sent
+        .into_iter()
+        .chain(times_sent.into_iter().filter(|at_s| *at_s >= 70))
+        .min();
+    assert!(file_sent.is_some_and(|at_s| at_s <= 74), "{file_sent:?}");
+}
+
 /// 100,000 events cost what each does, not what waits.
 #[test]
 fn a_full_queue_is_as_fast_as_an_empty_one() {

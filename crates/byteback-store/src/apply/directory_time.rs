@@ -1,18 +1,15 @@
-//! The time of a directory in which names came or went: unlike other attributes it is in conflict with nobody. Where others changed the directory
-//! since the batch's base, too, the later of both times counts; so two devices that make files in one directory never refuse each other.
+//! The time of a directory in which names came or went: in no conflict with others' names in it. Where others moved the time since the batch's base,
+//! too, the later of both counts; so two devices that make files in one directory never refuse each other.
 //!
-//! Nothing else of the directory changes, and a time that stays leaves no row. Where others changed more of it than the time, a row of this batch's
-//! device over theirs would hide that from the device, which is told only what others did after its own newest change: that is a conflict. The other way
-//! round, attributes of a directory are in no conflict with others' names in it.
+//! Nothing else of the directory changes, and a time that stays leaves no row. Where others changed more of the directory than the time, a row of
+//! this batch's device over theirs would hide that from the device, which is told only what others did after its own newest change: that is
+//! a conflict. The other way round, attributes of a directory are in no conflict with others' names in it.
 
 use crate::catalog::AttributeRow;
 use crate::error::StoreError;
 use crate::model::{Attributes, FileId, NodeKind, Seq};
 
 use super::{Apply, invalid};
-
-/// A directory has seldom more changes since the base of a batch; if it has, one of them may be of anything.
-const ROWS_MAX: u32 = 64;
 
 fn is_same_but_for_time(one: &Attributes, other: &Attributes) -> bool {
     let other = Attributes {
@@ -29,19 +26,18 @@ impl Apply<'_> {
             return Ok(None);
         };
         let mut row = newest.clone();
-        for _ in 0..ROWS_MAX {
-            if row.seq <= base_seq {
-                return Ok(None);
+        // A batch that takes long to come stands on an old base: others may have moved the time any number of times since.
+        while row.seq > base_seq {
+            // What lies below a row of its own was asked when that came: it stood on the same base, or an older one.
+            if self.basis.is_own(self.catalog, self.folder.id, row.seq)? {
+                break;
             }
-            let before = self.catalog.attributes(node, row.seq.saturating_sub(1))?;
-            let is_own = self.basis.is_own(self.catalog, self.folder.id, row.seq)?;
-            match before {
-                Some(before) if is_own || is_same_but_for_time(&before.attributes, &row.attributes) => row = before,
-                None if is_own => return Ok(None),
+            match self.catalog.attributes(node, row.seq.saturating_sub(1))? {
+                Some(before) if is_same_but_for_time(&before.attributes, &row.attributes) => row = before,
                 _ => return Ok(Some(row.seq)),
             }
         }
-        Ok(Some(row.seq))
+        Ok(None)
     }
 
     /// Names in a directory came or went at the sender. Others who made or removed some since its `base_seq` did no harm to that: the

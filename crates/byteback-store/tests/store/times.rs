@@ -139,6 +139,31 @@ fn permissions_over_others_times_are_no_conflict() {
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
 }
 
+#[test]
+fn times_of_others_are_no_conflict_however_often_they_moved() {
+    let (lab, other) = folder();
+    // While a long upload of one device comes, the other one makes file after file.
+    for number in 0..200 {
+        let counter = number + 2;
+        let follows = (number > 0).then_some(counter - 1);
+        let batch = made(100 + u128::from(number), 50 + i128::from(number));
+        send_as(&lab, other, counter, (1, follows), &batch).unwrap();
+    }
+    send_as(&lab, lab.device, 2, (1, None), &made(10, 1000)).unwrap();
+    send_as(&lab, lab.device, 3, (1, Some(2)), &chmod(0o700)).unwrap();
+    let node = lab.store.node("f", DIRECTORY, Some(203)).unwrap();
+    assert_eq!(node.attributes.mode, 0o700);
+    assert_eq!(time_of(&lab, 202), 1000);
+    // The mode is one, however often the time moved after it.
+    for number in 0..100 {
+        let counter = number + 4;
+        let batch = made(400 + u128::from(number), 2000 + i128::from(number));
+        send_as(&lab, lab.device, counter, (1, Some(counter - 1)), &batch).unwrap();
+    }
+    let refused = send_as(&lab, other, 202, (202, Some(201)), &made(500, 5000));
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
+}
+
 /// Two devices make files, one after the other, each after it has heard of a random part of what the other one did: whatever comes last is
 /// what a naive record of all times says.
 #[test]

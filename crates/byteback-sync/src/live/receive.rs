@@ -172,6 +172,7 @@ impl Receive<'_> {
         let mut others = incoming.others()?;
         self.take_later_times(&mut others)?;
         self.monitor.event(Event::ChangesToCome(others.count()));
+        let times = self.times_before(&others)?;
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
         self.try_blocked_again(&mut others)?;
         let mut blocked = Blocked::default();
@@ -250,6 +251,9 @@ impl Receive<'_> {
             };
             match walked {
                 Walked::All => {
+                    for (directory, mtime_ns) in times {
+                        landing.advance_time(directory, mtime_ns)?;
+                    }
                     landing.sync()?;
                     may_ignore_other |= self.has_moved(&plan)?;
                     self.note_returned(&came_back, &others)?;
@@ -330,23 +334,44 @@ impl Receive<'_> {
     }
 
     /// A landing that was interrupted goes on for the head with which it began, also where this device has sent batches since. These would have been
-    /// refused if they told more of what others changed up to that head than the times of directories. Such a time counts: otherwise the one
-    /// here would be set back, and nobody would tell it again.
+    /// refused if they told of what others changed up to that head, but for directories of which these moved the time alone. What they told counts:
+    /// otherwise it would be set back here, and nobody would tell it again.
     fn take_later_times(&self, others: &mut Others) -> Result<(), ReceiveError> {
         if self.seen <= others.head {
             return Ok(());
         }
         for (id, change) in &mut others.nodes {
-            let before_ns = change.before.as_ref().map(|before| before.mtime_ns);
-            let is_moved = before_ns.is_some_and(|before_ns| before_ns != change.after.mtime_ns);
-            if is_moved
-                && change.after.kind == byteback_api::NodeKind::Directory
-                && let Some(there) = self.there(*id, self.seen)?
-            {
-                change.after.mtime_ns = there.mtime_ns;
+            let Some(before) = &change.before else { continue };
+            let moved = Attributes {
+                mtime_ns: change.after.mtime_ns,
+                ..before.clone()
+            };
+            let is_moved = before.mtime_ns != change.after.mtime_ns;
+            if !is_moved || change.after.kind != byteback_api::NodeKind::Directory {
+                continue;
+            }
+            if let Some(there) = self.there(*id, self.seen)? {
+                match moved == change.after {
+                    true => change.after = there,
+                    false => change.after.mtime_ns = there.mtime_ns,
+                }
             }
         }
         Ok(())
+    }
+
+    /// The times of the directories in which others changed names, and that are not new here.
+    fn times_before(&self, others: &Others) -> Result<Vec<(NodeId, i128)>, ReceiveError> {
+        let parents: BTreeSet<FileId> = others.names.keys().map(|place| place.parent).collect();
+        let is_new = |id: &FileId| others.nodes.get(id).is_some_and(|change| change.before.is_none());
+        let known = parents.into_iter().filter(|id| !is_new(id));
+        let mut times = Vec::new();
+        for directory in known.filter_map(|id| self.identities.node_of(id)) {
+            if let Some(found) = self.landing.look(directory)? {
+                times.push((directory, found.attributes.mtime_ns));
+            }
+        }
+        Ok(times)
     }
 
     /// What a node was at the server at a moment, if it was there.

@@ -336,6 +336,50 @@ fn who_was_away_catches_up_and_what_both_changed_is_there_twice() {
     assert_server_has(&rig, &rig.folder, &two.place.tree(), "at the end");
 }
 
+/// Readers of mail look for new letters where the time of a directory has moved.
+#[test]
+fn names_from_before_the_last_time_move_it() {
+    let rig = rig(104);
+    let mut one = Machine::started(&rig, "one");
+    fs::create_dir(one.path("mail")).unwrap();
+    fs::write(one.path("mail/first"), b"first").unwrap();
+    settle(&rig, &[&one], "one");
+    let mut two = Machine::started(&rig, "two");
+    settle(&rig, &[&one, &two], "two has joined");
+    let time_of = |machine: &Machine| {
+        let found = fs::metadata(machine.path("mail")).unwrap();
+        (found.mtime(), found.mtime_nsec())
+    };
+    two.stop();
+    fs::write(two.path("mail/of two"), b"of two").unwrap();
+    fs::write(one.path("mail/of one"), b"of one").unwrap();
+    settle(&rig, &[&one], "one goes on");
+    let before = time_of(&one);
+    assert!(before > time_of(&two));
+    two.begin();
+    settle(&rig, &[&one, &two], "two is back");
+    assert!(one.path("mail/of two").exists());
+    assert!(time_of(&one) > before, "who has seen the directory does not look again");
+    assert_same(&[&one, &two], "two is back");
+    // What changes a name and sets the time back, as rsync does, before anybody hears of it.
+    let before = time_of(&one);
+    two.stop();
+    let directory = File::open(two.path("mail")).unwrap();
+    let time = fs::metadata(two.path("mail")).unwrap().modified().unwrap();
+    fs::write(two.path("mail/.first.new"), b"changed").unwrap();
+    fs::rename(two.path("mail/.first.new"), two.path("mail/first")).unwrap();
+    directory.set_modified(time).unwrap();
+    drop(directory);
+    two.begin();
+    settle(&rig, &[&one, &two], "the time was set back");
+    assert_eq!(fs::read(one.path("mail/first")).unwrap(), b"changed");
+    assert!(time_of(&one) > before);
+    assert_same(&[&one, &two], "the time was set back");
+    one.end();
+    two.end();
+    assert_server_has(&rig, &rig.folder, &two.place.tree(), "at the end");
+}
+
 #[test]
 fn two_folders_that_have_something_in_common_become_one() {
     let rig = rig(103);

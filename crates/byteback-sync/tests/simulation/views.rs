@@ -319,6 +319,11 @@ impl LandingTree for SteppedLanding {
         self.inner.set_attributes(node, attributes, expected)
     }
 
+    fn advance_time(&self, directory: NodeId, mtime_ns: i128) -> Result<()> {
+        self.told(|| format!("time of {directory}"));
+        self.inner.advance_time(directory, mtime_ns)
+    }
+
     fn watch(&self, node: NodeId) -> Result<Landed<Box<dyn WatchedNode + '_>>> {
         self.inner.watch(node)
     }

@@ -21,7 +21,7 @@ use crate::error::ServerErrorKind;
 use crate::live::identities::{IdentityChange, Origin};
 use crate::live::receive::conflicts::Conflict;
 use crate::live::receive::left_out::BlockedChange;
-use crate::live::receive::{Receive, ReceiveError};
+use crate::live::receive::{Receive, ReceiveError, Received};
 use crate::server_client::{Heard, ServerClient};
 
 /// Why an order is given up that was made before the folder's first contact.
@@ -145,6 +145,17 @@ impl Engine {
             seen: self.ground.seen(),
         }
         .run(self.ground.cursor, head)?;
+        let before = (self.ground, self.landing, self.takes_own);
+        let noted = self.note_received(received, head);
+        if noted.is_err() {
+            // What is on the disk says that it has not landed, and would have it land again: over what is sent on this ground until then.
+            (self.ground, self.landing, self.takes_own) = before;
+        }
+        noted
+    }
+
+    /// All that others did up to `head` is here.
+    fn note_received(&mut self, received: Received, head: Seq) -> Result<(), EngineError> {
         self.ground.received(head);
         self.landing = None;
         self.takes_own = false;
