@@ -133,6 +133,7 @@ fn seeds() -> Vec<Vec<u8>> {
         size: 5,
         mtime_ns: 1,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

@@ -56,6 +56,10 @@ pub struct Attributes {
     /// Device number (`st_rdev`) of a device node, otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdev: u64,
+    /// Flags of a file or directory that forbid changes, as `FS_IOC_GETFLAGS` numbers them: immutable (16) and append-only (32). Others count for
+    /// nothing.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub inode_flags: u32,
     /// What a symlink points to; present exactly for symlinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<ByteString>,
@@ -71,6 +75,11 @@ pub struct Attributes {
 }
 
 // `skip_serializing_if` wants a function of a reference.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_none(flags: &u32) -> bool {
+    *flags == 0
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(value: &u64) -> bool {
     *value == 0

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::{FileKind, InodeFlags, Stat};
 use byteback_oplog::{NodeId as LoggedNode, NodeKind};
 use parking_lot::Mutex;
 
@@ -229,7 +229,7 @@ impl Hidden {
             blocks: 0,
             mtime_ns: changed_ns.into(),
             ctime_ns: changed_ns,
-            is_protected: false,
+            inode_flags: InodeFlags::NONE,
             ..stat
         };
         Ok(HiddenFound {

@@ -331,7 +331,7 @@ impl Landing {
         self.refuse_mounted(at)?;
         let (_, stat) = self.find(node)?;
         let (directory, above) = self.find(at.0)?;
-        if stat.is_protected || above.is_protected {
+        if !stat.inode_flags.is_empty() || !above.inode_flags.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::EPERM).into());
         }
         if let Some(descriptor) = directory.descriptor() {

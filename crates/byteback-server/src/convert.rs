@@ -54,6 +54,7 @@ pub(crate) fn attributes(a: model::Attributes) -> Attributes {
         size: a.size,
         mtime_ns: a.mtime_ns,
         rdev: a.rdev,
+        inode_flags: a.inode_flags,
         target: a.target.map(ByteString),
         xattrs: a.xattrs.into_iter().map(xattr).collect(),
         user: a.user.map(ByteString),
@@ -70,6 +71,7 @@ fn attributes_to_store(a: Attributes) -> model::Attributes {
         size: a.size,
         mtime_ns: a.mtime_ns,
         rdev: a.rdev,
+        inode_flags: a.inode_flags,
         target: a.target.map(ByteString::into_bytes),
         xattrs: a
             .xattrs

@@ -194,17 +194,21 @@ pub(crate) fn usize_u64(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The rarer attributes in one blob: target, xattrs, names of owner and group. Empty when there are none.
+/// The rarer attributes in one blob: target, xattrs, names of owner and group, inode flags. Empty when there are none.
 pub(crate) fn encode_rare_attributes(attributes: &Attributes) -> Vec<u8> {
     if attributes.target.is_none()
         && attributes.xattrs.is_empty()
         && attributes.user.is_none()
         && attributes.group.is_none()
+        && attributes.inode_flags == 0
     {
         return Vec::new();
     }
     let mut out = Writer::default();
     rare_attributes(&mut out, attributes);
+    if attributes.inode_flags != 0 {
+        out.varint(attributes.inode_flags.into());
+    }
     out.finish_with_crc()
 }
 
@@ -225,7 +229,11 @@ pub(crate) fn decode_rare_attributes(blob: &[u8], attributes: &mut Attributes) -
         return Ok(());
     }
     let mut reader = Reader::with_crc(blob, "a node's attributes")?;
-    read_rare(&mut reader, attributes)
+    read_rare(&mut reader, attributes)?;
+    if !reader.is_empty() {
+        attributes.inode_flags = reader.u32()?;
+    }
+    Ok(())
 }
 
 fn read_rare(reader: &mut Reader<'_>, attributes: &mut Attributes) -> Result<(), StoreError> {
@@ -303,9 +311,9 @@ impl StagedRecord {
                 }
             }
             Self::Node(node) => {
-                out.u8(2);
-                out.id(node.id);
                 let a = &node.attributes;
+                out.u8(if a.inode_flags == 0 { 2 } else { 12 });
+                out.id(node.id);
                 out.u8(a.kind as u8);
                 out.varint(u64::from(a.mode));
                 out.varint(u64::from(a.uid));
@@ -314,6 +322,9 @@ impl StagedRecord {
                 out.wide(a.mtime_ns);
                 out.varint(a.rdev);
                 rare_attributes(&mut out, a);
+                if a.inode_flags != 0 {
+                    out.varint(a.inode_flags.into());
+                }
                 match node.content {
                     None => out.u8(0),
                     Some(change) => {
@@ -397,7 +408,7 @@ impl StagedRecord {
         let mut r = Reader::with_crc(blob, "a staged record")?;
         let record = match r.u8()? {
             tag @ (1 | 8 | 9 | 10) => Self::Manifest(decode_manifest(&mut r, tag)?),
-            2 => Self::Node(decode_node(&mut r)?),
+            tag @ (2 | 12) => Self::Node(decode_node(&mut r, tag == 12)?),
             3 => Self::Entry(EntryChange {
                 parent: r.id()?,
                 name: r.bytes()?.to_vec(),
@@ -456,7 +467,7 @@ fn decode_manifest(r: &mut Reader<'_>, tag: u8) -> Result<Manifest, StoreError> 
     })
 }
 
-fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
+fn decode_node(r: &mut Reader<'_>, has_flags: bool) -> Result<NodeChange, StoreError> {
     let id = r.id()?;
     let kind = r.u8()?;
     let mut attributes = Attributes {
@@ -467,12 +478,16 @@ fn decode_node(r: &mut Reader<'_>) -> Result<NodeChange, StoreError> {
         size: r.varint()?,
         mtime_ns: r.wide()?,
         rdev: r.varint()?,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,
         group: None,
     };
     read_rare(r, &mut attributes)?;
+    if has_flags {
+        attributes.inode_flags = r.u32()?;
+    }
     let content = match r.u8()? {
         0 => None,
         1 => Some(ContentChange {

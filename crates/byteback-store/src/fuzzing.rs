@@ -114,6 +114,7 @@ fn no_attributes() -> Attributes {
         size: 0,
         mtime_ns: 0,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,
@@ -164,6 +165,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
         target: Some(b"to".to_vec()),
         xattrs: vec![(b"user.a".to_vec(), b"1".to_vec())],
         user: Some(b"me".to_vec()),
+        inode_flags: 16,
         ..no_attributes()
     };
     let page = [

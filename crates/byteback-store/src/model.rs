@@ -64,6 +64,8 @@ pub struct Attributes {
     pub mtime_ns: i128,
     /// Device number of a device node.
     pub rdev: u64,
+    /// Flags that forbid changes, as `FS_IOC_GETFLAGS` numbers them.
+    pub inode_flags: u32,
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
     /// Extended attributes by name.

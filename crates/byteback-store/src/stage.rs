@@ -270,6 +270,9 @@ fn check_attributes(id: FileId, attributes: &Attributes, limits: &StoreLimits) -
     if attributes.kind != NodeKind::File && attributes.size != 0 {
         return invalid("only files have a size");
     }
+    if !matches!(attributes.kind, NodeKind::File | NodeKind::Directory) && attributes.inode_flags != 0 {
+        return invalid("only files and directories have flags that forbid changes");
+    }
     match (&attributes.target, attributes.kind) {
         (Some(target), NodeKind::Symlink) => {
             if target.is_empty() || target.len() > 4095 || target.contains(&0) {

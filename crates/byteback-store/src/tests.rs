@@ -73,6 +73,7 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
                 size,
                 mtime_ns: 0,
                 rdev: 0,
+                inode_flags: 0,
                 target: None,
                 xattrs: vec![],
                 user: None,
@@ -218,6 +219,7 @@ fn attributes() -> Attributes {
         size: 0,
         mtime_ns: -1,
         rdev: 0,
+        inode_flags: 0,
         target: Some(b"to".to_vec()),
         xattrs: vec![(b"user.a".to_vec(), b"v".to_vec())],
         user: None,
@@ -231,6 +233,11 @@ const RARE: &[u8] = b"\x01\x02to\x00\x01\x01g\x01\x06user.a\x01v";
 #[test]
 fn rare_attributes_and_tags() {
     assert_eq!(encode_rare_attributes(&attributes()), with_crc(RARE));
+    let flagged = Attributes {
+        inode_flags: 48,
+        ..attributes()
+    };
+    assert_eq!(encode_rare_attributes(&flagged), with_crc(&[RARE, b"\x30"].concat()));
     let tags = ["a".to_owned(), String::new(), "\u{20ac}".to_owned()];
     assert_eq!(encode_tags(&tags), b"\x01a\x00\x03\xe2\x82\xac");
     assert_eq!(decode_tags(b"\x01a\x00\x03\xe2\x82\xac").unwrap(), tags);
@@ -325,6 +332,19 @@ fn staged_records() {
         let content = Some(ContentChange { deltas: 3, base });
         golden(&node(content), &[b"\x02", &id(2), fixed, RARE, &[code, 3]]);
     }
+
+    let flagged = NodeChange {
+        id: FileId(2),
+        attributes: Attributes {
+            inode_flags: 48,
+            ..attributes()
+        },
+        content: None,
+    };
+    golden(
+        &StagedRecord::Node(flagged),
+        &[b"\x0c", &id(2), fixed, RARE, b"\x30\x00"],
+    );
 
     let content = Some(ContentChange {
         deltas: 3,

@@ -46,6 +46,7 @@ fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
         size: size as u64,
         mtime_ns: -7,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: vec![(b"user.x".to_vec(), vec![mode as u8])],
         user: None,

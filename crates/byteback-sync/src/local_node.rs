@@ -126,6 +126,7 @@ impl LocalNode {
             size: if stat.kind == FileKind::File { stat.size } else { 0 },
             mtime_ns: stat.mtime_ns,
             rdev: if is_device { stat.rdev } else { 0 },
+            inode_flags: stat.inode_flags.bits(),
             target,
             xattrs,
             user: None,

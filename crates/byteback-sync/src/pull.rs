@@ -30,6 +30,8 @@ pub struct PullOptions {
     pub delete: bool,
     /// Look into files of the same length and time, too.
     pub checksum: bool,
+    /// Make immutable and append-only flags the same, too, and change what has them here: needs privilege.
+    pub flags: bool,
     /// What is neither fetched nor removed.
     pub exclude: Exclude,
     /// How many files are fetched at the same time.
@@ -42,6 +44,7 @@ impl Default for PullOptions {
             dry_run: false,
             delete: false,
             checksum: false,
+            flags: false,
             exclude: Exclude::default(),
             jobs: 4,
         }
@@ -114,6 +117,7 @@ pub fn pull(
         exclude: &options.exclude,
         delete: options.delete,
         checksum: options.checksum,
+        flags: options.flags,
         jobs: options.jobs,
     };
     let (mut restored, pulled) = match options.dry_run {

@@ -2,8 +2,8 @@
 //!
 //! Order: directories are made as they are met; files are written under a temporary name, get all their attributes, are
 //! synced and only then get their own name (see `publish`); hard links follow when all files are there; the attributes
-//! of directories come last, deepest first, because whatever is made in a directory moves its times. One sync of the file
-//! system ends it. A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
+//! of directories come after that, deepest first, because whatever is made in a directory moves its times; flags that forbid
+//! changes come last of all (see `flags`). One sync of the file system ends it. A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
 //! names, and can be run again into the same directory: a file of the same length and time is taken as restored, unless
 //! `verify` asks for its bytes anew.
 //!
@@ -18,6 +18,7 @@
 
 mod attributes;
 mod file;
+mod flags;
 mod look;
 mod near;
 mod place;
@@ -38,6 +39,7 @@ use byteback_api::{ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree;
 use file::{FileJob, restore_file};
+use flags::LastFlags;
 use place::{
     Place, TemporaryNames, clear_way, make_directory, open_up, remove_all, remove_leftovers, rename_into_place,
 };
@@ -70,6 +72,8 @@ pub struct RestoreOptions {
     pub verify: bool,
     /// Of a file that the server cannot read in full, restore what it can.
     pub salvage: bool,
+    /// Restore immutable and append-only flags as well, and change what has them here: needs privilege.
+    pub flags: bool,
     /// How many files are fetched at the same time.
     pub jobs: usize,
 }
@@ -81,6 +85,7 @@ impl Default for RestoreOptions {
             delete: false,
             verify: false,
             salvage: false,
+            flags: false,
             jobs: 4,
         }
     }
@@ -134,6 +139,7 @@ pub(crate) struct Wishes<'a> {
     pub(crate) exclude: &'a Exclude,
     pub(crate) delete: bool,
     pub(crate) checksum: bool,
+    pub(crate) flags: bool,
     pub(crate) jobs: usize,
 }
 
@@ -160,6 +166,7 @@ impl<'a> Origin<'a> {
             delete: wishes.delete,
             verify: false,
             salvage: false,
+            flags: wishes.flags,
             jobs: wishes.jobs,
         };
         let mut pulled = Pulled::default();
@@ -181,12 +188,7 @@ impl<'a> Origin<'a> {
     }
 
     fn rules(self, wishes: &Wishes<'a>, monitor: &'a dyn Monitor) -> Rules<'a> {
-        Rules::new(
-            (self.server, self.folder, self.at),
-            wishes.exclude,
-            (wishes.delete, wishes.checksum),
-            monitor,
-        )
+        Rules::new((self.server, self.folder, self.at), wishes, monitor)
     }
 
     fn restore_into(
@@ -220,6 +222,7 @@ impl<'a> Origin<'a> {
             unpublished: Mutex::default(),
             way: Mutex::new(way),
             opened_up: Mutex::default(),
+            last_flags: Mutex::default(),
             pull: wishes.map(|wishes| self.rules(wishes, monitor)),
         };
         monitor.event(Event::Phase(Phase::Restoring));
@@ -307,6 +310,8 @@ struct Restore<'a> {
     way: Mutex<tree::Descent>,
     /// Directories that were closed to their owner, with the permissions that they had.
     opened_up: Mutex<Vec<(Vec<u8>, u32)>>,
+    /// Flags that forbid changes.
+    last_flags: Mutex<LastFlags>,
     /// What is looked at first, and told, if this is a pull.
     pull: Option<Rules<'a>>,
 }
@@ -327,7 +332,8 @@ impl Restore<'_> {
                 name: ByteString::from(name),
                 node,
             };
-            return self.in_parallel(|jobs| self.entry(self.target, place, &entry, jobs));
+            self.in_parallel(|jobs| self.entry(self.target, place, &entry, jobs))?;
+            return self.set_last_flags();
         }
         if let Some(rules) = &self.pull {
             rules.look_at_root(self.target, &node)?;
@@ -335,10 +341,16 @@ impl Restore<'_> {
         let mut made = Vec::new();
         let mut links = Vec::new();
         let walked = self.in_parallel(|jobs| self.walk(tree, node, &mut made, &mut links, jobs));
-        if let Err(error) = walked {
+        let finished = walked.and_then(|()| self.finish(made, links));
+        if finished.is_err() {
             self.close_again();
-            return Err(error);
+            self.protect_again();
         }
+        finished
+    }
+
+    /// What has to wait until all files are there.
+    fn finish(&self, made: Vec<MadeDirectory>, links: Vec<HardLink>) -> Result<()> {
         self.monitor.event(Event::Phase(Phase::Finishing));
         self.hard_links(links)?;
         for directory in made.into_iter().rev() {
@@ -347,10 +359,10 @@ impl Restore<'_> {
                 .open_dir(&directory.path)
                 .and_then(|dir| apply_attributes(&dir, &directory.node.attributes, &directory.path, self.tally));
             if let Err(error) = done {
-                self.tally.failed(&directory.path, &error);
+                self.failed(&directory.path, error);
             }
         }
-        Ok(())
+        self.set_last_flags()
     }
 
     /// Makes all directories below `root`, hands files on and remembers what comes later.
@@ -370,14 +382,14 @@ impl Restore<'_> {
             let dir = match self.open_dir_to_fill(&path) {
                 Ok(dir) => dir,
                 Err(error) => {
-                    self.tally.failed(&path, &error);
+                    self.failed(&path, error);
                     continue;
                 }
             };
             if self.options.overwrite
                 && let Err(error) = remove_leftovers(&dir)
             {
-                self.tally.failed(&path, &error);
+                self.failed(&path, error);
             }
             let mut names = HashSet::new();
             let mut below = Vec::new();
@@ -403,7 +415,7 @@ impl Restore<'_> {
                     };
                     match judged.and_then(|()| make_directory(&dir, &place.name, self.options.overwrite)) {
                         Ok(()) => below.push((join_path(&path, entry.name.as_bytes()), entry.node)),
-                        Err(error) => self.tally.failed(&place.path(), &error),
+                        Err(error) => self.failed(&place.path(), error),
                     }
                     return Ok(());
                 }
@@ -420,6 +432,7 @@ impl Restore<'_> {
                 self.remove_others(&dir, &path, &names);
             }
             to_do.extend(below);
+            self.note_flags(&path, &node);
             made.push(MadeDirectory { path, node });
         }
         Ok(())
@@ -434,6 +447,7 @@ impl Restore<'_> {
         jobs: &mut dyn FnMut(FileJob) -> Result<()>,
     ) -> Result<()> {
         if entry.node.attributes.kind == NodeKind::File {
+            self.note_flags(&place.path(), &entry.node);
             return jobs(FileJob {
                 place,
                 node: entry.node.clone(),
@@ -454,7 +468,7 @@ impl Restore<'_> {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.tally.failed(&place.path(), &error);
+                    self.failed(&place.path(), error);
                     return Ok(());
                 }
             },
@@ -467,7 +481,7 @@ impl Restore<'_> {
                 self.tally.remember(entry.node.id, &place);
                 self.tally.special_done(&place.path());
             }
-            Err(error) => self.tally.failed(&place.path(), &error),
+            Err(error) => self.failed(&place.path(), error),
         }
         Ok(())
     }
@@ -514,7 +528,7 @@ impl Restore<'_> {
         }
         let named = tree::open_path_at(dir, &temporary)
             .and_then(|made| apply_attributes(&made, &node.attributes, &place.path(), self.tally))
-            .and_then(|()| clear_way(dir, &place.name, self.options.overwrite))
+            .and_then(|()| self.clear_way(dir, &place.name))
             .and_then(|()| rename_into_place(dir, &temporary, &place.name));
         if named.is_err() {
             let _ = rustix::fs::unlinkat(dir, temporary.as_os_str(), AtFlags::empty());
@@ -537,7 +551,7 @@ impl Restore<'_> {
             let done = self.hard_link(&first, &link);
             match done {
                 Ok(()) => self.tally.link_done(&link.place.path()),
-                Err(error) => self.tally.failed(&link.place.path(), &error),
+                Err(error) => self.failed(&link.place.path(), error),
             }
         }
         Ok(())
@@ -555,7 +569,8 @@ impl Restore<'_> {
             rules.judge_link(&to, &link.place, there.as_ref())?;
             rules.tell(&link.place.path(), Change::New);
         }
-        clear_way(&to, &link.place.name, self.options.overwrite)?;
+        self.clear_way(&to, &link.place.name)?;
+        self.unprotect(&from, &first.name)?;
         let temporary = self.temporary_names.next();
         rustix::fs::linkat(
             &from,
@@ -577,16 +592,24 @@ impl Restore<'_> {
             path,
             names,
             &is_ours,
-            &mut |below, other| match other.and_then(|(dir, name)| remove_all(dir, name)) {
+            &mut |below, other| match other.and_then(|(dir, name)| {
+                self.unprotect(dir, name)?;
+                remove_all(dir, name)
+            }) {
                 Ok(()) => {
                     self.tally.removed();
                     if let Some(rules) = &self.pull {
                         rules.tell(below, Change::Removed);
                     }
                 }
-                Err(error) => self.tally.failed(below, &error),
+                Err(error) => self.failed(below, error),
             },
         );
+    }
+
+    /// Counts something that could not be restored.
+    fn failed(&self, path: &[u8], error: io::Error) {
+        self.tally.failed(path, &self.told_with_flags(path, error));
     }
 
     /// Runs `make_jobs` while threads work on the files that it hands on.
@@ -656,8 +679,15 @@ impl Restore<'_> {
             if let Some(mode) = open_up(&named)? {
                 lock(&self.opened_up).push((path.to_vec(), mode));
             }
+            self.unprotect_directory(path, &named)?;
         }
         self.open_dir(path)
+    }
+
+    /// Makes sure that something that is no directory can take a name.
+    fn clear_way(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        self.unprotect(dir, name)?;
+        clear_way(dir, name, self.options.overwrite)
     }
 
     /// Gives directories that were closed to their owner the permissions that they had: the restore does not come to its end.

@@ -150,6 +150,7 @@ impl TreeService for GeneratedTree {
             size: if *node == FILE { self.now_len() } else { 0 },
             mtime_ns: 0,
             rdev: 0,
+            inode_flags: 0,
             target: None,
             xattrs: Vec::new(),
             user: None,

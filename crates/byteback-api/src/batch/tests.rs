@@ -33,6 +33,7 @@ fn node() -> NodeRecord {
             size: 3,
             mtime_ns: i64::MIN.into(),
             rdev: 0,
+            inode_flags: 0,
             target: None,
             xattrs: vec![Xattr {
                 name: "user.x".into(),

@@ -57,7 +57,7 @@ impl File {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
-            is_protected: false,
+            inode_flags: byteback_host::tree::InodeFlags::NONE,
         };
         let mut file = Self {
             clock: clock.clone(),

@@ -168,7 +168,7 @@ impl System for &Told {
             mtime_ns: self.present().mtime_ns.into(),
             // The master is told of earlier writes just now, again and again.
             ctime_ns: self.stats.get() * 1_000_000_000,
-            is_protected: false,
+            inode_flags: byteback_host::tree::InodeFlags::NONE,
             ..self.stat
         })
     }

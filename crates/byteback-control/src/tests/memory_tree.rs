@@ -276,6 +276,7 @@ impl TreeService for MemoryTree {
                 size: file.extents.len() as u64,
                 mtime_ns: -1,
                 rdev: 0,
+                inode_flags: 0,
                 target: Some(ByteString::from(&file.name[..])),
                 xattrs: vec![Xattr {
                     name: ByteString::from("user.x"),

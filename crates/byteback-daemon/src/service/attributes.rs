@@ -30,6 +30,7 @@ pub(crate) fn to_api(read: NodeAttributes) -> Attributes {
         size: if stat.kind == FileKind::File { stat.size } else { 0 },
         mtime_ns: stat.mtime_ns,
         rdev: if is_device { stat.rdev } else { 0 },
+        inode_flags: stat.inode_flags.bits(),
         target: target.map(|target| ByteString::from(target.into_vec())),
         xattrs: xattrs.collect(),
         user: None,

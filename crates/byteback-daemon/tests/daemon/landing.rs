@@ -102,6 +102,7 @@ fn attributes(kind: NodeKind) -> Attributes {
         size: 0,
         mtime_ns: 1_600_000_000_123_456_789,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

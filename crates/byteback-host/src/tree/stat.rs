@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp, makedev, statx};
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, makedev, statx};
 
-use super::{check_component, uninterrupted};
+use super::{InodeFlags, check_component, uninterrupted};
 
 /// What kind of file a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,8 +98,8 @@ pub struct Stat {
     pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
-    /// It is immutable or append-only (`chattr +i`, `+a`): nobody can rename or remove it.
-    pub is_protected: bool,
+    /// What is forbidden (`chattr +i`, `+a`), as far as the file system tells. FUSE tells nothing.
+    pub inode_flags: InodeFlags,
 }
 
 impl Stat {
@@ -150,9 +150,7 @@ impl Stat {
             atime_ns: nanoseconds(&raw.stx_atime),
             mtime_ns: nanoseconds(&raw.stx_mtime),
             ctime_ns: clamped_ns(nanoseconds(&raw.stx_ctime)),
-            is_protected: raw
-                .stx_attributes
-                .intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
+            inode_flags: InodeFlags::from_statx(raw.stx_attributes),
         })
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use byteback_host::tree::{
-    Creator, Entry, FallocateFlags, FileKind, Inode, LibraryInode, NewInode, SetXattr, Stat, clamped_ns,
+    Creator, Entry, FallocateFlags, FileKind, Inode, InodeFlags, LibraryInode, NewInode, SetXattr, Stat, clamped_ns,
 };
 use byteback_volume::{Allocate, Attributes, NewFile, Rename, SetAttribute, SetAttributes, VolumeError};
 use rustix::fs::{FileType, RenameFlags, StatVfs, StatVfsMountFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
@@ -85,7 +85,7 @@ pub(super) fn stat_of(attributes: &Attributes) -> io::Result<Stat> {
         atime_ns: nanoseconds(attributes.accessed),
         mtime_ns: nanoseconds(attributes.modified),
         ctime_ns: clamped_ns(nanoseconds(attributes.changed)),
-        is_protected: false,
+        inode_flags: InodeFlags::NONE,
     })
 }
 

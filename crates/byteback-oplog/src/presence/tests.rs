@@ -67,7 +67,7 @@ impl Paper {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
-            is_protected: false,
+            inode_flags: byteback_host::tree::InodeFlags::NONE,
             btime_ns: Some(0),
             dev,
             ino,

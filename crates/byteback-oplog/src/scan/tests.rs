@@ -53,7 +53,7 @@ impl Chain {
             atime_ns: 0,
             mtime_ns: 0,
             ctime_ns: 0,
-            is_protected: false,
+            inode_flags: byteback_host::tree::InodeFlags::NONE,
             btime_ns: Some(0),
             dev: 7,
             ino: inode,

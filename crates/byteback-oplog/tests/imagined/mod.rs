@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::{FileKind, InodeFlags, Stat};
 use byteback_oplog::TreeView;
 
 pub(crate) const PER_DIRECTORY: u64 = 1000;
@@ -31,7 +31,7 @@ pub(crate) fn stat(inode: u64, kind: FileKind) -> Stat {
         atime_ns: LONG_AGO_NS.into(),
         mtime_ns: changed_ns.into(),
         ctime_ns: changed_ns,
-        is_protected: false,
+        inode_flags: InodeFlags::NONE,
         btime_ns: Some(LONG_AGO_NS),
         dev: 7,
         ino: inode,

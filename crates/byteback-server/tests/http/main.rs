@@ -178,6 +178,7 @@ fn node(id: FileId, kind: NodeKind, size: usize, content: Option<ContentChange>)
         size: size as u64,
         mtime_ns: 9,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: vec![],
         user: None,

@@ -136,6 +136,7 @@ impl CatalogRead for Transaction<'_> {
                 size: unsigned(row, 5)?,
                 mtime_ns: schema::wide(row.get(6)?, row.get(11)?),
                 rdev: row.get::<_, i64>(7)?.cast_unsigned(),
+                inode_flags: 0,
                 target: None,
                 xattrs: Vec::new(),
                 user: None,

@@ -12,6 +12,7 @@ fn node() -> NodeChange {
             size: u64::MAX,
             mtime_ns: i64::MIN.into(),
             rdev: 9,
+            inode_flags: 0,
             target: Some(b"\xff/x".to_vec()),
             xattrs: vec![(b"user.a".to_vec(), vec![0; 300]), (b"user.b".to_vec(), vec![])],
             user: Some(b"me".to_vec()),
@@ -76,6 +77,13 @@ fn records() -> Vec<StagedRecord> {
             ..node()
         }),
         StagedRecord::Node(node()),
+        StagedRecord::Node(NodeChange {
+            attributes: Attributes {
+                inode_flags: u32::MAX,
+                ..node().attributes
+            },
+            ..node()
+        }),
         StagedRecord::Node(NodeChange {
             content: Some(ContentChange {
                 deltas: u32::MAX,
@@ -149,19 +157,31 @@ fn staged_records_round_trip_and_every_flip_is_noticed() {
     }
 }
 
-#[test]
-fn rare_attributes_round_trip() {
-    let full = node().attributes;
-    let mut read = Attributes {
+fn attributes_without_rare(attributes: &Attributes) -> Attributes {
+    Attributes {
         target: None,
         xattrs: vec![],
         user: None,
         group: None,
-        ..full.clone()
-    };
+        ..attributes.clone()
+    }
+}
+
+#[test]
+fn rare_attributes_round_trip() {
+    let full = node().attributes;
+    let mut read = attributes_without_rare(&full);
     assert!(encode_rare_attributes(&read).is_empty(), "the usual file needs no blob");
     decode_rare_attributes(&encode_rare_attributes(&full), &mut read).unwrap();
     assert_eq!(read, full);
+    let flagged = |inode_flags, attributes: &Attributes| Attributes {
+        inode_flags,
+        ..attributes.clone()
+    };
+    let immutable = flagged(16, &attributes_without_rare(&full));
+    let mut read = flagged(0, &immutable);
+    decode_rare_attributes(&encode_rare_attributes(&immutable), &mut read).unwrap();
+    assert_eq!(read, immutable);
 }
 
 proptest! {

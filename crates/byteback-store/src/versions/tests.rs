@@ -67,6 +67,7 @@ impl World {
                 size: 0,
                 mtime_ns: 0,
                 rdev: 0,
+                inode_flags: 0,
                 target: None,
                 xattrs: vec![],
                 user: None,

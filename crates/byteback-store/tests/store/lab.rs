@@ -236,6 +236,7 @@ pub(crate) fn attributes(kind: NodeKind, size: u64) -> Attributes {
         size,
         mtime_ns: 0,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: vec![],
         user: None,

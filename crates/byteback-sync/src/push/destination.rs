@@ -127,6 +127,7 @@ pub(super) fn made_directory(created_ns: i64) -> Attributes {
         size: 0,
         mtime_ns: created_ns.into(),
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

@@ -27,6 +27,8 @@ pub(super) fn apply_attributes(
 ) -> io::Result<()> {
     let now = tree::stat_fd(&fd)?;
     let missed = |kind, error: &io::Error| tally.not_restored(kind, path, &error.to_string());
+    // What does not let itself be changed may be as it should be.
+    let is_so = |is_so: &dyn Fn(&tree::Stat) -> bool| tree::stat_fd(&fd).is_ok_and(|now| is_so(&now));
     let mut mode = attributes.mode;
     if (now.uid, now.gid) != (attributes.uid, attributes.gid) {
         // Giving away needs privilege; a group of one's own does not.
@@ -57,10 +59,13 @@ pub(super) fn apply_attributes(
     // After the ACLs, which rewrite the permissions; these are then the ones that the ACLs came with.
     if attributes.kind != NodeKind::Symlink
         && let Err(error) = tree::set_mode(&fd, mode)
+        && !is_so(&|now| now.mode == mode)
     {
         missed(NotRestoredKind::Mode, &error);
     }
-    if let Err(error) = tree::set_times(&fd, SetTime::Keep, SetTime::To(attributes.mtime_ns)) {
+    if let Err(error) = tree::set_times(&fd, SetTime::Keep, SetTime::To(attributes.mtime_ns))
+        && !is_so(&|now| now.mtime_ns == attributes.mtime_ns)
+    {
         missed(NotRestoredKind::Times, &error);
     }
     Ok(())

@@ -137,11 +137,20 @@ pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr)
     }
 }
 
+/// Whether `unlink` answers so because the name stands for a directory. `EPERM` is told of immutable files as well.
+fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::Errno) -> bool {
+    match errno {
+        rustix::io::Errno::ISDIR => true,
+        rustix::io::Errno::PERM => tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == FileKind::Dir),
+        _ => false,
+    }
+}
+
 /// Removes a name and all that is below it; symlinks are removed, never followed.
 pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
     match rustix::fs::unlinkat(dir.as_fd(), tree::check_component(name)?, AtFlags::empty()) {
         Ok(()) => return Ok(()),
-        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
+        Err(errno) if is_refused_for_directories(&dir, name, errno) => {}
         Err(errno) => return Err(errno.into()),
     }
     // The deepest directory is emptied first.
@@ -156,7 +165,7 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
             let entry = entry?;
             match rustix::fs::unlinkat(&at, entry.name.as_os_str(), AtFlags::empty()) {
                 Ok(()) => {}
-                Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
+                Err(errno) if is_refused_for_directories(&at, &entry.name, errno) => {
                     deeper = Some(join_path(&path, entry.name.as_bytes()));
                     break;
                 }

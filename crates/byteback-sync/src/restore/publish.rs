@@ -9,7 +9,7 @@
 //! One sync for many files costs little more than writing them; one for each would cost a disk's latency per file.
 
 use super::Restore;
-use super::place::{Place, clear_way, rename_into_place};
+use super::place::{Place, rename_into_place};
 use crate::error::{Result, SyncError};
 use byteback_api::FileId;
 use rustix::fs::AtFlags;
@@ -98,7 +98,7 @@ impl Restore<'_> {
 
     fn name_one(&self, file: &WholeFile) -> io::Result<()> {
         let dir = self.open_dir(&file.place.dir)?;
-        clear_way(&dir, &file.place.name, self.options.overwrite)?;
+        self.clear_way(&dir, &file.place.name)?;
         rename_into_place(&dir, &file.temporary, &file.place.name)
     }
 
@@ -124,7 +124,7 @@ impl Restore<'_> {
         if matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem) {
             return Err(SyncError::local("write", self.shown(path), error));
         }
-        self.tally.failed(path, &error);
+        self.failed(path, error);
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Rules::judge`] decides for one name, and changes nothing; a dry run ([`super::look`]) and a real one ask the same.
 
-use super::Pulled;
 use super::place::Place;
+use super::{Pulled, Wishes};
 use crate::error::{Result, SyncError};
 use crate::exclude::Exclude;
 use crate::local_node::LocalNode;
@@ -68,6 +68,7 @@ pub(super) struct Rules<'a> {
     pub(super) exclude: &'a Exclude,
     pub(super) delete: bool,
     pub(super) checksum: bool,
+    flags: bool,
     pub(super) monitor: &'a dyn Monitor,
     /// Which file of the server a local inode with several names is.
     claims: Mutex<HashMap<(u64, u64), FileId>>,
@@ -77,17 +78,17 @@ pub(super) struct Rules<'a> {
 impl<'a> Rules<'a> {
     pub(super) fn new(
         (server, folder, at): (&'a ServerClient, &'a FolderName, Seq),
-        exclude: &'a Exclude,
-        (delete, checksum): (bool, bool),
+        wishes: &Wishes<'a>,
         monitor: &'a dyn Monitor,
     ) -> Self {
         Self {
             server,
             folder,
             at,
-            exclude,
-            delete,
-            checksum,
+            exclude: wishes.exclude,
+            delete: wishes.delete,
+            checksum: wishes.checksum,
+            flags: wishes.flags,
             monitor,
             claims: Mutex::default(),
             counts: Mutex::default(),
@@ -133,7 +134,7 @@ impl<'a> Rules<'a> {
         let is_other_inode = wanted.kind != NodeKind::Directory && !self.claim(&there, node.id);
         Ok(Ok(if !is_same || is_other_inode {
             Verdict::Make(Change::Content)
-        } else if same_attributes(&here, wanted) {
+        } else if self.are_same(&here, wanted) {
             Verdict::Keep
         } else {
             Verdict::Attributes
@@ -198,10 +199,25 @@ impl<'a> Rules<'a> {
     pub(super) fn look_at_root(&self, target: &OwnedFd, node: &NodeInfo) -> Result<()> {
         let cannot = |error| SyncError::local("look at", "the target", error);
         let root = target.try_clone().and_then(LocalNode::of).map_err(cannot)?;
-        if !same_attributes(&root.attributes().map_err(cannot)?, &node.attributes) {
+        if !self.are_same(&root.attributes().map_err(cannot)?, &node.attributes) {
             self.tell(b"", Change::Attributes);
         }
         Ok(())
+    }
+
+    /// Whether attributes are the same, names of owners apart, and flags if nobody asked for them.
+    fn are_same(&self, here: &Attributes, wanted: &Attributes) -> bool {
+        let wanted = Attributes {
+            inode_flags: if self.flags {
+                wanted.inode_flags
+            } else {
+                here.inode_flags
+            },
+            user: None,
+            group: None,
+            ..wanted.clone()
+        };
+        *here == wanted
     }
 
     /// Whether a further name of a file may be given where this is.
@@ -378,14 +394,4 @@ fn opened_below(dir: &OwnedFd, way: &mut Option<Descent>, below: &[u8]) -> io::R
         Some(way) => tree::reopen(way.open(below)?, OFlags::RDONLY | OFlags::DIRECTORY),
         None => dir.try_clone(),
     }
-}
-
-/// Whether attributes are the same, names of owners apart.
-fn same_attributes(here: &Attributes, wanted: &Attributes) -> bool {
-    let wanted = Attributes {
-        user: None,
-        group: None,
-        ..wanted.clone()
-    };
-    *here == wanted
 }

@@ -25,6 +25,8 @@ pub enum NotRestoredKind {
     Xattr,
     /// Times.
     Times,
+    /// Immutable and append-only: needs privilege.
+    Flags,
     /// A device node: needs privilege.
     Device,
     /// The file or directory itself.
@@ -216,6 +218,7 @@ impl<'a> Tally<'a> {
                 NotRestoredKind::Mode => "permissions",
                 NotRestoredKind::Xattr => "extended attributes",
                 NotRestoredKind::Times => "times",
+                NotRestoredKind::Flags => "immutable or append-only flags",
                 NotRestoredKind::Device | NotRestoredKind::File => "devices",
             };
             self.monitor.event(Event::Warning(&format!(

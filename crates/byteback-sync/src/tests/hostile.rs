@@ -38,6 +38,7 @@ fn node(id: u128, kind: NodeKind, size: u64) -> NodeInfo {
             size,
             mtime_ns: 0,
             rdev: 0,
+            inode_flags: 0,
             target: (kind == NodeKind::Symlink).then(|| ByteString::from("/etc")),
             xattrs: Vec::new(),
             user: None,

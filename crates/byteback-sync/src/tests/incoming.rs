@@ -43,6 +43,7 @@ fn attributes(kind: NodeKind, size: u64, mode: u32) -> Attributes {
         size,
         mtime_ns: 3,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

@@ -20,6 +20,7 @@ const OVER: RestoreOptions = RestoreOptions {
     delete: false,
     verify: false,
     salvage: false,
+    flags: false,
     jobs: 4,
 };
 

@@ -134,6 +134,7 @@ fn attributes(kind: NodeKind, time: i64) -> Attributes {
         size: 0,
         mtime_ns: time.into(),
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

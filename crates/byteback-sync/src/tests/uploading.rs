@@ -125,6 +125,7 @@ fn attributes(size: u64) -> Attributes {
         size,
         mtime_ns: 3,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

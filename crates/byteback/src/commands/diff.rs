@@ -197,6 +197,7 @@ fn differing(before: &Attributes, after: &Attributes) -> Vec<&'static str> {
         (before.rdev != after.rdev, "device"),
         (before.target != after.target, "target"),
         (before.xattrs != after.xattrs, "xattrs"),
+        (before.inode_flags != after.inode_flags, "flags"),
     ];
     all.into_iter()
         .filter_map(|(differs, name)| differs.then_some(name))

@@ -40,6 +40,9 @@ pub(crate) struct PullArguments {
     /// The directory that it goes into
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Make the immutable and append-only flags (chattr +i, +a) the same, too, and change what has them here; for root
+    #[arg(long)]
+    flags: bool,
     #[command(flatten)]
     plain: PlainArguments,
 }
@@ -77,6 +80,7 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
         dry_run: arguments.plain.dry_run,
         delete: arguments.plain.delete,
         checksum: arguments.plain.checksum,
+        flags: arguments.flags,
         exclude: arguments.plain.exclude()?,
         ..PullOptions::default()
     };

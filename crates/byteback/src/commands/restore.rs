@@ -56,6 +56,9 @@ pub(crate) struct RestoreArguments {
     /// Of a file that is damaged at the server, restore what can be read, with holes for the rest (exit code 3)
     #[arg(long, conflicts_with = "at")]
     salvage: bool,
+    /// Restore the immutable and append-only flags (chattr +i, +a), too, and replace what has them here; for root
+    #[arg(long)]
+    flags: bool,
     #[command(flatten)]
     source: SourceArguments,
 }
@@ -83,6 +86,7 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
         overwrite: arguments.overwrite,
         delete: arguments.delete,
         salvage: arguments.salvage,
+        flags: arguments.flags,
         ..RestoreOptions::default()
     };
     let restored = restore(
@@ -196,6 +200,7 @@ pub(super) fn not_restored(missing: &NotRestored) -> String {
         NotRestoredKind::Mode => format!("permissions of {}", counted(count, "file", "files")),
         NotRestoredKind::Xattr => counted(count, "extended attribute or ACL", "extended attributes and ACLs"),
         NotRestoredKind::Times => format!("times of {}", counted(count, "file", "files")),
+        NotRestoredKind::Flags => format!("flags of {}", counted(count, "file", "files")),
         NotRestoredKind::Device => counted(count, "device", "devices"),
         NotRestoredKind::File => counted(count, "file", "files"),
     };

@@ -14,6 +14,7 @@
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
 //! | `strangers` | thousands of connections without a token beside a backup |
+//! | `inode_flags` | immutable and append-only files and directories, restored and in the way |
 //! | `doubt` | a folder that is perhaps another one, removals that are asked about, and what brings back what sync sent |
 //! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
 //! | `rot` | bytes that change by themselves, and what a crash of the machine leaves: not sent, and repaired; the order of what is sent |
@@ -50,6 +51,7 @@ mod doubt;
 mod explaining;
 mod exports;
 mod failing;
+mod inode_flags;
 mod joining;
 mod json;
 mod mounting;

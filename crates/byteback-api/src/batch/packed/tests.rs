@@ -36,6 +36,7 @@ fn small_batch(content: &[u8]) -> Vec<u8> {
                 size: 20_000_000,
                 mtime_ns: 1_795_380_805_333_491_027,
                 rdev: 0,
+                inode_flags: 0,
                 target: None,
                 xattrs: Vec::new(),
                 user: None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use byteback_host::clock::{Clock, SimClock};
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::{FileKind, InodeFlags, Stat};
 
 use crate::btrfs::items::FS_INFO_LEN;
 use crate::btrfs::kernel::{Kernel, Query};
@@ -456,7 +456,7 @@ impl Kernel for SimKernel {
             atime_ns: 0,
             mtime_ns: world.mtime_ns.into(),
             ctime_ns: world.ctime_ns,
-            is_protected: false,
+            inode_flags: InodeFlags::NONE,
         })
     }
 

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{FileKind, Identity, Stat};
+use byteback_host::tree::{FileKind, Identity, InodeFlags, Stat};
 
 use crate::scan::TreeView;
 
@@ -294,7 +294,7 @@ impl FakeTree {
             atime_ns: 0,
             mtime_ns: inode.mtime_ns.into(),
             ctime_ns: inode.ctime_ns,
-            is_protected: false,
+            inode_flags: InodeFlags::NONE,
         }
     }
 

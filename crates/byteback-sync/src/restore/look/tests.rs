@@ -10,6 +10,7 @@ fn who_is_not_root_is_told_before_what_needs_the_rights_of_root() {
         size: 0,
         mtime_ns: 0,
         rdev: 0,
+        inode_flags: 0,
         target: None,
         xattrs: Vec::new(),
         user: None,

@@ -111,6 +111,7 @@ fn from_server(
         overwrite: arguments.overwrite || arguments.target.is_none(),
         // Two versions may have the same length and time.
         verify: arguments.target.is_none(),
+        flags: arguments.flags,
         ..RestoreOptions::default()
     };
     let progress = Progress::new(settings, "restore", Some(Interrupt::watch()?));

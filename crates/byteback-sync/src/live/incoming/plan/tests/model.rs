@@ -42,6 +42,7 @@ impl Node {
             size: if self.kind == NodeKind::File { self.content } else { 0 },
             mtime_ns: self.mtime_ns,
             rdev: 0,
+            inode_flags: 0,
             target: (self.kind == NodeKind::Symlink).then(|| self.content.to_string().into()),
             xattrs: Vec::new(),
             user: None,

@@ -1,0 +1,73 @@
+//! Flags of an inode that forbid changes, as `chattr` sets them. While they are there, not even root can write, rename, link or remove: so
+//! whoever restores sets them when all else is done, and takes them away first where something is to be changed.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::{IFlags, OFlags, StatxAttributes, ioctl_getflags, ioctl_setflags};
+
+use super::{reopen, uninterrupted};
+
+/// The flags that forbid changes, numbered as `FS_IOC_GETFLAGS` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeFlags(u32);
+
+impl InodeFlags {
+    /// Nothing is forbidden.
+    pub const NONE: Self = Self(0);
+
+    /// `chattr +i`: nothing of the file can be changed, nor can it be renamed, linked or removed; in a directory, no name.
+    pub const IMMUTABLE: Self = Self(IFlags::IMMUTABLE.bits());
+
+    /// `chattr +a`: bytes can be added at the end, in a directory names; nothing else.
+    pub const APPEND_ONLY: Self = Self(IFlags::APPEND.bits());
+
+    /// The bits of `FS_IOC_GETFLAGS`; all other flags are left out.
+    #[must_use]
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits & (Self::IMMUTABLE.0 | Self::APPEND_ONLY.0))
+    }
+
+    /// As [`Self::from_bits`] takes them.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether nothing is forbidden.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn from_statx(attributes: StatxAttributes) -> Self {
+        let told = [
+            (StatxAttributes::IMMUTABLE, Self::IMMUTABLE),
+            (StatxAttributes::APPEND, Self::APPEND_ONLY),
+        ];
+        let bits = told.into_iter().filter(|(told, _)| attributes.contains(*told));
+        Self(bits.fold(0, |bits, (_, flag)| bits | flag.0))
+    }
+}
+
+/// Gives a file or directory these flags and takes the others of the kind away; flags of other kinds stay. An `O_PATH` descriptor will do.
+/// Answers those that it had.
+///
+/// # Errors
+/// `PermissionDenied` without the capability `LINUX_IMMUTABLE`; `Unsupported` (`ENOTTY`, `EOPNOTSUPP`) where the file system has no flags.
+/// Where nothing is to be changed neither counts.
+pub fn set_inode_flags(fd: impl AsFd, flags: InodeFlags) -> io::Result<InodeFlags> {
+    let opened = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    let before = match uninterrupted(|| ioctl_getflags(&opened)) {
+        Ok(before) => before,
+        Err(_) if flags.is_empty() => return Ok(InodeFlags::NONE),
+        Err(error) => return Err(error),
+    };
+    let had = InodeFlags::from_bits(before.bits());
+    if had != flags {
+        let kept = before.bits() & !had.bits();
+        let after = IFlags::from_bits_retain(kept | flags.bits());
+        uninterrupted(|| ioctl_setflags(&opened, after))?;
+    }
+    Ok(had)
+}

@@ -1,0 +1,139 @@
+//! Flags that forbid changes (immutable, append-only), where they are to be restored.
+//!
+//! While an inode has them nothing of it can be changed, nor a name in such a directory. So all other work comes first: flags are only noted
+//! ([`Restore::note_flags`]), taken away from what has to be changed ([`Restore::unprotect`]), and set when everything is in its place, of
+//! files before those of directories, and of these the deepest first. A restore that ends before sets none of those that are new, but gives back
+//! those that it took from directories.
+
+use super::Restore;
+use super::report::NotRestoredKind;
+use crate::error::Result;
+use crate::monitor::check_cancelled;
+use byteback_api::messages::NodeInfo;
+use byteback_api::{FileId, NodeKind};
+use byteback_host::tree::{self, InodeFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Where flags belong: the path from the target, and which.
+type Flagged = (Vec<u8>, InodeFlags);
+
+/// What is left for the end.
+#[derive(Default)]
+pub(super) struct LastFlags {
+    /// Files, with their first names.
+    files: Vec<(FileId, Flagged)>,
+    /// Directories in the order in which they were met: those above first.
+    directories: Vec<Flagged>,
+    /// Directories that had flags when the restore came.
+    taken: Vec<Flagged>,
+}
+
+impl Restore<'_> {
+    /// Notes the flags that what lies at `path` is to have in the end.
+    pub(super) fn note_flags(&self, path: &[u8], node: &NodeInfo) {
+        let flags = InodeFlags::from_bits(node.attributes.inode_flags);
+        if !self.options.flags || flags.is_empty() {
+            return;
+        }
+        let mut last = super::lock(&self.last_flags);
+        match node.attributes.kind {
+            NodeKind::Directory => last.directories.push((path.to_vec(), flags)),
+            _ => last.files.push((node.id, (path.to_vec(), flags))),
+        }
+    }
+
+    /// Takes the flags away from what is about to be changed or replaced, if this restore is about flags.
+    ///
+    /// # Errors
+    /// Without the right to.
+    pub(super) fn unprotect(&self, dir: impl AsFd, name: &OsStr) -> io::Result<()> {
+        if self.options.flags
+            && let Ok(stat) = tree::stat_at(&dir, name)
+            && !stat.inode_flags.is_empty()
+        {
+            tree::set_inode_flags(tree::open_path_at(&dir, name)?, InodeFlags::NONE)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::unprotect`], of a directory in which names are to change.
+    pub(super) fn unprotect_directory(&self, path: &[u8], dir: impl AsFd) -> io::Result<()> {
+        if self.options.flags && !tree::stat_fd(&dir)?.inode_flags.is_empty() {
+            let had = tree::set_inode_flags(&dir, InodeFlags::NONE)?;
+            super::lock(&self.last_flags).taken.push((path.to_vec(), had));
+        }
+        Ok(())
+    }
+
+    /// Sets what was noted; all else is done.
+    pub(super) fn set_last_flags(&self) -> Result<()> {
+        let (files, directories) = {
+            let mut last = super::lock(&self.last_flags);
+            (std::mem::take(&mut last.files), std::mem::take(&mut last.directories))
+        };
+        // What could not be restored was told, and something else may have its name.
+        let is_restored = |file: &FileId| self.tally.first_place(*file).is_some();
+        let files = files.into_iter().filter(|(file, _)| is_restored(file));
+        let files = files.map(|(_, flagged)| flagged);
+        for (path, flags) in files.chain(directories.into_iter().rev()) {
+            check_cancelled(self.monitor)?;
+            if let Err(error) = self.set_flags(&path, flags) {
+                self.tally
+                    .not_restored(NotRestoredKind::Flags, &path, &error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives directories the flags back that they had: the restore does not come to its end.
+    pub(super) fn protect_again(&self) {
+        let taken = std::mem::take(&mut super::lock(&self.last_flags).taken);
+        for (path, flags) in taken.into_iter().rev() {
+            // What is not there any more, or not ours, needs none.
+            let _ = self.set_flags(&path, flags);
+        }
+    }
+
+    fn set_flags(&self, path: &[u8], flags: InodeFlags) -> io::Result<()> {
+        tree::set_inode_flags(self.open_named(path)?, flags).map(|_| ())
+    }
+
+    /// Whatever is at a path, by an `O_PATH` descriptor.
+    fn open_named(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        if path.is_empty() {
+            return self.target.try_clone();
+        }
+        let (above, name) = above_and_name(path);
+        tree::open_path_at(self.open_dir(above)?, OsStr::from_bytes(name))
+    }
+
+    /// Why something at `path` could not be changed, where the reason is its flags or those of its directory.
+    pub(super) fn told_with_flags(&self, path: &[u8], error: io::Error) -> io::Error {
+        let is_refused = error.raw_os_error() == Some(Errno::PERM.raw_os_error());
+        let is_protected = |path: &[u8]| {
+            let named = self.open_named(path).and_then(tree::stat_fd);
+            named.is_ok_and(|stat| !stat.inode_flags.is_empty())
+        };
+        if !self.options.flags && is_refused && (is_protected(path) || is_protected(above_and_name(path).0)) {
+            let message =
+                "it, or its directory, is immutable or append-only here (lsattr); with --flags it is replaced";
+            return io::Error::new(error.kind(), message);
+        }
+        error
+    }
+}
+
+/// The path of the directory that something lies in, and its name there.
+fn above_and_name(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        None => (b"", path),
+        Some(end) => (
+            path.get(..end).unwrap_or_default(),
+            path.get(end.saturating_add(1)..).unwrap_or_default(),
+        ),
+    }
+}
