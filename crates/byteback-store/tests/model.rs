@@ -685,8 +685,13 @@ fn run(seed: u64, batches: u64) {
         next_id: 100,
         counter: 0,
     };
+    // Attributes as they were told last, before the present batch.
+    let mut told: BTreeMap<FileId, Attributes> = BTreeMap::new();
+    let mut telling: Vec<NodeChange> = Vec::new();
     for seq in 1..=batches {
+        told.extend(telling.drain(..).map(|node| (node.id, node.attributes)));
         let batch = run.batch();
+        telling.clone_from(&batch.nodes);
         run.counter += 1;
         let base = if seq == 1 { None } else { Some(seq - 1) };
         let parts = run.rng.below(3) as u32;
@@ -716,13 +721,16 @@ fn run(seed: u64, batches: u64) {
         }
         let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
         if seq > 1 && changes_something && run.rng.below(4) == 0 {
-            // Somebody else, with the same old picture, changes the same things.
+            // Somebody else, with the same old picture, changes the same things. Of a directory that was told as it was nobody changed anything.
+            let is_same = |node: &NodeChange| {
+                node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
+            };
             let counter = 1_000_000 + seq;
             let late = Batch {
                 nodes: batch
                     .nodes
                     .iter()
-                    .filter(|node| node.content.is_none())
+                    .filter(|node| node.content.is_none() && !is_same(node))
                     .cloned()
                     .collect(),
                 entries: batch.entries.clone(),
