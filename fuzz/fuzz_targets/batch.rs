@@ -4,8 +4,8 @@
 use std::io::Read;
 
 use byteback_api::batch::{
-    BatchError, BatchReader, BatchWriter, ContentBase, ContentChange, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, ProofRecord,
-    Record, Totals,
+    BatchError, BatchReader, BatchWriter, ContentBase, ContentChange, DirectoryTimeRecord, EntryRecord, Manifest,
+    NodeRecord, ProofRecord, Record, Totals,
 };
 use byteback_api::{Attributes, ByteString, Digest, FileId, NodeKind};
 
