@@ -721,7 +721,7 @@ fn run(seed: u64, batches: u64) {
         }
         let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
         if seq > 1 && changes_something && run.rng.below(4) == 0 {
-            // Somebody else, with the same old picture, changes the same things. Of a directory that was told as it was nobody changed anything.
+            // Another device, with the same old picture, changes the same things. A directory that was told unchanged is in no conflict.
             let is_same = |node: &NodeChange| {
                 node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
             };

@@ -3,7 +3,9 @@
 //! Order: directories are made as they are met; files are written under a temporary name, get all their attributes, are
 //! synced and only then get their own name (see `publish`); hard links follow when all files are there; the attributes
 //! of directories come after that, deepest first, because whatever is made in a directory moves its times; flags that forbid
-//! changes come last of all (see `flags`). One sync of the file system ends it. A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
+//! changes come last of all (see `flags`). One sync of the file system ends it.
+//!
+//! A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
 //! names, and can be run again into the same directory: a file of the same length and time is taken as restored, unless
 //! `verify` asks for its bytes anew.
 //!
@@ -349,7 +351,7 @@ impl Restore<'_> {
         finished
     }
 
-    /// What has to wait until all files are there.
+    /// Does everything that has to wait until all files are there.
     fn finish(&self, made: Vec<MadeDirectory>, links: Vec<HardLink>) -> Result<()> {
         self.monitor.event(Event::Phase(Phase::Finishing));
         self.hard_links(links)?;

@@ -394,8 +394,8 @@ impl Live {
         Some(nodes)
     }
 
-    /// The times of the directories in which names came or went, and that are told no other way. What changes one later is sent later; of
-    /// one that has no name any more there is none to tell. `None`: one could not be looked at.
+    /// The times of the directories in which names came or went, unless the group tells these directories' attributes. Later changes of a time are sent
+    /// later; a directory that has no name any more is left out. `None`: one of them could not be looked at.
     fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_oplog::NodeId, i128)>> {
         let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
@@ -407,7 +407,7 @@ impl Live {
         if found.is_empty() {
             return Some(Vec::new());
         }
-        // What lands puts the time back before it gives the order free.
+        // A landing puts the time back before it releases the order.
         let _order = self.order.exclusive();
         let times = found.into_iter();
         times

@@ -98,7 +98,7 @@ pub struct Stat {
     pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
-    /// What is forbidden (`chattr +i`, `+a`), as far as the file system tells. FUSE tells nothing.
+    /// The flags that forbid changes (`chattr +i`, `+a`), as far as the file system tells them; FUSE tells none.
     pub inode_flags: InodeFlags,
 }
 

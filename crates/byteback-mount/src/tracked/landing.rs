@@ -55,7 +55,7 @@ pub trait LandingContent {
     fn has_landed(&mut self);
 }
 
-/// What puts the time of a directory back.
+/// The time of a directory before names landed in it, to be put back afterwards.
 struct TimeBefore<'a> {
     dir: &'a Inode,
     identity: Identity,

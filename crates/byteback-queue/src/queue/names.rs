@@ -60,7 +60,7 @@ impl Queue {
         changes.flat_map(Change::parents).collect()
     }
 
-    /// Names came and went in `directories`, and that is told of those that are not new and of which it is not told already.
+    /// Tells the times of `directories`, in which names came and went, except of new ones and of those whose time waits to be told already.
     fn times(&mut self, mut directories: BTreeSet<NodeId>, now_ns: u64) {
         directories.retain(|directory| {
             let first = self

@@ -167,7 +167,7 @@ impl Change {
         }
     }
 
-    /// The directories of which it tells nothing but the time.
+    /// The directories whose time it tells, and nothing else of them.
     pub(crate) fn times(&self) -> BTreeSet<NodeId> {
         match self {
             Self::Times { directories } => directories.clone(),

@@ -877,7 +877,7 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
 }
 
 #[test]
-fn locks_that_come_and_go_are_told_of_seldom_and_hold_nothing_up() {
+fn locks_that_come_and_go_are_told_seldom_and_hold_nothing_up() {
     let options = QueueOptions {
         delay_ns: 3 * SECOND,
         delay_max_ns: 30 * SECOND,

@@ -28,7 +28,7 @@ impl Apply<'_> {
         let mut row = newest.clone();
         // A batch that takes long to come stands on an old base: others may have moved the time any number of times since.
         while row.seq > base_seq {
-            // What lies below a row of its own was asked when that came: it stood on the same base, or an older one.
+            // Rows below one of this device were checked when that one came: its base was the same, or older.
             if self.basis.is_own(self.catalog, self.folder.id, row.seq)? {
                 break;
             }

@@ -174,7 +174,7 @@ fn random_times_of_two_devices_are_those_of_a_naive_record() {
         let devices = [lab.device, other];
         let (mut heard, mut newest) = ([1u64; 2], [None; 2]);
         let mut counters = [1u64; 2];
-        // Who wrote each moment, and the time that it left.
+        // The device that wrote each moment, and the time that it left.
         let mut moments: Vec<(usize, i128)> = vec![(0, 0), (0, 0)];
         for id in 10..60 {
             let who = rng.below(2) as usize;

@@ -87,7 +87,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     let xattr = host::get_xattr(&file, "user.note".as_ref()).unwrap();
     assert_eq!(xattr.as_deref(), Some(&b"from afar"[..]));
     assert_eq!(landing.look(new).unwrap().unwrap().attributes, wanted);
-    // Who made it elsewhere says what time that gives the directory.
+    // The sender tells the directory's time; the landing leaves it alone.
     assert_eq!(fs::metadata(&dir).unwrap().mtime_nsec(), mtime);
     check("make a file");
 

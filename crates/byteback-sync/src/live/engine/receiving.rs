@@ -148,7 +148,7 @@ impl Engine {
         let before = (self.ground, self.landing, self.takes_own);
         let noted = self.note_received(received, head);
         if noted.is_err() {
-            // What is on the disk says that it has not landed, and would have it land again: over what is sent on this ground until then.
+            // The standing on disk still says "not landed": after a restart the same head would land again, over batches sent on this ground.
             (self.ground, self.landing, self.takes_own) = before;
         }
         noted
