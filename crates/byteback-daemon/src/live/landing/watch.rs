@@ -36,9 +36,39 @@ pub(in crate::live) struct Watches {
     /// How many of them are of files in which something lands.
     landing_count: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
-    /// Files in whose contents something has landed since the mount began, and how many there are: where they end the kernel may not know.
-    landed_in: Mutex<HashSet<NodeId>>,
-    landed_in_count: AtomicUsize,
+    /// Files in whose contents something has landed since the mount began: where they end the kernel may not know.
+    landed_in: LandedIn,
+}
+
+/// A set of nodes that only grows. Once it is full, it has every node: whoever asks looks at the file once more, and needs not.
+#[derive(Default)]
+struct LandedIn {
+    nodes: Mutex<HashSet<NodeId>>,
+    /// How many there are, for programs, who mostly want to know whether there are any.
+    count: AtomicUsize,
+}
+
+impl LandedIn {
+    /// A few megabytes.
+    const NODES_MAX: usize = 100_000;
+
+    fn insert(&self, node: NodeId) {
+        let mut nodes = self.nodes.lock();
+        if self.count.load(Ordering::Relaxed) < Self::NODES_MAX && nodes.insert(node) {
+            self.count.store(nodes.len(), Ordering::Relaxed);
+            if nodes.len() == Self::NODES_MAX {
+                *nodes = HashSet::new();
+            }
+        }
+    }
+
+    fn has(&self, node: NodeId) -> bool {
+        match self.count.load(Ordering::Relaxed) {
+            0 => false,
+            Self::NODES_MAX => true,
+            _ => self.nodes.lock().contains(&node),
+        }
+    }
 }
 
 /// A node that is watched.
@@ -242,16 +272,13 @@ impl Watches {
 
     /// Something lands in the content of a file.
     pub(super) fn lands_in(&self, node: NodeId) {
-        let mut landed_in = self.landed_in.lock();
-        if landed_in.insert(node) {
-            self.landed_in_count.store(landed_in.len(), Ordering::Relaxed);
-        }
+        self.landed_in.insert(node);
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::may_stray`].
     pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
-        // Who lands holds `Order` exclusively, which makes both known to whoever holds it afterwards.
-        self.landed_in_count.load(Ordering::Relaxed) > 0 && self.landed_in.lock().contains(&node)
+        // Who lands holds `Order` exclusively, which makes all of it known to whoever holds it afterwards.
+        self.landed_in.has(node)
     }
 
     /// Whether something lands in any file.
@@ -353,3 +380,6 @@ impl WatchedNode for Watched {
         self.noticed().overtaken.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;
