@@ -13,8 +13,10 @@
 //! what is told below it would follow it to wherever it leads. So what is gone comes in order of its bytes, each path after all
 //! that lead to it: the symlink is removed before anything below its name is.
 //!
-//! A copy of the tree as it was at the mark that is treated so holds the tree as it is at the cut. Where the log knows no mark,
-//! everything is present and nothing gone: what is too much in a copy, nobody can tell.
+//! A copy of the tree that is treated so holds the tree as it is at the cut. The copy may be of any moment between the mark and its
+//! 'done', as programs copy after 'begin': a directory that the mark does not know can lie in the copy under a name that it left since.
+//!
+//! Where the log knows no mark, everything is present and nothing gone: what is too much in a copy, nobody can tell.
 //!
 //! Memory follows the change: the numbers of the nodes that were told, and the paths that are gone.
 
@@ -67,7 +69,6 @@ pub fn changed_paths(
         monitor,
         each,
         told: HashSet::new(),
-        new: HashSet::new(),
         gone: Vec::new(),
         replacing: Vec::new(),
         has_lost_directories: false,
@@ -80,8 +81,6 @@ pub fn changed_paths(
         let page = tree.changes(cut.cut, &cursor)?;
         if cut.since.is_some() {
             let nodes: Vec<NodeId> = page.nodes.iter().map(|change| change.node).collect();
-            let new = page.nodes.iter().filter(|change| change.is_new);
-            lister.new.extend(new.map(|change| change.node));
             lister.tell_nodes(&nodes)?;
             lister.tell_names(&page.names)?;
         } else {
@@ -111,13 +110,11 @@ struct Lister<'a, F> {
     each: F,
     /// Nodes that were told under all their names.
     told: HashSet<NodeId>,
-    /// Nodes that there were none of at the mark.
-    new: HashSet<NodeId>,
     /// What is gone, until all is known.
     gone: Vec<ByteString>,
     /// Names that now stand for something else than a directory.
     replacing: Vec<ByteString>,
-    /// A directory with something in it has left its place. Which that was, nobody noted.
+    /// A directory with something in it may have left its place. Which that was, nobody noted.
     has_lost_directories: bool,
     /// Directories below which everything was told.
     walked: HashSet<NodeId>,
@@ -181,7 +178,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
             };
             match (change.child, kind) {
                 (Some(child), Some(NodeKind::Directory)) => {
-                    self.has_lost_directories |= !self.new.contains(&child);
+                    self.has_lost_directories = true;
                     self.gone.push(path);
                     self.tell_below(child)?;
                 }

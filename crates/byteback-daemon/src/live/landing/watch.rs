@@ -40,7 +40,7 @@ pub(in crate::live) struct Watches {
     landed_in: LandedIn,
 }
 
-/// A set of nodes that only grows. Once it is full, it has every node: whoever asks looks at the file once more, and needs not.
+/// A set of nodes that only grows. Once it is full it claims every node, which costs each who asks one needless look at the file.
 #[derive(Default)]
 struct LandedIn {
     nodes: Mutex<HashSet<NodeId>>,
