@@ -39,7 +39,7 @@ use rustix::io::Errno;
 pub use descent::Descent;
 pub use entries::{Entries, Entry, LibraryEntries, ReadDir, read_dir};
 pub use inode::{Creator, Inode, LibraryInode, NewInode};
-pub use inode_flags::{InodeFlags, set_inode_flags};
+pub use inode_flags::{InodeFlags, inode_flags, set_inode_flags};
 pub use metadata::{SetTime, set_mode, set_owner, set_times, timestamps};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
 pub use stat::{FileKind, Identity, Stat, clamped_ns, stat_at, stat_fd};

@@ -17,7 +17,7 @@ use byteback_control::{
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::{self, FileKind, Identity, Stat};
+use byteback_host::tree::{self, FileKind, Identity, InodeFlags, Stat};
 use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
@@ -83,6 +83,11 @@ impl LocalNode {
     /// The node `name` of a directory; a symlink is not followed.
     pub(crate) fn open(dir: impl AsFd, name: &OsStr) -> io::Result<Self> {
         Self::of(tree::open_path_at(dir, name)?)
+    }
+
+    /// Its flags that forbid changes, as [`tree::inode_flags`] finds them.
+    pub(crate) fn inode_flags(&self) -> io::Result<InodeFlags> {
+        tree::inode_flags(&self.fd)
     }
 
     /// What a descriptor names.

@@ -43,7 +43,7 @@ use byteback_host::tree;
 use file::{FileJob, restore_file};
 use flags::LastFlags;
 use place::{
-    Place, TemporaryNames, clear_way, make_directory, open_up, remove_all, remove_leftovers, rename_into_place,
+    Force, Place, TemporaryNames, clear_way, make_directory, open_up, remove_all, remove_leftovers, rename_into_place,
 };
 use publish::Unpublished;
 use pull::{Rules, Verdict, for_each_other};
@@ -334,8 +334,7 @@ impl Restore<'_> {
                 name: ByteString::from(name),
                 node,
             };
-            self.in_parallel(|jobs| self.entry(self.target, place, &entry, jobs))?;
-            return self.set_last_flags();
+            return self.one_file(place, &entry);
         }
         if let Some(rules) = &self.pull {
             rules.look_at_root(self.target, &node)?;
@@ -348,6 +347,19 @@ impl Restore<'_> {
             self.close_again();
             self.protect_again();
         }
+        finished
+    }
+
+    /// Restores what is no directory into the target, which stays as it is.
+    fn one_file(&self, place: Place, entry: &EntryInfo) -> Result<()> {
+        if let Err(error) = self.open_dir_to_fill(&place.dir) {
+            self.failed(&place.path(), error);
+            return Ok(());
+        }
+        let restored = self.in_parallel(|jobs| self.entry(self.target, place, entry, jobs));
+        let finished = restored.and_then(|()| self.set_last_flags());
+        self.close_again();
+        self.protect_again();
         finished
     }
 
@@ -415,7 +427,7 @@ impl Restore<'_> {
                         Some(rules) => rules.judge_directory(&dir, &place, &entry.node)?,
                         None => Ok(()),
                     };
-                    match judged.and_then(|()| make_directory(&dir, &place.name, self.options.overwrite)) {
+                    match judged.and_then(|()| make_directory(&dir, &place.name, self.force())) {
                         Ok(()) => below.push((join_path(&path, entry.name.as_bytes()), entry.node)),
                         Err(error) => self.failed(&place.path(), error),
                     }
@@ -572,7 +584,7 @@ impl Restore<'_> {
             rules.tell(&link.place.path(), Change::New);
         }
         self.clear_way(&to, &link.place.name)?;
-        self.unprotect(&from, &first.name)?;
+        self.force().unprotect(&from, &first.name)?;
         let temporary = self.temporary_names.next();
         rustix::fs::linkat(
             &from,
@@ -594,10 +606,7 @@ impl Restore<'_> {
             path,
             names,
             &is_ours,
-            &mut |below, other| match other.and_then(|(dir, name)| {
-                self.unprotect(dir, name)?;
-                remove_all(dir, name)
-            }) {
+            &mut |below, other| match other.and_then(|(dir, name)| remove_all(dir, name, self.force())) {
                 Ok(()) => {
                     self.tally.removed();
                     if let Some(rules) = &self.pull {
@@ -688,8 +697,14 @@ impl Restore<'_> {
 
     /// Makes sure that something that is no directory can take a name.
     fn clear_way(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
-        self.unprotect(dir, name)?;
-        clear_way(dir, name, self.options.overwrite)
+        clear_way(dir, name, self.force())
+    }
+
+    fn force(&self) -> Force {
+        Force {
+            overwrite: self.options.overwrite,
+            flags: self.options.flags,
+        }
     }
 
     /// Gives directories that were closed to their owner the permissions that they had: the restore does not come to its end.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{IFlags, OFlags, StatxAttributes, ioctl_getflags, ioctl_setflags};
 
-use super::{reopen, uninterrupted};
+use super::{FileKind, reopen, stat_fd, uninterrupted};
 
 /// The flags that forbid changes, numbered as `FS_IOC_GETFLAGS` does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +48,21 @@ impl InodeFlags {
         let bits = told.into_iter().filter(|(told, _)| attributes.contains(*told));
         Self(bits.fold(0, |bits, (_, flag)| bits | flag.0))
     }
+}
+
+/// The flags of what a descriptor names; an `O_PATH` one will do. The inode itself is asked, as a FUSE file system hands this question on, but
+/// tells none by `statx`. What cannot be asked has those that `statx` tells.
+///
+/// # Errors
+/// What `statx` answered.
+pub fn inode_flags(fd: impl AsFd) -> io::Result<InodeFlags> {
+    let stat = stat_fd(&fd)?;
+    // To open anything else has effects of its own.
+    if !matches!(stat.kind, FileKind::File | FileKind::Dir) {
+        return Ok(stat.inode_flags);
+    }
+    let asked = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK).and_then(|fd| uninterrupted(|| ioctl_getflags(&fd)));
+    Ok(asked.map_or(stat.inode_flags, |flags| InodeFlags::from_bits(flags.bits())))
 }
 
 /// Gives a file or directory these flags and takes the others of the kind away; flags of other kinds stay. An `O_PATH` descriptor will do.

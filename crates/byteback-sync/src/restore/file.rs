@@ -89,7 +89,7 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
                 return Ok(None);
             }
             Verdict::Attributes => {
-                restore.unprotect(&dir, &job.place.name)?;
+                restore.force().unprotect(&dir, &job.place.name)?;
                 let file = tree::open_path_at(&dir, &job.place.name)?;
                 apply_attributes(&file, attributes, &path, restore.tally)?;
                 restore.tally.remember(job.node.id, &job.place);
@@ -130,7 +130,7 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
         && there.size == attributes.size
         && there.mtime_ns == attributes.mtime_ns
     {
-        restore.unprotect(&dir, &job.place.name)?;
+        restore.force().unprotect(&dir, &job.place.name)?;
         let file = tree::open_path_at(&dir, &job.place.name)?;
         apply_attributes(&file, attributes, &path, restore.tally)?;
         restore.tally.remember(job.node.id, &job.place);

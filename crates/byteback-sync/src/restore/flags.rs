@@ -1,11 +1,12 @@
 //! Flags that forbid changes (immutable, append-only), where they are to be restored.
 //!
 //! While an inode has them nothing of it can be changed, nor a name in such a directory. So all other work comes first: flags are only noted
-//! ([`Restore::note_flags`]), taken away from what has to be changed ([`Restore::unprotect`]), and set when everything is in its place, of
+//! ([`Restore::note_flags`]), taken away from what has to be changed ([`Force::unprotect`](super::place::Force::unprotect)), and set when everything is in its place, of
 //! files before those of directories, and of these the deepest first. A restore that ends before sets none of those that are new, but gives back
 //! those that it took from directories.
 
 use super::Restore;
+use super::place::unprotect;
 use super::report::NotRestoredKind;
 use crate::error::Result;
 use crate::monitor::check_cancelled;
@@ -46,25 +47,13 @@ impl Restore<'_> {
         }
     }
 
-    /// Takes the flags away from what is about to be changed or replaced, if this restore is about flags.
-    ///
-    /// # Errors
-    /// Without the right to.
-    pub(super) fn unprotect(&self, dir: impl AsFd, name: &OsStr) -> io::Result<()> {
-        if self.options.flags
-            && let Ok(stat) = tree::stat_at(&dir, name)
-            && !stat.inode_flags.is_empty()
-        {
-            tree::set_inode_flags(tree::open_path_at(&dir, name)?, InodeFlags::NONE)?;
-        }
-        Ok(())
-    }
-
-    /// As [`Self::unprotect`], of a directory in which names are to change.
+    /// Takes the flags away from a directory in which names are to change, if this restore is about flags.
     pub(super) fn unprotect_directory(&self, path: &[u8], dir: impl AsFd) -> io::Result<()> {
-        if self.options.flags && !tree::stat_fd(&dir)?.inode_flags.is_empty() {
-            let had = tree::set_inode_flags(&dir, InodeFlags::NONE)?;
-            super::lock(&self.last_flags).taken.push((path.to_vec(), had));
+        if self.options.flags {
+            let had = unprotect(dir)?;
+            if !had.is_empty() {
+                super::lock(&self.last_flags).taken.push((path.to_vec(), had));
+            }
         }
         Ok(())
     }
@@ -115,8 +104,8 @@ impl Restore<'_> {
     pub(super) fn told_with_flags(&self, path: &[u8], error: io::Error) -> io::Error {
         let is_refused = error.raw_os_error() == Some(Errno::PERM.raw_os_error());
         let is_protected = |path: &[u8]| {
-            let named = self.open_named(path).and_then(tree::stat_fd);
-            named.is_ok_and(|stat| !stat.inode_flags.is_empty())
+            let flags = self.open_named(path).and_then(tree::inode_flags);
+            flags.is_ok_and(|flags| !flags.is_empty())
         };
         if !self.options.flags && is_refused && (is_protected(path) || is_protected(above_and_name(path).0)) {
             let message =

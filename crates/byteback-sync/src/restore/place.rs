@@ -5,7 +5,7 @@
 
 use crate::tree_reader::join_path;
 use byteback_host::random::Randomness;
-use byteback_host::tree::{self, Descent, FileKind};
+use byteback_host::tree::{self, Descent, FileKind, InodeFlags};
 use rustix::fs::{AtFlags, Mode};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -82,16 +82,49 @@ pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
+/// What a restore may do to what stands in its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Force {
+    /// It may replace and remove it.
+    pub(super) overwrite: bool,
+    /// It takes flags that forbid this away.
+    pub(super) flags: bool,
+}
+
+impl Force {
+    /// Takes flags that forbid changes away from what has a name, if this is asked for.
+    ///
+    /// # Errors
+    /// Without the right to.
+    pub(super) fn unprotect(self, dir: impl AsFd, name: &OsStr) -> io::Result<()> {
+        if self.flags
+            && let Ok(named) = tree::open_path_at(dir, name)
+        {
+            unprotect(named)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes flags that forbid changes away; answers those that there were.
+pub(super) fn unprotect(named: impl AsFd) -> io::Result<InodeFlags> {
+    match tree::inode_flags(&named)? {
+        InodeFlags::NONE => Ok(InodeFlags::NONE),
+        _ => tree::set_inode_flags(&named, InodeFlags::NONE),
+    }
+}
+
 /// Makes sure that something that is no directory can take this name.
-pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Result<()> {
+pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
+    force.unprotect(&dir, name)?;
     match tree::stat_at(&dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(_) if !overwrite => Err(io::Error::new(
+        Ok(_) if !force.overwrite => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
             "something else appeared under this name; allow overwriting to replace it",
         )),
-        Ok(there) if there.kind == FileKind::Dir => remove_all(dir, name),
+        Ok(there) if there.kind == FileKind::Dir => remove_all(dir, name, force),
         // Replaced by the rename.
         Ok(_) => Ok(()),
     }
@@ -113,7 +146,7 @@ pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
 }
 
 /// Makes a directory that only we can use until its attributes are set; one that is there stays.
-pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, overwrite: bool) -> io::Result<()> {
+pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
     match rustix::fs::mkdirat(dir.as_fd(), name, Mode::RWXU) {
         Ok(()) => return Ok(()),
         Err(rustix::io::Errno::EXIST) => {}
@@ -122,7 +155,7 @@ pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, overwrite: bool) -> i
     if tree::stat_at(&dir, name)?.kind == FileKind::Dir {
         return Ok(());
     }
-    clear_way(&dir, name, overwrite)?;
+    clear_way(&dir, name, force)?;
     rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::empty())?;
     Ok(rustix::fs::mkdirat(dir, name, Mode::RWXU)?)
 }
@@ -147,7 +180,8 @@ fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::E
 }
 
 /// Removes a name and all that is below it; symlinks are removed, never followed.
-pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
+pub(super) fn remove_all(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
+    force.unprotect(&dir, name)?;
     match rustix::fs::unlinkat(dir.as_fd(), tree::check_component(name)?, AtFlags::empty()) {
         Ok(()) => return Ok(()),
         Err(errno) if is_refused_for_directories(&dir, name, errno) => {}
@@ -160,9 +194,13 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr) -> io::Result<()> {
         let at = way.open(&path)?;
         // It goes with all that is in it.
         open_up(&at)?;
+        if force.flags {
+            unprotect(&at)?;
+        }
         let mut deeper = None;
         for entry in tree::read_dir(&at, 0)? {
             let entry = entry?;
+            force.unprotect(&at, &entry.name)?;
             match rustix::fs::unlinkat(&at, entry.name.as_os_str(), AtFlags::empty()) {
                 Ok(()) => {}
                 Err(errno) if is_refused_for_directories(&at, &entry.name, errno) => {

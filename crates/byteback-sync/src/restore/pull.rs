@@ -109,7 +109,7 @@ impl<'a> Rules<'a> {
         let Some(dir) = dir else {
             return Ok(Ok(Verdict::Make(Change::New)));
         };
-        let looked = LocalNode::open(dir, &place.name).and_then(|there| Ok((there.attributes()?, there)));
+        let looked = LocalNode::open(dir, &place.name).and_then(|there| Ok((self.attributes_of(&there)?, there)));
         let (here, mut there) = match looked {
             Ok(there) => there,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(Verdict::Make(Change::New))),
@@ -199,10 +199,19 @@ impl<'a> Rules<'a> {
     pub(super) fn look_at_root(&self, target: &OwnedFd, node: &NodeInfo) -> Result<()> {
         let cannot = |error| SyncError::local("look at", "the target", error);
         let root = target.try_clone().and_then(LocalNode::of).map_err(cannot)?;
-        if !self.are_same(&root.attributes().map_err(cannot)?, &node.attributes) {
+        if !self.are_same(&self.attributes_of(&root).map_err(cannot)?, &node.attributes) {
             self.tell(b"", Change::Attributes);
         }
         Ok(())
+    }
+
+    /// Its attributes; the flags, where they matter, also through a FUSE mount.
+    fn attributes_of(&self, node: &LocalNode) -> io::Result<Attributes> {
+        let mut attributes = node.attributes()?;
+        if self.flags {
+            attributes.inode_flags = node.inode_flags()?.bits();
+        }
+        Ok(attributes)
     }
 
     /// Whether attributes are the same, names of owners apart, and flags if nobody asked for them.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use byteback_host::tree::{InodeFlags, open_path_at, stat_fd};
+use byteback_host::tree::{InodeFlags, inode_flags, open_path_at};
 
 use crate::world::{World, program};
 
@@ -29,7 +29,7 @@ fn flags_of(dir: &Path, name: &str) -> InodeFlags {
     let path = dir.join(name);
     let above = fs::File::open(path.parent().unwrap()).unwrap();
     let named = open_path_at(above, path.file_name().unwrap()).unwrap();
-    stat_fd(named).unwrap().inode_flags
+    inode_flags(named).unwrap()
 }
 
 /// Flags of each of the files below, in this order.
@@ -132,8 +132,11 @@ fn flags_come_back_where_they_are_asked_for() {
     assert_eq!(fs::read(target.join("fixed")).unwrap(), b"never to be changed");
 
     // Of one that is, it does not; what is to be removed goes, too.
-    fs::write(target.join("left over"), "x").unwrap();
-    chattr("+i", &target.join("left over"));
+    fs::create_dir_all(target.join("left over/below")).unwrap();
+    fs::write(target.join("left over/below/file"), "x").unwrap();
+    for name in ["left over/below/file", "left over/below", "left over"] {
+        chattr("+i", &target.join(name));
+    }
     restore("with", &["--overwrite", "--delete", "--flags"]).fine();
     assert_same_files(&world.tree(), &target);
     assert_eq!(all_flags(&target), SET);
@@ -147,6 +150,47 @@ fn flags_come_back_where_they_are_asked_for() {
     assert!(told.stdout.contains("flags"), "{}", told.stdout);
     restore("with", &["--overwrite", "--flags"]).fine();
     assert_eq!(all_flags(&target), UNSET);
+}
+
+#[test]
+fn flags_in_a_mounted_folder_are_taken_away_and_set() {
+    let flagged = flagged_tree();
+    let (world, tree) = (&flagged.0, flagged.0.tree());
+    change_all(&tree);
+    let restore = |more: &[&str]| {
+        let arguments = ["latest", "--target", tree.to_str().unwrap(), "--overwrite"];
+        world.about_tree("restore", &[&arguments, more].concat())
+    };
+    restore(&[])
+        .ends_with(1)
+        .says("is immutable or append-only here (lsattr); with --flags it is replaced");
+    assert_eq!(fs::read(tree.join("fixed")).unwrap(), b"changed after all");
+    restore(&["--flags"]).fine();
+    assert_eq!(all_flags(&tree), SET);
+    assert_eq!(fs::read(tree.join("fixed")).unwrap(), b"never to be changed");
+    assert_eq!(fs::read(tree.join("archive/inside")).unwrap(), b"inside");
+    assert_eq!(fs::read(tree.join("journal")).unwrap(), b"one line\n");
+}
+
+#[test]
+fn single_file_is_restored_into_a_directory_with_flags() {
+    let flagged = flagged_tree();
+    let world = &flagged.0;
+    let target = world.path("target");
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("fixed"), "something else").unwrap();
+    chattr("+i", &target.join("fixed"));
+    chattr("+i", &target);
+    let restore = |more: &[&str]| {
+        let arguments = ["latest:fixed", "--target", target.to_str().unwrap(), "--overwrite"];
+        world.about_tree("restore", &[&arguments, more].concat())
+    };
+    restore(&[]).ends_with(1);
+    assert_eq!(fs::read(target.join("fixed")).unwrap(), b"something else");
+    restore(&["--flags"]).fine();
+    assert_eq!(fs::read(target.join("fixed")).unwrap(), b"never to be changed");
+    assert_eq!(flags_of(&target, "fixed"), InodeFlags::IMMUTABLE);
+    assert_eq!(flags_of(&world.path(""), "target"), InodeFlags::IMMUTABLE);
 }
 
 #[test]
