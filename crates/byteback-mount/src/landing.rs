@@ -390,14 +390,19 @@ impl Landing {
         Ok(())
     }
 
-    /// Sets the time of the last modification of a node, as a program does, if it still is `from_ns`.
+    /// Moves the time of the last modification of a node on, as a program does, if it still is `from_ns`: by a nanosecond, or by a second where the
+    /// file system has no finer times.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
-    pub fn advance_time(&self, node: LoggedNode, from_ns: i128, to_ns: i128) -> Result<(), LandingError> {
-        let (fd, stat) = self.find(node)?;
-        if stat.mtime_ns == from_ns {
-            let stale = self.tree.set_modification_time(node, (fd, stat), to_ns)?;
+    pub fn advance_time(&self, node: LoggedNode, from_ns: i128) -> Result<(), LandingError> {
+        for step_ns in [1, 1_000_000_000] {
+            let (fd, stat) = self.find(node)?;
+            if stat.mtime_ns != from_ns {
+                break;
+            }
+            let next_ns = from_ns.saturating_add(step_ns);
+            let stale = self.tree.set_modification_time(node, (fd, stat), next_ns)?;
             self.forget(&stale);
         }
         Ok(())

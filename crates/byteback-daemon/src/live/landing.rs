@@ -518,8 +518,7 @@ impl LandingTree for LiveService {
     }
 
     fn advance_time(&self, directory: LoggedNode, mtime_ns: i128) -> Result<()> {
-        let next_ns = mtime_ns.saturating_add(1);
-        match self.landing.advance_time(directory, mtime_ns, next_ns) {
+        match self.landing.advance_time(directory, mtime_ns) {
             Ok(()) => {
                 self.note_undurable([directory]);
                 Ok(())

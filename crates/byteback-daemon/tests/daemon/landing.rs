@@ -28,7 +28,10 @@ struct Rig {
 impl Rig {
     /// `prepare` makes what is there before.
     fn new(prepare: impl FnOnce(&Path)) -> Self {
-        let mut fixture = Fixture::new(CacheMode::Exact);
+        Self::of(Fixture::new(CacheMode::Exact), prepare)
+    }
+
+    fn of(mut fixture: Fixture, prepare: impl FnOnce(&Path)) -> Self {
         prepare(&fixture.tree());
         fixture.live = Some(crate::live::options(Duration::ZERO));
         // What lands is nothing that anybody wrote here, and no alarm.

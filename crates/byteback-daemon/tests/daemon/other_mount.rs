@@ -45,6 +45,15 @@ impl Disk {
 
     /// The same with another length, which `tmpfs` does not have.
     pub(crate) fn of_len_bytes(kind: &str, len_bytes: u64) -> Option<Self> {
+        Self::made(kind, len_bytes, &[])
+    }
+
+    /// An ext4 whose times are whole seconds: its inodes have no room for more.
+    pub(crate) fn of_seconds() -> Option<Self> {
+        Self::made("ext4", 512 << 20, &["-I", "128"])
+    }
+
+    fn made(kind: &str, len_bytes: u64, options: &[&str]) -> Option<Self> {
         let dir = tempfile::Builder::new()
             .prefix("byteback-disk-")
             .tempdir_in("/var/tmp")
@@ -58,6 +67,7 @@ impl Disk {
             std::fs::File::create(&image).unwrap().set_len(len_bytes).unwrap();
             let made = Command::new(format!("/usr/sbin/mkfs.{kind}"))
                 .arg("-q")
+                .args(options)
                 .arg(&image)
                 .stdout(Stdio::null())
                 .status();

@@ -14,6 +14,9 @@ use crate::ids::{NodeId, NodeKind, Position};
 use crate::operation::{NameOperation, Victim};
 use crate::queue::{Change, Queue};
 
+/// Directories whose times wait longer together; each event that touches one looks at all of them.
+const PUT_OFF_MAX: usize = 64;
+
 impl Queue {
     pub(super) fn name(&mut self, operation: &NameOperation, now_ns: u64) {
         let position = self.position;
@@ -80,18 +83,27 @@ impl Queue {
         }
     }
 
-    /// Where nothing else waits behind their times, these wait longer: names that come and go all the time, as locks do, are told of once in the
-    /// longest delay. Whether it is so.
+    /// Where nothing else waits behind times, these and new ones wait longer together: names that come and go all the time, as locks do, are told of
+    /// once in the longest delay. Whether it is so.
     fn put_off_times(&mut self, directories: &BTreeSet<NodeId>, now_ns: u64) -> bool {
-        let frozen = self.frozen;
-        match self.nodes.last_entry() {
-            Some(mut last) if *last.key() > frozen && last.get().change.times().is_superset(directories) => {
-                let node = last.get_mut();
-                node.touched_ns = node.touched_ns.max(now_ns);
-                true
-            }
-            _ => false,
+        let Some((position, last)) = self.nodes.last_key_value() else {
+            return false;
+        };
+        let (position, mut waiting) = (*position, last.change.times());
+        let new = directories.difference(&waiting).count();
+        if position <= self.frozen || waiting.is_empty() || new + waiting.len() > PUT_OFF_MAX {
+            return false;
         }
+        let Some(mut node) = self.remove(position) else {
+            return false;
+        };
+        node.touched_ns = node.touched_ns.max(now_ns);
+        if new > 0 {
+            waiting.extend(directories);
+            node.change = Change::Times { directories: waiting };
+        }
+        self.insert(position, node);
+        true
     }
 
     /// `victim` loses a name by the present event. Whether the server never hears of it.

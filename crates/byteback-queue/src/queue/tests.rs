@@ -877,7 +877,7 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
 }
 
 #[test]
-fn locks_that_come_and_go_are_told_seldom_and_hold_nothing_up() {
+fn locks_of_several_directories_are_told_seldom_and_hold_nothing_up() {
     let options = QueueOptions {
         delay_ns: 3 * SECOND,
         delay_max_ns: 30 * SECOND,
@@ -888,8 +888,15 @@ fn locks_that_come_and_go_are_told_seldom_and_hold_nothing_up() {
     let mut file_sent = None;
     for now_s in 0..100 {
         let now_ns = now_s * SECOND;
-        queue.event(&create("lock", 100 + now_s), now_ns);
-        queue.event(&unlink("lock", 100 + now_s), now_ns);
+        // Of two directories in turn.
+        let lock = |mut event: Event| {
+            if let Event::Name(NameOperation::Created { at, .. } | NameOperation::Unlinked { at, .. }) = &mut event {
+                at.parent = [ROOT, NodeId(50)][now_s as usize % 2];
+            }
+            event
+        };
+        queue.event(&lock(create("lock", 100 + now_s)), now_ns);
+        queue.event(&lock(unlink("lock", 100 + now_s)), now_ns);
         if now_s == 70 {
             queue.event(&create("file", 2), now_ns);
         }

@@ -14,6 +14,7 @@ use byteback_oplog::NodeId;
 use super::*;
 use crate::coverage::assert_saved;
 use crate::operations::look;
+use crate::other_mount::Disk;
 use crate::saved::{Begun, Saved};
 
 const UNQUEUED: Expected<'static> = Expected::Unqueued;
@@ -457,5 +458,35 @@ fn what_is_displaced_leaves_its_name_until_it_is_replaced() {
     done(landing.displace(sub, &rig.place("dir/sub"), &place_at(&*landing, "dir/moved"), true));
     assert!(!tree.join("dir/sub").exists() && tree.join("dir/moved/deep").exists());
     rig.drain.finish();
+    rig.end();
+}
+
+/// The time of the last modification, in nanoseconds.
+fn mtime_ns(path: &Path) -> i128 {
+    let stat = fs::metadata(path).unwrap();
+    i128::from(stat.mtime()) * 1_000_000_000 + i128::from(stat.mtime_nsec())
+}
+
+#[test]
+fn time_of_a_directory_moves_to_the_next_that_there_is() {
+    let rig = Rig::new(prepare);
+    let dir = rig.fixture.tree().join("dir");
+    let before = mtime_ns(&dir);
+    rig.landing().advance_time(rig.node("dir"), before).unwrap();
+    assert_eq!(mtime_ns(&dir), before + 1);
+    rig.landing().advance_time(rig.node("dir"), before).unwrap();
+    assert_eq!(mtime_ns(&dir), before + 1, "a program has set it since");
+    rig.end();
+}
+
+#[test]
+fn time_of_a_directory_moves_where_times_are_whole_seconds() {
+    let Some(disk) = Disk::of_seconds() else { return };
+    let rig = Rig::of(Fixture::inside(&disk.path(), CacheMode::Exact), prepare);
+    let dir = rig.fixture.tree().join("dir");
+    let before = mtime_ns(&dir);
+    assert_eq!(before % 1_000_000_000, 0);
+    rig.landing().advance_time(rig.node("dir"), before).unwrap();
+    assert_eq!(mtime_ns(&dir), before + 1_000_000_000);
     rig.end();
 }
